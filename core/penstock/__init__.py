@@ -1,0 +1,48 @@
+"""An embedded store for streams of messages, in the bytes of Apache RocketMQ's message store.
+
+    >>> import penstock
+    >>> with penstock.open("data") as store:
+    ...     receipt = store.put("orders", b"...", tag="created", keys=["A-17"])
+"""
+
+from penstock.contracts import (
+    Allocator,
+    Dispatcher,
+    FlushPolicy,
+    KeyIndex,
+    QueueIndex,
+    RetentionPolicy,
+    SegmentWriter,
+)
+from penstock.errors import PenstockError
+from penstock.hookspecs import hookimpl
+from penstock.message import Durability, Message, PutStatus, ReadStatus, Receipt
+from penstock.opening import open_store as open  # noqa: A004 - the public face: penstock.open
+from penstock.recovery import RecoveryReport
+from penstock.store import Store
+from penstock.stored import ReadResult, StoredMessage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Allocator",
+    "Dispatcher",
+    "Durability",
+    "FlushPolicy",
+    "KeyIndex",
+    "Message",
+    "PenstockError",
+    "PutStatus",
+    "QueueIndex",
+    "ReadResult",
+    "ReadStatus",
+    "Receipt",
+    "RecoveryReport",
+    "RetentionPolicy",
+    "SegmentWriter",
+    "Store",
+    "StoredMessage",
+    "__version__",
+    "hookimpl",
+    "open",
+]

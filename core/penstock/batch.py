@@ -1,0 +1,119 @@
+"""A stretch of the log as dispatchers get it: one row a record, in log order."""
+
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from penstock.columns import Columns, Keys
+from penstock.javatext import Int64s, hash_pieces, index_hashes, java_hash, powers_of_31
+from penstock.properties import DELAY
+from penstock.stored import StoredMessage
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+# RocketMQ's messageDelayLevel, in seconds; level 1 is the first.
+DELAY_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+
+
+@attrs.define(slots=False, eq=False)
+class DispatchBatch:
+    """Sound records of the log in [start_offset, end_offset), as columns of one row a record.
+
+    `end_offset` may lie behind the last record: filler at a segment's end counts as consumed.
+    A dispatcher must not keep the batch, nor views of its columns: the memory is lent.
+    """
+
+    columns: Columns
+    start_offset: int
+    end_offset: int
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def log_offsets(self) -> Int64s:
+        """Byte addresses in the commit log, ascending."""
+        return self.columns.log_offsets
+
+    @property
+    def sizes(self) -> Int64s:
+        """Record sizes in bytes."""
+        return self.columns.sizes
+
+    @property
+    def queues(self) -> Int64s:
+        """Queue numbers as the records have them; from a hostile log they may be anything."""
+        return self.columns.queues
+
+    @property
+    def queue_offsets(self) -> Int64s:
+        """Ordinals in the queues."""
+        return self.columns.queue_offsets
+
+    @property
+    def store_times_ms(self) -> Int64s:
+        """Store times, Unix milliseconds."""
+        return self.columns.store_times_ms
+
+    @property
+    def transaction_types(self) -> Int64s:
+        """0, PREPARED, COMMIT or ROLLBACK of `penstock.record`."""
+        return self.columns.transaction_types
+
+    @property
+    def topics(self) -> list[bytes]:
+        """The distinct topics of the batch."""
+        return self.columns.topics[0]
+
+    @property
+    def topic_rows(self) -> Int64s:
+        """For each row the index of its topic in `topics`."""
+        return self.columns.topics[1]
+
+    @cached_property
+    def tag_codes(self) -> Int64s:
+        """The queue entry's third field: tag hash, or delivery time on the schedule topic."""
+        codes = self.columns.properties.tag_codes()
+        if SCHEDULE_TOPIC in self.topics:
+            self._put_delivery_times(codes)
+        return codes
+
+    def _put_delivery_times(self, codes: Int64s) -> None:
+        """Spec section 3.2: on the schedule topic the code is the time of delivery."""
+        scheduled = self.topic_rows == self.topics.index(SCHEDULE_TOPIC)
+        delays = self.columns.properties.named(DELAY.encode())
+        for row, text in zip(delays.rows.tolist(), delays.texts(), strict=True):
+            if scheduled[row] and text.isdigit() and int(text) > 0:
+                level = min(int(text), len(DELAY_SECONDS))
+                codes[row] = int(self.store_times_ms[row]) + DELAY_SECONDS[level - 1] * 1000
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Every key to be indexed, with the index hash of `topic#key`, in the order of the log."""
+        pieces = self.columns.properties.keys()
+        if len(pieces.rows) == 0:
+            return Keys(pieces.rows, np.zeros(0, np.int32))
+        own = hash_pieces(pieces.data, pieces.starts, pieces.sizes).view(np.uint32)
+        prefixes = np.array(
+            [java_hash(topic.decode("utf-8", "replace") + "#") & 0xFFFFFFFF for topic in self.topics],
+            np.uint32,
+        )
+        # H(topic# + key) = H(topic#) * 31^len(key) + H(key), lengths in UTF-16 units.
+        units = utf16_lengths(pieces.data, pieces.starts, pieces.sizes)
+        whole = prefixes[self.topic_rows[pieces.rows]] * powers_of_31(units) + own
+        return Keys(pieces.rows, index_hashes(whole.view(np.int32)))
+
+    def message(self, row: int) -> StoredMessage:
+        """Return one record as a message of its own."""
+        start = int(self.columns.positions[row])
+        return StoredMessage(bytes(self.columns.window[start : start + int(self.sizes[row])]))
+
+
+def utf16_lengths(data: np.ndarray, starts: Int64s, sizes: Int64s) -> Int64s:
+    """Return how many UTF-16 units each UTF-8 piece has.
+
+    Every byte that begins a character counts one, and one that begins a character of four bytes two.
+    """
+    begins = np.zeros(len(data) + 1, np.int64)
+    np.cumsum(((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0), out=begins[1:])  # noqa: PLR2004 - UTF-8
+    return begins[starts + sizes] - begins[starts]

@@ -1,0 +1,449 @@
+"""Many records at once, as numpy columns: the walk along a log, header fields, tags and keys.
+
+The walk is a plain loop over TOTALSIZE (that is a chain, so it cannot be vectorised); all else is one
+gather a field over the positions that the walk found. A gather from bytes of any alignment is a
+fancy index into an array of stride 1 that overlaps itself. (Never `ndarray.take` such an array: it
+copies the whole of it first.)
+
+Bytes from disk are hostile here: `Columns.valid` marks the rows whose lengths add up, and nothing is
+read at a position that was not checked against the window.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.javatext import Bytes, Int32s, Int64s, hash_pieces
+from penstock.record import (
+    BORN_IPV6,
+    CRC_MASK,
+    FIXED_SIZE,
+    IPV6_EXTRA,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    STORE_IPV6,
+    TRANSACTION_MASK,
+    crc32,
+    crc_property_matches,
+)
+
+Bools = npt.NDArray[np.bool_]
+Buffer = bytes | memoryview
+
+_PAIR_END = 2
+_NAME_END = 1
+
+
+class Walk(NamedTuple):
+    """Where a walk along the size chain came to.
+
+    `positions` and `stop` are bytes from the window's start. `reason` is "end" (the window has no
+    further whole record), "blank" (the rest of the segment is filler) or "bad" (no record at `stop`).
+    """
+
+    positions: list[int]
+    stop: int
+    reason: str
+
+
+def walk(window: Buffer, start: int = 0, limit: int | None = None) -> Walk:
+    """Follow the size chain from `start`; only size and magic of each record are looked at.
+
+    A record that does not end within `limit` (default: the window) stops the walk with "end".
+    """
+    end = len(window) if limit is None else limit
+    unpack = SIZE_AND_MAGIC.unpack_from
+    positions: list[int] = []
+    append = positions.append
+    at = start
+    last = end - SIZE_AND_MAGIC.size
+    while at <= last:
+        size, magic = unpack(window, at)
+        if (magic == MAGIC_V1 or magic == MAGIC_V2) and size >= FIXED_SIZE:  # noqa: PLR1714 - hot loop
+            if at + size > end:
+                return Walk(positions, at, "end")
+            append(at)
+            at += size
+        else:
+            return Walk(positions, at, "blank" if magic == MAGIC_BLANK else "bad")
+    return Walk(positions, at, "end")
+
+
+class Columns:
+    """Header columns of the records at `positions` in `window`; one row a record.
+
+    `base` is the log offset of the window's first byte. Every column has one value a row; rows that
+    are not `valid` hold zeros where nothing could be read. Not thread-safe while columns are first used.
+    """
+
+    def __init__(self, window: Buffer, positions: Sequence[int] | Int64s, base: int) -> None:
+        self.window = window
+        self.base = base
+        self.raw: Bytes = np.frombuffer(window, np.uint8)
+        self.positions: Int64s = np.asarray(positions, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def _view(self, dtype: str) -> npt.NDArray[np.generic]:
+        width = np.dtype(dtype).itemsize
+        count = max(len(self.raw) - width + 1, 0)
+        return np.ndarray((count,), dtype, self.raw, 0, (1,))
+
+    def _i32(self, at: Int64s) -> Int64s:
+        return self._view(">i4")[at].astype(np.int64)
+
+    def _i64(self, at: Int64s) -> Int64s:
+        return self._view(">i8")[at].astype(np.int64)
+
+    def _safe(self, at: Int64s, width: int) -> Int64s:
+        """Positions clipped into the window: what was clipped is in a row that is not valid."""
+        return np.clip(at, 0, max(len(self.raw) - width, 0))
+
+    @cached_property
+    def log_offsets(self) -> Int64s:
+        """Byte addresses in the commit log."""
+        return self.positions + self.base
+
+    @cached_property
+    def sizes(self) -> Int64s:
+        """TOTALSIZE."""
+        return self._i32(self.positions)
+
+    @cached_property
+    def is_v2(self) -> Bools:
+        """Whether the topic's length takes two bytes."""
+        return self._i32(self.positions + 4) == MAGIC_V2
+
+    @cached_property
+    def crcs(self) -> Int64s:
+        """BODYCRC as stored."""
+        return self._i32(self.positions + 8)
+
+    @cached_property
+    def queues(self) -> Int64s:
+        """QUEUEID."""
+        return self._i32(self.positions + 12)
+
+    @cached_property
+    def flags(self) -> Int64s:
+        """FLAG."""
+        return self._i32(self.positions + 16)
+
+    @cached_property
+    def queue_offsets(self) -> Int64s:
+        """QUEUEOFFSET."""
+        return self._i64(self.positions + 20)
+
+    @cached_property
+    def stored_offsets(self) -> Int64s:
+        """PHYSICALOFFSET as stored; differs from `log_offsets` where bytes are stale or misplaced."""
+        return self._i64(self.positions + 28)
+
+    @cached_property
+    def sys_flags(self) -> Int64s:
+        """SYSFLAG."""
+        return self._i32(self.positions + 36)
+
+    @cached_property
+    def transaction_types(self) -> Int64s:
+        """The transaction bits of SYSFLAG: 0, PREPARED, COMMIT or ROLLBACK."""
+        return self.sys_flags & TRANSACTION_MASK
+
+    @cached_property
+    def born_times_ms(self) -> Int64s:
+        """BORNTIMESTAMP."""
+        return self._i64(self.positions + 40)
+
+    @cached_property
+    def born_host_sizes(self) -> Int64s:
+        """8 for IPv4, 20 for IPv6."""
+        return np.where(self.sys_flags & BORN_IPV6, 20, 8)
+
+    @cached_property
+    def store_host_sizes(self) -> Int64s:
+        """8 for IPv4, 20 for IPv6."""
+        return np.where(self.sys_flags & STORE_IPV6, 20, 8)
+
+    @cached_property
+    def store_time_positions(self) -> Int64s:
+        """Where STORETIMESTAMP stands."""
+        return self.positions + 48 + self.born_host_sizes
+
+    @cached_property
+    def store_times_ms(self) -> Int64s:
+        """STORETIMESTAMP."""
+        return self._i64(self._safe(self.store_time_positions, 8))
+
+    @cached_property
+    def _after_hosts(self) -> Int64s:
+        return self.store_time_positions + 8 + self.store_host_sizes
+
+    @cached_property
+    def reconsume_times(self) -> Int64s:
+        """RECONSUMETIMES."""
+        return self._i32(self._safe(self._after_hosts, 4))
+
+    @cached_property
+    def prepared_offsets(self) -> Int64s:
+        """PREPAREDTRANSACTIONOFFSET."""
+        return self._i64(self._safe(self._after_hosts + 4, 8))
+
+    @cached_property
+    def body_starts(self) -> Int64s:
+        """Where bodies begin, bytes from the window's start."""
+        return self._after_hosts + 16
+
+    @cached_property
+    def body_sizes(self) -> Int64s:
+        """BODYLENGTH as stored; not to be used where a row is not valid."""
+        return self._i32(self._safe(self._after_hosts + 12, 4))
+
+    @cached_property
+    def _parts(self) -> tuple[Int64s, Int64s, Int64s, Int64s, Bools]:
+        """Topic start and size, properties start and size, and which rows add up."""
+        ends = self.positions + self.sizes
+        valid = (ends <= len(self.raw)) & (self.sizes >= FIXED_SIZE)
+        body_ends = self.body_starts + self.body_sizes
+        valid &= (self.body_sizes >= 0) & (body_ends < ends)
+        at = self._safe(body_ends, 2)
+        short = self.raw[at].astype(np.int8).astype(np.int64)
+        long = self._view(">i2")[at].astype(np.int64)
+        topic_sizes = np.where(self.is_v2, long, short)
+        topic_starts = body_ends + np.where(self.is_v2, 2, 1)
+        topic_ends = topic_starts + topic_sizes
+        valid &= (topic_sizes >= 0) & (topic_ends + 2 <= ends)
+        property_sizes = self._view(">i2")[self._safe(topic_ends, 2)].astype(np.int64)
+        property_starts = topic_ends + 2
+        valid &= (property_sizes >= 0) & (property_starts + property_sizes == ends)
+        zero = np.int64(0)
+        return (
+            np.where(valid, topic_starts, zero),
+            np.where(valid, topic_sizes, zero),
+            np.where(valid, property_starts, zero),
+            np.where(valid, property_sizes, zero),
+            valid,
+        )
+
+    @property
+    def topic_starts(self) -> Int64s:
+        """Where topics begin, bytes from the window's start."""
+        return self._parts[0]
+
+    @property
+    def topic_sizes(self) -> Int64s:
+        """Topic lengths in bytes."""
+        return self._parts[1]
+
+    @property
+    def property_starts(self) -> Int64s:
+        """Where properties texts begin, bytes from the window's start."""
+        return self._parts[2]
+
+    @property
+    def property_sizes(self) -> Int64s:
+        """Properties text lengths in bytes."""
+        return self._parts[3]
+
+    @property
+    def valid(self) -> Bools:
+        """Rows whose part lengths add up to TOTALSIZE."""
+        return self._parts[4]
+
+    def crc_is_right(self) -> Bools:
+        """Check body CRC, and the CRC property where a record has one. Only for valid rows."""
+        window = memoryview(self.window)
+        starts = self.body_starts.tolist()
+        ends = (self.body_starts + self.body_sizes).tolist()
+        made = [crc32(window[a:b]) for a, b in zip(starts, ends, strict=True)]
+        right = (np.array(made, np.int64) & CRC_MASK) == self.crcs
+        for row in np.nonzero(self._ends_in_crc_property())[0]:
+            start = int(self.positions[row])
+            record = window[start : start + int(self.sizes[row])]
+            right[row] &= crc_property_matches(record) is not False
+        return right
+
+    def _ends_in_crc_property(self) -> Bools:
+        rows = self.property_sizes >= 20  # noqa: PLR2004 - CRC_PROPERTY_SIZE
+        ends = self.positions + self.sizes
+        name = np.frombuffer(b"__CRC32#", ">i8")[0]
+        return rows & (self._view(">i8")[self._safe(ends - 20, 8)] == name)
+
+    def first_bad(self, *, check_crc: bool) -> int | None:
+        """Return the first row that is no sound record at its place, or None."""
+        good = self.valid & (self.stored_offsets == self.log_offsets)
+        bad = np.nonzero(~good)[0]
+        stop = int(bad[0]) if len(bad) else len(self)
+        if check_crc and stop:
+            right = self.head(stop).crc_is_right()
+            if not right.all():
+                return int(np.argmin(right))
+        return stop if stop < len(self) else None
+
+    def head(self, count: int) -> "Columns":
+        """Return the first `count` rows."""
+        return self if count == len(self) else Columns(self.window, self.positions[:count], self.base)
+
+    def rows(self, which: Int64s | Bools) -> "Columns":
+        """Return some of the rows."""
+        return Columns(self.window, self.positions[which], self.base)
+
+    @cached_property
+    def topics(self) -> tuple[list[bytes], Int64s]:
+        """The distinct topics, and for each row the index of its own."""
+        return distinct(self.raw, self.topic_starts, self.topic_sizes)
+
+    @cached_property
+    def properties(self) -> "PropertyColumns":
+        """The properties texts, taken apart."""
+        return PropertyColumns(self.raw, self.property_starts, self.property_sizes)
+
+
+def gather(raw: Bytes, starts: Int64s, sizes: Int64s) -> Bytes:
+    """Return the pieces of `raw` one behind the other."""
+    total = int(sizes.sum())
+    index = np.arange(total, dtype=np.int64)
+    before = np.cumsum(sizes) - sizes
+    index += np.repeat(starts - before, sizes)
+    return raw[index]
+
+
+def distinct(raw: Bytes, starts: Int64s, sizes: Int64s) -> tuple[list[bytes], Int64s]:
+    """Return the distinct pieces in order of first appearance, and each row's index into them."""
+    if len(starts) == 0:
+        return [], np.zeros(0, np.int64)
+    length = int(sizes[0])
+    if (sizes == length).all():
+        text = raw[starts[:, None] + np.arange(length)]
+        if (text == text[0]).all():
+            return [text[0].tobytes()], np.zeros(len(starts), np.int64)
+    seen: dict[bytes, int] = {}
+    data = gather(raw, starts, sizes).tobytes()
+    ends = np.cumsum(sizes).tolist()
+    index = [
+        seen.setdefault(data[end - size : end], len(seen))
+        for end, size in zip(ends, sizes.tolist(), strict=True)
+    ]
+    return list(seen), np.array(index, np.int64)
+
+
+class Pieces(NamedTuple):
+    """Pieces of text: which row each belongs to, and where it stands in `data`."""
+
+    data: Bytes
+    rows: Int64s
+    starts: Int64s
+    sizes: Int64s
+
+    def texts(self) -> list[bytes]:
+        """Return the pieces as bytes objects."""
+        data = self.data.tobytes()
+        ends = (self.starts + self.sizes).tolist()
+        return [data[a:b] for a, b in zip(self.starts.tolist(), ends, strict=True)]
+
+
+class PropertyColumns:
+    """Properties texts of many records, split into names and values without a loop over rows.
+
+    The texts are copied behind each other with a 0x02 between, which does for both trailing forms.
+    Of a name given twice in one text the last counts, as in Java.
+    """
+
+    def __init__(self, raw: Bytes, starts: Int64s, sizes: Int64s) -> None:
+        count = len(starts)
+        self.row_count = count
+        ends = np.cumsum(sizes + 1)
+        data = np.full(int(ends[-1]) if count else 0, _PAIR_END, np.uint8)
+        data[self._inner(sizes)] = gather(raw, starts, sizes)
+        self.data: Bytes = data
+        pair_ends = np.nonzero(data == _PAIR_END)[0]
+        pair_starts = np.concatenate([np.zeros(min(1, len(pair_ends)), np.int64), pair_ends[:-1] + 1])
+        rows = np.searchsorted(ends, pair_starts, side="right")
+        self._split(pair_starts, pair_ends, rows)
+
+    @staticmethod
+    def _inner(sizes: Int64s) -> Int64s:
+        return np.arange(int(sizes.sum())) + np.repeat(np.arange(len(sizes)), sizes)
+
+    def _split(self, starts: Int64s, ends: Int64s, rows: Int64s) -> None:
+        """Find the first 0x01 of each pair; drop pairs without one, or with an empty side."""
+        marks = np.nonzero(self.data == _NAME_END)[0]
+        at = np.searchsorted(marks, starts)
+        has = at < len(marks)
+        mark = np.where(has, marks[np.minimum(at, max(len(marks) - 1, 0))] if len(marks) else 0, 0)
+        keep = has & (mark > starts) & (mark < ends - 1)
+        self.name_starts: Int64s = starts[keep]
+        self.name_sizes: Int64s = (mark - starts)[keep]
+        self.value_starts: Int64s = mark[keep] + 1
+        self.value_sizes: Int64s = (ends - mark)[keep] - 1
+        self.rows: Int64s = rows[keep]
+
+    def named(self, name: bytes) -> Pieces:
+        """Return the values of one name, at most one a row, ordered by row."""
+        text = np.frombuffer(name, np.uint8)
+        pairs = np.nonzero(self.name_sizes == len(name))[0]
+        found = self.data[self.name_starts[pairs][:, None] + np.arange(len(name))]
+        pairs = pairs[(found == text).all(axis=1)]
+        rows = self.rows[pairs]
+        last = np.ones(len(rows), np.bool_)
+        last[:-1] = rows[1:] != rows[:-1]
+        pairs = pairs[last]
+        return Pieces(self.data, self.rows[pairs], self.value_starts[pairs], self.value_sizes[pairs])
+
+    def tag_codes(self) -> Int64s:
+        """Return the queue entry's tag code of each row: the tag's Java hash, 0 for none."""
+        codes = np.zeros(self.row_count, np.int64)
+        tags = self.named(b"TAGS")
+        codes[tags.rows] = hash_pieces(tags.data, tags.starts, tags.sizes)
+        return codes
+
+    def keys(self) -> Pieces:
+        """Return every indexed key: by row, UNIQ_KEY first, then KEYS split at single spaces."""
+        unique = self.named(b"UNIQ_KEY")
+        several = split_at_spaces(self.named(b"KEYS"))
+        rows = np.concatenate([unique.rows, several.rows])
+        order = np.argsort(rows, kind="stable")
+        return Pieces(
+            self.data,
+            rows[order],
+            np.concatenate([unique.starts, several.starts])[order],
+            np.concatenate([unique.sizes, several.sizes])[order],
+        )
+
+
+def split_at_spaces(pieces: Pieces) -> Pieces:
+    """Return the words of each piece; empty ones are dropped."""
+    if len(pieces.rows) == 0:
+        return pieces
+    spaces = np.nonzero(pieces.data == ord(" "))[0]
+    ends = pieces.starts + pieces.sizes
+    low, high = np.searchsorted(spaces, pieces.starts), np.searchsorted(spaces, ends)
+    inside = spaces[gather_ranges(low, high)]
+    owners = np.repeat(np.arange(len(pieces.rows)), high - low)
+    starts = np.concatenate([pieces.starts, inside + 1])
+    stops = np.concatenate([ends, inside])
+    owner = np.concatenate([np.arange(len(pieces.rows)), owners])
+    order = np.argsort(starts, kind="stable")
+    starts, owner = starts[order], owner[order]
+    sizes = np.sort(stops) - starts
+    keep = sizes > 0
+    return Pieces(pieces.data, pieces.rows[owner][keep], starts[keep], sizes[keep])
+
+
+def gather_ranges(low: Int64s, high: Int64s) -> Int64s:
+    """Return the whole numbers of each range [low, high), one range behind the other."""
+    sizes = high - low
+    before = np.cumsum(sizes) - sizes
+    return np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(low - before, sizes)
+
+
+class Keys(NamedTuple):
+    """The keys of a batch: `rows` say whose, `hashes` are Java's hashes of topic, `#` and key."""
+
+    rows: Int64s
+    hashes: Int32s

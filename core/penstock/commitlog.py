@@ -1,0 +1,466 @@
+"""The commit log: records appended under one lock, rolled over segments, read back as batches.
+
+An append takes the lock, stamps store time, log offset and queue offset, and hands the bytes to the
+segment's channel; nothing else happens under the lock, except that the next segment is obtained when
+the record does not fit. A batch is encoded before the lock is taken; then only its stamps are
+written into it, and it is copied in one piece for each segment it lies in.
+
+Invariants:
+    * A record ends at least 8 bytes before its segment does; the blank record takes the rest.
+    * Store times never decrease along the log; queue offsets of a queue count up by one.
+    * When an append raises, nothing of it counts, and a later append goes to the same place.
+"""
+
+import errno
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import attrs
+import numpy as np
+
+from penstock.batch import DispatchBatch
+from penstock.clock import Clock
+from penstock.columns import Buffer, Columns, Walk, walk
+from penstock.contracts import Allocator, SegmentWriter
+from penstock.errors import DiskFullError, MessageError, MessageTooLargeError, PenstockError
+from penstock.files import Files
+from penstock.javatext import Int64s
+from penstock.log import SegmentedLog
+from penstock.record import (
+    BLANK,
+    BLANK_SIZE,
+    FIXED_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PREPARED,
+    ROLLBACK,
+    TRANSACTION_MASK,
+    V1_TOPIC_BYTES_MAX,
+    body_crc,
+    host_flags,
+    layout,
+    seal_crc_property,
+)
+from penstock.segment import Segment
+
+# Structs of record shapes are kept for each queue, until so many came together.
+_SHAPES_MAX = 4096
+# A batch of records for dispatchers is at most so many bytes of log.
+BATCH_BYTES = 8 << 20
+
+QUEUE_OFFSET_AT = 20
+LOG_OFFSET_AT = 28
+STORE_TIME_AT = 48  # and the length of the born host
+
+
+class Lane:
+    """One queue as the append path knows it: its next offset and the constant parts of its records."""
+
+    __slots__ = ("next_offset", "queue", "shapes", "topic", "topic_bytes")
+
+    def __init__(self, topic: str, queue: int, next_offset: int) -> None:
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        self.queue = queue
+        self.next_offset = next_offset
+        self.shapes: dict[tuple[int, int, int], Callable[..., bytes]] = {}
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether the topic is too long for a V1 record."""
+        return len(self.topic_bytes) > V1_TOPIC_BYTES_MAX
+
+    def shape(self, born: int, store: int, body: int, properties: int) -> Callable[..., bytes]:
+        """Return what packs a record of these part lengths; kept for the next of its kind."""
+        key = (born << 8 | store, body, properties)
+        pack = self.shapes.get(key)
+        if pack is None:
+            if len(self.shapes) >= _SHAPES_MAX:
+                self.shapes.clear()
+            made = layout(born, store, body, len(self.topic_bytes), properties, is_v2=self.is_v2)
+            pack = self.shapes[key] = made.pack
+        return pack
+
+
+@attrs.frozen(kw_only=True)
+class RecordParts:
+    """What a caller gives of a record; the commit log adds the rest."""
+
+    body: bytes
+    properties: bytes
+    flag: int = 0
+    born_time_ms: int | None = None
+    born_host: bytes | None = None
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+class Appended(NamedTuple):
+    """Where a record went."""
+
+    log_offset: int
+    queue_offset: int
+    store_time_ms: int
+    size: int
+
+
+class AppendedBatch(NamedTuple):
+    """Where the records of a batch went, as columns; all have one store time."""
+
+    log_offsets: Int64s
+    queue_offsets: Int64s
+    store_time_ms: int
+    sizes: Int64s
+
+
+class CommitLog:
+    """The log as records. One append at a time; any number of readers."""
+
+    def __init__(
+        self,
+        log: SegmentedLog,
+        writer: SegmentWriter,
+        allocator: Allocator,
+        *,
+        files: Files,
+        clock: Clock,
+        store_host: bytes,
+        crc_property: bool,
+    ) -> None:
+        self.log = log
+        self._writer = writer
+        self._allocator = allocator
+        self._files = files
+        self._now = clock.time_ms
+        self.store_host = store_host
+        self.crc_property = crc_property
+        self._lock = threading.Lock()
+        self._last_time_ms = 0
+        self._tail: Segment | None = None
+        self._commits_at_once = writer.commits_at_once
+        self.sealed: list[Segment] = []
+
+    def resume(self, end_offset: int, last_time_ms: int) -> None:
+        """Begin appending at `end_offset`, the end that recovery found."""
+        self._last_time_ms = last_time_ms
+        segment = self.log.find(end_offset)
+        if segment is None:
+            return
+        file = self._files.open(segment.path, writable=True)
+        if self._writer.needs_allocated_file:
+            # Java makes sparse files; a store through a map into a hole may kill the process.
+            file.allocate(segment.capacity)
+        position = end_offset - segment.base_offset
+        segment.start_writing(self._writer.open(file, segment.capacity, position), position)
+        self._tail = segment
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset behind the last record, committed or not."""
+        tail = self._tail
+        return self.log.committed_offset if tail is None else tail.base_offset + tail.wrote_position
+
+    @property
+    def last_time_ms(self) -> int:
+        """Store time of the last record; 0 for none."""
+        return self._last_time_ms
+
+    # --- one record
+
+    def encode(
+        self, lane: Lane, parts: RecordParts, queue_offset: int, log_offset: int, now_ms: int
+    ) -> bytes:
+        """Return the bytes of one record."""
+        body, properties = parts.body, parts.properties
+        born_host = parts.born_host or self.store_host
+        store_host = self.store_host
+        pack = lane.shape(len(born_host), len(store_host), len(body), len(properties))
+        topic = lane.topic_bytes
+        hosts = len(born_host) + len(store_host) - 16
+        size = FIXED_SIZE + hosts + len(body) + len(topic) + len(properties) + lane.is_v2
+        born = parts.born_time_ms
+        data = pack(
+            size,
+            MAGIC_V2 if lane.is_v2 else MAGIC_V1,
+            body_crc(body),
+            lane.queue,
+            parts.flag,
+            queue_offset,
+            log_offset,
+            parts.sys_flag | host_flags(born_host, store_host),
+            now_ms if born is None else born,
+            born_host,
+            now_ms,
+            store_host,
+            parts.reconsume_times,
+            parts.prepared_offset,
+            len(body),
+            body,
+            len(topic),
+            topic,
+            len(properties),
+            properties,
+        )
+        return data
+
+    def now_ms(self) -> int:
+        """Return the wall-clock time, never before the last record's."""
+        return max(self._now(), self._last_time_ms)
+
+    def encode_unsealed(self, lane: Lane, parts: RecordParts, now_ms: int) -> bytes:
+        """Return a record for a batch: its offsets and store time are stamped when it is appended."""
+        return self.encode(lane, parts, 0, 0, now_ms)
+
+    def size_of(self, lane: Lane, parts: RecordParts) -> int:
+        """Return TOTALSIZE of the record that these parts make."""
+        born_host = parts.born_host or self.store_host
+        hosts = len(born_host) + len(self.store_host) - 16
+        texts = len(parts.body) + len(lane.topic_bytes) + len(parts.properties)
+        return FIXED_SIZE + hosts + texts + lane.is_v2
+
+    def append(self, lane: Lane, parts: RecordParts) -> Appended:
+        """Append one record; when this returns, readers of this process see it once committed."""
+        size = self.size_of(lane, parts)
+        self._check_size(size)
+        counts = parts.sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
+        self._lock.acquire()
+        try:
+            now = self.now_ms()
+            tail = self._tail
+            if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:
+                tail = self._roll()
+            position = tail.wrote_position
+            log_offset = tail.base_offset + position
+            queue_offset = lane.next_offset if counts else 0
+            data = self.encode(lane, parts, queue_offset, log_offset, now)
+            if self.crc_property:
+                data = seal_crc_property(data)
+            self._write(tail, position, data)
+            tail.wrote_position = position + size
+            tail.last_append_ms = self._last_time_ms = now
+            if self._commits_at_once:
+                tail.committed_position = position + size
+            lane.next_offset += counts
+        except struct.error as error:
+            raise MessageError(f"a number of the message does not fit its field: {error}") from error
+        finally:
+            self._lock.release()
+        return Appended(log_offset, queue_offset, now, size)
+
+    def _check_size(self, size: int) -> None:
+        limit = self.log.segment_bytes - BLANK_SIZE
+        if size > limit:
+            raise MessageTooLargeError(
+                "the record", size, limit, "a record must fit into one segment: shorten the message"
+            )
+
+    @staticmethod
+    def _write(segment: Segment, position: int, data: Buffer) -> None:
+        assert segment.channel is not None
+        try:
+            segment.channel.write(position, data)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(segment.path, len(data)) from error
+            raise
+
+    def _roll(self) -> Segment:
+        """Return a fresh tail; the old one is filled with a blank record only once there is one."""
+        tail = self._tail
+        fresh = self._obtain(self.log.next_free_base())
+        self._turn_to(tail, fresh)
+        return fresh
+
+    def _obtain(self, base_offset: int) -> Segment:
+        path = self.log.path_of(base_offset)
+        capacity = self.log.segment_bytes
+        try:
+            file = self._allocator.obtain(
+                path, capacity, allocated=self._writer.needs_allocated_file
+            )
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(path, capacity) from error
+            raise
+        segment = Segment(self._files, path, base_offset, capacity)
+        segment.start_writing(self._writer.open(file, capacity, 0), 0)
+        return segment
+
+    def _turn_to(self, tail: Segment | None, fresh: Segment) -> None:
+        if tail is not None:
+            position = tail.wrote_position
+            self._write(tail, position, BLANK.pack(tail.capacity - position, MAGIC_BLANK))
+            tail.wrote_position = tail.capacity
+            if self._commits_at_once:
+                tail.committed_position = tail.capacity
+            self.sealed.append(tail)
+        self.log.add(fresh)
+        self._tail = fresh
+
+    # --- many records
+
+    def append_batch(
+        self,
+        data: bytearray,
+        sizes: Int64s,
+        lanes: list[Lane],
+        lane_rows: Int64s,
+        *,
+        store_time_at: Int64s | int,
+        atomic: bool = False,
+    ) -> AppendedBatch:
+        """Append encoded records whose stamps are still zero, one behind the other, under one lock.
+
+        Args:
+            data: the records, in order.
+            sizes: TOTALSIZE of each.
+            lanes: the queues they go to.
+            lane_rows: for each record the index of its queue in `lanes`.
+            store_time_at: where STORETIMESTAMP stands in each record.
+            atomic: all in one segment, or an error.
+        """
+        if len(sizes) == 0:
+            none = np.zeros(0, np.int64)
+            return AppendedBatch(none, none, self._last_time_ms, none)
+        self._check_size(int(sizes.sum() if atomic else sizes.max()))
+        self._lock.acquire()
+        try:
+            now = self.now_ms()
+            pieces, log_offsets = self._plan(sizes, atomic=atomic)
+            queue_offsets, nexts = _count_up(lanes, lane_rows)
+            _stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at)
+            if self.crc_property:
+                _seal_all(data, sizes)
+            self._write_pieces(pieces, data, now)
+            for lane, following in zip(lanes, nexts, strict=True):
+                lane.next_offset = following
+        finally:
+            self._lock.release()
+        return AppendedBatch(log_offsets, queue_offsets, now, sizes)
+
+    def _plan(self, sizes: Int64s, *, atomic: bool) -> tuple[list[tuple[Segment, int, int]], Int64s]:
+        """Say which bytes of the batch go to which segment; all segments are made before any write."""
+        ends = np.cumsum(sizes)
+        total = int(ends[-1])
+        log_offsets = np.empty(len(sizes), np.int64)
+        pieces: list[tuple[Segment, int, int]] = []
+        fresh: list[Segment] = []
+        segment, position = self._tail, self._tail.wrote_position if self._tail else 0
+        row = done = 0
+        try:
+            while row < len(sizes):
+                room = segment.capacity - position - BLANK_SIZE if segment else -1
+                fits = int(np.searchsorted(ends, done + room, side="right"))
+                if segment is None or fits <= row or (atomic and total > room):
+                    segment = self._obtain(self.log.next_free_base(len(fresh)))
+                    fresh.append(segment)
+                    position = 0
+                    continue
+                stop = int(ends[fits - 1])
+                start = segment.base_offset + position - done
+                log_offsets[row:fits] = start + ends[row:fits] - sizes[row:fits]
+                pieces.append((segment, done, stop))
+                position += stop - done
+                row, done = fits, stop
+        except (OSError, PenstockError):
+            for segment in fresh:
+                segment.close()
+                self._allocator.discard(segment.path)
+            raise
+        return pieces, log_offsets
+
+    def _write_pieces(self, pieces: list[tuple[Segment, int, int]], data: bytearray, now: int) -> None:
+        whole = memoryview(data)
+        for segment, start, stop in pieces:
+            if segment is not self._tail:
+                self._turn_to(self._tail, segment)
+            position = segment.wrote_position
+            self._write(segment, position, whole[start:stop])
+            segment.wrote_position = position + stop - start
+            segment.last_append_ms = self._last_time_ms = now
+            if self._commits_at_once:
+                segment.committed_position = segment.wrote_position
+
+    # --- reading in bulk
+
+    def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
+        """Return the records in [start, stop) as batches; `start` must begin a record.
+
+        Ends early where the bytes are no sound record; the last batch's `end_offset` says where.
+        """
+        return read_batches(self.log, start, stop)
+
+
+def read_batches(log: SegmentedLog, start: int, stop: int) -> Iterator[DispatchBatch]:
+    """See `CommitLog.batches`; the lengths of every record are checked, CRCs are not."""
+    at = start
+    while at < stop:
+        with log.lease(at) as segment:
+            limit = min(stop, segment.end_offset, at + BATCH_BYTES)
+            window = log.read(at, limit - at)
+            found = walk(window)
+            if not found.positions and found.reason == "end" and limit < min(stop, segment.end_offset):
+                # One record larger than a batch.
+                limit = min(stop, segment.end_offset)
+                window = log.read(at, limit - at)
+                found = walk(window)
+            columns = Columns(window, found.positions, at)
+            bad = columns.first_bad(check_crc=False)
+            end = _end_of(found, at, segment, columns, bad)
+            if end == at:
+                return
+            yield DispatchBatch(columns if bad is None else columns.head(bad), at, end)
+            if bad is not None or found.reason == "bad":
+                return
+        at = end
+
+
+def _end_of(found: Walk, at: int, segment: Segment, columns: Columns, bad: int | None) -> int:
+    if bad is not None:
+        return at + int(columns.positions[bad])
+    if found.reason == "blank":
+        return segment.end_offset
+    return at + found.stop
+
+
+def _count_up(lanes: list[Lane], lane_rows: Int64s) -> tuple[Int64s, list[int]]:
+    """Return each row's queue offset, and each lane's next one."""
+    if len(lanes) == 1:
+        first = lanes[0].next_offset
+        count = len(lane_rows)
+        return np.arange(first, first + count, dtype=np.int64), [first + count]
+    order = np.argsort(lane_rows, kind="stable")
+    counts = np.bincount(lane_rows, minlength=len(lanes))
+    firsts = np.array([lane.next_offset for lane in lanes], np.int64)
+    ranks = np.arange(len(lane_rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    offsets = np.empty(len(lane_rows), np.int64)
+    offsets[order] = ranks + np.repeat(firsts, counts)
+    return offsets, (firsts + counts).tolist()
+
+
+def _stamp(
+    data: bytearray,
+    sizes: Int64s,
+    queue_offsets: Int64s,
+    log_offsets: Int64s,
+    now: int,
+    store_time_at: Int64s | int,
+) -> None:
+    starts = np.cumsum(sizes) - sizes
+    fields = np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))
+    fields[starts + QUEUE_OFFSET_AT] = queue_offsets
+    fields[starts + LOG_OFFSET_AT] = log_offsets
+    fields[starts + store_time_at] = now
+
+
+def _seal_all(data: bytearray, sizes: Int64s) -> None:
+    end = 0
+    for size in sizes.tolist():
+        start, end = end, end + size
+        data[start:end] = seal_crc_property(bytes(data[start:end]))
+
+

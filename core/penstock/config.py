@@ -1,0 +1,336 @@
+"""The configuration: defaults, then a TOML file, the environment, and overrides; later beats earlier.
+
+Read once into frozen classes and passed down; nothing reads a file or the environment later. Every
+table is checked, used or not: an unknown key is an error that offers the nearest one.
+"""
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from penstock.contracts import Strategy
+from penstock.errors import ConfigError
+from penstock.geometry import ROCKETMQ, Geometry
+from penstock.registry import Registry
+
+ENVIRONMENT_PREFIX = "PENSTOCK_"
+CHECKSUMS = ("crc32", "crc32+record")
+PROFILES = {"embedded": Geometry(), "rocketmq": ROCKETMQ}
+
+
+@attrs.frozen(kw_only=True)
+class GeometryConfig:
+    """File sizes asked for; None takes them from the store's files, or for a new store from the profile.
+
+    Attributes:
+        segment_bytes: size of a commit-log file.
+        queue_entries: entries in one consume-queue file.
+        index_slots: hash slots of an index file.
+        index_entries: entries of an index file.
+    """
+
+    segment_bytes: int | None = None
+    queue_entries: int | None = None
+    index_slots: int | None = None
+    index_entries: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class LogConfig:
+    """The commit log.
+
+    Attributes:
+        checksum: "crc32" covers bodies, as RocketMQ does; "crc32+record" adds a CRC over each whole
+            record (20 bytes and about 0.3 us a message), which RocketMQ 5.2 and later check.
+        body_bytes_max: the largest body that is taken.
+        store_host: address and port written into records and message ids.
+    """
+
+    checksum: str = "crc32"
+    body_bytes_max: int = 4 << 20
+    store_host: str = "127.0.0.1:10911"
+
+
+@attrs.frozen(kw_only=True)
+class WriteConfig:
+    """How bytes reach a file: the name of a segment writer."""
+
+    use: str = "mmap"
+
+
+@attrs.frozen(kw_only=True)
+class AllocConfig:
+    """How files are made: the name of an allocator."""
+
+    use: str = "on-demand"
+
+
+@attrs.frozen(kw_only=True)
+class FlushConfig:
+    """When bytes are durable: the name of a flush policy."""
+
+    use: str = "async"
+
+
+@attrs.frozen(kw_only=True)
+class IndexConfig:
+    """What is derived from the log.
+
+    Attributes:
+        use: dispatchers, in the order they are fed; one must know the queues.
+        follow_interval_ms: pause of the tail follower between two batches; less shows messages to
+            other processes sooner and costs the writer time.
+        flush_interval_ms: how often queues and index are synced; less shortens recovery.
+    """
+
+    use: list[str] = attrs.Factory(lambda: ["consume-queue", "hash-index"])
+    follow_interval_ms: int = 5
+    flush_interval_ms: int = 1000
+
+
+@attrs.frozen(kw_only=True)
+class RetentionConfig:
+    """What may go.
+
+    Attributes:
+        use: retention policies; the largest vote counts. An empty list keeps everything.
+        interval_ms: how often they are asked.
+    """
+
+    use: list[str] = attrs.Factory(lambda: ["age"])
+    interval_ms: int = 10_000
+
+
+@attrs.frozen(kw_only=True)
+class PluginsConfig:
+    """Which plugins to load.
+
+    Attributes:
+        block: entry points that are not loaded.
+        require: entry points without which the store does not open.
+    """
+
+    block: list[str] = attrs.Factory(list)
+    require: list[str] = attrs.Factory(list)
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """Everything that can be configured, checked.
+
+    `options` holds each strategy's options by (section, name); `origins` says for each dotted key
+    that was given where it came from.
+    """
+
+    profile: str = "embedded"
+    geometry: GeometryConfig = GeometryConfig()
+    log: LogConfig = LogConfig()
+    write: WriteConfig = WriteConfig()
+    alloc: AllocConfig = AllocConfig()
+    flush: FlushConfig = FlushConfig()
+    index: IndexConfig = attrs.Factory(IndexConfig)
+    retention: RetentionConfig = attrs.Factory(RetentionConfig)
+    plugins: PluginsConfig = attrs.Factory(PluginsConfig)
+    options: Mapping[tuple[str, str], Any] = attrs.Factory(dict)
+    origins: Mapping[str, str] = attrs.Factory(dict)
+
+    def options_for(self, kind: str, strategy: type[Strategy]) -> Any:  # noqa: ANN401 - each has its own class
+        """Return the options of one strategy: as configured, or its defaults."""
+        found = self.options.get((kind, strategy.name))
+        return strategy.Options() if found is None else found
+
+    def items(self) -> Iterator[tuple[str, Any, str]]:
+        """Return (dotted key, value, origin) of everything, strategies' options included."""
+        yield "profile", self.profile, self.origins.get("profile", "default")
+        for name, section in SECTIONS.items():
+            for field in attrs.fields(section):
+                key = f"{name}.{field.name}"
+                yield key, getattr(getattr(self, name), field.name), self.origins.get(key, "default")
+        for (kind, strategy), options in sorted(self.options.items()):
+            for field in attrs.fields(type(options)):
+                key = f"{kind}.{strategy}.{field.name}"
+                yield key, getattr(options, field.name), self.origins.get(key, "default")
+
+
+SECTIONS: dict[str, type] = {
+    "geometry": GeometryConfig,
+    "log": LogConfig,
+    "write": WriteConfig,
+    "alloc": AllocConfig,
+    "flush": FlushConfig,
+    "index": IndexConfig,
+    "retention": RetentionConfig,
+    "plugins": PluginsConfig,
+}
+# As keywords of `penstock.open`: a strategy's name alone says its section's `use`.
+_SHORTCUTS = ("write", "alloc", "flush", "index", "retention")
+
+Given = dict[str, tuple[Any, str]]
+
+
+def gather(
+    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]
+) -> Given:
+    """Return dotted key to (value, origin) from all sources, later beating earlier."""
+    given: Given = {}
+    if path is not None:
+        given.update(_from_file(path))
+    given.update(_from_environment(environ))
+    for key, value in overrides.items():
+        if value is None:
+            continue
+        if key in _SHORTCUTS and not isinstance(value, Mapping):
+            given[f"{key}.use"] = (value, "call")
+        else:
+            given.update(_flatten(key, value, "call"))
+    return given
+
+
+def _from_file(path: Path) -> Given:
+    try:
+        with path.open("rb") as file:
+            tree = tomllib.load(file)
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no configuration file {path}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from error
+    given: Given = {}
+    for key, value in tree.items():
+        given.update(_flatten(key, value, str(path)))
+    return given
+
+
+def _flatten(key: str, value: object, origin: str) -> Given:
+    if not isinstance(value, Mapping):
+        return {key: (value, origin)}
+    given: Given = {}
+    for name, inner in value.items():
+        given.update(_flatten(f"{key}.{name}", inner, origin))
+    return given
+
+
+def _from_environment(environ: Mapping[str, str]) -> Given:
+    given: Given = {}
+    for name, text in environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
+            parts = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+            # A strategy's name is the middle part, and in kebab-case.
+            parts[1:-1] = [part.replace("_", "-") for part in parts[1:-1]]
+            given[".".join(parts)] = (parse_value(text), f"environment variable {name}")
+    return given
+
+
+def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever TOML can say
+    """Return a value written as in TOML; what is no TOML value is taken as text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def plugin_lists(given: Given) -> PluginsConfig:
+    """Return which plugins to load; needed before the others can be checked."""
+    return _fill(PluginsConfig, "plugins", given, {})
+
+
+def build(given: Given, registry: Registry) -> Config:
+    """Return the checked configuration."""
+    origins = {key: origin for key, (_, origin) in given.items()}
+    _check_keys(given, registry)
+    sections = {name: _fill(section, name, given, origins) for name, section in SECTIONS.items()}
+    profile, origin = given.get("profile", ("embedded", "default"))
+    if profile not in PROFILES:
+        raise ConfigError(f"profile is {profile!r} ({origin}); there are: {', '.join(PROFILES)}")
+    if sections["log"].checksum not in CHECKSUMS:
+        raise ConfigError(
+            f"log.checksum is {sections['log'].checksum!r}; there are: {', '.join(CHECKSUMS)}"
+        )
+    options = {}
+    for kind, strategies in registry.sets().items():
+        for name in strategies.names():
+            options[kind, name] = _fill(
+                strategies.get(name).Options, f"{kind}.{name}", given, origins
+            )
+    return Config(profile=profile, **sections, options=options, origins=origins)
+
+
+def _check_keys(given: Given, registry: Registry) -> None:
+    known = {"profile"}
+    for name, section in SECTIONS.items():
+        known.update(f"{name}.{field.name}" for field in attrs.fields(section))
+    for kind, strategies in registry.sets().items():
+        for name in strategies.names():
+            fields = attrs.fields(strategies.get(name).Options)
+            known.update(f"{kind}.{name}.{field.name}" for field in fields)
+    for key, (_, origin) in given.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1, 0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; sections: {', '.join(SECTIONS)}"
+            raise ConfigError(f"there is no setting {key} ({origin}){hint}")
+
+
+def _fill(cls: type, prefix: str, given: Given, origins: Mapping[str, str]) -> Any:  # noqa: ANN401 - any attrs class
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for field in attrs.fields(cls):
+        key = f"{prefix}.{field.name}"
+        if key in given:
+            value, origin = given[key]
+            values[field.name] = _typed(key, value, hints[field.name], origin)
+    try:
+        return cls(**values)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{prefix}: {error}") from error
+
+
+def _typed(key: str, value: object, hint: Any, origin: str) -> object:  # noqa: ANN401 - a type hint
+    if isinstance(hint, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return value if value is None else _typed(key, value, kinds[0], origin)
+    if typing.get_origin(hint) is list:
+        if isinstance(value, str):
+            value = [value] if value else []
+        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+            return list(value)
+    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    expected = getattr(hint, "__name__", str(hint))
+    raise ConfigError(f"{key} is {value!r} ({origin}); it must be of type {expected}")
+
+
+_BROKER_KEYS = {
+    "mappedFileSizeCommitLog": "geometry.segment_bytes",
+    "maxHashSlotNum": "geometry.index_slots",
+    "maxIndexNum": "geometry.index_entries",
+    "maxMessageSize": "log.body_bytes_max",
+    "fileReservedTime": "retention.age.reserved_hours",
+    "deleteWhen": "retention.age.delete_when",
+}
+
+
+def from_broker_conf(text: str) -> dict[str, Any]:
+    """Return overrides that a RocketMQ `broker.conf` asks for; keys without a meaning here are passed over."""
+    found: dict[str, Any] = {"profile": "rocketmq"}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        name, value = name.strip(), value.strip()
+        if not separator or name.startswith("#"):
+            continue
+        if name in _BROKER_KEYS:
+            is_text = name == "deleteWhen"
+            found[_BROKER_KEYS[name]] = value if is_text else int(value)
+        elif name == "mappedFileSizeConsumeQueue":
+            found["geometry.queue_entries"] = -(-int(value) // 20)
+        elif name == "flushDiskType":
+            found["flush.use"] = "sync" if value == "SYNC_FLUSH" else "async"
+        elif name == "enabledAppendPropCRC" and value == "true":
+            found["log.checksum"] = "crc32+record"
+    return found

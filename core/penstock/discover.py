@@ -1,0 +1,153 @@
+"""What kind of folder is this, and which sizes was it made with?
+
+A store that Penstock made has its geometry in `penstock/geometry.json`. Of a directory that Java made
+the sizes are read from its files; an index file tells only one sum of two sizes, so RocketMQ's usual
+proportion (four entries a slot) is tried, unless the configuration says otherwise.
+"""
+
+import json
+from pathlib import Path
+
+import attrs
+
+from penstock.errors import (
+    ConfigError,
+    CorruptionError,
+    GeometryError,
+    NotAStoreError,
+    StrayFileError,
+)
+from penstock.files import Files
+from penstock.geometry import (
+    INDEX_ENTRY_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
+    QUEUE_ENTRY_SIZE,
+    Geometry,
+)
+from penstock.progress import SIDE_FOLDER
+
+_OWN_NAMES = frozenset(
+    "commitlog consumequeue consumequeue_ext batchconsumequeue index config lock abort abort.bak "
+    "checkpoint penstock timerwheel timerlog compaction".split()
+)
+_USUAL_ENTRIES_A_SLOT = 4
+
+
+def is_store(files: Files, root: Path) -> bool:
+    """Say whether `root` holds a store; an absent or empty folder holds none yet.
+
+    Raises `NotAStoreError` for anything else.
+    """
+    if not files.exists(root):
+        return False
+    if not files.is_folder(root):
+        raise NotAStoreError(root, "it is a link, or no folder")
+    names = {entry.name: entry for entry in files.entries(root)}
+    if "commitlog" in names:
+        if not names["commitlog"].is_folder:
+            raise NotAStoreError(root, "its commitlog is a link, or no folder")
+        return True
+    strangers = sorted(set(names) - _OWN_NAMES)
+    if strangers:
+        raise NotAStoreError(root, f"it has no commitlog folder, but other things: {strangers[0]!r}")
+    return False
+
+
+def check_layout(files: Files, root: Path) -> None:
+    """Refuse links and wrong kinds of files where the store will follow names."""
+    for name in ("commitlog", "consumequeue", "index", "config", SIDE_FOLDER):
+        path = root / name
+        if files.exists(path) and not files.is_folder(path):
+            raise StrayFileError(path, "a folder must stand there, not a link or a file")
+    for name in ("checkpoint", "abort", "lock"):
+        for entry in (e for e in files.entries(root) if e.name == name and not e.is_file):
+            raise StrayFileError(entry.path, "a plain file must stand there, not a link or a folder")
+
+
+def write_geometry(files: Files, root: Path, geometry: Geometry) -> None:
+    """Note the sizes of a store just made."""
+    text = json.dumps(attrs.asdict(geometry), indent=2)
+    files.write_whole(root / SIDE_FOLDER / "geometry.json", text.encode())
+
+
+def find_geometry(files: Files, root: Path, asked: dict[str, int | None], default: Geometry) -> Geometry:
+    """Return the sizes of the store at `root`, checked against what the configuration asks for.
+
+    Args:
+        files: the file system.
+        root: the store's folder; it need not exist yet.
+        asked: sizes that the configuration names, None where it does not.
+        default: what a new store gets where nothing is asked.
+    """
+    found, source = _found(files, root, asked)
+    values = {}
+    for key, standard in attrs.asdict(default).items():
+        wish, have = asked.get(key), found.get(key)
+        if wish is not None and have is not None and wish != have:
+            raise GeometryError(key, wish, have, source)
+        values[key] = have if have is not None else wish if wish is not None else standard
+    return Geometry(**values)
+
+
+def _found(
+    files: Files, root: Path, asked: dict[str, int | None]
+) -> tuple[dict[str, int], str]:
+    noted = root / SIDE_FOLDER / "geometry.json"
+    if files.exists(noted):
+        try:
+            about = json.loads(files.read_whole(noted, 1 << 16))
+            names = (field.name for field in attrs.fields(Geometry))
+            return {name: int(about[name]) for name in names}, "penstock/geometry.json"
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptionError(
+                noted, 0, "the store's geometry", str(error), "remove it: sizes are then read from the files"
+            ) from error
+    found = {}
+    size = _first_size(files, root / "commitlog")
+    if size:
+        found["segment_bytes"] = size
+    size = _first_queue_size(files, root / "consumequeue")
+    if size:
+        found["queue_entries"] = size // QUEUE_ENTRY_SIZE
+    size = _first_size(files, root / "index")
+    if size:
+        found.update(_index_sizes(root / "index", size, asked))
+    return found, "read from its files"
+
+
+def _first_size(files: Files, folder: Path) -> int:
+    if not files.is_folder(folder):
+        return 0
+    sizes = (e.size for e in files.entries(folder) if e.is_file and e.name.isdigit() and e.size)
+    return next(sizes, 0)
+
+
+def _first_queue_size(files: Files, folder: Path) -> int:
+    if not files.is_folder(folder):
+        return 0
+    for topic in files.entries(folder):
+        for queue in files.entries(topic.path) if topic.is_folder else ():
+            size = _first_size(files, queue.path) if queue.is_folder else 0
+            if size and size % QUEUE_ENTRY_SIZE == 0:
+                return size
+    return 0
+
+
+def _index_sizes(folder: Path, size: int, asked: dict[str, int | None]) -> dict[str, int]:
+    """Solve size = header + 4 slots + 20 entries, with one of the two asked for or in proportion."""
+    rest = size - INDEX_HEADER_SIZE
+    slots, entries = asked.get("index_slots"), asked.get("index_entries")
+    if slots is None and entries is None:
+        unit = INDEX_SLOT_SIZE + _USUAL_ENTRIES_A_SLOT * INDEX_ENTRY_SIZE
+        slots = rest // unit if rest % unit == 0 else None
+    if slots is None and entries is not None:
+        slots = (rest - entries * INDEX_ENTRY_SIZE) // INDEX_SLOT_SIZE
+    if slots is not None:
+        entries = (rest - slots * INDEX_SLOT_SIZE) // INDEX_ENTRY_SIZE
+        if slots > 0 and entries > 1 and slots * INDEX_SLOT_SIZE + entries * INDEX_ENTRY_SIZE == rest:
+            return {"index_slots": slots, "index_entries": entries}
+    raise ConfigError(
+        f"the sizes of the index files in {folder} cannot be told from their length of {size} bytes; "
+        f"give the broker's maxHashSlotNum as geometry.index_slots"
+    )

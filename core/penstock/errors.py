@@ -1,0 +1,269 @@
+"""Every error Penstock raises on purpose.
+
+* PenstockError
+    + ConfigError                  the configuration cannot be used; nothing was opened or written
+        - UnknownStrategyError     lists the installed names
+        - GeometryError            the store was made with other sizes; names both
+    + PluginError                  an installed plugin breaks its contract
+        - PluginLoadError          names the distribution
+        - DuplicateStrategyError   names both offers
+    + MessageError (ValueError)    the caller's message cannot be stored; nothing was written
+        - TopicError               a topic name that is refused, with the reason
+        - QueueError               a queue number that is refused
+        - PropertyError            a property, key or tag that the format cannot hold
+        - MessageTooLargeError     body, properties or record over a limit
+        - NotYetError              a feature of the format that Penstock does not deliver yet
+    + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
+    + MissingExtraError            an optional package is needed; names the install line
+    + StorageError
+        - NotAStoreError           the directory is not a message store
+        - StrayFileError           a file that does not belong into a store's folder
+        - CorruptionError          path, position, what was expected, what was found
+        - FormatVersionError       written by another version
+        - StoreLockedError         another process has it open
+        - StoreFailedError         a flush failed earlier: close, reopen, recover
+        - StoreClosedError         the store was closed
+        - ReadOnlyError            the store was opened for reading
+        - DiskFullError            no space left; nothing of the message was stored
+        - FlushTimeoutError        a future's message was not on disk in time: unknown, not lost
+
+Facts are attributes; each message says what, where and what now. An `OSError` passes through unless
+it makes the store unusable.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class PenstockError(Exception):
+    """Base of every error raised on purpose; nothing else derives from it."""
+
+
+class ConfigError(PenstockError):
+    """The configuration cannot be used; nothing was opened or written."""
+
+
+class UnknownStrategyError(ConfigError):
+    """The configuration names a strategy that no installed plugin offers."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind = kind
+        self.name = name
+        self.known = tuple(sorted(known))
+        offered = ", ".join(self.known) or "none"
+        super().__init__(f"no {kind} strategy is called {name!r}; installed: {offered}")
+
+
+class GeometryError(ConfigError):
+    """The store was made with other sizes than the configuration asks for."""
+
+    def __init__(self, key: str, asked: int, found: int, source: str) -> None:
+        self.key = key
+        self.asked = asked
+        self.found = found
+        super().__init__(
+            f"{key} is {asked} in the configuration, but the store has {found} ({source}); "
+            f"sizes are fixed when a store is made: leave {key} out, or set it to {found}"
+        )
+
+
+class PluginError(PenstockError):
+    """An installed plugin breaks its contract."""
+
+
+class PluginLoadError(PluginError):
+    """An installed plugin could not be imported or registered."""
+
+    def __init__(self, plugin: str, distribution: str, reason: str) -> None:
+        self.plugin = plugin
+        self.distribution = distribution
+        self.reason = reason
+        super().__init__(
+            f"plugin {plugin!r} of distribution {distribution!r} did not load: {reason}; "
+            f"uninstall it, or block it with plugins.block"
+        )
+
+
+class DuplicateStrategyError(PluginError):
+    """Two plugins offer the same strategy name, so a name would not decide."""
+
+    def __init__(self, kind: str, name: str, first: str, second: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.first = first
+        self.second = second
+        super().__init__(f"{kind} strategy {name!r} is offered by both {first!r} and {second!r}")
+
+
+class MessageError(PenstockError, ValueError):
+    """The caller's message cannot be stored; nothing was written."""
+
+
+class TopicError(MessageError):
+    """A topic name that cannot be a folder of the store, or that the format cannot hold."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        self.reason = reason
+        super().__init__(f"topic {topic!r} is refused: {reason}")
+
+
+class QueueError(MessageError):
+    """A queue number outside 0 .. the limit."""
+
+    def __init__(self, queue: object, limit: int) -> None:
+        self.queue = queue
+        self.limit = limit
+        super().__init__(f"queue {queue!r} is refused: it must be a whole number, 0 to {limit}")
+
+
+class PropertyError(MessageError):
+    """A property, key or tag that the properties text cannot hold."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(f"property {name!r} is refused: {reason}")
+
+
+class MessageTooLargeError(MessageError):
+    """A body, a properties text or a whole record over its limit."""
+
+    def __init__(self, what: str, size: int, limit: int, advice: str) -> None:
+        self.what = what
+        self.size = size
+        self.limit = limit
+        super().__init__(f"{what} has {size} bytes, the limit is {limit}; {advice}")
+
+
+class NotYetError(MessageError):
+    """A feature of the format that Penstock does not deliver yet, refused rather than faked."""
+
+
+class OffsetError(PenstockError, LookupError):
+    """Nothing can be read at that offset."""
+
+    def __init__(self, offset: int, low: int, high: int, what: str = "log offset") -> None:
+        self.offset = offset
+        self.low = low
+        self.high = high
+        super().__init__(
+            f"{what} {offset} is outside what the store holds, {low} to {high} (exclusive)"
+        )
+
+
+class MissingExtraError(PenstockError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, package: str, extra: str, what: str) -> None:
+        self.package = package
+        self.extra = extra
+        super().__init__(f"{what} needs {package}; install it with: pip install 'penstock[{extra}]'")
+
+
+class StorageError(PenstockError):
+    """What the disk holds, or does, keeps the store from working."""
+
+
+class NotAStoreError(StorageError):
+    """The directory is not a message store."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path} is not a message store: {reason}")
+
+
+class StrayFileError(StorageError):
+    """A file stands where the format allows none of its kind; nothing was changed."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"{path} does not belong there: {reason}; move it out of the store and open again"
+        )
+
+
+class CorruptionError(StorageError):
+    """Bytes on disk are not what was written there."""
+
+    def __init__(self, path: Path, position: int, expected: str, found: str, advice: str = "") -> None:
+        self.path = path
+        self.position = position
+        self.expected = expected
+        self.found = found
+        tail = f"; {advice}" if advice else ""
+        super().__init__(f"{path} is damaged at byte {position}: expected {expected}, found {found}{tail}")
+
+
+class FormatVersionError(StorageError):
+    """A file was written by a version of Penstock that this one does not know."""
+
+    def __init__(self, path: Path, found: str, known: str) -> None:
+        self.path = path
+        self.found = found
+        super().__init__(f"{path} has format version {found}; this Penstock knows {known}: update it")
+
+
+class StoreLockedError(StorageError):
+    """Another process has the store open for writing."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        self.path = path
+        self.holder = holder
+        super().__init__(
+            f"{path} is open for writing elsewhere ({holder}); close it there, "
+            f"or open it here with read_only=True"
+        )
+
+
+class StoreFailedError(StorageError):
+    """A sync or a write failed: what was not durable by then is unknown, and writing has stopped."""
+
+    def __init__(self, reason: str, durable_offset: int) -> None:
+        self.reason = reason
+        self.durable_offset = durable_offset
+        super().__init__(
+            f"the store takes no more writes: {reason}; every byte below log offset {durable_offset} "
+            f"is on disk, what lies behind it is unknown: close the store, look to the disk, open it again"
+        )
+
+
+class StoreClosedError(StorageError):
+    """The store was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("the store is closed; open it again to use it")
+
+
+class ReadOnlyError(StorageError):
+    """The store was opened for reading only, or has damage that stops writing."""
+
+    def __init__(self, reason: str = "it was opened with read_only=True") -> None:
+        self.reason = reason
+        super().__init__(f"the store cannot be written: {reason}")
+
+
+class DiskFullError(StorageError):
+    """No space is left; nothing of the message was stored, and reading goes on."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        super().__init__(
+            f"no space for {size} bytes at {path}; nothing was stored. Free space and try again: "
+            f"the store goes on without a restart"
+        )
+
+
+class FlushTimeoutError(StorageError):
+    """A message was accepted, but was not known to be on disk in time: unknown, not lost."""
+
+    def __init__(self, log_offset: int, timeout_ms: int) -> None:
+        self.log_offset = log_offset
+        self.timeout_ms = timeout_ms
+        super().__init__(
+            f"the message at log offset {log_offset} was not on disk within {timeout_ms} ms; "
+            f"it is in the log and may still become durable: call flush() to find out"
+        )

@@ -1,0 +1,136 @@
+"""Records read back by address, checked before anyone sees them.
+
+A record is handed out only if size, magic, stored log offset and body CRC are right (and its CRC
+property, if it has one); a damaged one becomes a `CorruptionError` that names file and position, and
+costs no other record.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.columns import Buffer
+from penstock.errors import CorruptionError, OffsetError
+from penstock.log import SegmentedLog
+from penstock.record import (
+    BORN_IPV6,
+    CRC_MASK,
+    FIXED_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    STORE_IPV6,
+    MalformedRecordError,
+    check_record,
+    crc32,
+)
+from penstock.segment import Segment
+from penstock.stored import StoredMessage
+
+_CHECKED = struct.Struct(">iiiii8xqi")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_CRC_NAME = b"__CRC32#\x01"
+
+
+class RecordReader:
+    """Reads records of a log. Safe from any thread.
+
+    With `live` set another process may be writing: the list of segments is refreshed when an
+    address is not found.
+    """
+
+    def __init__(self, log: SegmentedLog, *, live: bool) -> None:
+        self._log = log
+        self._live = live
+
+    @contextmanager
+    def _segment(self, log_offset: int) -> Iterator[Segment]:
+        if self._live and self._log.find(log_offset) is None:
+            self._log.refresh()
+        with self._log.lease(log_offset) as segment:
+            yield segment
+
+    def bytes_at(self, log_offset: int, size: int) -> bytes:
+        """Return a copy of `size` bytes; `OffsetError` where the log has not got them."""
+        with self._segment(log_offset):
+            try:
+                return bytes(self._log.read(log_offset, size))
+            except FileNotFoundError as error:
+                self._log.refresh()
+                raise OffsetError(
+                    log_offset, self._log.min_offset, self._log.committed_offset
+                ) from error
+
+    def message(self, log_offset: int, size: int) -> StoredMessage:
+        """Return the record of `size` bytes at `log_offset`, checked."""
+        if size < FIXED_SIZE:
+            raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")
+        record = self.bytes_at(log_offset, size)
+        if not is_sound(record, log_offset):
+            raise self._explain(record, log_offset)
+        return StoredMessage(record)
+
+    def message_at(self, log_offset: int) -> StoredMessage:
+        """Return the record that begins at `log_offset`; its size is read from it."""
+        size, magic = SIZE_AND_MAGIC.unpack(self.bytes_at(log_offset, SIZE_AND_MAGIC.size))
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise self.damage(log_offset, "a record", f"magic {magic & 0xFFFFFFFF:08x}")
+        return self.message(log_offset, size)
+
+    def store_time_ms(self, log_offset: int) -> int:
+        """Return only the store time of the record at `log_offset`."""
+        head = self.bytes_at(log_offset, 76)
+        sys_flag = _I32.unpack_from(head, 36)[0]
+        return int(_I64.unpack_from(head, 68 if sys_flag & BORN_IPV6 else 56)[0])
+
+    def damage(self, log_offset: int, expected: str, found: str) -> CorruptionError:
+        """Return the error that names file and position of a log offset."""
+        segment = self._log.find(log_offset)
+        path = segment.path if segment else self._log.folder
+        position = log_offset - segment.base_offset if segment else log_offset
+        return CorruptionError(
+            path, position, expected, found, "other records are not affected; see penstock verify"
+        )
+
+    def _explain(self, record: bytes, log_offset: int) -> CorruptionError:
+        try:
+            check_record(record, log_offset)
+        except MalformedRecordError as error:
+            return self.damage(log_offset, error.expected, error.found)
+        return self.damage(log_offset, "a sound record", "another one")
+
+
+def is_sound(record: Buffer, log_offset: int) -> bool:
+    """Say whether these bytes are one whole record of that address, by every check there is."""
+    size, magic, crc, _queue, _flag, stored, sys_flag = _CHECKED.unpack_from(record)
+    if size != len(record) or stored != log_offset or (magic != MAGIC_V1 and magic != MAGIC_V2):  # noqa: PLR1714 - hot
+        return False
+    at = 84
+    if sys_flag & (BORN_IPV6 | STORE_IPV6):
+        at += (12 if sys_flag & BORN_IPV6 else 0) + (12 if sys_flag & STORE_IPV6 else 0)
+        if size < at + 4:
+            return False
+    body_size = _I32.unpack_from(record, at)[0]
+    end = at + 4 + body_size
+    if body_size < 0 or end >= size:
+        return False
+    if crc32(record[at + 4 : end]) & CRC_MASK != crc:
+        return False
+    return _tail_is_sound(record, end, size, log_offset, is_v2=magic == MAGIC_V2)
+
+
+def _tail_is_sound(record: Buffer, at: int, size: int, log_offset: int, *, is_v2: bool) -> bool:
+    """Check topic and properties lengths, and the CRC property of a record that ends in one."""
+    if is_v2:
+        at += 2 + int.from_bytes(record[at : at + 2], "big")
+    else:
+        at += 1 + record[at]
+    if at + 2 > size or at + 2 + int.from_bytes(record[at : at + 2], "big") != size:
+        return False
+    if record[size - 20 : size - 11] == _CRC_NAME:
+        try:
+            check_record(record, log_offset)
+        except MalformedRecordError:
+            return False
+    return True

@@ -1,0 +1,279 @@
+"""The only module that touches the operating system: files, maps, syncs, renames, the lock.
+
+Everything else gets a `Files` through its constructor, so a test can hand in one that fails, forgets
+what was not synced, or counts.
+
+Assumptions about the medium:
+    * After `File.sync` returns, the bytes written before it are durable; after it fails, nothing is
+      known about them (the kernel marks failed pages clean), so nobody may sync again and believe it.
+    * A file or a rename is durable only after `Files.sync_folder` on its folder.
+    * A store through a map into bytes that were never allocated kills the process when the disk is
+      full (SIGBUS); `File.allocate` answers ENOSPC instead, so mapped files are allocated first.
+
+Links are never followed below a store's folder, and only regular files are opened.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+# struct flock on 64-bit Linux: type, whence, start, length, pid (must be 0 for an OFD lock).
+_FLOCK = struct.Struct("hhqqi4x")
+_FALLOC_KEEP_SIZE = 0x01
+_FALLOC_ZERO_RANGE = 0x10
+_ZEROS = bytes(1 << 20)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+
+
+class Entry(NamedTuple):
+    """One name in a folder. `size` is in bytes, `mtime_ns` in Unix nanoseconds."""
+
+    name: str
+    path: Path
+    is_file: bool
+    is_folder: bool
+    size: int
+    mtime_ns: int
+
+
+class File:
+    """One open regular file; its descriptor stays the same from open to close.
+
+    A write-back error is reported only to descriptors that were open when it happened, so a segment
+    keeps one `File` from creation to seal. Safe from any thread, except for `close`.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._fd = descriptor
+
+    @property
+    def size(self) -> int:
+        """Length in bytes, as the system says now."""
+        return os.fstat(self._fd).st_size
+
+    @property
+    def mtime_ms(self) -> int:
+        """Time of the last change in Unix milliseconds."""
+        return os.fstat(self._fd).st_mtime_ns // 1_000_000
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes at `position`; fewer only at the end of the file."""
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            data = os.pread(self._fd, size - got, position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` at `position`; a short write is carried on, never passed over."""
+        size = len(data)
+        done = os.pwrite(self._fd, data, position)
+        while done < size:
+            done += os.pwrite(self._fd, memoryview(data)[done:], position + done)
+
+    def sync(self) -> None:
+        """Make the bytes durable (`fdatasync`; releases the GIL, unlike `mmap.flush`)."""
+        os.fdatasync(self._fd)
+
+    def sync_all(self) -> None:
+        """Make bytes and metadata durable (`fsync`), for a file just made."""
+        os.fsync(self._fd)
+
+    def allocate(self, size: int) -> None:
+        """Give the file `size` bytes of real blocks; ENOSPC when there are not that many."""
+        os.posix_fallocate(self._fd, 0, size)
+
+    def resize(self, size: int) -> None:
+        """Set the length; new bytes read as zero and have no blocks yet."""
+        os.ftruncate(self._fd, size)
+
+    def erase(self, start: int, stop: int) -> None:
+        """Turn bytes [start, stop) into zeros; they stay allocated."""
+        if stop <= start:
+            return
+        mode = _FALLOC_KEEP_SIZE | _FALLOC_ZERO_RANGE
+        if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
+            return
+        # Not every file system can; then write the zeros.
+        for position in range(start, stop, len(_ZEROS)):
+            self.pwrite(memoryview(_ZEROS)[: stop - position], position)
+
+    def map(self, size: int, *, writable: bool) -> mmap.mmap:
+        """Return the first `size` bytes as a shared map."""
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return mmap.mmap(self._fd, size, access=access)
+
+    def close(self) -> None:
+        """Close the descriptor; maps made from it stay valid."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Lock:
+    """An exclusive lock on byte 0 of the lock file, held until `release`.
+
+    An open-file-description lock: it and the Java store's lock refuse each other, it survives the
+    closing of another descriptor of the file, and it refuses a second open in the same process.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
+
+    def release(self) -> None:
+        """Let go; calling it again does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Files:
+    """The file system as Penstock uses it. Safe from any thread."""
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """Open an existing regular file; a link, a folder or a device is refused with `OSError`."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+        # A FIFO would block the open for ever without O_NONBLOCK; regular files do not care.
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return File(path, descriptor)
+
+    def create(self, path: Path) -> File:
+        """Make a new, empty file; an existing one is an error."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        return File(path, os.open(path, flags, FILE_MODE))
+
+    def entries(self, folder: Path) -> list[Entry]:
+        """Return what is in `folder`, sorted by name; a link is neither file nor folder."""
+        return sorted(self._scan(folder))
+
+    def _scan(self, folder: Path) -> Iterator[Entry]:
+        with os.scandir(folder) as names:
+            for item in names:
+                about = item.stat(follow_symlinks=False)
+                yield Entry(
+                    item.name,
+                    Path(item.path),
+                    stat.S_ISREG(about.st_mode),
+                    stat.S_ISDIR(about.st_mode),
+                    about.st_size,
+                    about.st_mtime_ns,
+                )
+
+    def exists(self, path: Path) -> bool:
+        """Say whether anything, even a dangling link, has that name."""
+        return os.path.lexists(path)
+
+    def is_folder(self, path: Path) -> bool:
+        """Say whether `path` is a folder itself, not a link to one."""
+        try:
+            return stat.S_ISDIR(os.lstat(path).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def make_folder(self, path: Path) -> list[Path]:
+        """Make `path` and its missing parents; returns the folders that got a new name.
+
+        They are not synced: `make_folder_durably` does, where nobody gathers them.
+        """
+        if self.is_folder(path):
+            return []
+        changed = [] if path.parent.exists() else self.make_folder(path.parent)
+        os.mkdir(path, FOLDER_MODE)
+        return [*changed, path.parent]
+
+    def make_folder_durably(self, path: Path) -> None:
+        """Make `path` and its missing parents, so that they outlive the machine."""
+        for folder in self.make_folder(path):
+            self.sync_folder(folder)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name in one step; an existing target is replaced."""
+        os.rename(source, target)
+
+    def read_whole(self, path: Path, limit: int = 64 << 20) -> bytes:
+        """Return a whole small file; one larger than `limit` bytes is refused with `OSError`."""
+        file = self.open(path)
+        try:
+            size = file.size
+            if size > limit:
+                raise OSError(errno.EFBIG, f"{size} bytes, the limit is {limit}", str(path))
+            return file.pread(size, 0)
+        finally:
+            file.close()
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        """Write a small file so that a crash leaves the old content or the new, nothing between."""
+        fresh = path.with_name(path.name + ".new")
+        if self.exists(fresh):
+            self.remove(fresh)
+        file = self.create(fresh)
+        try:
+            file.pwrite(data, 0)
+            file.sync_all()
+        finally:
+            file.close()
+        self.rename(fresh, path)
+        self.sync_folder(path.parent)
+
+    def lock(self, path: Path) -> Lock | None:
+        """Take the store's lock without waiting; None when another holds it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, FILE_MODE)
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return None
+            raise
+        return Lock(descriptor)
+
+    def free_bytes(self, path: Path) -> tuple[int, int]:
+        """Return the bytes used and the bytes still usable on the disk that holds `path`."""
+        about = os.statvfs(path)
+        used = (about.f_blocks - about.f_bfree) * about.f_frsize
+        return used, about.f_bavail * about.f_frsize
+
+    def process_id(self) -> int:
+        """Return this process's number, for naming who holds a lock."""
+        return os.getpid()

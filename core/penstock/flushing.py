@@ -1,0 +1,128 @@
+"""Durability: the one place that syncs the log, tells the waiters, and stops the store when a sync fails.
+
+When a sync fails, nothing is known of the bytes it was for: the system marks the pages clean, so a
+second sync would succeed and lie. So nothing is retried, the flushed offset does not move, every
+waiter gets the one error, and each later flush and append gets it too. The next open rewrites what
+was in doubt.
+
+Invariants: `flushed_offset <= committed_offset`; neither decreases. A waiter is told exactly once.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from penstock.commitlog import CommitLog
+from penstock.errors import StoreFailedError
+
+logger = logging.getLogger(__name__)
+
+Told = Callable[[StoreFailedError | None], None]
+
+
+class LogFlusher:
+    """Syncs the log for a flush policy (`contracts.Flusher`). Safe from any thread."""
+
+    def __init__(self, log: CommitLog, flushed_offset: int) -> None:
+        self._log = log
+        self._flushed = flushed_offset
+        self.flushed_time_ms = log.last_time_ms
+        # Set by the engine before the first append.
+        self.on_flushed: Callable[[int], None] = _ignore
+        self.on_failed: Callable[[StoreFailedError], None] = _ignore
+        self._flushing = threading.Lock()
+        self._waiting: deque[tuple[int, Told]] = deque()
+        self.failure: StoreFailedError | None = None
+        self.count = 0
+
+    @property
+    def flushed_offset(self) -> int:
+        """Every byte of the log below it is durable."""
+        return self._flushed
+
+    @property
+    def committed_offset(self) -> int:
+        """Every byte of the log below it was handed to the system."""
+        return self._log.log.committed_offset
+
+    def flush(self) -> int:
+        """Make durable all that was appended before the call; see `contracts.Flusher`."""
+        with self._flushing:
+            self.check()
+            time_ms = self._log.last_time_ms
+            try:
+                self._log.log.commit()
+                reached = self._log.log.flush(self._flushed)
+            except OSError as error:
+                raise self.fail(f"a sync of the log failed ({error})") from error
+            if reached > self._flushed:
+                self.count += 1
+                self._flushed = reached
+                self.flushed_time_ms = time_ms
+                self.on_flushed(reached)
+        self._tell(None)
+        return reached
+
+    def check(self) -> None:
+        """Raise if the store has failed."""
+        if self.failure is not None:
+            raise self.failure
+
+    def fail(self, reason: str) -> StoreFailedError:
+        """Stop the store for writing: note the failure and tell every waiter; returns the error."""
+        if self.failure is None:
+            self.failure = StoreFailedError(reason, self._flushed)
+            logger.error("%s", self.failure)
+            self.on_failed(self.failure)
+        self._tell(self.failure)
+        return self.failure
+
+    def add_waiter(self, end_offset: int, told: Told) -> None:
+        """Call `told` once every byte below `end_offset` is durable, or with the failure."""
+        self._waiting.append((end_offset, told))
+        # The flush that covers it may have ended, or the store failed, just before.
+        if self.failure is not None or self._flushed >= end_offset:
+            self._tell(self.failure)
+
+    def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
+        """Wait until durable; False when it took too long. Raises when the store has failed.
+
+        Each waiter has a lock of its own: waking many by one condition is several times slower.
+        """
+        if self._flushed >= end_offset:
+            return True
+        gate = threading.Lock()
+        gate.acquire()
+        failures: list[StoreFailedError | None] = []
+
+        def told(failure: StoreFailedError | None) -> None:
+            failures.append(failure)
+            gate.release()
+
+        self.add_waiter(end_offset, told)
+        request()
+        if not gate.acquire(timeout=timeout_ms / 1000):
+            return False
+        if failures[0] is not None:
+            raise failures[0]
+        return True
+
+    def _tell(self, failure: StoreFailedError | None) -> None:
+        """Tell all that are done. Runs in several threads at once: each waiter is popped by one."""
+        flushed = self._flushed
+        for _ in range(len(self._waiting)):
+            try:
+                end_offset, told = self._waiting.popleft()
+            except IndexError:
+                return
+            if end_offset <= flushed:
+                told(None)
+            elif failure is not None:
+                told(failure)
+            else:
+                self._waiting.append((end_offset, told))
+
+
+def _ignore(_fact: object) -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,236 @@
+"""The segmented log: ordered segments of one size as one space of bytes.
+
+Knows files and positions, nothing of records. A byte of the log has one address, its log offset; the
+segment that holds it follows by arithmetic. Files that others may shorten (a foreign directory, read
+only) are read with plain reads, own files through maps.
+
+One writer, many readers: the list of segments is replaced, never changed in place.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.columns import Buffer
+from penstock.contracts import SegmentInfo
+from penstock.errors import CorruptionError, OffsetError, StrayFileError
+from penstock.files import Entry, Files
+from penstock.segment import NAME_DIGITS, Segment, segment_name, take
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentedLog:
+    """The segments of one folder. See the module for what holds."""
+
+    def __init__(self, files: Files, folder: Path, segment_bytes: int, *, mapped: bool) -> None:
+        self._files = files
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self._mapped = mapped
+        self._segments: tuple[Segment, ...] = ()
+        self._retired: tuple[Segment, ...] = ()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._segments
+
+    @property
+    def min_offset(self) -> int:
+        """Log offset of the first byte; 0 when there is no segment."""
+        segments = self._segments
+        return segments[0].base_offset if segments else 0
+
+    @property
+    def committed_offset(self) -> int:
+        """Log offset behind the last byte that readers may see."""
+        segments = self._segments
+        return segments[-1].base_offset + segments[-1].committed_position if segments else 0
+
+    def load(self, *, repair: bool) -> list[str]:
+        """Take in the files of the folder; with `repair` an empty last one is removed.
+
+        Returns what was mended. Raises for a file that does not belong there, as the Java store does.
+        """
+        if not self._files.is_folder(self.folder):
+            return []
+        found = [entry for entry in self._files.entries(self.folder) if not entry.is_folder]
+        mended = []
+        if found and found[-1].is_file and found[-1].size == 0 and _is_name(found[-1].name):
+            empty = found.pop()
+            if repair:
+                self._files.remove(empty.path)
+                self._files.sync_folder(self.folder)
+                mended.append(f"removed {empty.path.name}, an empty last segment that a crash left")
+        self._segments = tuple(self._checked(entry) for entry in found)
+        self._note_gaps()
+        return mended
+
+    def refresh(self) -> None:
+        """Take in the files again, where another process writes; one that is half made is left out."""
+        known = {segment.base_offset: segment for segment in self._segments}
+        found = []
+        for entry in self._files.entries(self.folder):
+            if entry.is_file and _is_name(entry.name) and entry.size == self.segment_bytes:
+                base = int(entry.name)
+                found.append(known.pop(base, None) or self._checked(entry))
+        self._segments = tuple(found)
+        for gone in known.values():
+            gone.close()
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return first and end offset of each segment, oldest first."""
+        return [(segment.base_offset, segment.end_offset) for segment in self._segments]
+
+    def _checked(self, entry: Entry) -> Segment:
+        if not entry.is_file:
+            raise StrayFileError(entry.path, "it is a link or no regular file")
+        if not _is_name(entry.name):
+            raise StrayFileError(entry.path, "its name is not a log offset of 20 digits or more")
+        if entry.size != self.segment_bytes:
+            raise CorruptionError(
+                entry.path, entry.size, f"a segment of {self.segment_bytes} bytes", f"{entry.size}",
+                "restore it from a copy, or move it out of the store",
+            )  # fmt: skip
+        base = int(entry.name)
+        if base % self.segment_bytes:
+            raise StrayFileError(
+                entry.path, f"its name is not a multiple of the segment size {self.segment_bytes}"
+            )
+        return Segment(self._files, entry.path, base, self.segment_bytes)
+
+    def _note_gaps(self) -> None:
+        for before, after in zip(self._segments, self._segments[1:], strict=False):
+            if before.end_offset != after.base_offset:
+                logger.warning(
+                    "segments missing between %s and %s", before.path.name, after.path.name
+                )
+
+    def path_of(self, base_offset: int) -> Path:
+        """Return the path of the segment that begins at `base_offset`."""
+        return self.folder / segment_name(base_offset)
+
+    def next_free_base(self, ahead: int = 0) -> int:
+        """Return where the next new segment begins, `ahead` further ones being made at once."""
+        last = self._segments[-1].end_offset if self._segments else 0
+        return last + ahead * self.segment_bytes
+
+    def add(self, segment: Segment) -> None:
+        """Append a segment to the list."""
+        self._segments = (*self._segments, segment)
+
+    def find(self, log_offset: int) -> Segment | None:
+        """Return the segment that holds a byte; None where there is none."""
+        segments = self._segments
+        if not segments:
+            return None
+        guess = (log_offset - segments[0].base_offset) // self.segment_bytes
+        if 0 <= guess < len(segments) and segments[guess].base_offset <= log_offset:
+            segment = segments[guess]
+        else:
+            at = bisect_right([s.base_offset for s in segments], log_offset) - 1
+            if at < 0:
+                return None
+            segment = segments[at]
+        return segment if segment.base_offset <= log_offset < segment.end_offset else None
+
+    def next_base(self, log_offset: int) -> int | None:
+        """Return the base of the first segment behind the one that holds `log_offset`, or None."""
+        return next((s.base_offset for s in self._segments if s.base_offset > log_offset), None)
+
+    def find_by_time(self, time_ms: int) -> Segment | None:
+        """Return the first segment last written at or after `time_ms`, else the last one."""
+        for segment in self._segments:
+            if segment.last_write_ms() >= time_ms:
+                return segment
+        return self._segments[-1] if self._segments else None
+
+    @contextmanager
+    def lease(self, log_offset: int) -> Iterator[Segment]:
+        """Hold the segment of a byte while its bytes are looked at."""
+        segment = self.find(log_offset)
+        if segment is None or not segment.lease.hold():
+            raise OffsetError(log_offset, self.min_offset, self.committed_offset)
+        try:
+            yield segment
+        finally:
+            segment.lease.release()
+
+    def read(self, log_offset: int, size: int) -> Buffer:
+        """Return `size` bytes within one segment; on a mapped log they are a view into it."""
+        segment = self.find(log_offset)
+        if segment is None:
+            raise OffsetError(log_offset, self.min_offset, self.committed_offset)
+        return take(segment, log_offset - segment.base_offset, size, mapped=self._mapped)
+
+    def commit(self) -> int:
+        """Hand every written byte to the system; returns the committed offset."""
+        for segment in self._segments[-2:]:
+            segment.commit()
+        return self.committed_offset
+
+    def flush(self, from_offset: int) -> int:
+        """Make durable every committed byte behind `from_offset`; returns the offset reached.
+
+        On an `OSError` nothing is known of those bytes and no position of this log has moved past them.
+        """
+        reached = from_offset
+        for segment in self._segments:
+            if segment.end_offset <= from_offset:
+                continue
+            segment.flush()
+            reached = segment.base_offset + segment.flushed_position
+            if segment.flushed_position == segment.capacity and segment is not self._segments[-1]:
+                segment.seal()
+        return max(reached, from_offset)
+
+    def truncate(self, log_offset: int) -> list[str]:
+        """Cut the log at `log_offset`: segments behind it go, bytes behind it are erased, durably."""
+        mended = []
+        kept = []
+        for segment in self._segments:
+            if segment.base_offset >= log_offset and segment is not self._segments[0]:
+                segment.close()
+                self._files.remove(segment.path)
+                mended.append(f"removed segment {segment.path.name}, behind the end of the log")
+            else:
+                kept.append(segment)
+        if mended:
+            self._files.sync_folder(self.folder)
+        self._segments = tuple(kept)
+        if kept and log_offset < kept[-1].end_offset:
+            position = max(log_offset - kept[-1].base_offset, 0)
+            kept[-1].erase(position)
+            kept[-1].set_position(position)
+        return mended
+
+    def infos(self) -> list[SegmentInfo]:
+        """Return what retention policies are told, oldest first."""
+        return [
+            SegmentInfo(s.base_offset, s.capacity, s.last_write_ms(), s.path) for s in self._segments
+        ]
+
+    def retire_first(self, now_ms: int, force_after_ms: int) -> Segment | None:
+        """Take the oldest segment out of the log; its file may go when this returns it.
+
+        Returns None while readers hold it: no new lease is granted from the first call on, and after
+        `force_after_ms` the holders are passed over (their views stay valid until they drop them).
+        """
+        first = self._segments[0]
+        if not first.lease.retire(now_ms, force_after_ms):
+            return None
+        self._segments = self._segments[1:]
+        first.close()
+        return first
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for segment in self._segments:
+            segment.close()
+
+
+def _is_name(name: str) -> bool:
+    return len(name) >= NAME_DIGITS and name.isascii() and name.isdigit()

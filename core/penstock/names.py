@@ -1,0 +1,51 @@
+"""Which topic names and queue numbers may become folders of a store.
+
+The check guards both ways in: what a caller puts, and what a hostile log claims when its queues are
+rebuilt.
+"""
+
+from penstock.errors import QueueError, TopicError
+
+# A topic is a folder's name; that is the limit of every file system in use.
+TOPIC_BYTES_MAX = 255
+QUEUE_MAX = 65_535
+
+_DELETE = 0x7F
+_FIRST_PRINTABLE = 0x20
+
+
+def check_topic(topic: object) -> str:
+    """Return `topic` if it can be a folder of the store and a field of a record."""
+    if not isinstance(topic, str):
+        raise TopicError(str(topic), f"it must be a string, not {type(topic).__name__}")
+    if not topic:
+        raise TopicError(topic, "it is empty")
+    if topic in (".", ".."):
+        raise TopicError(topic, "it would name a folder outside its place")
+    for character in topic:
+        if character == "/":
+            raise TopicError(topic, "it holds '/', and a topic is one folder's name")
+        if ord(character) < _FIRST_PRINTABLE or ord(character) == _DELETE:
+            raise TopicError(topic, f"it holds the control character {character!r}")
+    try:
+        size = len(topic.encode())
+    except UnicodeEncodeError:
+        raise TopicError(topic, "it cannot be written as UTF-8") from None
+    if size > TOPIC_BYTES_MAX:
+        raise TopicError(topic, f"it has {size} UTF-8 bytes, the limit is {TOPIC_BYTES_MAX}")
+    return topic
+
+
+def check_queue(queue: object) -> int:
+    """Return `queue` if it is a number that a queue may have."""
+    if not isinstance(queue, int) or isinstance(queue, bool) or not 0 <= queue <= QUEUE_MAX:
+        raise QueueError(queue, QUEUE_MAX)
+    return queue
+
+
+def topic_of(raw: bytes) -> str | None:
+    """Return a topic read from a record, or None if no folder may be made of it."""
+    try:
+        return check_topic(raw.decode())
+    except (UnicodeDecodeError, TopicError):
+        return None

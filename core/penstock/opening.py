@@ -1,0 +1,423 @@
+"""From a path to a store: configuration, lock, recovery, and the wiring of all parts.
+
+Opening for writing, in this order: lock; look at everything and decide; only then change something,
+beginning with the abort marker, so that a crash on the way is seen by the next open.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from penstock import config as configuration
+from penstock.checkpoint import Checkpoint, Times
+from penstock.clock import Clock
+from penstock.commitlog import CommitLog
+from penstock.config import Config
+from penstock.contracts import Context, Dispatcher, QueueIndex, SpawnWorker, Trust
+from penstock.discover import check_layout, find_geometry, is_store, write_geometry
+from penstock.dispatch import TailFollower
+from penstock.encode import host_bytes
+from penstock.engine import Engine, Pace, derived_folders
+from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
+from penstock.files import Files, Lock
+from penstock.flushing import LogFlusher
+from penstock.geometry import Geometry
+from penstock.log import SegmentedLog
+from penstock.offsets import ConsumerOffsets
+from penstock.progress import CleanMark, Progress, SideFolder, State, fingerprint
+from penstock.recovery import (
+    LogEnd,
+    RecoveredLog,
+    RecoveryReport,
+    check_damage,
+    find_end,
+    foreign_start,
+    rewrite,
+)
+from penstock.registry import Registry, load_registry
+from penstock.retention import Retention
+from penstock.store import Store, pick_indexes
+from penstock.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None = None,
+    *,
+    read_only: bool = False,
+    files: Files | None = None,
+    clock: Clock | None = None,
+    spawn: SpawnWorker | None = None,
+    environ: Mapping[str, str] | None = None,
+    **settings: Any,  # noqa: ANN401 - any setting's value
+) -> Store:
+    """Open the store at `path`, making it if there is none.
+
+    Args:
+        path: the store's folder; a RocketMQ broker's store directory will do.
+        config: a TOML file; settings in it are beaten by the environment (`PENSTOCK_FLUSH__USE`) and
+            those by keywords.
+        read_only: change nothing on disk; works while another process writes.
+        files: the file system; tests hand in one that fails.
+        clock: the time; tests hand in their own.
+        spawn: starts background threads.
+        environ: environment variables; the process's own if None.
+        settings: `flush="sync"` picks a strategy; any other setting by its dotted name, as in
+            `**{"flush.sync.timeout_ms": 1000}`, or as nested mappings.
+
+    Raises:
+        ConfigError: a setting is unknown or wrong, or not what the store was made with.
+        StoreLockedError: another process has it open for writing.
+        NotAStoreError, StrayFileError, CorruptionError: what is there cannot be opened; nothing was
+            changed.
+    """
+    given = configuration.gather(
+        Path(config) if config is not None else None,
+        os.environ if environ is None else environ,
+        settings,
+    )
+    plugins = configuration.plugin_lists(given)
+    registry = load_registry(plugins.block, plugins.require)
+    opener = Opener(
+        Path(path).absolute(),
+        configuration.build(given, registry),
+        registry,
+        files or Files(),
+        clock or Clock(),
+        spawn,
+    )
+    return opener.open_for_reading() if read_only else opener.open_for_writing()
+
+
+class Opener:
+    """Opens one store once."""
+
+    def __init__(
+        self,
+        root: Path,
+        config: Config,
+        registry: Registry,
+        files: Files,
+        clock: Clock,
+        spawn: SpawnWorker | None,
+    ) -> None:
+        self.root = root
+        self.config = config
+        self.registry = registry
+        self.files = files
+        self.clock = clock
+        self._given_spawn = spawn
+        self._engine: Engine | None = None
+
+    def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:  # noqa: ANN401 - Stoppable
+        if self._given_spawn is not None:
+            return self._given_spawn(name, step)
+        return Worker(name, step, self._worker_failed)
+
+    def _worker_failed(self, name: str, error: Exception) -> None:
+        logger.error("background thread %s ended", name, exc_info=error)
+        if self._engine is not None:
+            self._engine.flusher.fail(f"background thread {name} ended: {error!r}")
+
+    def _geometry(self) -> Geometry:
+        asked = attrs.asdict(self.config.geometry)
+        default = configuration.PROFILES[self.config.profile]
+        return find_geometry(self.files, self.root, asked, default)
+
+    def _context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
+        return Context(
+            root=self.root,
+            files=self.files,
+            clock=self.clock,
+            geometry=geometry,
+            spawn=self._spawn,
+            read_only=read_only,
+            log_min_offset=lambda: log.min_offset,
+        )
+
+    def _dispatchers(self, context: Context) -> list[Dispatcher]:
+        found: list[Dispatcher] = []
+        for name in self.config.index.use:
+            cls = self.registry.dispatchers.get(name)
+            found.append(cls(self.config.options_for("index", cls), context))
+        knowing = [d.name for d in found if isinstance(d, QueueIndex)]
+        if len(knowing) != 1:
+            raise ConfigError(
+                f"index.use is {self.config.index.use}; exactly one of it must know the queues, as "
+                f"consume-queue does, and {len(knowing)} do"
+            )
+        return found
+
+    # --- reading
+
+    def open_for_reading(self) -> Store:
+        """Open without a lock and without a change."""
+        if not is_store(self.files, self.root):
+            raise NotAStoreError(self.root, "there is no commitlog folder in it")
+        check_layout(self.files, self.root)
+        geometry = self._geometry()
+        folder = self.root / "commitlog"
+        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
+        log.refresh()
+        dispatchers = self._dispatchers(self._context(geometry, log, read_only=True))
+        offsets = ConsumerOffsets(self.files, self.root, read_only=True)
+        return Store(self.root, log, dispatchers, engine=None, offsets=offsets, recovery=None)
+
+    # --- writing
+
+    def open_for_writing(self) -> Store:
+        """Lock, recover, wire, start."""
+        began = time.monotonic_ns()
+        is_new = not is_store(self.files, self.root)
+        if not is_new:
+            check_layout(self.files, self.root)
+        geometry = self._geometry()
+        self.files.make_folder_durably(self.root)
+        lock = self._lock()
+        try:
+            store = self._open_locked(lock, geometry, is_new=is_new, began=began)
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def _lock(self) -> Lock:
+        lock = self.files.lock(self.root / "lock")
+        if lock is None:
+            holder = SideFolder(self.files, self.root).read_holder()
+            raise StoreLockedError(self.root, holder)
+        return lock
+
+    def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
+        folder = self.root / "commitlog"
+        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
+        found = self._look(log, is_new=is_new)
+        self._claim(found, geometry)
+        if not is_new:
+            found.mended.extend(log.load(repair=True))
+        end = self._put_log_right(log, found)
+        context = self._context(geometry, log, read_only=False)
+        engine, store = self._wire(lock, log, context, end, found)
+        try:
+            report = self._bring_up(engine, log, found, end, began)
+        except BaseException:
+            engine.release()
+            raise
+        store.recovery = report
+        self._engine = engine
+        engine.start(self._spawn)
+        self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
+        return store
+
+    def _look(self, log: SegmentedLog, *, is_new: bool) -> "Findings":
+        """Look at all marks and at the log, changing nothing; raises if the log is damaged."""
+        progress = Progress(self.files, self.root)
+        state = progress.read()
+        side = SideFolder(self.files, self.root)
+        clean = side.read_clean()
+        was_abnormal = self.files.exists(self.root / "abort")
+        times = Checkpoint(self.files, self.root).read()
+        is_ours = state.lock_mtime_ns != 0 and state.lock_mtime_ns == self._lock_mtime_ns()
+        is_clean = (
+            is_ours
+            and clean is not None
+            and not was_abnormal
+            and clean.digest == fingerprint(self.files, derived_folders(self.root))
+        )
+        found = Findings(
+            progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
+            is_ours=is_ours and (is_clean or was_abnormal), is_clean=is_clean,
+            was_abnormal=was_abnormal,
+        )  # fmt: skip
+        if not is_new:
+            log.load(repair=False)
+            found.end = self._find_end(log, found)
+        return found
+
+    def _find_end(self, log: SegmentedLog, found: "Findings") -> LogEnd:
+        clean = found.clean
+        if found.is_clean and clean is not None:
+            return LogEnd(
+                offset=clean.log_end, last_time_ms=clean.last_time_ms, reason="closed cleanly",
+                dirty_bytes=0, survivor=None,
+            )  # fmt: skip
+        durable = found.state.flushed_offset
+        if found.is_ours and (log.find(durable) is not None or durable == log.next_free_base()):
+            start = durable
+        else:
+            found.is_ours = False
+            start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
+        end = find_end(log, start, max(found.times.log_ms, 0))
+        check_damage(log, end, may_be_unwritten=found.was_abnormal)
+        return end
+
+    def _lock_mtime_ns(self) -> int:
+        entries = self.files.entries(self.root)
+        return next((entry.mtime_ns for entry in entries if entry.name == "lock"), 0)
+
+    def _claim(self, found: "Findings", geometry: Geometry) -> None:
+        """Leave the marks of a store in use: abort marker, holder, our own time on the lock file."""
+        found.side.make()
+        if found.is_new:
+            for name in ("commitlog", "consumequeue"):
+                self.files.make_folder_durably(self.root / name)
+        if not self.files.exists(found.side.path / "geometry.json"):
+            write_geometry(self.files, self.root, geometry)
+        self.files.write_whole(self.root / "abort", str(self.files.process_id()).encode())
+        found.side.remove_clean()
+        found.side.write_holder(self.files.process_id())
+        file = self.files.open(self.root / "lock", writable=True)
+        try:
+            file.pwrite(b"lock", 0)
+            file.sync()
+        finally:
+            file.close()
+
+    def _put_log_right(self, log: SegmentedLog, found: "Findings") -> LogEnd:
+        """Cut what is behind the end, and make durable again what may not be."""
+        end = found.end
+        if found.is_clean or not log.segments:
+            return end
+        if end.survivor is not None:
+            found.saved_to = self._save(log, found.side, end)
+        found.mended.extend(log.truncate(end.offset))
+        if found.is_ours:
+            durable = found.state.flushed_offset
+            found.rewritten = rewrite(self.files, log, durable, end.offset)
+        elif found.was_abnormal:
+            found.rewritten = rewrite(self.files, log, log.segments[-1].base_offset, end.offset)
+        if end.dirty_bytes:
+            found.mended.append(
+                f"cut a torn tail of {end.dirty_bytes} bytes at log offset {end.offset}: {end.reason}"
+            )
+        return end
+
+    def _save(self, log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
+        segment = log.find(end.offset)
+        assert segment is not None
+        stop = min(end.offset + end.dirty_bytes, segment.end_offset)
+        data = bytes(log.read(end.offset, stop - end.offset))
+        return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
+
+    def _wire(
+        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: "Findings"
+    ) -> tuple[Engine, Store]:
+        config, registry = self.config, self.registry
+        writer_cls = registry.writers.get(config.write.use)
+        allocator_cls = registry.allocators.get(config.alloc.use)
+        flush_cls = registry.flush_policies.get(config.flush.use)
+        retention_classes = [registry.retention_policies.get(n) for n in config.retention.use]
+        dispatchers = self._dispatchers(context)
+        allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
+        commit_log = CommitLog(
+            log,
+            writer_cls(config.options_for("write", writer_cls), context),
+            allocator,
+            files=self.files,
+            clock=self.clock,
+            store_host=host_bytes(config.log.store_host),
+            crc_property=config.log.checksum == "crc32+record",
+        )
+        commit_log.resume(end.offset, end.last_time_ms)
+        flusher = LogFlusher(commit_log, end.offset)
+        policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
+        follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
+        retention = Retention(
+            log,
+            [cls(config.options_for("retention", cls), context) for cls in retention_classes],
+            dispatchers,
+            allocator,
+            files=self.files,
+            now_ms=self.clock.time_ms,
+        )
+        offsets = ConsumerOffsets(self.files, self.root, read_only=False)
+        engine = Engine(
+            root=self.root, files=self.files, clock=self.clock, log=commit_log, flusher=flusher,
+            policy=policy, follower=follower, dispatchers=dispatchers,
+            queue_index=pick_indexes(dispatchers)[0], retention=retention,
+            checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
+            lock=lock, offsets=offsets, fire=self.registry.fire,
+            body_bytes_max=config.log.body_bytes_max,
+            pace=Pace(
+                follow_ms=config.index.follow_interval_ms,
+                mark_ms=config.index.flush_interval_ms,
+                retain_ms=config.retention.interval_ms,
+            ),
+        )  # fmt: skip
+        engine.connect()
+        store = Store(
+            self.root, log, dispatchers, engine=engine, offsets=offsets, recovery=None
+        )
+        return engine, store
+
+    def _bring_up(
+        self, engine: Engine, log: SegmentedLog, found: "Findings", end: LogEnd, began: int
+    ) -> RecoveryReport:
+        """Load the dispatchers, hand over what they lack, and write the first marks."""
+        view = RecoveredLog(log, end.offset)
+        for dispatcher in engine.dispatchers:
+            durable = found.state.dispatched.get(dispatcher.name, 0) if found.is_ours else 0
+            is_clean = found.is_clean and durable >= end.offset
+            trust = Trust(
+                log=view, durable_offset=durable, is_clean=is_clean or found.is_new,
+                was_abnormal=found.was_abnormal, index_time_ms=found.times.index_ms,
+            )  # fmt: skip
+            found.mended.extend(dispatcher.load(trust))
+        start = min(engine.follower.progress, end.offset)
+        engine.follower.catch_up()
+        for name, trouble in engine.follower.troubles.items():
+            raise StorageError(
+                f"dispatcher {name} could not be brought up to the log's end: {trouble.error!r}"
+            ) from trouble.error
+        state = found.progress.state
+        state.flushed_offset, state.failed = end.offset, False
+        state.lock_mtime_ns = self._lock_mtime_ns()
+        engine.mark()
+        for sentence in found.mended:
+            logger.warning("%s: %s", self.root, sentence)
+        return RecoveryReport(
+            state=found.kind,
+            log_end=end.offset,
+            cut_bytes=end.dirty_bytes,
+            reason=end.reason,
+            saved_to=found.saved_to,
+            rewritten_bytes=found.rewritten,
+            dispatched_from=start,
+            mended=tuple(found.mended),
+            duration_ms=(time.monotonic_ns() - began) // 1_000_000,
+        )
+
+
+@attrs.define(kw_only=True)
+class Findings:
+    """What looking at a store before opening it showed, and what was done about it."""
+
+    progress: Progress
+    side: SideFolder
+    state: State
+    clean: CleanMark | None
+    times: Times
+    is_new: bool
+    is_ours: bool
+    is_clean: bool
+    was_abnormal: bool
+    end: LogEnd = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
+    mended: list[str] = attrs.Factory(list)
+    saved_to: str | None = None
+    rewritten: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The report's word for it."""
+        if self.is_new:
+            return "new"
+        if self.is_clean:
+            return "clean"
+        return "abnormal" if self.is_ours else "foreign"

@@ -1,0 +1,208 @@
+"""The side folder `penstock/` of a store: what Penstock knows of it beyond RocketMQ's own files.
+
+    penstock/progress   how far the log is durable, and how far each dispatcher's files are
+    penstock/clean      written last at a clean close: the log's end and a digest of all files
+    penstock/holder     who has the store open for writing
+    penstock/saved/     what recovery cut off, if it held whole records
+
+`progress` has two slots of 512 bytes, written in turns, each with a sequence number and a CRC; the
+younger sound one counts. It is written after every flush (not synced: the offset in it is then true
+after a crash of the process, and only too small after a crash of the machine) and synced with the
+checkpoint. Layout (big-endian)::
+
+    slot := magic 8s  sequence u64  flushed_offset i64  lock_mtime_ns i64  failed i32  count i32
+            (name 24s  offset i64){count}  zero*  crc32 u32       # the CRC is the slot's last 4 bytes
+
+Every value is only a lower bound, so losing the folder costs time at the next open, never data.
+`lock_mtime_ns` tells whether anyone else, the Java store say, has locked the store since: it writes
+to the lock file whenever it starts. Then nothing in here is believed.
+"""
+
+import hashlib
+import json
+import struct
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+from penstock.errors import FormatVersionError
+from penstock.files import File, Files
+from penstock.record import crc32
+
+SIDE_FOLDER = "penstock"
+_MAGIC = b"PSTKPRG1"
+_SLOT_BYTES = 512
+_HEAD = struct.Struct(">8sQqqii")
+_ITEM = struct.Struct(">24sq")
+_CRC = struct.Struct(">I")
+_ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _CRC.size) // _ITEM.size
+
+
+@attrs.define(kw_only=True)
+class State:
+    """What the progress file says."""
+
+    flushed_offset: int = 0
+    lock_mtime_ns: int = 0
+    failed: bool = False
+    dispatched: dict[str, int] = attrs.Factory(dict)
+
+
+def encode_slot(state: State, sequence: int) -> bytes:
+    """Return the bytes of one slot."""
+    items = sorted(state.dispatched.items())[:_ITEMS_MAX]
+    head = _HEAD.pack(
+        _MAGIC, sequence, state.flushed_offset, state.lock_mtime_ns, state.failed, len(items)
+    )
+    body = head + b"".join(_ITEM.pack(name.encode()[:24], offset) for name, offset in items)
+    body = body.ljust(_SLOT_BYTES - _CRC.size, b"\0")
+    return body + _CRC.pack(crc32(body))
+
+
+def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
+    """Return sequence and state of a sound slot, or None."""
+    if len(data) != _SLOT_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
+        return None
+    magic, sequence, flushed, mtime, failed, count = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        raise FormatVersionError(path, magic.decode("ascii", "replace"), _MAGIC.decode())
+    dispatched = {}
+    for index in range(min(max(count, 0), _ITEMS_MAX)):
+        name, offset = _ITEM.unpack_from(data, _HEAD.size + index * _ITEM.size)
+        dispatched[name.rstrip(b"\0").decode("utf-8", "replace")] = offset
+    state = State(
+        flushed_offset=flushed, lock_mtime_ns=mtime, failed=bool(failed), dispatched=dispatched
+    )
+    return sequence, state
+
+
+class Progress:
+    """The progress file of a store opened for writing. One writer at a time; not thread-safe."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self._path = root / SIDE_FOLDER / "progress"
+        self._sequence = 0
+        self._file: File | None = None
+        self.state = State()
+
+    def read(self) -> State:
+        """Take in what the file says; nothing is known where there is no sound slot."""
+        if self._files.exists(self._path):
+            data = self._files.read_whole(self._path)
+            slots = [
+                decode_slot(data[at : at + _SLOT_BYTES], self._path) for at in (0, _SLOT_BYTES)
+            ]
+            for slot in slots:
+                if slot is not None and slot[0] > self._sequence:
+                    self._sequence, self.state = slot
+        return self.state
+
+    def write(self) -> None:
+        """Write the state; it survives this process, and the machine after `sync`."""
+        if self._file is None:
+            if not self._files.exists(self._path):
+                self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
+            self._file = self._files.open(self._path, writable=True)
+        self._sequence += 1
+        slot = encode_slot(self.state, self._sequence)
+        self._file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
+
+    def sync(self) -> None:
+        """Write the state and make it durable."""
+        self.write()
+        assert self._file is not None
+        self._file.sync()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def fingerprint(files: Files, folders: Iterable[Path]) -> str:
+    """Return a digest of the names, sizes and times of all files below these folders."""
+    digest = hashlib.sha256()
+    waiting = [folder for folder in folders if files.is_folder(folder)]
+    while waiting:
+        folder = waiting.pop()
+        for entry in files.entries(folder):
+            if entry.is_folder:
+                waiting.append(entry.path)
+                continue
+            digest.update(f"{entry.path.name}\0{entry.size}\0{entry.mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        digest.update(f"{folder.name}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+@attrs.frozen(kw_only=True)
+class CleanMark:
+    """What the clean mark says: where the log ended, its last store time, and what the files were."""
+
+    log_end: int
+    last_time_ms: int
+    digest: str
+
+
+class SideFolder:
+    """The marks in the side folder: clean, holder, saved pieces. One writer."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self.path = root / SIDE_FOLDER
+
+    def make(self) -> None:
+        """Make the folder if it is not there; remove what an interrupted run left half made."""
+        self._files.make_folder_durably(self.path)
+        for entry in self._files.entries(self.path):
+            if entry.is_file and (entry.name.startswith("new-") or entry.name.endswith(".new")):
+                self._files.remove(entry.path)
+
+    def read_clean(self) -> CleanMark | None:
+        """Return the clean mark, or None where there is none that can be understood."""
+        path = self.path / "clean"
+        if not self._files.exists(path):
+            return None
+        try:
+            about = json.loads(self._files.read_whole(path, 1 << 20))
+            return CleanMark(
+                log_end=int(about["log_end"]),
+                last_time_ms=int(about["last_time_ms"]),
+                digest=str(about["digest"]),
+            )
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def write_clean(self, mark: CleanMark) -> None:
+        """Write the clean mark, durably."""
+        self._files.write_whole(self.path / "clean", json.dumps(attrs.asdict(mark)).encode())
+
+    def remove_clean(self) -> None:
+        """Take the clean mark away, durably, before the first change."""
+        if self._files.exists(self.path / "clean"):
+            self._files.remove(self.path / "clean")
+            self._files.sync_folder(self.path)
+
+    def write_holder(self, process_id: int) -> None:
+        """Say who has the store open; an open-file-description lock does not."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        text = f"process {process_id}, since {since}"
+        self._files.write_whole(self.path / "holder", text.encode())
+
+    def read_holder(self) -> str:
+        """Return who has, or had, the store open."""
+        path = self.path / "holder"
+        if not self._files.exists(path):
+            return "another program, perhaps a RocketMQ broker"
+        return self._files.read_whole(path, 4096).decode("utf-8", "replace")
+
+    def save(self, name: str, data: bytes) -> Path:
+        """Keep bytes that recovery is about to cut off; returns where."""
+        folder = self.path / "saved"
+        self._files.make_folder_durably(folder)
+        path = folder / name
+        self._files.write_whole(path, data)
+        return path

@@ -1,0 +1,92 @@
+"""The properties text of a record: `name 0x01 value 0x02`, repeated.
+
+Both trailing forms are read (with and without the last 0x02: RocketMQ 4.9.1 to 5.1.4 leave it out);
+what is written always ends in 0x02. Source: spec section 2.7.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from penstock.errors import NotYetError, PropertyError
+
+NAME_END = "\x01"
+PAIR_END = "\x02"
+TAGS = "TAGS"
+KEYS = "KEYS"
+UNIQ_KEY = "UNIQ_KEY"
+DELAY = "DELAY"
+CRC32 = "__CRC32#"
+
+# Pieces shorter than name, separator and value are dropped by RocketMQ's parser, and so by ours.
+_PIECE_LENGTH_MIN = 3
+
+_OWN_ARGUMENT = {TAGS: "tag=", KEYS: "keys="}
+_DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+
+
+def encode_properties(tag: str, keys: Iterable[str], properties: Mapping[str, str]) -> bytes:
+    """Return the properties text, tag and keys first; refuse what a reader could not get back."""
+    parts = []
+    if tag:
+        parts.append(f"{TAGS}{NAME_END}{_checked(TAGS, tag)}{PAIR_END}")
+    if keys:
+        text = " ".join(_checked_keys(keys))
+        parts.append(f"{KEYS}{NAME_END}{text}{PAIR_END}")
+    for name, value in properties.items():
+        _check_name(name)
+        parts.append(f"{name}{NAME_END}{_checked(name, value)}{PAIR_END}")
+    return _utf8("".join(parts))
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        name = text[: error.start].rpartition(PAIR_END)[2].partition(NAME_END)[0]
+        raise PropertyError(name, f"it cannot be written as UTF-8 ({error.reason})") from error
+
+
+def _checked_keys(keys: Iterable[str]) -> list[str]:
+    if isinstance(keys, str):
+        raise PropertyError(KEYS, "keys is a list of keys, not one string: use keys=[...]")
+    texts = [_checked(KEYS, key) for key in keys]
+    # A space separates keys in this format, so a key with spaces is stored as several words and
+    # found again as a phrase; one of nothing but spaces could not be found.
+    for text in texts:
+        if not text.strip(" "):
+            raise PropertyError(KEYS, "a key of nothing but spaces could never be found")
+    return texts
+
+
+def _checked(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise PropertyError(name, f"its value must be a string, not {type(value).__name__}")
+    if not value:
+        raise PropertyError(name, "its value is empty, and readers drop empty values: leave it out")
+    if NAME_END in value or PAIR_END in value:
+        raise PropertyError(name, "its value holds 0x01 or 0x02, which separate properties")
+    return value
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise PropertyError(str(name), "a property's name must be a string that is not empty")
+    if NAME_END in name or PAIR_END in name:
+        raise PropertyError(name, "its name holds 0x01 or 0x02, which separate properties")
+    if name in _OWN_ARGUMENT:
+        raise PropertyError(name, f"give it as {_OWN_ARGUMENT[name]}")
+    if name == CRC32:
+        raise PropertyError(name, "the store writes it itself: set log.checksum to crc32+record")
+    if name in _DELAYS:
+        raise NotYetError(f"property {name} asks for delayed delivery, which Penstock does not do yet")
+
+
+def decode_properties(text: bytes | memoryview) -> dict[str, str]:
+    """Return the pairs of a properties text; of a name given twice the last counts, as in Java."""
+    pairs = {}
+    for piece in bytes(text).decode("utf-8", "replace").split(PAIR_END):
+        if len(piece) < _PIECE_LENGTH_MIN:
+            continue
+        name, separator, value = piece.partition(NAME_END)
+        if separator and name and value:
+            pairs[name] = value
+    return pairs

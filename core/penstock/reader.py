@@ -1,0 +1,385 @@
+"""Reading a store: by queue offset, in order, by key, by id, by time. Changes nothing on disk.
+
+Works the same on a store that this process writes, on one that another process is writing, and on a
+broker's directory as it lies there. What is read is checked (see `fetch`); a damaged record is left
+out, named in the log and in the result, and costs no other.
+"""
+
+import heapq
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.contracts import KeyIndex, QueueIndex
+from penstock.errors import (
+    ConfigError,
+    CorruptionError,
+    OffsetError,
+    PenstockError,
+    StoreClosedError,
+)
+from penstock.fetch import RecordReader
+from penstock.javatext import java_hash
+from penstock.log import SegmentedLog
+from penstock.message import ReadStatus
+from penstock.names import check_queue, check_topic
+from penstock.properties import KEYS, UNIQ_KEY
+from penstock.stored import ReadResult, StoredMessage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+# As the Java store does: one read looks at no more entries than this while nothing matches.
+LOOKED_AT_MAX = 800
+_CHUNK = 512
+_FOLLOW_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+_INT32_MIN = -(1 << 31)
+
+
+class TagFilter:
+    """RocketMQ's tag expression: `*`, or tags joined by `||`. Hash first, then text."""
+
+    def __init__(self, expression: str) -> None:
+        words = [word.strip() for word in expression.split("||")]
+        self._tags = frozenset(word for word in words if word)
+        self._hashes = frozenset(java_hash(tag) for tag in self._tags)
+        self._all = not self._tags or "*" in self._tags
+
+    def may_match(self, tag_code: int) -> bool:
+        """Look at a queue entry's code; one below all hashes is an address and says nothing."""
+        return self._all or tag_code < _INT32_MIN or tag_code in self._hashes
+
+    def matches(self, message: StoredMessage) -> bool:
+        """Look at the text: hashes collide."""
+        return self._all or message.tag in self._tags
+
+
+class Reader:
+    """The reading half of a store. Safe from any thread."""
+
+    def __init__(
+        self,
+        log: SegmentedLog,
+        queue_index: QueueIndex,
+        key_index: KeyIndex | None,
+        *,
+        live: bool,
+    ) -> None:
+        self._log = log
+        self._queue_index = queue_index
+        self._key_index = key_index
+        self._records = RecordReader(log, live=live)
+        self._live = live
+        self._closed = False
+        self.damaged_reads = 0
+
+    def _settle(self) -> None:
+        """Make what this process has written findable; a store opened for writing does more here."""
+        if self._closed:
+            raise StoreClosedError
+
+    # --- queues
+
+    def topics(self) -> dict[str, list[int]]:
+        """Return every topic with the numbers of its queues."""
+        self._settle()
+        found: dict[str, list[int]] = {}
+        for topic, queue in self._queue_index.queues():
+            found.setdefault(topic, []).append(queue)
+        return found
+
+    def min_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the first queue offset that can be read; 0 for a queue that is not there."""
+        self._settle()
+        return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
+
+    def max_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the queue offset that the next message will get; 0 for a queue that is not there."""
+        self._settle()
+        return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
+
+    def read(
+        self, topic: str, queue: int = 0, offset: int = 0, limit: int = 32, tag: str = "*"
+    ) -> ReadResult:
+        """Read up to `limit` messages of a queue from `offset` on.
+
+        Answers RocketMQ's status and the offset to go on with, also when nothing was found. `tag` is
+        `*`, one tag, or several joined by `||`. While nothing matches, at most 800 entries are looked
+        at in one call. A damaged record is passed over and counted in `stats()`.
+        """
+        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
+        refusal = _out_of_bounds(offset, low, high)
+        if refusal is not None:
+            return ReadResult(refusal[0], [], refusal[1], low, high)
+        entries = self._queue_index.entries(
+            topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit))
+        )
+        if len(entries.sizes) == 0:
+            following = self._first_present(topic, queue, offset, high)
+            return ReadResult(ReadStatus.OFFSET_FOUND_NULL, [], following, low, high)
+        return self._read_entries(entries, offset, limit, TagFilter(tag), low, high)
+
+    def _first_present(self, topic: str, queue: int, offset: int, high: int) -> int:
+        """Return the first offset behind `offset` that has an entry: a whole queue file is missing."""
+        step = 1
+        while offset < high:
+            offset = min(offset + step, high)
+            if len(self._queue_index.entries(topic, queue, offset, offset + 1).sizes):
+                return offset
+            step = min(step * 2, _CHUNK)
+        return high
+
+    def _read_entries(
+        self, entries: Sequence, offset: int, limit: int, wanted: TagFilter, low: int, high: int
+    ) -> ReadResult:
+        messages: list[StoredMessage] = []
+        status = ReadStatus.NO_MATCHED_MESSAGE
+        following = offset
+        for log_offset, size, code in zip(*(column.tolist() for column in entries), strict=True):
+            if len(messages) >= limit:
+                break
+            following += 1
+            if size == 0 or not wanted.may_match(code):
+                continue
+            message = self._try(log_offset, size)
+            if message is None:
+                status = ReadStatus.MESSAGE_WAS_REMOVING
+            elif wanted.matches(message):
+                messages.append(message)
+        return ReadResult(
+            ReadStatus.FOUND if messages else status, messages, following, low, high
+        )
+
+    def _try(self, log_offset: int, size: int) -> StoredMessage | None:
+        """Return a record, or None if it is gone or damaged; damage is logged."""
+        try:
+            return self._records.message(log_offset, size)
+        except OffsetError:
+            return None
+        except CorruptionError as error:
+            self.damaged_reads += 1
+            logger.error("%s", error)
+            return None
+
+    # --- in order
+
+    def scan(
+        self, topic: str, queue: int | None = None, *, start: int | None = None, follow: bool = False
+    ) -> Iterator[StoredMessage]:
+        """Go through one queue, or through all queues of a topic in the order they were stored.
+
+        Args:
+            topic: the topic.
+            queue: one queue, or None for all.
+            start: queue offset to begin at; the first there is if None.
+            follow: at the end, wait for more instead of stopping.
+        """
+        check_topic(topic)
+        following: dict[int, int] = {}
+        idle = 0
+        while True:
+            found = False
+            for message in self._scan_once(topic, queue, start, following):
+                found = True
+                yield message
+            if not follow:
+                return
+            idle = 0 if found else min(idle + 1, len(_FOLLOW_PAUSES_S) - 1)
+            if not found:
+                time.sleep(_FOLLOW_PAUSES_S[idle])
+
+    def _scan_once(
+        self, topic: str, queue: int | None, start: int | None, following: dict[int, int]
+    ) -> Iterator[StoredMessage]:
+        """Yield what is there now, in log order; `following` remembers where each queue stands."""
+        self._settle()
+        numbers = [queue] if queue is not None else self.topics().get(topic, [])
+        limit = None if len(numbers) == 1 else self._queue_index.end_log_offset()
+        streams = []
+        for number in numbers:
+            low = self._queue_index.min_offset(topic, number)
+            first = following.get(number, low if start is None else max(start, low))
+            streams.append(self._entries_of(topic, number, first, limit))
+        for log_offset, size, number, ordinal in heapq.merge(*streams):
+            following[number] = ordinal + 1
+            message = self._try(log_offset, size)
+            if message is not None:
+                yield message
+
+    def _entries_of(
+        self, topic: str, queue: int, start: int, limit: int | None
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (log offset, size, queue, ordinal) of present entries below log offset `limit`."""
+        high = self._queue_index.max_offset(topic, queue)
+        at = start
+        while at < high:
+            entries = self._queue_index.entries(topic, queue, at, min(at + _CHUNK, high))
+            if len(entries.sizes) == 0:
+                at = self._first_present(topic, queue, at, high)
+                continue
+            for log_offset, size in zip(
+                entries.log_offsets.tolist(), entries.sizes.tolist(), strict=True
+            ):
+                if limit is not None and log_offset >= limit:
+                    return
+                if size:
+                    yield log_offset, size, queue, at
+                at += 1
+
+    # --- by address, time and key
+
+    def at(self, log_offset: int) -> StoredMessage:
+        """Return the message whose record begins at `log_offset`."""
+        self._settle()
+        if log_offset < 0:
+            raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
+        return self._records.message_at(log_offset)
+
+    def get(self, message_id: str) -> StoredMessage:
+        """Return the message with that offset message id (32 hex digits, 56 for an IPv6 host)."""
+        try:
+            raw = bytes.fromhex(message_id)
+        except ValueError:
+            raw = b""
+        if len(raw) not in (16, 28):
+            raise PenstockError(
+                f"{message_id!r} is no message id; it has 32 or 56 hexadecimal digits"
+            )
+        message = self.at(int.from_bytes(raw[-8:], "big", signed=True))
+        if message.message_id != message_id.upper():
+            raise OffsetError(message.log_offset, self._log.min_offset, self._log.committed_offset)
+        return message
+
+    def offset_at(self, topic: str, queue: int = 0, *, time_ms: int, boundary: str = "lower") -> int:
+        """Return the queue offset at a store time, by RocketMQ 5's boundaries.
+
+        `lower`: the first message stored at or after `time_ms`, or the maximum if all are older.
+        `upper`: the last one stored at or before it, or the minimum if all are younger.
+        """
+        if boundary not in ("lower", "upper"):
+            raise PenstockError(f"boundary is 'lower' or 'upper', not {boundary!r}")
+        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
+        first = low
+        # The first ordinal stored at or after the time (lower), or after it (upper).
+        bound = time_ms if boundary == "lower" else time_ms + 1
+        stop = high
+        while first < stop:
+            middle = (first + stop) // 2
+            seen = self._time_from(topic, queue, middle, stop)
+            if seen is not None and seen < bound:
+                first = middle + 1
+            else:
+                stop = middle
+        return first if boundary == "lower" else max(first - 1, low)
+
+    def _time_from(self, topic: str, queue: int, ordinal: int, stop: int) -> int | None:
+        """Return the store time of the first readable record in [ordinal, stop)."""
+        for at in range(ordinal, stop):
+            entry = self._queue_index.entries(topic, queue, at, at + 1)
+            if len(entry.sizes) and entry.sizes[0]:
+                try:
+                    return self._records.store_time_ms(int(entry.log_offsets[0]))
+                except OffsetError:
+                    continue
+        return None
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        limit: int = 64,
+    ) -> list[StoredMessage]:
+        """Return the newest `limit` messages with that key, oldest first.
+
+        Topic and key are compared as text, so no hash collision comes back. UNIQ_KEY counts as a
+        key. A key with spaces matches where its words stand one behind the other.
+        """
+        self._settle()
+        check_topic(topic)
+        low = 0 if begin_ms is None else begin_ms
+        high = (1 << 62) if end_ms is None else end_ms
+        found: dict[int, StoredMessage] = {}
+        for log_offset in self._candidates(topic, key, low, high):
+            if log_offset in found:
+                continue
+            message = self._try_at(log_offset)
+            if message is None or not low <= message.store_time_ms <= high:
+                continue
+            if message.topic == topic and has_key(message, key):
+                found[log_offset] = message
+                if len(found) >= limit:
+                    break
+        return [found[offset] for offset in sorted(found)]
+
+    def _candidates(self, topic: str, key: str, low: int, high: int) -> Iterator[int]:
+        if self._key_index is None:
+            raise ConfigError("finding by key needs a key index: add hash-index to index.use")
+        word = next((word for word in key.split(" ") if word), "")
+        return self._key_index.candidates(topic, word, low, high)
+
+    def _try_at(self, log_offset: int) -> StoredMessage | None:
+        try:
+            return self._records.message_at(log_offset)
+        except (OffsetError, CorruptionError):
+            # An index may point to what the log has lost; the log is the truth.
+            return None
+
+    # --- columns
+
+    def to_arrow(
+        self,
+        topic: str,
+        queue: int = 0,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        verify: bool = True,
+    ) -> "pa.Table":
+        """Return messages [start, stop) of a queue as an Arrow table, without a Python object a row.
+
+        See `penstock.arrow.COLUMNS` for the names; `verify` checks every record's CRC.
+        """
+        from penstock import arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+
+        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
+        first = low if start is None else max(start, low)
+        last = high if stop is None else min(stop, high)
+        return arrow.queue_table(
+            self._log, self._queue_index, topic, queue, first, last, columns, verify=verify
+        )
+
+    def close(self) -> None:
+        """Let go of all files; calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for dispatcher in (self._queue_index, self._key_index):
+            if dispatcher is not None:
+                dispatcher.close()
+        self._log.close()
+
+
+def has_key(message: StoredMessage, key: str) -> bool:
+    """Say whether `key` is among the message's keys, as a word or as a phrase, or is its UNIQ_KEY."""
+    properties = message.all_properties
+    return f" {key} " in f" {properties.get(KEYS, '')} " or properties.get(UNIQ_KEY) == key
+
+
+def _out_of_bounds(offset: int, low: int, high: int) -> tuple[ReadStatus, int] | None:
+    """Return RocketMQ's answer for an offset with nothing to read (spec section 10.2)."""
+    if high == 0:
+        return ReadStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < low:
+        return ReadStatus.OFFSET_TOO_SMALL, low
+    if offset == high:
+        return ReadStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > high:
+        return ReadStatus.OFFSET_OVERFLOW_BADLY, high
+    return None

@@ -1,0 +1,261 @@
+"""What happens between taking the lock and the first write: finding the log's end, and saying why.
+
+    1. Who wrote last? Our own clean close with no file changed since: everything is believed.
+       Our own crash: the log is believed up to the flushed offset, and walked with all checks from
+       there. Anyone else (the Java store): walked from where the Java store would begin.
+    2. The walk stops at the first bytes that are no sound record. Behind them, look for a survivor:
+       a later record whose stored log offset is its own place.
+    3. No survivor: a torn tail (or just the end). Cut there, erase the bytes behind, go on: normal.
+    4. A survivor, and whole sectors before it were never written: the machine stopped between page
+       writes that were never promised. The same as 3, but what is cut off is kept in the side folder.
+    5. A survivor otherwise: damage. Nothing is changed, and opening for writing is refused.
+    6. After a crash, what was not known durable is written again and synced before it is believed:
+       the page cache may hold bytes that a failed sync never got to the disk.
+
+Torn tail and damage never share a code path. Running any step twice changes nothing.
+"""
+
+from collections.abc import Iterator
+
+import attrs
+
+from penstock.batch import DispatchBatch
+from penstock.checkpoint import Times
+from penstock.columns import Buffer, Columns, walk
+from penstock.commitlog import read_batches
+from penstock.errors import CorruptionError
+from penstock.fetch import is_sound
+from penstock.files import Files
+from penstock.log import SegmentedLog
+from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from penstock.segment import Segment
+
+_WALK_BYTES = 8 << 20
+_SEARCH_BYTES = 1 << 20
+_SECTOR = 512
+_MAGIC_HEAD = b"\xda\xa3\x20"
+# Java begins an abnormal recovery this long before the checkpoint's times.
+_CHECKPOINT_SLACK_MS = 3000
+_NORMAL_SEGMENTS = 3
+
+
+@attrs.frozen(kw_only=True)
+class RecoveryReport:
+    """What opening a store for writing found and did.
+
+    Attributes:
+        state: "new", "clean" (nothing had to be looked at), "abnormal" (our own crash) or
+            "foreign" (another program wrote last).
+        log_end: log offset behind the last record.
+        cut_bytes: bytes that were no record and were erased behind the end; 0 for none.
+        reason: why the walk ended there.
+        saved_to: where cut bytes that held whole records were kept, or None.
+        rewritten_bytes: bytes written and synced again because their durability was in doubt.
+        dispatched_from: log offset from which queues and index were brought up again.
+        mended: one sentence for each thing that was put right.
+        duration_ms: how long it took.
+    """
+
+    state: str
+    log_end: int
+    cut_bytes: int = 0
+    reason: str = ""
+    saved_to: str | None = None
+    rewritten_bytes: int = 0
+    dispatched_from: int = 0
+    mended: tuple[str, ...] = ()
+    duration_ms: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class LogEnd:
+    """Where the sound records end.
+
+    `survivor` is the log offset of a sound record behind the end, None for none; `dirty_bytes`
+    counts from the end to the last byte that is not zero.
+    """
+
+    offset: int
+    last_time_ms: int
+    reason: str
+    dirty_bytes: int
+    survivor: int | None
+
+
+class RecoveredLog:
+    """The log as dispatchers may read it while they load (`contracts.LogView`)."""
+
+    def __init__(self, log: SegmentedLog, end_offset: int) -> None:
+        self._log = log
+        self.end_offset = end_offset
+
+    @property
+    def min_offset(self) -> int:
+        """The first byte that the log still has."""
+        return self._log.min_offset
+
+    def read(self, log_offset: int, size: int) -> Buffer:
+        """See `contracts.LogView`."""
+        return self._log.read(log_offset, size)
+
+    def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
+        """See `contracts.LogView`."""
+        return read_batches(self._log, start, min(stop, self.end_offset))
+
+    def spans(self) -> list[tuple[int, int]]:
+        """See `contracts.LogView`."""
+        return [(a, min(b, self.end_offset)) for a, b in self._log.spans() if a < self.end_offset]
+
+
+def foreign_start(log: SegmentedLog, times: Times, *, was_abnormal: bool) -> int:
+    """Return where the Java store would begin its walk (spec section 6.6)."""
+    segments = log.segments
+    if not segments:
+        return 0
+    if not was_abnormal:
+        return segments[max(len(segments) - _NORMAL_SEGMENTS, 0)].base_offset
+    limit = min(times.log_ms, times.queues_ms) - _CHECKPOINT_SLACK_MS
+    for segment in reversed(segments):
+        first = _first_time_ms(log, segment)
+        if first is not None and 0 < first <= limit:
+            return segment.base_offset
+    return segments[0].base_offset
+
+
+def _first_time_ms(log: SegmentedLog, segment: Segment) -> int | None:
+    size, magic = SIZE_AND_MAGIC.unpack(log.read(segment.base_offset, SIZE_AND_MAGIC.size))
+    if magic not in (MAGIC_V1, MAGIC_V2) or not FIXED_SIZE <= size <= segment.capacity:
+        return None
+    record = log.read(segment.base_offset, size)
+    if not is_sound(record, segment.base_offset):
+        return None
+    return int(Columns(record, [0], segment.base_offset).store_times_ms[0])
+
+
+def find_end(log: SegmentedLog, start: int, last_time_ms: int) -> LogEnd:
+    """Walk from `start`, which begins a record or is the end, to the end of the sound records."""
+    at, reason = start, "the log's last segment is full"
+    while (segment := log.find(at)) is not None:
+        at, reason, time_ms = _walk_segment(log, segment, at)
+        last_time_ms = max(last_time_ms, time_ms)
+        if reason != "blank":
+            break
+        at = segment.end_offset
+        reason = "the log's last segment is full"
+    survivor, dirty = _look_behind(log, at)
+    return LogEnd(
+        offset=at, last_time_ms=last_time_ms, reason=reason, dirty_bytes=dirty, survivor=survivor
+    )
+
+
+def _walk_segment(log: SegmentedLog, segment: Segment, start: int) -> tuple[int, str, int]:
+    """Return where the sound records of one segment end, why, and the greatest store time."""
+    at, time_ms = start, 0
+    window_bytes = _WALK_BYTES
+    while True:
+        size = min(window_bytes, segment.end_offset - at)
+        window = log.read(at, size)
+        found = walk(window)
+        columns = Columns(window, found.positions, at)
+        bad = columns.first_bad(check_crc=True)
+        good = columns if bad is None else columns.head(bad)
+        if len(good):
+            time_ms = max(time_ms, int(good.store_times_ms.max()))
+        if bad is not None:
+            return at + int(columns.positions[bad]), "a record there is not sound", time_ms
+        at += found.stop
+        if found.reason == "blank":
+            return at, "blank", time_ms
+        if found.reason == "bad":
+            return at, "no record begins there", time_ms
+        if at + size >= segment.end_offset and (found.stop == 0 or at >= segment.end_offset - 8):
+            return at, "the record there does not end within its segment", time_ms
+        window_bytes = segment.capacity if found.stop == 0 else _WALK_BYTES
+
+
+def _look_behind(log: SegmentedLog, end: int) -> tuple[int | None, int]:
+    """Return the first sound record behind `end`, and how far bytes that are not zero reach."""
+    dirty = 0
+    for segment in log.segments:
+        start = max(end, segment.base_offset)
+        for at in range(start, segment.end_offset, _SEARCH_BYTES):
+            # Some overlap, so that a magic across two windows is seen.
+            size = min(_SEARCH_BYTES + 8, segment.end_offset - at)
+            window = bytes(log.read(at, size))
+            filled = len(window.rstrip(b"\0"))
+            if not filled:
+                continue
+            dirty = at + filled - end
+            survivor = _survivor(log, segment, window, at, end)
+            if survivor is not None:
+                return survivor, max(dirty, survivor - end)
+    return None, dirty
+
+
+def _survivor(log: SegmentedLog, segment: Segment, window: bytes, base: int, end: int) -> int | None:
+    found = window.find(_MAGIC_HEAD)
+    while found >= 0:
+        offset = base + found - 4
+        if offset > end and offset >= segment.base_offset and is_record_at(log, segment, offset):
+            return offset
+        found = window.find(_MAGIC_HEAD, found + 1)
+    return None
+
+
+def is_record_at(log: SegmentedLog, segment: Segment, offset: int) -> bool:
+    """Say whether a whole sound record begins at `offset` of this segment."""
+    left = segment.end_offset - offset
+    if left < FIXED_SIZE:
+        return False
+    size = SIZE_AND_MAGIC.unpack(log.read(offset, SIZE_AND_MAGIC.size))[0]
+    if not FIXED_SIZE <= size <= left:
+        return False
+    return is_sound(log.read(offset, size), offset)
+
+
+def check_damage(log: SegmentedLog, end: LogEnd, *, may_be_unwritten: bool) -> None:
+    """Raise if what lies behind the end is damage rather than a torn tail; see the module, 4 and 5."""
+    if end.survivor is None or (may_be_unwritten and _has_unwritten(log, end)):
+        return
+    segment = log.find(end.offset)
+    assert segment is not None
+    position = end.offset - segment.base_offset
+    raise CorruptionError(
+        segment.path,
+        position,
+        "a sound record",
+        f"none, though a later one at log offset {end.survivor} is sound",
+        "the store is not opened for writing and nothing was changed; open it with read_only=True to "
+        "read all other records, copy it, and let penstock repair decide",
+    )
+
+
+def _has_unwritten(log: SegmentedLog, end: LogEnd) -> bool:
+    """Say whether a whole sector between the end and the survivor is zero."""
+    assert end.survivor is not None
+    first = -(-end.offset // _SECTOR) * _SECTOR
+    zeros = bytes(_SECTOR)
+    for at in range(first, end.survivor - _SECTOR + 1, _SECTOR):
+        if bytes(log.read(at, _SECTOR)) == zeros:
+            return True
+    return False
+
+
+def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
+    """Write bytes [start, stop) again over themselves and sync them; returns how many."""
+    done = 0
+    for segment in log.segments:
+        low, high = max(start, segment.base_offset), min(stop, segment.end_offset)
+        if low >= high:
+            continue
+        file = files.open(segment.path, writable=True)
+        try:
+            for at in range(low, high, _SEARCH_BYTES):
+                size = min(_SEARCH_BYTES, high - at)
+                position = at - segment.base_offset
+                file.pwrite(file.pread(size, position), position)
+                done += size
+            file.sync()
+        finally:
+            file.close()
+    return done

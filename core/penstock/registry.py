@@ -1,0 +1,251 @@
+"""Find the installed plugins, and pick a strategy by name.
+
+The entry-point group `penstock` is loaded in a loop of our own: pluggy's passes over a second entry
+point of the same name in silence, and lets one broken package stop the host. A plugin that does not
+load is set aside: named in a warning and in `Registry.plugins`, fatal only where the configuration
+names something that no other plugin offers, or requires it.
+
+This is the one module with untyped calls in it; it hands out typed classes.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+import attrs
+import pluggy
+
+from penstock import hookspecs
+from penstock.contracts import (
+    Allocator,
+    Dispatcher,
+    FlushPolicy,
+    RetentionPolicy,
+    SegmentWriter,
+    Strategy,
+)
+from penstock.errors import (
+    DuplicateStrategyError,
+    PluginError,
+    PluginLoadError,
+    UnknownStrategyError,
+)
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Strategy)
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@attrs.define
+class PluginInfo:
+    """One entry point: what it is, what it offers, and why it was set aside if it was."""
+
+    entry_point: str
+    distribution: str
+    version: str
+    offers: list[tuple[str, str]] = attrs.Factory(list)
+    error: PluginError | None = None
+
+
+@attrs.define
+class StrategySet(Generic[S]):
+    """The strategies of one kind, by name."""
+
+    kind: str
+    contract: type[S]
+    _classes: dict[str, type[S]] = attrs.Factory(dict)
+    _offered_by: dict[str, str] = attrs.Factory(dict)
+    _missing: dict[str, str] = attrs.Factory(dict)
+
+    def add(self, cls: type[S], plugin: str) -> None:
+        """Offer a class; a name offered twice is an error."""
+        name = cls.name
+        if name in self._classes:
+            raise DuplicateStrategyError(self.kind, name, self._offered_by[name], plugin)
+        self._classes[name] = cls
+        self._offered_by[name] = plugin
+
+    def names(self) -> tuple[str, ...]:
+        """Return every name, sorted."""
+        return tuple(sorted(self._classes))
+
+    def get(self, name: str) -> type[S]:
+        """Return the class called `name`."""
+        try:
+            return self._classes[name]
+        except KeyError:
+            error = UnknownStrategyError(self.kind, name, self._classes)
+            for plugin, reason in self._missing.items():
+                error.add_note(f"plugin {plugin!r} was set aside and may have offered it: {reason}")
+            raise error from None
+
+    def offered_by(self, name: str) -> str:
+        """Return the plugin that offers `name`."""
+        return self._offered_by[name]
+
+    def note_missing(self, plugin: str, reason: str) -> None:
+        """Remember a plugin that was set aside, to be named when something is not found."""
+        self._missing[plugin] = reason
+
+
+class Registry:
+    """What is installed. Made by `load_registry`."""
+
+    def __init__(self, manager: pluggy.PluginManager, plugins: list[PluginInfo]) -> None:
+        self.plugins = plugins
+        self._manager = manager
+        self._silenced: set[tuple[str, str]] = set()
+        self.writers = StrategySet("write", SegmentWriter)
+        self.allocators = StrategySet("alloc", Allocator)
+        self.flush_policies = StrategySet("flush", FlushPolicy)
+        self.dispatchers = StrategySet("index", Dispatcher)
+        self.retention_policies = StrategySet("retention", RetentionPolicy)
+
+    def sets(self) -> dict[str, StrategySet[Any]]:
+        """Return the strategy sets by their configuration section."""
+        found = (
+            self.writers,
+            self.allocators,
+            self.flush_policies,
+            self.dispatchers,
+            self.retention_policies,
+        )
+        return {each.kind: each for each in found}
+
+    def commands(self) -> Iterator[object]:
+        """Return the command-line commands that plugins add."""
+        for _, commands in self._each("penstock_register_commands"):
+            yield from commands
+
+    def _each(self, hook_name: str) -> Iterator[tuple[str, Any]]:
+        for implementation in getattr(self._manager.hook, hook_name).get_hookimpls():
+            yield implementation.plugin_name, implementation.function()
+
+    def fire(self, event: str, **facts: object) -> None:
+        """Tell every plugin of an event; one that raises is logged and not told of that event again."""
+        for implementation in getattr(self._manager.hook, event).get_hookimpls():
+            key = (implementation.plugin_name, event)
+            if key in self._silenced:
+                continue
+            try:
+                implementation.function(**{name: facts[name] for name in implementation.argnames})
+            except Exception:
+                self._silenced.add(key)
+                logger.exception("plugin %r failed in %s and is not told again", *key)
+
+
+_REGISTER_HOOKS = {
+    "write": "penstock_register_writer",
+    "alloc": "penstock_register_allocator",
+    "flush": "penstock_register_flush",
+    "index": "penstock_register_dispatcher",
+    "retention": "penstock_register_retention",
+}
+
+
+def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Registry:
+    """Import every installed plugin, check its hooks, and gather what it offers.
+
+    Args:
+        block: entry points not to load.
+        require: entry points that must load, or this raises.
+    """
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    blocked = frozenset(block)
+    infos: dict[str, PluginInfo] = {}
+    for entry_point in entry_points(group=hookspecs.PROJECT):
+        if entry_point.name not in blocked:
+            _load(manager, entry_point, infos)
+    registry = Registry(manager, list(infos.values()))
+    for info in registry.plugins:
+        if info.error is None:
+            _gather(manager, registry, info)
+    _report(registry, tuple(require))
+    return registry
+
+
+def _load(
+    manager: pluggy.PluginManager, entry_point: EntryPoint, infos: dict[str, PluginInfo]
+) -> None:
+    name = entry_point.name
+    distribution = entry_point.dist.name if entry_point.dist else "?"
+    version = entry_point.dist.version if entry_point.dist else "?"
+    info = PluginInfo(name, distribution, version)
+    first = infos.get(name)
+    if first is not None:
+        if (first.distribution, first.version) == (distribution, version):
+            return  # the same installation, seen by two paths
+        info.error = PluginLoadError(
+            name, distribution, f"distribution {first.distribution!r} has an entry point of that name too"
+        )
+        infos[f"{name} ({distribution})"] = info
+        return
+    infos[name] = info
+    try:
+        manager.register(entry_point.load(), name)
+        # A hook implementation with a misspelt name would never be called and never be reported.
+        manager.check_pending()
+    except Exception as error:  # noqa: BLE001 - whatever a third party's import does
+        if manager.has_plugin(name):
+            manager.unregister(name=name)
+        info.error = PluginLoadError(name, distribution, f"{type(error).__name__}: {error}")
+        info.error.__cause__ = error
+
+
+def _gather(manager: pluggy.PluginManager, registry: Registry, info: PluginInfo) -> None:
+    """Take in what one plugin offers; all of it or, if anything is wrong with it, nothing."""
+    offered: list[tuple[StrategySet[Any], type[Strategy]]] = []
+    try:
+        for kind, hook_name in _REGISTER_HOOKS.items():
+            strategies = registry.sets()[kind]
+            for implementation in getattr(manager.hook, hook_name).get_hookimpls():
+                if implementation.plugin_name == info.entry_point:
+                    for cls in implementation.function():
+                        _check_class(cls, strategies.contract, info)
+                        offered.append((strategies, cls))
+    except PluginLoadError as error:
+        info.error = error
+    except Exception as error:  # noqa: BLE001 - whatever a third party's hook does
+        info.error = PluginLoadError(
+            info.entry_point, info.distribution, f"{type(error).__name__}: {error}"
+        )
+        info.error.__cause__ = error
+    if info.error is not None:
+        manager.unregister(name=info.entry_point)
+        return
+    for strategies, cls in offered:
+        strategies.add(cls, info.entry_point)
+        info.offers.append((strategies.kind, cls.name))
+
+
+def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> None:
+    problem = None
+    if not (isinstance(cls, type) and issubclass(cls, contract)):
+        problem = f"{cls!r} is no class derived from {contract.__name__}"
+    elif getattr(cls, "__abstractmethods__", None):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        problem = f"{cls.__name__} leaves out {missing} of {contract.__name__}"
+    elif not isinstance(getattr(cls, "name", None), str) or not _NAME.fullmatch(cls.name):
+        problem = f"{cls.__name__} has no name in kebab-case"
+    elif not attrs.has(cls.Options):
+        problem = f"{cls.__name__}.Options is no attrs class"
+    if problem:
+        raise PluginLoadError(info.entry_point, info.distribution, problem)
+
+
+def _report(registry: Registry, require: tuple[str, ...]) -> None:
+    loaded = {info.entry_point for info in registry.plugins if info.error is None}
+    for info in registry.plugins:
+        if info.error is not None:
+            if info.entry_point in require:
+                raise info.error
+            logger.warning("set aside: %s", info.error)
+            for strategies in registry.sets().values():
+                strategies.note_missing(info.entry_point, str(info.error))
+    for name in require:
+        if name not in loaded:
+            raise PluginLoadError(name, "?", "plugins.require names it, but it is not installed")

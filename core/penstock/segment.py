@@ -1,0 +1,191 @@
+"""One segment of the log: a fixed-size file of records, written once, front to back.
+
+A segment is named by its first log offset, in decimal, padded to 20 digits. It is either being
+written (it has a `SegmentChannel`) or only read. Readers hold a lease while they look at its bytes;
+a segment that is retired goes when its last lease is back, or when a forced end is asked for after
+an interval (spec section 9.5).
+
+Invariants:
+    * `0 <= flushed_position <= committed_position <= wrote_position <= capacity`; none decreases,
+      except by truncation.
+    * A record never crosses a segment; what is left over at its end is one blank record.
+
+One writer, many readers.
+"""
+
+import mmap
+import threading
+from pathlib import Path
+
+from penstock.columns import Buffer
+from penstock.contracts import SegmentChannel
+from penstock.errors import OffsetError
+from penstock.files import File, Files
+
+NAME_DIGITS = 20
+
+
+def segment_name(base_offset: int) -> str:
+    """Return the file name of the segment that begins at `base_offset`."""
+    return f"{base_offset:0{NAME_DIGITS}d}"
+
+
+class Lease:
+    """A counted hold on something whose bytes are being read. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 1
+        self._retired_at_ms: int | None = None
+
+    @property
+    def is_available(self) -> bool:
+        """Whether a new hold would be granted."""
+        return self._retired_at_ms is None and self._count > 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody holds it any more."""
+        return self._count <= 0
+
+    def hold(self) -> bool:
+        """Take a hold; False when it was retired."""
+        with self._lock:
+            if not self.is_available:
+                return False
+            self._count += 1
+            return True
+
+    def release(self) -> None:
+        """Give a hold back."""
+        with self._lock:
+            self._count -= 1
+
+    def retire(self, now_ms: int, force_after_ms: int) -> bool:
+        """Grant no more holds; say whether all are back, or the interval has passed since the first call."""
+        with self._lock:
+            if self._retired_at_ms is None:
+                self._retired_at_ms = now_ms
+                self._count -= 1
+            elif self._count > 0 and now_ms - self._retired_at_ms >= force_after_ms:
+                # Far below zero, so that late releases never bring it back to life.
+                self._count = -1000 - self._count
+            return self._count <= 0
+
+
+class Segment:
+    """One file of the log, for reading, and for writing while it has a channel."""
+
+    def __init__(self, files: Files, path: Path, base_offset: int, capacity: int) -> None:
+        self._files = files
+        self.path = path
+        self.base_offset = base_offset
+        self.capacity = capacity
+        self.wrote_position = capacity
+        self.committed_position = capacity
+        self.flushed_position = capacity
+        self.last_append_ms = 0
+        self.lease = Lease()
+        self.channel: SegmentChannel | None = None
+        self._file: File | None = None
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset behind the last possible byte."""
+        return self.base_offset + self.capacity
+
+    def start_writing(self, channel: SegmentChannel, position: int) -> None:
+        """Take over a channel whose file holds `position` bytes of records."""
+        self.channel = channel
+        self.wrote_position = self.committed_position = self.flushed_position = position
+        self._view = channel.view
+
+    def set_position(self, position: int) -> None:
+        """Say how far the records reach, after a walk or a cut."""
+        self.wrote_position = self.committed_position = self.flushed_position = position
+
+    def commit(self) -> None:
+        """Hand what was written to the system, so that readers see it."""
+        wrote = self.wrote_position
+        if self.channel is not None and self.committed_position < wrote:
+            self.channel.commit()
+            self.committed_position = wrote
+
+    def flush(self) -> None:
+        """Make durable what was committed; on an error no position moves."""
+        committed = self.committed_position
+        if self.channel is not None and self.flushed_position < committed:
+            self.channel.flush()
+            self.flushed_position = committed
+
+    def seal(self) -> None:
+        """Stop writing: the channel is closed and reading goes on by an own map."""
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            with self._opening:
+                self._view = None
+            channel.close()
+
+    def view(self) -> memoryview:
+        """Return the whole file as a map; only for files that nobody else may shorten."""
+        view = self._view
+        if view is not None:
+            return view
+        with self._opening:
+            if self._view is None:
+                self._map = self._reader().map(self.capacity, writable=False)
+                self._view = memoryview(self._map)
+            return self._view
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return bytes by a plain read; safe when another process may shorten the file."""
+        with self._opening:
+            file = self._reader()
+        return file.pread(size, position)
+
+    def _reader(self) -> File:
+        if self._file is None:
+            self._file = self._files.open(self.path)
+        return self._file
+
+    def last_write_ms(self) -> int:
+        """Return when the file was last written, as the system says."""
+        with self._opening:
+            return self._reader().mtime_ms
+
+    def erase(self, position: int) -> None:
+        """Zero everything behind `position`, durably."""
+        file = self._files.open(self.path, writable=True)
+        try:
+            file.erase(position, self.capacity)
+            file.sync()
+        finally:
+            file.close()
+
+    def close(self) -> None:
+        """Let go of file, map and channel; a map that readers still look at ends with them."""
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+        with self._opening:
+            self._view = None
+            self._map = None
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def take(segment: Segment, position: int, size: int, *, mapped: bool) -> Buffer:
+    """Return `size` bytes of a segment; all or `OffsetError`."""
+    if position < 0 or size < 0 or position + size > segment.capacity:
+        raise OffsetError(segment.base_offset + position, segment.base_offset, segment.end_offset)
+    if mapped:
+        return segment.view()[position : position + size]
+    data = segment.pread(size, position)
+    if len(data) != size:
+        at = segment.base_offset + position
+        raise OffsetError(at, segment.base_offset, at + len(data))
+    return data

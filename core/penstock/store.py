@@ -1,0 +1,329 @@
+"""The store as a caller sees it: put, read, find, follow; see `penstock.open`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from penstock.commitlog import AppendedBatch, Lane, RecordParts
+from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
+from penstock.encode import encode_messages, parts_of
+from penstock.engine import Engine
+from penstock.errors import (
+    MessageTooLargeError,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreFailedError,
+)
+from penstock.log import SegmentedLog
+from penstock.message import Durability, Message, PutStatus, Receipt
+from penstock.offsets import ConsumerOffsets
+from penstock.reader import Reader
+from penstock.recovery import RecoveryReport
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Store(Reader):
+    """A message store. Made by `penstock.open`. Safe from any thread.
+
+    Attributes:
+        path: the store's folder.
+        recovery: what opening found and did; None for a store opened read-only.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        log: SegmentedLog,
+        dispatchers: Sequence[Dispatcher],
+        *,
+        engine: Engine | None,
+        offsets: ConsumerOffsets,
+        recovery: RecoveryReport | None,
+    ) -> None:
+        queue_index, key_index = pick_indexes(dispatchers)
+        super().__init__(log, queue_index, key_index, live=engine is None)
+        self.path = path
+        self.recovery = recovery
+        self._engine = engine
+        self._offsets = offsets
+        self._dispatchers = dispatchers
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the store was opened for reading only."""
+        return self._engine is None
+
+    def _writer(self) -> Engine:
+        engine = self._engine
+        if self._closed:
+            raise StoreClosedError
+        if engine is None:
+            raise ReadOnlyError
+        engine.check_writable()
+        return engine
+
+    def _settle(self) -> None:
+        super()._settle()
+        engine = self._engine
+        if engine is not None:
+            engine.log.log.commit()
+            engine.follower.catch_up(self._queue_index)
+
+    # --- putting
+
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        queue: int = 0,
+        tag: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait: bool = True,
+        born_time_ms: int | None = None,
+        born_host: str | None = None,
+    ) -> Receipt:
+        """Append one message and return its receipt; see `Message` for the arguments.
+
+        Under a flush policy that waits, returns when the message is on disk, or when the policy's
+        time-out has passed: then the status is `FLUSH_DISK_TIMEOUT`, and the message may become
+        durable yet. Raises `MessageError` for a message that cannot be stored, `DiskFullError`
+        when there is no room, `StoreFailedError` once a sync has failed.
+        """
+        engine = self._writer()
+        parts = parts_of(
+            body, tag, keys, properties or {}, flag, delay_level, born_time_ms, born_host,
+            engine.body_bytes_max, crc_property=engine.log.crc_property,
+        )  # fmt: skip
+        return self._append(engine, engine.lane(topic, queue), parts, wait=wait)
+
+    def _append(self, engine: Engine, lane: Lane, parts: RecordParts, *, wait: bool) -> Receipt:
+        try:
+            done = engine.log.append(lane, parts)
+        except OSError as error:
+            raise engine.failed_append(error) from error
+        status, durability = engine.settle(done.log_offset + done.size, wait=wait)
+        return Receipt(
+            status, done.log_offset, lane.queue, done.queue_offset, done.store_time_ms, done.size,
+            durability, engine.log.store_host,
+        )  # fmt: skip
+
+    def submit(self, topic: str, body: bytes, **message: Any) -> "Future[Receipt]":  # noqa: ANN401 - as put
+        """Append one message; the future is done when it is durable, under any flush policy.
+
+        Takes what `put` takes, except `wait`. The message is in the log when this returns.
+        """
+        engine = self._writer()
+        receipt = self.put(topic, body, wait=False, **message)
+        future: Future[Receipt] = Future()
+        future.set_running_or_notify_cancel()
+
+        def told(failure: StoreFailedError | None) -> None:
+            if failure is None:
+                future.set_result(receipt._replace(durability=Durability.ON_DISK))
+            else:
+                future.set_exception(failure)
+
+        engine.flusher.add_waiter(receipt.log_offset + receipt.size, told)
+        engine.policy.request()
+        return future
+
+    def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> list[Receipt]:
+        """Append many messages under one lock, consecutive in the log; one receipt each.
+
+        All or none: a message that cannot be stored, or no room, leaves nothing behind. The batch may
+        lie in several segments unless `atomic`, which puts it into one or refuses it. Under a flush
+        policy that waits, it waits once for the lot, unless no message asks for it.
+        """
+        engine = self._writer()
+        several = list(messages)
+        if not several:
+            return []
+        batch = encode_messages(engine, several)
+        done = self._append_batch(engine, batch.data, batch.sizes, batch.lanes, batch.lane_rows,
+                                  batch.store_time_at, atomic=atomic)  # fmt: skip
+        end = int(done.log_offsets[-1] + done.sizes[-1])
+        wait = any(message.wait for message in several)
+        return self._receipts(engine, done, [lane.queue for lane in batch.lanes], batch.lane_rows,
+                              engine.settle(end, wait=wait))  # fmt: skip
+
+    def put_arrow(self, table: "pa.Table", *, atomic: bool = False, wait: bool = True) -> "pa.Table":
+        """Append the rows of an Arrow table; returns their receipts as a table.
+
+        Columns `topic` (string) and `body` (binary or string) are needed; `queue`, `tag`, `keys` (string,
+        several parted by spaces, or list of strings), `properties` (map of strings), `flag` and
+        `born_time` (timestamp, or integer milliseconds) are optional, others are refused. Rows are
+        encoded as columns, without a Python object each. All or none, as `put_many`.
+        """
+        from penstock import arrow_in  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+
+        engine = self._writer()
+        batch = arrow_in.encode_table(engine, table)
+        done = self._append_batch(engine, batch.data, batch.sizes, batch.lanes, batch.lane_rows,
+                                  batch.store_time_at, atomic=atomic)  # fmt: skip
+        status, durability = PutStatus.PUT_OK, Durability.ACCEPTED
+        if len(done.sizes):
+            end = int(done.log_offsets[-1] + done.sizes[-1])
+            status, durability = engine.settle(end, wait=wait)
+        return arrow_in.receipts(done, batch, status, durability)
+
+    def _append_batch(
+        self,
+        engine: Engine,
+        data: bytearray,
+        sizes: np.ndarray,
+        lanes: list[Lane],
+        lane_rows: np.ndarray,
+        store_time_at: Any,  # noqa: ANN401 - one number or a column
+        *,
+        atomic: bool,
+    ) -> AppendedBatch:
+        if atomic and int(sizes.sum()) + 8 > engine.log.log.segment_bytes:
+            raise MessageTooLargeError(
+                "the batch", int(sizes.sum()), engine.log.log.segment_bytes - 8,
+                "an atomic batch must fit into one segment: make it smaller, or leave atomic out",
+            )  # fmt: skip
+        try:
+            return engine.log.append_batch(
+                data, sizes, lanes, lane_rows, store_time_at=store_time_at, atomic=atomic
+            )
+        except OSError as error:
+            raise engine.failed_append(error) from error
+
+    @staticmethod
+    def _receipts(
+        engine: Engine,
+        done: AppendedBatch,
+        queues: list[int],
+        lane_rows: np.ndarray,
+        known: tuple[PutStatus, Durability],
+    ) -> list[Receipt]:
+        status, durability = known
+        now, host = done.store_time_ms, engine.log.store_host
+        return [
+            Receipt(status, log_offset, queues[row], queue_offset, now, size, durability, host)
+            for log_offset, row, queue_offset, size in zip(
+                done.log_offsets.tolist(),
+                lane_rows.tolist(),
+                done.queue_offsets.tolist(),
+                done.sizes.tolist(),
+                strict=True,
+            )
+        ]
+
+    # --- consumer offsets
+
+    def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
+        """Note durably that a group has read a queue up to (not with) `offset`."""
+        self._writer()
+        self._offsets.put(group, topic, queue, offset)
+
+    def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
+        """Return the offset a group reads next; None if it never committed one."""
+        self._check_open()
+        return self._offsets.get(group, topic, queue)
+
+    def groups(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return (group, topic) to queue to committed offset."""
+        self._check_open()
+        return self._offsets.groups()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError
+
+    # --- the whole
+
+    def flush(self) -> int:
+        """Make durable all that was put before; returns the log offset up to which it is.
+
+        Raises `StoreFailedError` if that cannot be promised, now and ever after.
+        """
+        return self._writer().flusher.flush()
+
+    def retain(self) -> int:
+        """Let go now of what the retention policies give up; returns how many segments went."""
+        return self._writer().retention.run()
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures about the store: offsets in bytes, times in Unix milliseconds."""
+        self._settle()
+        segments = self._log.segments
+        figures: dict[str, Any] = {
+            "path": str(self.path),
+            "read_only": self.read_only,
+            "log_min_offset": self._log.min_offset,
+            "log_end_offset": self._log_end(),
+            "segments": len(segments),
+            "queues": len(self._queue_index.queues()),
+            "damaged_reads": self.damaged_reads,
+        }
+        engine = self._engine
+        if engine is not None:
+            figures |= {
+                "flushed_offset": engine.flusher.flushed_offset,
+                "flushes": engine.flusher.count,
+                "failure": str(engine.flusher.failure) if engine.flusher.failure else None,
+                "dispatchers": {
+                    d.name: {
+                        "progress": d.progress,
+                        "error": _trouble(engine, d.name),
+                        **d.stats(),
+                    }
+                    for d in self._dispatchers
+                },
+            }
+        return figures
+
+    def _log_end(self) -> int:
+        if self._engine is not None:
+            return self._engine.log.end_offset
+        return self._queue_index.end_log_offset()
+
+    def close(self) -> None:
+        """Close; a store opened for writing is then durable and marked clean, or this raises why not."""
+        if self._closed:
+            return
+        if self._engine is None:
+            super().close()
+            return
+        self._closed = True
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except StoreFailedError:
+            # The block's own error says more; without one the caller must hear of it.
+            if error is None:
+                raise
+
+
+def pick_indexes(dispatchers: Sequence[Dispatcher]) -> tuple[QueueIndex, KeyIndex | None]:
+    """Return the dispatcher that knows the queues, and the first that finds by key."""
+    queue_index = next(d for d in dispatchers if isinstance(d, QueueIndex))
+    key_index = next((d for d in dispatchers if isinstance(d, KeyIndex)), None)
+    return queue_index, key_index
+
+
+def _trouble(engine: Engine, name: str) -> str | None:
+    trouble = engine.follower.troubles.get(name)
+    return repr(trouble.error) if trouble else None
+

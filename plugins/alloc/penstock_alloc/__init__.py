@@ -1,0 +1,1 @@
+"""How bytes are written and how segment files are made."""

@@ -1,0 +1,434 @@
+"""Consume queues: for each topic and queue, where its records are, in order.
+
+RocketMQ's own files (see `queue_files`). Each entry is written at the place that the record's queue
+offset gives it, so handing a record over twice changes nothing, and any hole is mended by handing over
+the log again from the hole on.
+
+Invariants:
+    * Entry n of a queue is the record whose QUEUEOFFSET is n, or pre-blank when there is none.
+    * Between `min_offset` and `max_offset` no entry is absent (zero), or Java's scan would end there.
+    * Records of prepared and rolled back transactions have no entry.
+
+Safe from any thread; one lock guards all state, and no sync happens under it.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+
+from penstock.batch import DispatchBatch
+from penstock.contracts import Context, LogView, QueueEntries, QueueIndex, Trust
+from penstock.geometry import QUEUE_ENTRY_SIZE
+from penstock.names import QUEUE_MAX, check_topic, topic_of
+from penstock.progress import SIDE_FOLDER
+from penstock.record import PREPARED, ROLLBACK
+from penstock_index.queue_files import (
+    ENTRY,
+    PRE_BLANK,
+    PRE_BLANK_SIZE,
+    Entries,
+    OpenFiles,
+    QueueFolder,
+)
+
+logger = logging.getLogger(__name__)
+
+_LANES = QUEUE_MAX + 1
+# The byte address of an entry must stay a positive 64-bit number.
+_ORDINAL_MAX = (1 << 62) // QUEUE_ENTRY_SIZE
+_CHECK_ENTRIES = 1 << 18
+
+
+@attrs.frozen(kw_only=True)
+class ConsumeQueueOptions:
+    """Options of the consume queues.
+
+    Attributes:
+        open_files_max: how many queue files stay open; more cost descriptors, fewer cost opens.
+    """
+
+    open_files_max: int = 256
+
+
+class Queue:
+    """What is known of one queue."""
+
+    __slots__ = ("folder", "max_offset", "min_offset")
+
+    def __init__(self, folder: QueueFolder, min_offset: int, max_offset: int) -> None:
+        self.folder = folder
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+
+class ConsumeQueueDispatcher(QueueIndex):
+    """RocketMQ's consume queues. Safe from any thread."""
+
+    name: ClassVar[str] = "consume-queue"
+    Options: ClassVar[type] = ConsumeQueueOptions
+
+    def __init__(self, options: Any, context: Context) -> None:  # noqa: ANN401 - see Strategy
+        super().__init__(options, context)
+        self._files = context.files
+        self._root = context.root / "consumequeue"
+        self._pool = OpenFiles(context.files, options.open_files_max)
+        self._pool.read_only = context.read_only
+        self._queues: dict[tuple[str, int], Queue] = {}
+        self._lock = threading.RLock()
+        self._progress = 0
+        self._end_log_offset = 0
+        self._dirty: set[Path] = set()
+        self._dirty_folders: set[Path] = set()
+        self._refused: set[object] = set()
+        self._compare = False
+
+    @property
+    def progress(self) -> int:
+        """See `Dispatcher`."""
+        return self._progress
+
+    # --- taking records in
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Write the entries of a batch, one write for each run of a queue."""
+        with self._lock:
+            types = batch.transaction_types
+            rows = np.nonzero((types != PREPARED) & (types != ROLLBACK))[0]
+            queues = batch.queues[rows]
+            sound = (queues >= 0) & (queues <= QUEUE_MAX)
+            ordinals = batch.queue_offsets[rows]
+            sound &= (ordinals >= 0) & (ordinals < _ORDINAL_MAX)
+            if not sound.all():
+                self._refuse(f"queue numbers or offsets near log offset {batch.start_offset}")
+                rows = rows[sound]
+            if len(rows):
+                self._write_rows(batch, rows)
+            self._progress = max(self._progress, batch.end_offset)
+
+    def _write_rows(self, batch: DispatchBatch, rows: np.ndarray) -> None:
+        lanes = batch.topic_rows[rows] * _LANES + batch.queues[rows]
+        order = np.argsort(lanes, kind="stable")
+        rows, lanes = rows[order], lanes[order]
+        ordinals = batch.queue_offsets[rows]
+        entries = np.empty(len(rows), ENTRY)
+        entries["log_offset"] = batch.log_offsets[rows]
+        entries["size"] = batch.sizes[rows]
+        entries["tag_code"] = batch.tag_codes[rows]
+        data = entries.tobytes()
+        breaks = np.nonzero((lanes[1:] != lanes[:-1]) | (ordinals[1:] != ordinals[:-1] + 1))[0] + 1
+        starts = [0, *breaks.tolist()]
+        stops = [*breaks.tolist(), len(rows)]
+        for start, stop in zip(starts, stops, strict=True):
+            topic_row, number = divmod(int(lanes[start]), _LANES)
+            queue = self._queue_for(batch.topics[topic_row], number, int(ordinals[start]))
+            if queue is not None:
+                piece = data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE]
+                self._write_run(queue, int(ordinals[start]), piece)
+        last = int(rows.max())
+        end = int(batch.log_offsets[last] + batch.sizes[last])
+        self._end_log_offset = max(self._end_log_offset, end)
+
+    def _refuse(self, what: str) -> None:
+        if what not in self._refused:
+            self._refused.add(what)
+            logger.error("no queue entries for %s: they cannot be those of a sound record", what)
+
+    def _queue_for(self, raw_topic: bytes, number: int, first_ordinal: int) -> Queue | None:
+        topic = topic_of(raw_topic)
+        if topic is None:
+            self._refuse(f"topic {raw_topic!r}")
+            return None
+        queue = self._queues.get((topic, number))
+        if queue is None:
+            path = self._root / topic / str(number)
+            self._dirty_folders.update(self._files.make_folder(path))
+            queue = Queue(self._folder(path), first_ordinal, 0)
+            self._queues[topic, number] = queue
+        return queue
+
+    def _folder(self, path: Path) -> QueueFolder:
+        return QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
+
+    def _write_run(self, queue: Queue, ordinal: int, data: bytes) -> None:
+        folder = queue.folder
+        count = len(data) // QUEUE_ENTRY_SIZE
+        first = folder.file_base(ordinal)
+        for base in range(first, ordinal + count, self.context.geometry.queue_entries):
+            if base not in folder.bases:
+                folder.make_file(base, self.context.root / SIDE_FOLDER)
+                self._dirty_folders.add(folder.folder)
+        gap_start = max(first, queue.max_offset)
+        if gap_start < ordinal:
+            self._dirty.update(folder.write(gap_start, PRE_BLANK * (ordinal - gap_start)))
+        # Handed over again, most entries are there already: leave them undisturbed. Not so behind
+        # what was durable: there the page cache may show what a failed sync never wrote.
+        is_known = self._compare and ordinal < queue.max_offset
+        if not is_known or folder.read(ordinal, ordinal + count).tobytes() != data:
+            self._dirty.update(folder.write(ordinal, data))
+        queue.max_offset = max(queue.max_offset, ordinal + count)
+        queue.min_offset = min(queue.min_offset, ordinal)
+
+    # --- durability, cutting, trimming
+
+    def flush(self) -> int:
+        """Sync the files written since the last time."""
+        with self._lock:
+            reached = self._progress
+            dirty, self._dirty = self._dirty, set()
+            folders, self._dirty_folders = self._dirty_folders, set()
+        try:
+            for path in dirty:
+                self._pool.sync(path)
+            for folder in folders:
+                self._files.sync_folder(folder)
+        except OSError:
+            with self._lock:
+                self._dirty |= dirty
+                self._dirty_folders |= folders
+            raise
+        return reached
+
+    def truncate(self, log_offset: int) -> None:
+        """Cut every queue at the first entry of a record at or behind `log_offset`."""
+        with self._lock:
+            for queue in self._queues.values():
+                self._cut_queue(queue, log_offset)
+            self._progress = min(self._progress, log_offset)
+            self._end_log_offset = min(self._end_log_offset, log_offset)
+
+    def _cut_queue(self, queue: Queue, log_offset: int) -> bool:
+        end = queue.folder.find_log_offset(log_offset, queue.min_offset, queue.max_offset)
+        if end >= queue.max_offset:
+            return False
+        self._dirty.update(queue.folder.cut(end))
+        self._dirty_folders.add(queue.folder.folder)
+        queue.max_offset = end
+        queue.min_offset = min(queue.min_offset, end)
+        return True
+
+    def trim(self, log_offset: int) -> None:
+        """Drop leading files whose records are all gone, never the last one; move the minimum."""
+        with self._lock:
+            for queue in self._queues.values():
+                folder = queue.folder
+                queue.min_offset = folder.find_log_offset(
+                    log_offset, queue.min_offset, queue.max_offset
+                )
+                per_file = self.context.geometry.queue_entries
+                for base in folder.bases[:-1]:
+                    if base + per_file <= queue.min_offset:
+                        folder.remove(base)
+                        self._dirty_folders.add(folder.folder)
+
+    def close(self) -> None:
+        """See `Dispatcher`."""
+        self._pool.close()
+
+    def stats(self) -> dict[str, int]:
+        """See `Dispatcher`."""
+        return {"queues": len(self._queues)}
+
+    # --- opening
+
+    def load(self, trust: Trust) -> list[str]:
+        """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
+        mended: list[str] = []
+        for topic, number, path in self._folders():
+            queue = Queue(self._folder(path), 0, 0)
+            for stray in queue.folder.scan():
+                mended.append(self._set_aside(stray.path, stray.is_file))
+            self._queues[topic, number] = queue
+            self._find_bounds(queue, trust)
+        end = trust.log.end_offset
+        for (topic, number), queue in self._queues.items():
+            if self._cut_queue(queue, end):
+                mended.append(f"queue {topic}/{number} pointed behind the log's end; cut it there")
+        self._progress = self._believed(trust, mended)
+        self._end_log_offset = self._progress
+        return mended
+
+    def _folders(self) -> Iterator[tuple[str, int, Path]]:
+        if not self._files.is_folder(self._root):
+            return
+        for topic in self._files.entries(self._root):
+            if not topic.is_folder:
+                continue
+            for number in self._files.entries(topic.path):
+                if number.is_folder and number.name.isascii() and number.name.isdigit():
+                    yield topic.name, int(number.name), number.path
+
+    def _set_aside(self, path: Path, is_file: bool) -> str:
+        """A queue file of a wrong size is derived data: it goes, and the log gives it back."""
+        if not is_file or not path.name.isdigit():
+            return f"{path} does not belong into a queue's folder; left alone"
+        self._files.remove(path)
+        self._dirty_folders.add(path.parent)
+        return f"removed queue file {path}, whose size or name is wrong"
+
+    def _find_bounds(self, queue: Queue, trust: Trust) -> None:
+        folder = queue.folder
+        if not folder.bases:
+            return
+        queue.min_offset = folder.bases[0]
+        queue.max_offset = folder.find_end() if trust.is_clean else self._scan_end(folder)
+        queue.min_offset = folder.find_log_offset(
+            trust.log.min_offset, queue.min_offset, queue.max_offset
+        )
+
+    def _scan_end(self, folder: QueueFolder) -> int:
+        """Return the ordinal behind the last present entry, whatever holes lie before it."""
+        per_file = self.context.geometry.queue_entries
+        for base in reversed(folder.bases):
+            present = np.nonzero(folder.read(base, base + per_file)["size"] > 0)[0]
+            if len(present):
+                return base + int(present[-1]) + 1
+        return folder.bases[0]
+
+    def _believed(self, trust: Trust, mended: list[str]) -> int:
+        """Return the log offset from which records must be handed over again."""
+        log = trust.log
+        if trust.is_clean:
+            return trust.durable_offset
+        if trust.durable_offset <= 0:
+            self._compare = True
+            return log.min_offset
+        durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
+        hole = self._first_hole(log, durable)
+        if hole is not None:
+            mended.append(f"queue entries were missing from log offset {hole} on; made again")
+        return durable if hole is None else hole
+
+    def _first_hole(self, log: LogView, durable: int) -> int | None:
+        """Return the first record below `durable` that has no entry although it should.
+
+        The entries of all queues, sorted, must tile the log; only where they do not is the log read.
+        """
+        cursors = {queue: queue.min_offset for queue in self._queues.values()}
+        for start, stop in log.spans():
+            stop = min(stop, durable)  # noqa: PLW2901 - the span, cut
+            if start >= stop:
+                continue
+            offsets, sizes = self._entries_below(cursors, stop)
+            gap_starts = np.concatenate([[start], offsets + sizes])
+            gap_stops = np.concatenate([offsets, [stop]])
+            for at in np.nonzero(gap_starts != gap_stops)[0].tolist():
+                low, high = int(gap_starts[at]), int(gap_stops[at])
+                hole = self._first_queued(log, low, high) if low < high else high
+                if hole is not None:
+                    return max(min(hole, stop), log.min_offset)
+        return None
+
+    def _entries_below(self, cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return offsets and sizes of all entries from the cursors on that lie before `stop`, sorted."""
+        parts: list[Entries] = []
+        for queue, cursor in cursors.items():
+            at = cursor
+            while at < queue.max_offset:
+                entries = queue.folder.read(at, min(at + _CHECK_ENTRIES, queue.max_offset))
+                below = entries["log_offset"].astype(np.int64) < stop
+                count = len(entries) if below.all() else int(np.argmin(below))
+                parts.append(entries[:count])
+                at += count
+                if count < _CHECK_ENTRIES:
+                    break
+            cursors[queue] = at
+        entries = np.concatenate(parts) if parts else np.empty(0, ENTRY)
+        sizes = entries["size"].astype(np.int64)
+        real = (sizes > 0) & (sizes != PRE_BLANK_SIZE)
+        offsets, sizes = entries["log_offset"].astype(np.int64)[real], sizes[real]
+        order = np.argsort(offsets, kind="stable")
+        return offsets[order], sizes[order]
+
+    @staticmethod
+    def _first_queued(log: LogView, start: int, stop: int) -> int | None:
+        for batch in log.batches(start, stop):
+            types = batch.transaction_types
+            rows = np.nonzero((types != PREPARED) & (types != ROLLBACK))[0]
+            if len(rows):
+                return int(batch.log_offsets[rows[0]])
+        return None
+
+    # --- looking up
+
+    def queues(self) -> list[tuple[str, int]]:
+        """See `QueueIndex`."""
+        if self.context.read_only:
+            return sorted((topic, number) for topic, number, _ in self._folders())
+        with self._lock:
+            return sorted(self._queues)
+
+    def min_offset(self, topic: str, queue: int) -> int:
+        """See `QueueIndex`."""
+        with self._lock:
+            found = self._known(topic, queue)
+            return found.min_offset if found else 0
+
+    def max_offset(self, topic: str, queue: int) -> int:
+        """See `QueueIndex`."""
+        with self._lock:
+            found = self._known(topic, queue)
+            return found.max_offset if found else 0
+
+    def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """See `QueueIndex`."""
+        with self._lock:
+            found = self._known(topic, queue)
+            if found is None or start >= stop:
+                entries = np.empty(0, ENTRY)
+            else:
+                entries = found.folder.read(start, min(stop, found.max_offset))
+        sizes = entries["size"].astype(np.int64)
+        sizes[(sizes < 0) | (sizes == PRE_BLANK_SIZE)] = 0
+        return QueueEntries(
+            entries["log_offset"].astype(np.int64), sizes, entries["tag_code"].astype(np.int64)
+        )
+
+    def end_log_offset(self) -> int:
+        """See `QueueIndex`."""
+        with self._lock:
+            if not self.context.read_only:
+                return self._end_log_offset
+            return max((self._end_of(topic, number) for topic, number in self.queues()), default=0)
+
+    def _end_of(self, topic: str, number: int) -> int:
+        queue = self._known(topic, number)
+        if queue is None or queue.max_offset <= queue.min_offset:
+            return 0
+        last = self.entries(topic, number, queue.max_offset - 1, queue.max_offset)
+        return int(last.log_offsets[0] + last.sizes[0]) if len(last.sizes) else 0
+
+    def _known(self, topic: str, number: int) -> Queue | None:
+        queue = self._queues.get((topic, number))
+        return self._looked_up(topic, number, queue) if self.context.read_only else queue
+
+    def _looked_up(self, topic: str, number: int, known: Queue | None) -> Queue | None:
+        """Look at the files again: another process may have written them."""
+        path = self._root / check_topic(topic) / str(number)
+        if not self._files.is_folder(path):
+            return None
+        queue = known or Queue(self._folder(path), 0, 0)
+        log_min = self.context.log_min_offset()
+        if known is None or not self._is_unchanged(queue, log_min):
+            for _ in queue.folder.scan():
+                pass
+            bases = queue.folder.bases
+            queue.max_offset = queue.folder.find_end() if bases else 0
+            first = bases[0] if bases else 0
+            queue.min_offset = queue.folder.find_log_offset(log_min, first, queue.max_offset)
+            self._queues[topic, number] = queue
+        return queue
+
+    @staticmethod
+    def _is_unchanged(queue: Queue, log_min: int) -> bool:
+        """Whether the entry behind the end is still absent, the last and the first still there."""
+        low, high = queue.min_offset, queue.max_offset
+        around = queue.folder.read(high - 1, high + 1) if high > low else np.empty(0, ENTRY)
+        if len(around) != 2 or around["size"][0] <= 0 or around["size"][1] > 0:  # noqa: PLR2004 - last, next
+            return False
+        first = queue.folder.read(low, low + 1)
+        return len(first) == 1 and int(first["log_offset"][0]) >= log_min

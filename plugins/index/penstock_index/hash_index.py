@@ -1,0 +1,380 @@
+"""The hash index: finds records by key, in RocketMQ's own files (see `index_file`).
+
+Files in `index/` are named by their time of making and filled one after the other; a record's keys may
+lie in two. Only the newest is written. Entries are in log order, so "all up to a log offset" is a prefix
+of the files: that is how recovery cuts and how it finds holes.
+
+Invariants:
+    * Every key of a record below `progress` is in the files once.
+    * Lookups return candidates: hashes collide, and an entry's time is rounded; the caller compares.
+
+Safe from any thread; no sync happens under the lock.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+
+from penstock.batch import DispatchBatch
+from penstock.contracts import Context, KeyIndex, LogView, Trust
+from penstock.errors import OffsetError
+from penstock.columns import Columns
+from penstock.files import File
+from penstock.javatext import Int32s, Int64s, index_hash
+from penstock.progress import SIDE_FOLDER
+from penstock.record import ROLLBACK, SIZE_AND_MAGIC
+from penstock_index.index_file import IndexFile, Peek
+
+logger = logging.getLogger(__name__)
+
+_NAME_DIGITS = 17
+
+
+@attrs.frozen(kw_only=True)
+class HashIndexOptions:
+    """Options of the hash index: none."""
+
+
+class HashIndexDispatcher(KeyIndex):
+    """RocketMQ's index of keys. Safe from any thread."""
+
+    name: ClassVar[str] = "hash-index"
+    Options: ClassVar[type] = HashIndexOptions
+
+    def __init__(self, options: Any, context: Context) -> None:  # noqa: ANN401 - see Strategy
+        super().__init__(options, context)
+        self._files = context.files
+        self._folder = context.root / "index"
+        self._lock = threading.RLock()
+        self._progress = 0
+        self._current: IndexFile | None = None
+        self._dirty: list[IndexFile] = []
+
+    @property
+    def progress(self) -> int:
+        """See `Dispatcher`."""
+        return self._progress
+
+    # --- taking records in
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Add the keys of a batch; records before `progress` are passed over."""
+        with self._lock:
+            keys = batch.keys
+            if len(keys.rows):
+                rows, hashes = keys.rows, keys.hashes
+                wanted = batch.log_offsets[rows] >= self._progress
+                wanted &= batch.transaction_types[rows] != ROLLBACK
+                if not wanted.all():
+                    rows, hashes = rows[wanted], hashes[wanted]
+                self._add(hashes, batch.log_offsets[rows], batch.store_times_ms[rows])
+            self._progress = max(self._progress, batch.end_offset)
+
+    def _add(self, hashes: Int32s, offsets: Int64s, times_ms: Int64s) -> None:
+        done = 0
+        while done < len(hashes):
+            file = self._current
+            if file is None or file.is_full:
+                file = self._roll()
+            done += file.add(hashes[done:], offsets[done:], times_ms[done:])
+
+    def _roll(self) -> IndexFile:
+        """Make the next file; it takes over the full one's end as Java's does."""
+        full = self._current
+        fresh = self._make_file()
+        if full is not None:
+            self._dirty.append(full)
+            head = full.header
+            fresh.set_header(
+                fresh.header._replace(
+                    begin_ms=head.end_ms, end_ms=head.end_ms,
+                    begin_offset=head.end_offset, end_offset=head.end_offset,
+                )
+            )  # fmt: skip
+        self._current = fresh
+        return fresh
+
+    def _make_file(self) -> IndexFile:
+        self._files.make_folder_durably(self._folder)
+        name = self._fresh_name()
+        side = self.context.root / SIDE_FOLDER / f"new-index-{name}"
+        if self._files.exists(side):
+            self._files.remove(side)
+        file = self._files.create(side)
+        try:
+            file.allocate(self.context.geometry.index_file_bytes)
+            file.sync_all()
+            self._files.rename(side, self._folder / name)
+            self._files.sync_folder(self._folder)
+        except OSError:
+            file.close()
+            if self._files.exists(side):
+                self._files.remove(side)
+            raise
+        file.path = self._folder / name
+        return IndexFile(file, self.context.geometry)
+
+    def _fresh_name(self) -> str:
+        """Return the local time to the millisecond, made later than every name there is."""
+        now = self.context.clock.time_ms()
+        names = self._names()
+        while True:
+            text = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000))
+            name = f"{text}{now % 1000:03d}"
+            if not names or name > names[-1]:
+                return name
+            # A clock or zone that went back; a name must still sort behind the others.
+            if name < names[-1]:
+                return str(int(names[-1]) + 1)
+            now += 1
+
+    def _names(self) -> list[str]:
+        if not self._files.is_folder(self._folder):
+            return []
+        size = self.context.geometry.index_file_bytes
+        return [
+            e.name
+            for e in self._files.entries(self._folder)
+            if e.is_file and _is_name(e.name) and e.size == size
+        ]
+
+    # --- durability, cutting, trimming
+
+    def flush(self) -> int:
+        """Sync the files written since the last time."""
+        with self._lock:
+            reached = self._progress
+            dirty, self._dirty = self._dirty, []
+            current = self._current
+        try:
+            for file in dirty:
+                file.sync()
+            if current is not None and current.is_dirty:
+                current.sync()
+        except OSError:
+            with self._lock:
+                self._dirty = dirty + self._dirty
+            raise
+        for file in dirty:
+            file.close()
+        return reached
+
+    def truncate(self, log_offset: int) -> None:
+        """Drop the keys of records at or behind `log_offset`."""
+        with self._lock:
+            self._close_current()
+            self._cut(log_offset, None)
+            self._progress = min(self._progress, log_offset)
+
+    def trim(self, log_offset: int) -> None:
+        """Remove leading files whose records are all gone, never the last."""
+        with self._lock:
+            names = self._names()
+            for name in names[:-1]:
+                file = self._files.open(self._folder / name)
+                end = Peek(file, self.context.geometry).header.end_offset
+                file.close()
+                if end >= log_offset:
+                    break
+                self._files.remove(self._folder / name)
+
+    def stats(self) -> dict[str, int]:
+        """See `Dispatcher`."""
+        with self._lock:
+            keys = self._current.header.index_count - 1 if self._current else 0
+        return {"files": len(self._names()), "keys_in_newest": keys}
+
+    def _close_current(self) -> None:
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
+    def close(self) -> None:
+        """See `Dispatcher`."""
+        with self._lock:
+            self._close_current()
+            for file in self._dirty:
+                file.close()
+            self._dirty = []
+
+    # --- opening
+
+    def load(self, trust: Trust) -> list[str]:
+        """See `Dispatcher`."""
+        mended = self._set_aside()
+        with self._lock:
+            if trust.is_clean:
+                self._progress = trust.durable_offset
+            elif trust.durable_offset > 0:
+                self._progress = max(trust.durable_offset, trust.log.min_offset)
+                self._progress = min(self._progress, trust.log.end_offset)
+                if self._cut(self._progress, trust.log):
+                    mended.append(f"cut index entries behind log offset {self._progress}; made again")
+            else:
+                mended.extend(self._load_foreign(trust))
+            hole = None if trust.is_clean else self._first_hole(trust.log)
+            if hole is not None:
+                self._cut(hole, trust.log)
+                self._progress = min(self._progress, hole)
+                mended.append(f"keys were missing from the index from log offset {hole} on; made again")
+            self._open_newest(trust, mended)
+        return mended
+
+    def _set_aside(self) -> list[str]:
+        """Remove index files of a wrong length; say what else lies there."""
+        mended = []
+        if self._files.is_folder(self._folder):
+            for entry in self._files.entries(self._folder):
+                if not (entry.is_file and _is_name(entry.name)):
+                    mended.append(f"{entry.path} does not belong into the index; left alone")
+                elif entry.size != self.context.geometry.index_file_bytes:
+                    self._files.remove(entry.path)
+                    mended.append(f"removed index file {entry.name}, whose length is wrong")
+        return mended
+
+    def _load_foreign(self, trust: Trust) -> list[str]:
+        """Believe a Java store's files as far as it synced them; the rest is made again."""
+        mended = []
+        if trust.was_abnormal:
+            for name in self._names():
+                if self._header(name)[1] > trust.index_time_ms:
+                    self._files.remove(self._folder / name)
+                    mended.append(f"removed index file {name}, which a crash left in doubt; made again")
+        # The last record's keys may be in only partly: it is handed over again.
+        ends = [self._header(name)[3] for name in self._names()]
+        self._progress = min(max([trust.log.min_offset, *ends]), trust.log.end_offset)
+        self._cut(self._progress, trust.log)
+        return mended
+
+    def _header(self, name: str) -> tuple[int, int, int, int, int, int]:
+        file = self._files.open(self._folder / name)
+        try:
+            head = Peek(file, self.context.geometry).header
+            return head if head.index_count > 1 else head._replace(end_ms=0, end_offset=0)
+        finally:
+            file.close()
+
+    def _cut(self, log_offset: int, log: LogView | None) -> bool:
+        """Keep the entries of records before `log_offset`; says whether any had to go."""
+        changed = False
+        for name in reversed(self._names()):
+            file = self._open(name)
+            entries = file.entries()
+            offsets = entries["log_offset"].astype(np.int64)
+            behind = np.nonzero((offsets >= log_offset) | (offsets < 0))[0]
+            keep = int(behind[0]) if len(behind) else len(offsets)
+            if keep == len(offsets) and (keep > 0 or file.is_empty):
+                if not file.chains_are_sound():
+                    file.cut(keep, file.header.end_ms)
+                    file.sync()
+                    changed = True
+                file.close()
+                continue
+            changed = True
+            if keep == 0:
+                file.close()
+                self._files.remove(self._folder / name)
+                continue
+            end_ms = file.header.begin_ms + int(entries["seconds"][keep - 1]) * 1000
+            file.cut(keep, _time_of(log, int(offsets[keep - 1]), end_ms))
+            file.sync()
+            file.close()
+        return changed
+
+    def _open(self, name: str) -> IndexFile:
+        file: File = self._files.open(self._folder / name, writable=True)
+        # Java's file is sparse; a store into a hole on a full disk kills the process.
+        file.allocate(self.context.geometry.index_file_bytes)
+        return IndexFile(file, self.context.geometry)
+
+    def _first_hole(self, log: LogView) -> int | None:
+        """Return the first record below `progress` whose keys no file has."""
+        covered = log.min_offset
+        for name in self._names():
+            head = self._header(name)
+            if head[5] <= 1:
+                continue
+            hole = self._first_keyed(log, covered, min(head[2], self._progress))
+            if hole is not None:
+                return hole
+            covered = max(covered, self._behind(log, head[3]))
+        return self._first_keyed(log, covered, self._progress)
+
+    @staticmethod
+    def _behind(log: LogView, log_offset: int) -> int:
+        """Return the offset behind the record at `log_offset`."""
+        try:
+            head = log.read(log_offset, SIZE_AND_MAGIC.size)
+        except OffsetError:
+            return log_offset
+        return log_offset + max(int(SIZE_AND_MAGIC.unpack(head)[0]), 0)
+
+    @staticmethod
+    def _first_keyed(log: LogView, start: int, stop: int) -> int | None:
+        if start >= stop:
+            return None
+        for batch in log.batches(start, stop):
+            rows = batch.keys.rows
+            rows = rows[batch.transaction_types[rows] != ROLLBACK]
+            if len(rows):
+                return int(batch.log_offsets[rows[0]])
+        return None
+
+    def _open_newest(self, trust: Trust, mended: list[str]) -> None:
+        names = self._names()
+        if not names:
+            return
+        self._current = self._open(names[-1])
+        if not trust.is_clean and not self._current.chains_are_sound():
+            self._current.cut(len(self._current.entries()), self._current.header.end_ms)
+            mended.append(f"made the chains of index file {names[-1]} anew")
+
+    # --- looking up
+
+    def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """See `KeyIndex`. Entry times are whole seconds, so the bounds are widened by that much."""
+        key_hash = index_hash(f"{topic}#{key}")
+        for name in reversed(self._names()):
+            try:
+                file = self._files.open(self._folder / name)
+            except FileNotFoundError:
+                continue
+            peek = Peek(file, self.context.geometry)
+            try:
+                head = peek.header
+                if head.index_count <= 1 or head.begin_ms > end_ms or head.end_ms < begin_ms:
+                    continue
+                yield from self._in_file(peek, key_hash, begin_ms, end_ms)
+            finally:
+                peek.close()
+
+    @staticmethod
+    def _in_file(peek: Peek, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        base = peek.header.begin_ms
+        first = peek.header.begin_offset
+        for log_offset, seconds in peek.chain(key_hash):
+            at = base + seconds * 1000
+            # The first entry's seconds count from another base (see `IndexFile.add`).
+            if log_offset == first or at - 1000 <= end_ms and at + 1000 > begin_ms:
+                yield log_offset
+
+
+def _is_name(name: str) -> bool:
+    return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def _time_of(log: LogView | None, log_offset: int, default_ms: int) -> int:
+    """Return the store time of a record, or a default where the log cannot tell."""
+    if log is None:
+        return default_ms
+    try:
+        size = SIZE_AND_MAGIC.unpack(log.read(log_offset, SIZE_AND_MAGIC.size))[0]
+        return int(Columns(log.read(log_offset, max(size, 96)), [0], log_offset).store_times_ms[0])
+    except OffsetError:
+        return default_ms

@@ -1,0 +1,223 @@
+"""One file of the hash index: header, slots, entries.
+
+Layout (big-endian), S slots and N entries::
+
+    0   header   beginTimestamp i64  endTimestamp i64  beginPhyOffset i64  endPhyOffset i64
+                 hashSlotCount i32   indexCount i32 (the next entry's number; starts at 1)
+    40  slots    S x i32             number of the newest entry of the slot, 0 for none
+    40+4S        N x entry           keyHash i32  phyOffset i64  seconds i32  previousEntry i32
+
+Entry 0 is never used, so a file takes N - 1 keys. An entry's time is in whole seconds from the header's
+beginTimestamp. Entries of one slot form a chain from newest to oldest: `previousEntry` is always
+smaller than the entry's own number, so a chain that is not so is damage and is not followed.
+Source: spec sections 4.1 to 4.4.
+
+Written in the order entries, slots, header: a killed process leaves no header that counts an entry
+which is not there. Not checksummed: rebuilt from the log.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.files import File
+from penstock.geometry import INDEX_HEADER_SIZE, Geometry
+from penstock.javatext import Int32s, Int64s
+
+HEADER = struct.Struct(">qqqqii")
+ENTRY = np.dtype([("hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_SLOT = struct.Struct(">i")
+_ENTRY = struct.Struct(">iqii")
+assert HEADER.size == INDEX_HEADER_SIZE
+assert ENTRY.itemsize == _ENTRY.size
+
+Entries = npt.NDArray[np.void]
+
+
+class Header(NamedTuple):
+    """The header's fields; `index_count` is the next entry's number."""
+
+    begin_ms: int = 0
+    end_ms: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    slot_count: int = 0
+    index_count: int = 1
+
+
+class IndexFile:
+    """One index file being written, through a map of it. Not thread-safe."""
+
+    def __init__(self, file: File, geometry: Geometry) -> None:
+        self.path = file.path
+        self._file = file
+        self._slots_count = geometry.index_slots
+        self._entries_count = geometry.index_entries
+        self._map = file.map(geometry.index_file_bytes, writable=True)
+        self._slots = np.ndarray((geometry.index_slots,), ">i4", self._map, INDEX_HEADER_SIZE)
+        at = INDEX_HEADER_SIZE + 4 * geometry.index_slots
+        self._entries: Entries = np.ndarray((geometry.index_entries,), ENTRY, self._map, at)
+        header = Header(*HEADER.unpack_from(self._map))
+        self.header = header if header.index_count > 0 else header._replace(index_count=1)
+        self.is_dirty = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further key fits."""
+        return self.header.index_count >= self._entries_count
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no key."""
+        return self.header.index_count <= 1
+
+    def add(self, hashes: Int32s, log_offsets: Int64s, times_ms: Int64s) -> int:
+        """Add keys in order; returns how many fitted. Same bytes as adding them one by one."""
+        head = self.header
+        count = min(len(hashes), self._entries_count - head.index_count)
+        if count <= 0:
+            return 0
+        hashes, log_offsets, times_ms = hashes[:count], log_offsets[:count], times_ms[:count]
+        numbers = np.arange(head.index_count, head.index_count + count, dtype=np.int64)
+        slots = hashes.astype(np.int64) % self._slots_count
+        previous = self._chain(slots, numbers)
+        begin_ms, begin_offset = head.begin_ms, head.begin_offset
+        seconds = _seconds(times_ms, begin_ms)
+        if head.index_count == 1:
+            # The first entry of a file counts from what the header said before (the old file's end,
+            # after a roll), and only then sets the base for the others.
+            begin_ms, begin_offset = int(times_ms[0]), int(log_offsets[0])
+            seconds[1:] = _seconds(times_ms[1:], begin_ms)
+        rows = self._entries[head.index_count : head.index_count + count]
+        rows["hash"], rows["log_offset"] = hashes, log_offsets
+        rows["seconds"], rows["previous"] = seconds, previous
+        self._slots[slots] = numbers  # of a slot given twice, the last stays
+        self.set_header(
+            Header(
+                begin_ms, int(times_ms[-1]), begin_offset, int(log_offsets[-1]),
+                head.slot_count + int((previous == 0).sum()), head.index_count + count,
+            )
+        )  # fmt: skip
+        return count
+
+    def _chain(self, slots: Int64s, numbers: Int64s) -> Int64s:
+        """Return each new entry's predecessor: in the file, or earlier in the same batch."""
+        previous = self._slots[slots].astype(np.int64)
+        previous[(previous < 0) | (previous >= numbers[0])] = 0
+        order = np.argsort(slots, kind="stable")
+        same = slots[order][1:] == slots[order][:-1]
+        previous[order[1:][same]] = numbers[order[:-1][same]]
+        return previous
+
+    def set_header(self, header: Header) -> None:
+        """Write the header."""
+        self.header = header
+        HEADER.pack_into(self._map, 0, *header)
+        self.is_dirty = True
+
+    def entries(self) -> Entries:
+        """Return the used entries; number 1 comes first."""
+        count = min(max(self.header.index_count, 1), self._entries_count)
+        return self._entries[1:count]
+
+    def slots(self) -> npt.NDArray[np.int32]:
+        """Return a copy of the slot table."""
+        return self._slots.astype(np.int32)
+
+    def cut(self, keep: int, end_ms: int) -> None:
+        """Keep the first `keep` entries, erase the rest, and make slots and header anew from them.
+
+        `end_ms` is the store time of the last record kept; the file knows it only in seconds.
+        """
+        kept = self._entries[1 : keep + 1]
+        self._entries[keep + 1 :] = np.zeros((), ENTRY)
+        slots = kept["hash"].astype(np.int64) % self._slots_count
+        self._slots[:] = 0
+        numbers = np.arange(1, keep + 1, dtype=np.int64)
+        if keep:
+            previous = self._chain(slots, numbers)
+            kept["previous"] = previous
+            self._slots[slots] = numbers
+            used = int((previous == 0).sum())
+            last = int(kept["log_offset"][-1])
+            first = int(kept["log_offset"][0])
+            self.set_header(Header(self.header.begin_ms, end_ms, first, last, used, keep + 1))
+        else:
+            self.set_header(Header())
+
+    def chains_are_sound(self) -> bool:
+        """Say whether slots and predecessors are what adding the entries in order gives."""
+        entries = self.entries()
+        slots = entries["hash"].astype(np.int64) % self._slots_count
+        numbers = np.arange(1, len(entries) + 1, dtype=np.int64)
+        expected_slots = np.zeros(self._slots_count, np.int32)
+        expected_slots[slots] = numbers
+        order = np.argsort(slots, kind="stable")
+        same = slots[order][1:] == slots[order][:-1]
+        previous = np.zeros(len(entries), np.int64)
+        previous[order[1:][same]] = numbers[order[:-1][same]]
+        return bool(
+            (entries["previous"] == previous).all() and (self._slots == expected_slots).all()
+        )
+
+    def sync(self) -> None:
+        """Make it durable."""
+        self.is_dirty = False
+        try:
+            self._file.sync()
+        except OSError:
+            self.is_dirty = True
+            raise
+
+    def close(self) -> None:
+        """Let go of the file; the map goes with its last view."""
+        del self._slots, self._entries
+        self._file.close()
+
+
+def _seconds(times_ms: Int64s, begin_ms: int) -> Int64s:
+    """Return whole seconds since the base: 0 without a base or before it, capped at 2**31 - 1."""
+    if begin_ms <= 0:
+        return np.zeros(len(times_ms), np.int64)
+    return np.clip((times_ms - begin_ms) // 1000, 0, (1 << 31) - 1)
+
+
+class Peek:
+    """One index file as it lies there, read by plain reads: another process may write or remove it."""
+
+    def __init__(self, file: File, geometry: Geometry) -> None:
+        self._file = file
+        self._geometry = geometry
+        self._entries_at = INDEX_HEADER_SIZE + 4 * geometry.index_slots
+        raw = file.pread(INDEX_HEADER_SIZE, 0)
+        self.header = Header(*HEADER.unpack(raw)) if len(raw) == INDEX_HEADER_SIZE else Header()
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._file.path
+
+    def chain(self, key_hash: int) -> Iterator[tuple[int, int]]:
+        """Yield (log offset, seconds) of the entries with that hash, newest first; ends where hostile."""
+        count = min(self.header.index_count, self._geometry.index_entries)
+        position = INDEX_HEADER_SIZE + 4 * (key_hash % self._geometry.index_slots)
+        raw = self._file.pread(_SLOT.size, position)
+        number = _SLOT.unpack(raw)[0] if len(raw) == _SLOT.size else 0
+        bound = count
+        while 0 < number < bound:
+            raw = self._file.pread(_ENTRY.size, self._entries_at + number * _ENTRY.size)
+            if len(raw) < _ENTRY.size:
+                return
+            found, log_offset, seconds, previous = _ENTRY.unpack(raw)
+            if found == key_hash and log_offset >= 0:
+                yield log_offset, seconds
+            # Entries only ever point to smaller numbers; anything else would loop.
+            bound, number = number, previous
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()

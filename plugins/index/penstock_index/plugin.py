@@ -1,0 +1,12 @@
+"""What this package registers."""
+
+from penstock.contracts import Dispatcher
+from penstock.hookspecs import hookimpl
+from penstock_index.consume_queue import ConsumeQueueDispatcher
+from penstock_index.hash_index import HashIndexDispatcher
+
+
+@hookimpl
+def penstock_register_dispatcher() -> list[type[Dispatcher]]:
+    """Offer the built-in dispatchers."""
+    return [ConsumeQueueDispatcher, HashIndexDispatcher]

@@ -1,0 +1,244 @@
+"""The files of consume queues: entries of 20 bytes, addressed by their ordinal.
+
+Layout of an entry (big-endian)::
+
+    0 log offset i64   8 record size i32   12 tag code i64
+
+Entry n of a queue stands at byte 20 n of the queue's byte space, which is cut into files of one size
+named by their first byte, `consumequeue/<topic>/<queue>/<20 digits>`. Nothing else is stored: an entry
+is present if its size is above 0, so unwritten (zero) bytes are the end. A pre-blank entry (offset 0,
+size 2147483647) stands for one whose record is gone; Java's scan for the end walks over it.
+Source: spec sections 3.1 and 3.4. Not checksummed: rebuilt from the log.
+
+Files are sparse, written with plain writes and never mapped, and few are open at a time.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.files import Entry, File, Files
+from penstock.geometry import QUEUE_ENTRY_SIZE
+from penstock.segment import segment_name
+
+ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+assert ENTRY.itemsize == QUEUE_ENTRY_SIZE
+PRE_BLANK_SIZE = 0x7FFFFFFF
+PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], ENTRY).tobytes()
+
+Entries = npt.NDArray[np.void]
+
+
+class OpenFiles:
+    """A bounded set of open files; the one used longest ago is closed first. Safe from any thread."""
+
+    def __init__(self, files: Files, limit: int) -> None:
+        self._files = files
+        self._limit = limit
+        self._open: OrderedDict[Path, File] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, path: Path, size: int, position: int) -> bytes:
+        """Return bytes of a file; fewer at its end, none where there is no file."""
+        with self._lock:
+            try:
+                return self._get(path, writable=False).pread(size, position)
+            except FileNotFoundError:
+                return b""
+
+    def write(self, path: Path, data: bytes, position: int) -> None:
+        """Write bytes into an existing file."""
+        with self._lock:
+            self._get(path, writable=True).pwrite(data, position)
+
+    def erase(self, path: Path, start: int, stop: int) -> None:
+        """Zero bytes [start, stop) of a file."""
+        with self._lock:
+            self._get(path, writable=True).erase(start, stop)
+
+    def sync(self, path: Path) -> None:
+        """Make a file durable; the lock is not held meanwhile."""
+        try:
+            file = self._files.open(path, writable=True)
+        except FileNotFoundError:
+            return
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def _get(self, path: Path, *, writable: bool) -> File:
+        file = self._open.get(path)
+        if file is None:
+            file = self._files.open(path, writable=writable or not self.read_only)
+            self._open[path] = file
+            while len(self._open) > self._limit:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(path)
+        return file
+
+    read_only = False
+
+    def forget(self, path: Path) -> None:
+        """Close a file, before it is removed."""
+        with self._lock:
+            file = self._open.pop(path, None)
+            if file is not None:
+                file.close()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
+
+
+class QueueFolder:
+    """The files of one queue. Not thread-safe; the dispatcher's lock guards it.
+
+    `min_offset` and `max_offset` are kept by the caller; this class knows only files and entries.
+    """
+
+    def __init__(self, files: Files, pool: OpenFiles, folder: Path, entries_per_file: int) -> None:
+        self._files = files
+        self._pool = pool
+        self.folder = folder
+        self._per_file = entries_per_file
+        self.bases: list[int] = []
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of one file."""
+        return self._per_file * QUEUE_ENTRY_SIZE
+
+    def path(self, base: int) -> Path:
+        """Return the path of the file whose first entry is `base`."""
+        return self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
+
+    def scan(self) -> Iterator[Entry]:
+        """List the folder: take in the sound files, return what is not one of ours."""
+        bases = []
+        for entry in self._files.entries(self.folder):
+            name = entry.name
+            sound = entry.is_file and name.isascii() and name.isdigit()
+            if sound and entry.size == self.file_bytes and int(name) % self.file_bytes == 0:
+                bases.append(int(name) // QUEUE_ENTRY_SIZE)
+            else:
+                yield entry
+        self.bases = bases
+
+    def read(self, start: int, stop: int) -> Entries:
+        """Return the entries [start, stop) as they stand, up to the first file that is missing."""
+        parts = []
+        at = start
+        while at < stop:
+            base = at - at % self._per_file
+            count = min(stop, base + self._per_file) - at
+            position = (at - base) * QUEUE_ENTRY_SIZE
+            data = self._pool.read(self.path(base), count * QUEUE_ENTRY_SIZE, position)
+            parts.append(data[: len(data) - len(data) % QUEUE_ENTRY_SIZE])
+            if len(data) < count * QUEUE_ENTRY_SIZE:
+                break
+            at += count
+        return np.frombuffer(b"".join(parts), ENTRY)
+
+    def write(self, start: int, data: bytes) -> Iterator[Path]:
+        """Write entries from ordinal `start` on; returns the paths of files touched."""
+        done = 0
+        while done < len(data):
+            at = start + done // QUEUE_ENTRY_SIZE
+            base = at - at % self._per_file
+            room = (base + self._per_file - at) * QUEUE_ENTRY_SIZE
+            piece = data[done : done + room]
+            path = self.path(base)
+            self._pool.write(path, piece, (at - base) * QUEUE_ENTRY_SIZE)
+            yield path
+            done += len(piece)
+
+    def file_base(self, ordinal: int) -> int:
+        """Return the first ordinal of the file that holds `ordinal`."""
+        return ordinal - ordinal % self._per_file
+
+    def make_file(self, base: int, side_folder: Path) -> None:
+        """Make one file of full size, all zero, in one step."""
+        fresh = side_folder / f"new-{self.folder.parent.name[:64]}-{self.folder.name}-{base}"
+        if self._files.exists(fresh):
+            self._files.remove(fresh)
+        file = self._files.create(fresh)
+        try:
+            file.resize(self.file_bytes)
+        finally:
+            file.close()
+        self._files.rename(fresh, self.path(base))
+        self.bases = sorted({*self.bases, base})
+
+    def find_end(self) -> int:
+        """Return the ordinal behind the last present entry of the last files, by halving.
+
+        Right where entries are present without a gap, which recovery sees to.
+        """
+        for base in reversed(self.bases):
+            low, high = 0, self._per_file
+            while low < high:
+                middle = (low + high) // 2
+                entry = self.read(base + middle, base + middle + 1)
+                if len(entry) and entry["size"][0] > 0:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low or base == self.bases[0]:
+                return base + low
+        return 0
+
+    def find_log_offset(self, log_offset: int, low: int, high: int) -> int:
+        """Return the first ordinal in [low, high) whose record is at or behind `log_offset`, or `high`.
+
+        Pre-blank entries count as lying before everything.
+        """
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.read(middle, middle + 1)
+            if len(entry) and _effective(entry)[0] < log_offset:
+                low = middle + 1
+            elif len(entry) == 0:
+                # The file is missing: whatever it held is gone.
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def cut(self, ordinal: int) -> list[Path]:
+        """Erase every entry from `ordinal` on; returns the paths touched or removed."""
+        touched = []
+        for base in list(self.bases):
+            path = self.path(base)
+            if base >= ordinal and base != self.bases[0]:
+                self.remove(base)
+            elif base + self._per_file > ordinal:
+                position = max(ordinal - base, 0) * QUEUE_ENTRY_SIZE
+                self._pool.erase(path, position, self.file_bytes)
+            else:
+                continue
+            touched.append(path)
+        return touched
+
+    def remove(self, base: int) -> None:
+        """Remove one file."""
+        path = self.path(base)
+        self._pool.forget(path)
+        self._files.remove(path)
+        self.bases.remove(base)
+
+
+def _effective(entries: Entries) -> npt.NDArray[np.int64]:
+    """Return log offsets, -1 where there is none to speak of."""
+    offsets = entries["log_offset"].astype(np.int64)
+    sizes = entries["size"]
+    offsets[(sizes <= 0) | (sizes == PRE_BLANK_SIZE)] = -1
+    return offsets

@@ -1,0 +1,1 @@
+"""Retention policies: what may go."""
