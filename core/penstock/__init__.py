@@ -1,8 +1,8 @@
 """An embedded store for streams of messages, in the bytes of Apache RocketMQ's message store.
 
-    >>> import penstock
-    >>> with penstock.open("data") as store:
-    ...     receipt = store.put("orders", b"...", tag="created", keys=["A-17"])
+>>> import penstock
+>>> with penstock.open("data") as store:
+...     receipt = store.put("orders", b"...", tag="created", keys=["A-17"])
 """
 
 from penstock.contracts import (

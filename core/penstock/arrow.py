@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from penstock.columns import Columns, Pieces
+from penstock.columns import Buffer, Columns, Pieces
 from penstock.contracts import QueueIndex
 from penstock.errors import ConfigError, CorruptionError, MissingExtraError
 from penstock.javatext import Bytes, Int64s
@@ -144,14 +144,18 @@ def _check(log: SegmentedLog, records: Columns, sizes: Int64s, *, verify: bool) 
         path = segment.path if segment else log.folder
         position = offset - segment.base_offset if segment else offset
         raise CorruptionError(
-            path, position, "a sound record", "another", "read() passes over it; see penstock verify"
+            path,
+            position,
+            "a sound record",
+            "another",
+            "read() passes over it; see penstock verify",
         )
 
 
 class Gather:
     """Pieces of a buffer as an Arrow column, copied by one C++ `take`."""
 
-    def __init__(self, window: bytes | memoryview) -> None:
+    def __init__(self, window: Buffer | Bytes) -> None:
         self._buffer = pa.py_buffer(window)
 
     def column(self, starts: Int64s, sizes: Int64s, kind: pa.DataType) -> pa.Array:
@@ -178,7 +182,7 @@ class Gather:
 
 def _optional(pieces: Pieces, count: int) -> pa.Array:
     """Return one text a row, null where a row has no piece."""
-    texts = Gather(memoryview(pieces.data)).column(pieces.starts, pieces.sizes, pa.string())
+    texts = Gather(pieces.data).column(pieces.starts, pieces.sizes, pa.string())
     index = np.full(count, -1, np.int32)
     index[pieces.rows] = np.arange(len(pieces.rows), dtype=np.int32)
     return texts.take(pa.array(index, mask=index < 0))
@@ -199,7 +203,7 @@ def _properties(records: Columns, _view: Gather) -> pa.Array:
     pairs = records.properties
     counts = np.bincount(pairs.rows, minlength=len(records))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    texts = Gather(memoryview(pairs.data))
+    texts = Gather(pairs.data)
     names = texts.column(pairs.name_starts, pairs.name_sizes, pa.string())
     values = texts.column(pairs.value_starts, pairs.value_sizes, pa.string())
     return pa.MapArray.from_arrays(pa.array(offsets), names, values)

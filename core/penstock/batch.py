@@ -12,7 +12,26 @@ from penstock.stored import StoredMessage
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 # RocketMQ's messageDelayLevel, in seconds; level 1 is the first.
-DELAY_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+DELAY_SECONDS = (
+    1,
+    5,
+    10,
+    30,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    420,
+    480,
+    540,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+)
 
 
 @attrs.define(slots=False, eq=False)
@@ -95,7 +114,10 @@ class DispatchBatch:
             return Keys(pieces.rows, np.zeros(0, np.int32))
         own = hash_pieces(pieces.data, pieces.starts, pieces.sizes).view(np.uint32)
         prefixes = np.array(
-            [java_hash(topic.decode("utf-8", "replace") + "#") & 0xFFFFFFFF for topic in self.topics],
+            [
+                java_hash(topic.decode("utf-8", "replace") + "#") & 0xFFFFFFFF
+                for topic in self.topics
+            ],
             np.uint32,
         )
         # H(topic# + key) = H(topic#) * 31^len(key) + H(key), lengths in UTF-16 units.

@@ -11,7 +11,7 @@ read at a position that was not checked against the window.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
     FIXED_SIZE,
-    IPV6_EXTRA,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -64,7 +63,7 @@ def walk(window: Buffer, start: int = 0, limit: int | None = None) -> Walk:
     last = end - SIZE_AND_MAGIC.size
     while at <= last:
         size, magic = unpack(window, at)
-        if (magic == MAGIC_V1 or magic == MAGIC_V2) and size >= FIXED_SIZE:  # noqa: PLR1714 - hot loop
+        if (magic == MAGIC_V1 or magic == MAGIC_V2) and size >= FIXED_SIZE:  # noqa: SIM109, PLR1714 - hot loop: a tuple costs more
             if at + size > end:
                 return Walk(positions, at, "end")
             append(at)
@@ -90,7 +89,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def _view(self, dtype: str) -> npt.NDArray[np.generic]:
+    def _view(self, dtype: str) -> Any:
         width = np.dtype(dtype).itemsize
         count = max(len(self.raw) - width + 1, 0)
         return np.ndarray((count,), dtype, self.raw, 0, (1,))
@@ -287,7 +286,9 @@ class Columns:
 
     def head(self, count: int) -> "Columns":
         """Return the first `count` rows."""
-        return self if count == len(self) else Columns(self.window, self.positions[:count], self.base)
+        return (
+            self if count == len(self) else Columns(self.window, self.positions[:count], self.base)
+        )
 
     def rows(self, which: Int64s | Bools) -> "Columns":
         """Return some of the rows."""
@@ -362,7 +363,9 @@ class PropertyColumns:
         data[self._inner(sizes)] = gather(raw, starts, sizes)
         self.data: Bytes = data
         pair_ends = np.nonzero(data == _PAIR_END)[0]
-        pair_starts = np.concatenate([np.zeros(min(1, len(pair_ends)), np.int64), pair_ends[:-1] + 1])
+        pair_starts = np.concatenate(
+            [np.zeros(min(1, len(pair_ends)), np.int64), pair_ends[:-1] + 1]
+        )
         rows = np.searchsorted(ends, pair_starts, side="right")
         self._split(pair_starts, pair_ends, rows)
 
@@ -393,7 +396,9 @@ class PropertyColumns:
         last = np.ones(len(rows), np.bool_)
         last[:-1] = rows[1:] != rows[:-1]
         pairs = pairs[last]
-        return Pieces(self.data, self.rows[pairs], self.value_starts[pairs], self.value_sizes[pairs])
+        return Pieces(
+            self.data, self.rows[pairs], self.value_starts[pairs], self.value_sizes[pairs]
+        )
 
     def tag_codes(self) -> Int64s:
         """Return the queue entry's tag code of each row: the tag's Java hash, 0 for none."""

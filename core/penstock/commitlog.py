@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import attrs
 import numpy as np
 
 from penstock.batch import DispatchBatch
@@ -85,8 +84,7 @@ class Lane:
         return pack
 
 
-@attrs.frozen(kw_only=True)
-class RecordParts:
+class RecordParts(NamedTuple):
     """What a caller gives of a record; the commit log adds the rest."""
 
     body: bytes
@@ -183,7 +181,7 @@ class CommitLog:
         hosts = len(born_host) + len(store_host) - 16
         size = FIXED_SIZE + hosts + len(body) + len(topic) + len(properties) + lane.is_v2
         born = parts.born_time_ms
-        data = pack(
+        return pack(
             size,
             MAGIC_V2 if lane.is_v2 else MAGIC_V1,
             body_crc(body),
@@ -205,7 +203,6 @@ class CommitLog:
             len(properties),
             properties,
         )
-        return data
 
     def now_ms(self) -> int:
         """Return the wall-clock time, never before the last record's."""
@@ -246,7 +243,9 @@ class CommitLog:
                 tail.committed_position = position + size
             lane.next_offset += counts
         except struct.error as error:
-            raise MessageError(f"a number of the message does not fit its field: {error}") from error
+            raise MessageError(
+                f"a number of the message does not fit its field: {error}"
+            ) from error
         finally:
             self._lock.release()
         return Appended(log_offset, queue_offset, now, size)
@@ -342,7 +341,9 @@ class CommitLog:
             self._lock.release()
         return AppendedBatch(log_offsets, queue_offsets, now, sizes)
 
-    def _plan(self, sizes: Int64s, *, atomic: bool) -> tuple[list[tuple[Segment, int, int]], Int64s]:
+    def _plan(
+        self, sizes: Int64s, *, atomic: bool
+    ) -> tuple[list[tuple[Segment, int, int]], Int64s]:
         """Say which bytes of the batch go to which segment; all segments are made before any write."""
         ends = np.cumsum(sizes)
         total = int(ends[-1])
@@ -373,7 +374,9 @@ class CommitLog:
             raise
         return pieces, log_offsets
 
-    def _write_pieces(self, pieces: list[tuple[Segment, int, int]], data: bytearray, now: int) -> None:
+    def _write_pieces(
+        self, pieces: list[tuple[Segment, int, int]], data: bytearray, now: int
+    ) -> None:
         whole = memoryview(data)
         for segment, start, stop in pieces:
             if segment is not self._tail:
@@ -403,7 +406,11 @@ def read_batches(log: SegmentedLog, start: int, stop: int) -> Iterator[DispatchB
             limit = min(stop, segment.end_offset, at + BATCH_BYTES)
             window = log.read(at, limit - at)
             found = walk(window)
-            if not found.positions and found.reason == "end" and limit < min(stop, segment.end_offset):
+            if (
+                not found.positions
+                and found.reason == "end"
+                and limit < min(stop, segment.end_offset)
+            ):
                 # One record larger than a batch.
                 limit = min(stop, segment.end_offset)
                 window = log.read(at, limit - at)
@@ -462,5 +469,3 @@ def _seal_all(data: bytearray, sizes: Int64s) -> None:
     for size in sizes.tolist():
         start, end = end, end + size
         data[start:end] = seal_crc_property(bytes(data[start:end]))
-
-

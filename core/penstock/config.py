@@ -140,7 +140,7 @@ class Config:
     options: Mapping[tuple[str, str], Any] = attrs.Factory(dict)
     origins: Mapping[str, str] = attrs.Factory(dict)
 
-    def options_for(self, kind: str, strategy: type[Strategy]) -> Any:  # noqa: ANN401 - each has its own class
+    def options_for(self, kind: str, strategy: type[Strategy]) -> Any:
         """Return the options of one strategy: as configured, or its defaults."""
         found = self.options.get((kind, strategy.name))
         return strategy.Options() if found is None else found
@@ -151,7 +151,11 @@ class Config:
         for name, section in SECTIONS.items():
             for field in attrs.fields(section):
                 key = f"{name}.{field.name}"
-                yield key, getattr(getattr(self, name), field.name), self.origins.get(key, "default")
+                yield (
+                    key,
+                    getattr(getattr(self, name), field.name),
+                    self.origins.get(key, "default"),
+                )
         for (kind, strategy), options in sorted(self.options.items()):
             for field in attrs.fields(type(options)):
                 key = f"{kind}.{strategy}.{field.name}"
@@ -174,9 +178,7 @@ _SHORTCUTS = ("write", "alloc", "flush", "index", "retention")
 Given = dict[str, tuple[Any, str]]
 
 
-def gather(
-    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]
-) -> Given:
+def gather(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Given:
     """Return dotted key to (value, origin) from all sources, later beating earlier."""
     given: Given = {}
     if path is not None:
@@ -226,7 +228,7 @@ def _from_environment(environ: Mapping[str, str]) -> Given:
     return given
 
 
-def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever TOML can say
+def parse_value(text: str) -> Any:
     """Return a value written as in TOML; what is no TOML value is taken as text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -236,7 +238,8 @@ def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever TOML can say
 
 def plugin_lists(given: Given) -> PluginsConfig:
     """Return which plugins to load; needed before the others can be checked."""
-    return _fill(PluginsConfig, "plugins", given, {})
+    found: PluginsConfig = _fill(PluginsConfig, "plugins", given, {})
+    return found
 
 
 def build(given: Given, registry: Registry) -> Config:
@@ -275,7 +278,7 @@ def _check_keys(given: Given, registry: Registry) -> None:
             raise ConfigError(f"there is no setting {key} ({origin}){hint}")
 
 
-def _fill(cls: type, prefix: str, given: Given, origins: Mapping[str, str]) -> Any:  # noqa: ANN401 - any attrs class
+def _fill(cls: type, prefix: str, given: Given, origins: Mapping[str, str]) -> Any:
     hints = typing.get_type_hints(cls)
     values = {}
     for field in attrs.fields(cls):
@@ -289,7 +292,7 @@ def _fill(cls: type, prefix: str, given: Given, origins: Mapping[str, str]) -> A
         raise ConfigError(f"{prefix}: {error}") from error
 
 
-def _typed(key: str, value: object, hint: Any, origin: str) -> object:  # noqa: ANN401 - a type hint
+def _typed(key: str, value: object, hint: Any, origin: str) -> object:
     if isinstance(hint, types.UnionType):
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         return value if value is None else _typed(key, value, kinds[0], origin)

@@ -93,7 +93,7 @@ class Strategy(ABC):
     Options: ClassVar[type] = NoOptions
     capabilities: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, options: Any, context: Context) -> None:  # noqa: ANN401 - each strategy has its own Options
+    def __init__(self, options: Any, context: Context) -> None:
         self.options = options
         self.context = context
 
@@ -197,7 +197,7 @@ class FlushPolicy(Strategy):
     appender_waits: ClassVar[bool] = False
     timeout_ms: int = 5000
 
-    def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:  # noqa: ANN401 - as above
+    def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
         super().__init__(options, context)
         self.flusher = flusher
 
@@ -257,6 +257,36 @@ class Trust:
     index_time_ms: int = 0
 
 
+class Finding(NamedTuple):
+    """One thing that is wrong in a store.
+
+    Attributes:
+        part: "log", "queue", "index", or a dispatcher's own word.
+        path: the file.
+        position: byte in the file; -1 where no one byte is meant.
+        log_offset: the record it is about; -1 for none.
+        text: what is wrong, in one sentence.
+    """
+
+    part: str
+    path: Path
+    position: int
+    log_offset: int
+    text: str
+
+
+class Checker(ABC):
+    """Compares derived files with the log for `verify`; changes nothing."""
+
+    @abstractmethod
+    def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
+        """Return what is wrong for these records; batches come in log order, all once."""
+
+    @abstractmethod
+    def finish(self) -> Iterator[Finding]:
+        """Return what is in the files beyond the records that came."""
+
+
 class Dispatcher(Strategy):
     """Turns new records into a derived file (`[index]`), and keeps its own progress.
 
@@ -292,6 +322,10 @@ class Dispatcher(Strategy):
     @abstractmethod
     def trim(self, log_offset: int) -> None:
         """Forget what lies before `log_offset`, where retention has cut the log."""
+
+    def checker(self) -> Checker | None:
+        """Return what compares the derived files with the log, if this can be done."""
+        return None
 
     def stats(self) -> dict[str, int]:
         """Return figures for `Store.stats()`."""

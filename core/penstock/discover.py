@@ -28,8 +28,22 @@ from penstock.geometry import (
 from penstock.progress import SIDE_FOLDER
 
 _OWN_NAMES = frozenset(
-    "commitlog consumequeue consumequeue_ext batchconsumequeue index config lock abort abort.bak "
-    "checkpoint penstock timerwheel timerlog compaction".split()
+    [
+        "commitlog",
+        "consumequeue",
+        "consumequeue_ext",
+        "batchconsumequeue",
+        "index",
+        "config",
+        "lock",
+        "abort",
+        "abort.bak",
+        "checkpoint",
+        "penstock",
+        "timerwheel",
+        "timerlog",
+        "compaction",
+    ]
 )
 _USUAL_ENTRIES_A_SLOT = 4
 
@@ -50,7 +64,9 @@ def is_store(files: Files, root: Path) -> bool:
         return True
     strangers = sorted(set(names) - _OWN_NAMES)
     if strangers:
-        raise NotAStoreError(root, f"it has no commitlog folder, but other things: {strangers[0]!r}")
+        raise NotAStoreError(
+            root, f"it has no commitlog folder, but other things: {strangers[0]!r}"
+        )
     return False
 
 
@@ -62,7 +78,9 @@ def check_layout(files: Files, root: Path) -> None:
             raise StrayFileError(path, "a folder must stand there, not a link or a file")
     for name in ("checkpoint", "abort", "lock"):
         for entry in (e for e in files.entries(root) if e.name == name and not e.is_file):
-            raise StrayFileError(entry.path, "a plain file must stand there, not a link or a folder")
+            raise StrayFileError(
+                entry.path, "a plain file must stand there, not a link or a folder"
+            )
 
 
 def write_geometry(files: Files, root: Path, geometry: Geometry) -> None:
@@ -71,7 +89,9 @@ def write_geometry(files: Files, root: Path, geometry: Geometry) -> None:
     files.write_whole(root / SIDE_FOLDER / "geometry.json", text.encode())
 
 
-def find_geometry(files: Files, root: Path, asked: dict[str, int | None], default: Geometry) -> Geometry:
+def find_geometry(
+    files: Files, root: Path, asked: dict[str, int | None], default: Geometry
+) -> Geometry:
     """Return the sizes of the store at `root`, checked against what the configuration asks for.
 
     Args:
@@ -90,9 +110,7 @@ def find_geometry(files: Files, root: Path, asked: dict[str, int | None], defaul
     return Geometry(**values)
 
 
-def _found(
-    files: Files, root: Path, asked: dict[str, int | None]
-) -> tuple[dict[str, int], str]:
+def _found(files: Files, root: Path, asked: dict[str, int | None]) -> tuple[dict[str, int], str]:
     noted = root / SIDE_FOLDER / "geometry.json"
     if files.exists(noted):
         try:
@@ -101,7 +119,11 @@ def _found(
             return {name: int(about[name]) for name in names}, "penstock/geometry.json"
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptionError(
-                noted, 0, "the store's geometry", str(error), "remove it: sizes are then read from the files"
+                noted,
+                0,
+                "the store's geometry",
+                str(error),
+                "remove it: sizes are then read from the files",
             ) from error
     found = {}
     size = _first_size(files, root / "commitlog")
@@ -145,7 +167,11 @@ def _index_sizes(folder: Path, size: int, asked: dict[str, int | None]) -> dict[
         slots = (rest - entries * INDEX_ENTRY_SIZE) // INDEX_SLOT_SIZE
     if slots is not None:
         entries = (rest - slots * INDEX_SLOT_SIZE) // INDEX_ENTRY_SIZE
-        if slots > 0 and entries > 1 and slots * INDEX_SLOT_SIZE + entries * INDEX_ENTRY_SIZE == rest:
+        if (
+            slots > 0
+            and entries > 1
+            and slots * INDEX_SLOT_SIZE + entries * INDEX_ENTRY_SIZE == rest
+        ):
             return {"index_slots": slots, "index_entries": entries}
     raise ConfigError(
         f"the sizes of the index files in {folder} cannot be told from their length of {size} bytes; "

@@ -104,7 +104,9 @@ def host_bytes(text: str) -> bytes:
     try:
         return encode_host(text)
     except (ValueError, OverflowError) as error:
-        raise MessageError(f"host {text!r} is refused: it must be 'address:port' ({error})") from error
+        raise MessageError(
+            f"host {text!r} is refused: it must be 'address:port' ({error})"
+        ) from error
 
 
 def message_parts(message: Message, body_bytes_max: int, *, crc_property: bool) -> RecordParts:
@@ -115,13 +117,17 @@ def message_parts(message: Message, body_bytes_max: int, *, crc_property: bool) 
         crc_property=crc_property,
     )  # fmt: skip
     if message.sys_flag or message.reconsume_times or message.prepared_offset:
-        return attrs.evolve(
-            parts,
+        return parts._replace(
             sys_flag=message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),
             reconsume_times=message.reconsume_times,
             prepared_offset=message.prepared_offset,
         )
     return parts
+
+
+def _check_batchable(parts: RecordParts) -> None:
+    if parts.sys_flag & TRANSACTION_MASK in (PREPARED, ROLLBACK):
+        raise MessageError("a prepared or rolled back message cannot be part of a batch")
 
 
 def encode_messages(target: Target, messages: Sequence[Message]) -> EncodedBatch:
@@ -134,22 +140,25 @@ def encode_messages(target: Target, messages: Sequence[Message]) -> EncodedBatch
     for number, message in enumerate(messages):
         try:
             parts = message_parts(message, target.body_bytes_max, crc_property=log.crc_property)
-            if parts.sys_flag & TRANSACTION_MASK in (PREPARED, ROLLBACK):
-                raise MessageError("a prepared or rolled back message cannot be part of a batch")
+            _check_batchable(parts)
             lane = target.lane(message.topic, message.queue)
             row = lanes.setdefault((message.topic, message.queue), len(found))
             if row == len(found):
                 found.append(lane)
             piece = log.encode_unsealed(lane, parts, now)
         except struct.error as error:
-            raise MessageError(f"message {number}: a number does not fit its field: {error}") from error
+            raise MessageError(
+                f"message {number}: a number does not fit its field: {error}"
+            ) from error
         except MessageError as error:
             error.add_note(f"it is message {number} of the batch; nothing was stored")
             raise
         rows.append(row)
         sizes.append(len(piece))
         pieces.append(piece)
-        times.append(STORE_TIME_AT + (len(parts.born_host) if parts.born_host else len(log.store_host)))
+        times.append(
+            STORE_TIME_AT + (len(parts.born_host) if parts.born_host else len(log.store_host))
+        )
     return EncodedBatch(
         data=bytearray().join(pieces),
         sizes=np.array(sizes, np.int64),
@@ -157,4 +166,3 @@ def encode_messages(target: Target, messages: Sequence[Message]) -> EncodedBatch
         lane_rows=np.array(rows, np.int64),
         store_time_at=np.array(times, np.int64),
     )
-

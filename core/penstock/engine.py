@@ -11,6 +11,7 @@ Order of things, and why:
 Safe from any thread.
 """
 
+import contextlib
 import errno
 import logging
 import threading
@@ -50,6 +51,8 @@ from penstock.retention import Retention
 logger = logging.getLogger(__name__)
 
 Fire = Callable[..., None]
+# How long the tail follower pauses when records are there that may not be dispatched yet.
+_WAITING_S = 0.02
 
 
 @attrs.frozen(kw_only=True)
@@ -182,13 +185,14 @@ class Engine:
         self.log.log.commit()
         self.follower.catch_up()
         self._tell_sealed()
-        if self.follower.progress > before or self.follower.is_behind:
-            return self.pace.follow_ms / 1000
+        pause = self.pace.follow_ms / 1000
+        if self.follower.progress > before:
+            return pause
         self._idle = True
-        if self.follower.is_behind or self.log.end_offset > self.visible_offset():
-            # Something came between the look and the flag, or waits for a flush.
+        if self.follower.progress < self.log.end_offset:
+            # Something came between the look and the flag, waits for a flush, or is to be tried again.
             self._idle = False
-            return self.pace.follow_ms / 1000
+            return max(pause, _WAITING_S)
         return None
 
     def _tell_sealed(self) -> None:
@@ -205,17 +209,16 @@ class Engine:
 
     def _mark_step(self) -> float:
         if self.flusher.failure is None:
-            try:
+            # Whoever puts, flushes or closes next gets the error.
+            with contextlib.suppress(StoreFailedError):
                 self.mark()
-            except StoreFailedError:
-                pass
         return self.pace.mark_ms / 1000
 
     def mark(self) -> None:
         """Sync derived files, then write down how far everything is durable."""
         with self._guard:
             time_ms = self.follower.dispatched_time_ms
-            now = tuple(d.progress for d in self.dispatchers) + (self.flusher.flushed_offset,)
+            now = (*(d.progress for d in self.dispatchers), self.flusher.flushed_offset)
             if now == self._marked:
                 return
             try:
@@ -226,7 +229,9 @@ class Engine:
                 derived = min(time_ms, self.flusher.flushed_time_ms)
                 self.checkpoint.write(Times(self.flusher.flushed_time_ms, derived, derived))
             except OSError as error:
-                raise self.flusher.fail(f"a sync of queues, index or marks failed ({error})") from error
+                raise self.flusher.fail(
+                    f"a sync of queues, index or marks failed ({error})"
+                ) from error
             self._marked = now
 
     def on_flushed(self, offset: int) -> None:
@@ -292,6 +297,7 @@ class Engine:
         self.files.sync_folder(self.root)
 
     def release(self) -> None:
+        """Let go of files and lock, whatever state the store is in."""
         self.log.log.close()
         for dispatcher in self.dispatchers:
             dispatcher.close()
@@ -302,5 +308,3 @@ class Engine:
 def derived_folders(root: Path) -> list[Path]:
     """Return the folders whose files a clean mark vouches for."""
     return [root / "commitlog", root / "consumequeue", root / "index"]
-
-

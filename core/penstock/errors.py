@@ -158,7 +158,9 @@ class MissingExtraError(PenstockError):
     def __init__(self, package: str, extra: str, what: str) -> None:
         self.package = package
         self.extra = extra
-        super().__init__(f"{what} needs {package}; install it with: pip install 'penstock[{extra}]'")
+        super().__init__(
+            f"{what} needs {package}; install it with: pip install 'penstock[{extra}]'"
+        )
 
 
 class StorageError(PenstockError):
@@ -188,13 +190,17 @@ class StrayFileError(StorageError):
 class CorruptionError(StorageError):
     """Bytes on disk are not what was written there."""
 
-    def __init__(self, path: Path, position: int, expected: str, found: str, advice: str = "") -> None:
+    def __init__(
+        self, path: Path, position: int, expected: str, found: str, advice: str = ""
+    ) -> None:
         self.path = path
         self.position = position
         self.expected = expected
         self.found = found
         tail = f"; {advice}" if advice else ""
-        super().__init__(f"{path} is damaged at byte {position}: expected {expected}, found {found}{tail}")
+        super().__init__(
+            f"{path} is damaged at byte {position}: expected {expected}, found {found}{tail}"
+        )
 
 
 class FormatVersionError(StorageError):
@@ -203,7 +209,9 @@ class FormatVersionError(StorageError):
     def __init__(self, path: Path, found: str, known: str) -> None:
         self.path = path
         self.found = found
-        super().__init__(f"{path} has format version {found}; this Penstock knows {known}: update it")
+        super().__init__(
+            f"{path} has format version {found}; this Penstock knows {known}: update it"
+        )
 
 
 class StoreLockedError(StorageError):

@@ -6,8 +6,6 @@ costs no other record.
 """
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from penstock.columns import Buffer
 from penstock.errors import CorruptionError, OffsetError
@@ -24,7 +22,6 @@ from penstock.record import (
     check_record,
     crc32,
 )
-from penstock.segment import Segment
 from penstock.stored import StoredMessage
 
 _CHECKED = struct.Struct(">iiiii8xqi")
@@ -44,23 +41,23 @@ class RecordReader:
         self._log = log
         self._live = live
 
-    @contextmanager
-    def _segment(self, log_offset: int) -> Iterator[Segment]:
-        if self._live and self._log.find(log_offset) is None:
-            self._log.refresh()
-        with self._log.lease(log_offset) as segment:
-            yield segment
-
     def bytes_at(self, log_offset: int, size: int) -> bytes:
         """Return a copy of `size` bytes; `OffsetError` where the log has not got them."""
-        with self._segment(log_offset):
-            try:
-                return bytes(self._log.read(log_offset, size))
-            except FileNotFoundError as error:
-                self._log.refresh()
-                raise OffsetError(
-                    log_offset, self._log.min_offset, self._log.committed_offset
-                ) from error
+        segment = self._log.find(log_offset)
+        if segment is None and self._live:
+            self._log.refresh()
+            segment = self._log.find(log_offset)
+        if segment is None or not segment.lease.hold():
+            raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
+        try:
+            return bytes(self._log.read_from(segment, log_offset, size))
+        except FileNotFoundError as error:
+            self._log.refresh()
+            raise OffsetError(
+                log_offset, self._log.min_offset, self._log.committed_offset
+            ) from error
+        finally:
+            segment.lease.release()
 
     def message(self, log_offset: int, size: int) -> StoredMessage:
         """Return the record of `size` bytes at `log_offset`, checked."""

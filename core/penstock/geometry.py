@@ -42,7 +42,9 @@ class Geometry:
                 raise ConfigError(f"{name} is {value}; it must be {low} to {high}")
         # Pages of 4096 bytes never lie across two segments: maps, erasing and syncs count on it.
         if self.segment_bytes % 4096:
-            raise ConfigError(f"segment_bytes is {self.segment_bytes}; it must be a multiple of 4096")
+            raise ConfigError(
+                f"segment_bytes is {self.segment_bytes}; it must be a multiple of 4096"
+            )
 
     @property
     def queue_file_bytes(self) -> int:

@@ -17,6 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 # Beyond this length a row is hashed on its own: the matrix of a length group would grow too large.
 _GROUPED_LENGTH_MAX = 512
 _MASK = 0xFFFFFFFF
+_ASCII_END = 0x80
 
 
 def java_hash(text: str) -> int:
@@ -59,7 +60,7 @@ def hash_pieces(data: Bytes, starts: Int64s, lengths: Int64s) -> Int32s:
             continue
         text = data[starts[rows][:, None] + np.arange(length)]
         result[rows] = text.astype(np.uint32) @ _powers(int(length))
-        odd = rows[(text >= 0x80).any(axis=1)]
+        odd = rows[(text >= _ASCII_END).any(axis=1)]
         _hash_rows_alone(data, starts, lengths, odd, result)
     return result.view(np.int32)
 

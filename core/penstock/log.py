@@ -76,7 +76,8 @@ class SegmentedLog:
         for entry in self._files.entries(self.folder):
             if entry.is_file and _is_name(entry.name) and entry.size == self.segment_bytes:
                 base = int(entry.name)
-                found.append(known.pop(base, None) or self._checked(entry))
+                segment = known.pop(base) if base in known else self._checked(entry)
+                found.append(segment)
         self._segments = tuple(found)
         for gone in known.values():
             gone.close()
@@ -164,6 +165,10 @@ class SegmentedLog:
         segment = self.find(log_offset)
         if segment is None:
             raise OffsetError(log_offset, self.min_offset, self.committed_offset)
+        return self.read_from(segment, log_offset, size)
+
+    def read_from(self, segment: Segment, log_offset: int, size: int) -> Buffer:
+        """Return `size` bytes of a segment that is already found, and held if it may go."""
         return take(segment, log_offset - segment.base_offset, size, mapped=self._mapped)
 
     def commit(self) -> int:
@@ -210,7 +215,8 @@ class SegmentedLog:
     def infos(self) -> list[SegmentInfo]:
         """Return what retention policies are told, oldest first."""
         return [
-            SegmentInfo(s.base_offset, s.capacity, s.last_write_ms(), s.path) for s in self._segments
+            SegmentInfo(s.base_offset, s.capacity, s.last_write_ms(), s.path)
+            for s in self._segments
         ]
 
     def retire_first(self, now_ms: int, force_after_ms: int) -> Segment | None:

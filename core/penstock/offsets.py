@@ -102,12 +102,14 @@ class ConsumerOffsets:
         if self._files.exists(self._path):
             old = self._files.read_whole(self._path, _LIMIT_BYTES)
             self._files.write_whole(self._path.with_name(self._path.name + ".bak"), old)
-        table = {name: {str(q): o for q, o in queues.items()} for name, queues in self._table.items()}
+        table = {
+            name: {str(q): o for q, o in queues.items()} for name, queues in self._table.items()
+        }
         text = json.dumps({**self._rest, "offsetTable": table}, indent="\t", ensure_ascii=False)
         self._files.write_whole(self._path, text.encode())
 
 
-def check_group(group: str) -> str:
+def check_group(group: object) -> str:
     """Return `group` if it can be a consumer group's name."""
     if not isinstance(group, str) or not group or "@" in group or not group.isprintable():
         raise MessageError(

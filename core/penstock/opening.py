@@ -56,7 +56,7 @@ def open_store(
     clock: Clock | None = None,
     spawn: SpawnWorker | None = None,
     environ: Mapping[str, str] | None = None,
-    **settings: Any,  # noqa: ANN401 - any setting's value
+    **settings: Any,
 ) -> Store:
     """Open the store at `path`, making it if there is none.
 
@@ -116,7 +116,7 @@ class Opener:
         self._given_spawn = spawn
         self._engine: Engine | None = None
 
-    def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:  # noqa: ANN401 - Stoppable
+    def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:
         if self._given_spawn is not None:
             return self._given_spawn(name, step)
         return Worker(name, step, self._worker_failed)
@@ -352,9 +352,7 @@ class Opener:
             ),
         )  # fmt: skip
         engine.connect()
-        store = Store(
-            self.root, log, dispatchers, engine=engine, offsets=offsets, recovery=None
-        )
+        store = Store(self.root, log, dispatchers, engine=engine, offsets=offsets, recovery=None)
         return engine, store
 
     def _bring_up(
@@ -395,6 +393,9 @@ class Opener:
         )
 
 
+NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
+
+
 @attrs.define(kw_only=True)
 class Findings:
     """What looking at a store before opening it showed, and what was done about it."""
@@ -408,7 +409,7 @@ class Findings:
     is_ours: bool
     is_clean: bool
     was_abnormal: bool
-    end: LogEnd = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
+    end: LogEnd = attrs.Factory(lambda: NOTHING)
     mended: list[str] = attrs.Factory(list)
     saved_to: str | None = None
     rewritten: int = 0

@@ -133,7 +133,11 @@ def fingerprint(files: Files, folders: Iterable[Path]) -> str:
             if entry.is_folder:
                 waiting.append(entry.path)
                 continue
-            digest.update(f"{entry.path.name}\0{entry.size}\0{entry.mtime_ns}\n".encode("utf-8", "surrogateescape"))
+            digest.update(
+                f"{entry.path.name}\0{entry.size}\0{entry.mtime_ns}\n".encode(
+                    "utf-8", "surrogateescape"
+                )
+            )
         digest.update(f"{folder.name}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 

@@ -57,7 +57,7 @@ def _checked_keys(keys: Iterable[str]) -> list[str]:
     return texts
 
 
-def _checked(name: str, value: str) -> str:
+def _checked(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise PropertyError(name, f"its value must be a string, not {type(value).__name__}")
     if not value:
@@ -67,7 +67,7 @@ def _checked(name: str, value: str) -> str:
     return value
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise PropertyError(str(name), "a property's name must be a string that is not empty")
     if NAME_END in name or PAIR_END in name:
@@ -77,7 +77,9 @@ def _check_name(name: str) -> None:
     if name == CRC32:
         raise PropertyError(name, "the store writes it itself: set log.checksum to crc32+record")
     if name in _DELAYS:
-        raise NotYetError(f"property {name} asks for delayed delivery, which Penstock does not do yet")
+        raise NotYetError(
+            f"property {name} asks for delayed delivery, which Penstock does not do yet"
+        )
 
 
 def decode_properties(text: bytes | memoryview) -> dict[str, str]:

@@ -8,10 +8,10 @@ out, named in the log and in the result, and costs no other.
 import heapq
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.contracts import KeyIndex, QueueIndex
+from penstock.contracts import KeyIndex, QueueEntries, QueueIndex
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -133,7 +133,7 @@ class Reader:
         return high
 
     def _read_entries(
-        self, entries: Sequence, offset: int, limit: int, wanted: TagFilter, low: int, high: int
+        self, entries: QueueEntries, offset: int, limit: int, wanted: TagFilter, low: int, high: int
     ) -> ReadResult:
         messages: list[StoredMessage] = []
         status = ReadStatus.NO_MATCHED_MESSAGE
@@ -149,9 +149,7 @@ class Reader:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
             elif wanted.matches(message):
                 messages.append(message)
-        return ReadResult(
-            ReadStatus.FOUND if messages else status, messages, following, low, high
-        )
+        return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
 
     def _try(self, log_offset: int, size: int) -> StoredMessage | None:
         """Return a record, or None if it is gone or damaged; damage is logged."""
@@ -161,13 +159,19 @@ class Reader:
             return None
         except CorruptionError as error:
             self.damaged_reads += 1
-            logger.error("%s", error)
+            logger.error("%s", error)  # noqa: TRY400 - the message says it all
             return None
 
     # --- in order
 
     def scan(
-        self, topic: str, queue: int | None = None, *, start: int | None = None, follow: bool = False
+        self,
+        topic: str,
+        queue: int | None = None,
+        *,
+        start: int | None = None,
+        starts: Mapping[int, int] | None = None,
+        follow: bool = False,
     ) -> Iterator[StoredMessage]:
         """Go through one queue, or through all queues of a topic in the order they were stored.
 
@@ -175,10 +179,11 @@ class Reader:
             topic: the topic.
             queue: one queue, or None for all.
             start: queue offset to begin at; the first there is if None.
+            starts: queue number to queue offset, for queues that begin elsewhere than `start`.
             follow: at the end, wait for more instead of stopping.
         """
         check_topic(topic)
-        following: dict[int, int] = {}
+        following: dict[int, int] = dict(starts or {})
         idle = 0
         while True:
             found = False
@@ -253,7 +258,9 @@ class Reader:
             raise OffsetError(message.log_offset, self._log.min_offset, self._log.committed_offset)
         return message
 
-    def offset_at(self, topic: str, queue: int = 0, *, time_ms: int, boundary: str = "lower") -> int:
+    def offset_at(
+        self, topic: str, queue: int = 0, *, time_ms: int, boundary: str = "lower"
+    ) -> int:
         """Return the queue offset at a store time, by RocketMQ 5's boundaries.
 
         `lower`: the first message stored at or after `time_ms`, or the maximum if all are older.

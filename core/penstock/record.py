@@ -121,12 +121,12 @@ def record_size(fields: RecordFields) -> int:
     return FIXED_SIZE + hosts + texts + fields.is_v2
 
 
-def layout(born: int, store: int, body: int, topic: int, properties: int, *, is_v2: bool) -> struct.Struct:
+def layout(
+    born: int, store: int, body: int, topic: int, properties: int, *, is_v2: bool
+) -> struct.Struct:
     """Return the struct of a whole record whose parts have these lengths in bytes."""
     length = "h" if is_v2 else "B"
-    return struct.Struct(
-        f">iiiiiqqiq{born}sq{store}siqi{body}s{length}{topic}sH{properties}s"
-    )
+    return struct.Struct(f">iiiiiqqiq{born}sq{store}siqi{body}s{length}{topic}sH{properties}s")
 
 
 def encode_record(fields: RecordFields, *, crc_property: bool = False) -> bytes:
@@ -208,7 +208,9 @@ def decode_record(record: bytes | memoryview) -> RecordFields:
     """Return the fields of exactly one record; lengths are checked, CRCs are not."""
     if len(record) < FIXED_SIZE:
         raise MalformedRecordError(f"at least {FIXED_SIZE} bytes", f"{len(record)}")
-    size, magic, crc, queue, flag, queue_offset, log_offset, sys_flag, born = _HEAD.unpack_from(record)
+    size, magic, crc, queue, flag, queue_offset, log_offset, sys_flag, born = _HEAD.unpack_from(
+        record
+    )
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise MalformedRecordError("magic daa320a7 or daa320ab", f"{magic & 0xFFFFFFFF:08x}")
     if size != len(record):
@@ -221,8 +223,12 @@ def decode_record(record: bytes | memoryview) -> RecordFields:
         reconsume_times, prepared_offset, body_size = _TAIL.unpack_from(record, at)
         body, at = _take(record, at + _TAIL.size, body_size)
         length = 2 if magic == MAGIC_V2 else 1
-        topic, at = _take(record, at + length, int.from_bytes(record[at : at + length], "big", signed=True))
-        properties, at = _take(record, at + 2, int.from_bytes(record[at : at + 2], "big", signed=True))
+        topic, at = _take(
+            record, at + length, int.from_bytes(record[at : at + length], "big", signed=True)
+        )
+        properties, at = _take(
+            record, at + 2, int.from_bytes(record[at : at + 2], "big", signed=True)
+        )
     except struct.error as error:
         raise MalformedRecordError("a whole record", str(error)) from error
     if at != size:

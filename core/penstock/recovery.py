@@ -177,11 +177,7 @@ def _look_behind(log: SegmentedLog, end: int) -> tuple[int | None, int]:
     """Return the first sound record behind `end`, and how far bytes that are not zero reach."""
     dirty = 0
     for segment in log.segments:
-        start = max(end, segment.base_offset)
-        for at in range(start, segment.end_offset, _SEARCH_BYTES):
-            # Some overlap, so that a magic across two windows is seen.
-            size = min(_SEARCH_BYTES + 8, segment.end_offset - at)
-            window = bytes(log.read(at, size))
+        for at, window in _windows(log, segment, max(end, segment.base_offset)):
             filled = len(window.rstrip(b"\0"))
             if not filled:
                 continue
@@ -192,7 +188,25 @@ def _look_behind(log: SegmentedLog, end: int) -> tuple[int | None, int]:
     return None, dirty
 
 
-def _survivor(log: SegmentedLog, segment: Segment, window: bytes, base: int, end: int) -> int | None:
+def find_survivor(log: SegmentedLog, segment: Segment, after: int) -> int | None:
+    """Return the first sound record of a segment behind log offset `after`, or None."""
+    for at, window in _windows(log, segment, after):
+        survivor = _survivor(log, segment, window, at, after)
+        if survivor is not None:
+            return survivor
+    return None
+
+
+def _windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tuple[int, bytes]]:
+    for at in range(start, segment.end_offset, _SEARCH_BYTES):
+        # Some overlap, so that a magic across two windows is seen.
+        size = min(_SEARCH_BYTES + 8, segment.end_offset - at)
+        yield at, bytes(log.read(at, size))
+
+
+def _survivor(
+    log: SegmentedLog, segment: Segment, window: bytes, base: int, end: int
+) -> int | None:
     found = window.find(_MAGIC_HEAD)
     while found >= 0:
         offset = base + found - 4

@@ -7,7 +7,7 @@ it; a hold that outlasts the interval is passed over. Queues and index are trimm
 import logging
 from collections.abc import Callable, Sequence
 
-from penstock.contracts import Allocator, Dispatcher, DiskUse, RetentionPolicy, SegmentInfo, Vote
+from penstock.contracts import Allocator, DiskUse, Dispatcher, RetentionPolicy, SegmentInfo, Vote
 from penstock.files import Files
 from penstock.log import SegmentedLog
 

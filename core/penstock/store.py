@@ -1,6 +1,6 @@
 """The store as a caller sees it: put, read, find, follow; see `penstock.open`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from penstock.commitlog import AppendedBatch, Lane, RecordParts
-from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
+from penstock.contracts import Dispatcher, Finding, KeyIndex, QueueIndex
 from penstock.encode import encode_messages, parts_of
 from penstock.engine import Engine
 from penstock.errors import (
@@ -23,6 +23,7 @@ from penstock.message import Durability, Message, PutStatus, Receipt
 from penstock.offsets import ConsumerOffsets
 from penstock.reader import Reader
 from penstock.recovery import RecoveryReport
+from penstock.verify import Tally, verify
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +118,7 @@ class Store(Reader):
             durability, engine.log.store_host,
         )  # fmt: skip
 
-    def submit(self, topic: str, body: bytes, **message: Any) -> "Future[Receipt]":  # noqa: ANN401 - as put
+    def submit(self, topic: str, body: bytes, **message: Any) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
         Takes what `put` takes, except `wait`. The message is in the log when this returns.
@@ -156,7 +157,9 @@ class Store(Reader):
         return self._receipts(engine, done, [lane.queue for lane in batch.lanes], batch.lane_rows,
                               engine.settle(end, wait=wait))  # fmt: skip
 
-    def put_arrow(self, table: "pa.Table", *, atomic: bool = False, wait: bool = True) -> "pa.Table":
+    def put_arrow(
+        self, table: "pa.Table", *, atomic: bool = False, wait: bool = True
+    ) -> "pa.Table":
         """Append the rows of an Arrow table; returns their receipts as a table.
 
         Columns `topic` (string) and `body` (binary or string) are needed; `queue`, `tag`, `keys` (string,
@@ -183,7 +186,7 @@ class Store(Reader):
         sizes: np.ndarray,
         lanes: list[Lane],
         lane_rows: np.ndarray,
-        store_time_at: Any,  # noqa: ANN401 - one number or a column
+        store_time_at: Any,
         *,
         atomic: bool,
     ) -> AppendedBatch:
@@ -284,6 +287,20 @@ class Store(Reader):
             }
         return figures
 
+    def verify(self, told: Callable[[Tally], None] = lambda _: None) -> Iterator[Finding]:
+        """Walk log, queues and index and return what disagrees; changes nothing.
+
+        `told` is called as it goes, with the counts so far.
+        """
+        self._settle()
+        return verify(
+            self._log, list(self._dispatchers), self._log_end_to_verify(), tally=Tally(), told=told
+        )
+
+    def _log_end_to_verify(self) -> int:
+        """Return up to where queues and index must agree with the log."""
+        return min(self._log_end(), self._queue_index.end_log_offset() or self._log_end())
+
     def _log_end(self) -> int:
         if self._engine is not None:
             return self._engine.log.end_offset
@@ -326,4 +343,3 @@ def pick_indexes(dispatchers: Sequence[Dispatcher]) -> tuple[QueueIndex, KeyInde
 def _trouble(engine: Engine, name: str) -> str | None:
     trouble = engine.follower.troubles.get(name)
     return repr(trouble.error) if trouble else None
-

@@ -26,7 +26,7 @@ class Worker:
             self._wake.clear()
             try:
                 pause = self._step()
-            except Exception as error:  # noqa: BLE001 - handed to whoever can act on it
+            except Exception as error:
                 self._on_error(self._name, error)
                 return
             if not self._stopping:

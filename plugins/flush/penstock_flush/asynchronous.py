@@ -31,7 +31,7 @@ class AsyncFlush(FlushPolicy):
     name: ClassVar[str] = "async"
     Options: ClassVar[type] = AsyncOptions
 
-    def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:  # noqa: ANN401 - see Strategy
+    def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
         super().__init__(options, context, flusher)
         self._worker: Stoppable | None = None
         self._requested = False

@@ -31,7 +31,7 @@ class SyncFlush(FlushPolicy):
     Options: ClassVar[type] = SyncOptions
     appender_waits: ClassVar[bool] = True
 
-    def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:  # noqa: ANN401 - see Strategy
+    def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
         super().__init__(options, context, flusher)
         self.timeout_ms = options.timeout_ms
         self._worker: Stoppable | None = None

@@ -22,11 +22,12 @@ import attrs
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import Context, LogView, QueueEntries, QueueIndex, Trust
+from penstock.contracts import Checker, Context, LogView, QueueEntries, QueueIndex, Trust
 from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.names import QUEUE_MAX, check_topic, topic_of
+from penstock.names import check_topic
 from penstock.progress import SIDE_FOLDER
 from penstock.record import PREPARED, ROLLBACK
+from penstock_index.queue_check import QueueChecker
 from penstock_index.queue_files import (
     ENTRY,
     PRE_BLANK,
@@ -35,12 +36,10 @@ from penstock_index.queue_files import (
     OpenFiles,
     QueueFolder,
 )
+from penstock_index.queue_runs import runs_of
 
 logger = logging.getLogger(__name__)
 
-_LANES = QUEUE_MAX + 1
-# The byte address of an entry must stay a positive 64-bit number.
-_ORDINAL_MAX = (1 << 62) // QUEUE_ENTRY_SIZE
 _CHECK_ENTRIES = 1 << 18
 
 
@@ -72,7 +71,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     name: ClassVar[str] = "consume-queue"
     Options: ClassVar[type] = ConsumeQueueOptions
 
-    def __init__(self, options: Any, context: Context) -> None:  # noqa: ANN401 - see Strategy
+    def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
         self._files = context.files
         self._root = context.root / "consumequeue"
@@ -97,52 +96,21 @@ class ConsumeQueueDispatcher(QueueIndex):
     def dispatch(self, batch: DispatchBatch) -> None:
         """Write the entries of a batch, one write for each run of a queue."""
         with self._lock:
-            types = batch.transaction_types
-            rows = np.nonzero((types != PREPARED) & (types != ROLLBACK))[0]
-            queues = batch.queues[rows]
-            sound = (queues >= 0) & (queues <= QUEUE_MAX)
-            ordinals = batch.queue_offsets[rows]
-            sound &= (ordinals >= 0) & (ordinals < _ORDINAL_MAX)
-            if not sound.all():
-                self._refuse(f"queue numbers or offsets near log offset {batch.start_offset}")
-                rows = rows[sound]
-            if len(rows):
-                self._write_rows(batch, rows)
+            for run in runs_of(batch):
+                if run.topic is None:
+                    self._refuse(f"a record near log offset {run.log_offset}")
+                    continue
+                queue = self._queue_for(run.topic, run.queue, run.ordinal)
+                self._write_run(queue, run.ordinal, run.data)
+                self._end_log_offset = max(self._end_log_offset, run.end_log_offset)
             self._progress = max(self._progress, batch.end_offset)
-
-    def _write_rows(self, batch: DispatchBatch, rows: np.ndarray) -> None:
-        lanes = batch.topic_rows[rows] * _LANES + batch.queues[rows]
-        order = np.argsort(lanes, kind="stable")
-        rows, lanes = rows[order], lanes[order]
-        ordinals = batch.queue_offsets[rows]
-        entries = np.empty(len(rows), ENTRY)
-        entries["log_offset"] = batch.log_offsets[rows]
-        entries["size"] = batch.sizes[rows]
-        entries["tag_code"] = batch.tag_codes[rows]
-        data = entries.tobytes()
-        breaks = np.nonzero((lanes[1:] != lanes[:-1]) | (ordinals[1:] != ordinals[:-1] + 1))[0] + 1
-        starts = [0, *breaks.tolist()]
-        stops = [*breaks.tolist(), len(rows)]
-        for start, stop in zip(starts, stops, strict=True):
-            topic_row, number = divmod(int(lanes[start]), _LANES)
-            queue = self._queue_for(batch.topics[topic_row], number, int(ordinals[start]))
-            if queue is not None:
-                piece = data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE]
-                self._write_run(queue, int(ordinals[start]), piece)
-        last = int(rows.max())
-        end = int(batch.log_offsets[last] + batch.sizes[last])
-        self._end_log_offset = max(self._end_log_offset, end)
 
     def _refuse(self, what: str) -> None:
         if what not in self._refused:
             self._refused.add(what)
-            logger.error("no queue entries for %s: they cannot be those of a sound record", what)
+            logger.error("no queue entry for %s: its topic or queue cannot be a folder", what)
 
-    def _queue_for(self, raw_topic: bytes, number: int, first_ordinal: int) -> Queue | None:
-        topic = topic_of(raw_topic)
-        if topic is None:
-            self._refuse(f"topic {raw_topic!r}")
-            return None
+    def _queue_for(self, topic: str, number: int, first_ordinal: int) -> Queue:
         queue = self._queues.get((topic, number))
         if queue is None:
             path = self._root / topic / str(number)
@@ -233,6 +201,10 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`."""
         return {"queues": len(self._queues)}
 
+    def checker(self) -> Checker:
+        """See `Dispatcher`."""
+        return QueueChecker(self, self._root)
+
     # --- opening
 
     def load(self, trust: Trust) -> list[str]:
@@ -240,8 +212,8 @@ class ConsumeQueueDispatcher(QueueIndex):
         mended: list[str] = []
         for topic, number, path in self._folders():
             queue = Queue(self._folder(path), 0, 0)
-            for stray in queue.folder.scan():
-                mended.append(self._set_aside(stray.path, stray.is_file))
+            strays = list(queue.folder.scan())
+            mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
             self._queues[topic, number] = queue
             self._find_bounds(queue, trust)
         end = trust.log.end_offset

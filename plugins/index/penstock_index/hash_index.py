@@ -15,20 +15,20 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import Context, KeyIndex, LogView, Trust
-from penstock.errors import OffsetError
 from penstock.columns import Columns
+from penstock.contracts import Checker, Context, KeyIndex, LogView, Trust
+from penstock.errors import OffsetError
 from penstock.files import File
 from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.progress import SIDE_FOLDER
 from penstock.record import ROLLBACK, SIZE_AND_MAGIC
+from penstock_index.index_check import IndexChecker
 from penstock_index.index_file import IndexFile, Peek
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class HashIndexDispatcher(KeyIndex):
     name: ClassVar[str] = "hash-index"
     Options: ClassVar[type] = HashIndexOptions
 
-    def __init__(self, options: Any, context: Context) -> None:  # noqa: ANN401 - see Strategy
+    def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
         self._files = context.files
         self._folder = context.root / "index"
@@ -190,6 +190,21 @@ class HashIndexDispatcher(KeyIndex):
             keys = self._current.header.index_count - 1 if self._current else 0
         return {"files": len(self._names()), "keys_in_newest": keys}
 
+    def checker(self) -> Checker:
+        """See `Dispatcher`."""
+        return IndexChecker(self._folder, self._peeks)
+
+    def _peeks(self) -> Iterator[Peek]:
+        for name in self._names():
+            try:
+                file = self._files.open(self._folder / name)
+            except FileNotFoundError:
+                continue
+            try:
+                yield Peek(file, self.context.geometry)
+            finally:
+                file.close()
+
     def _close_current(self) -> None:
         if self._current is not None:
             self._current.close()
@@ -215,14 +230,18 @@ class HashIndexDispatcher(KeyIndex):
                 self._progress = max(trust.durable_offset, trust.log.min_offset)
                 self._progress = min(self._progress, trust.log.end_offset)
                 if self._cut(self._progress, trust.log):
-                    mended.append(f"cut index entries behind log offset {self._progress}; made again")
+                    mended.append(
+                        f"cut index entries behind log offset {self._progress}; made again"
+                    )
             else:
                 mended.extend(self._load_foreign(trust))
             hole = None if trust.is_clean else self._first_hole(trust.log)
             if hole is not None:
                 self._cut(hole, trust.log)
                 self._progress = min(self._progress, hole)
-                mended.append(f"keys were missing from the index from log offset {hole} on; made again")
+                mended.append(
+                    f"keys were missing from the index from log offset {hole} on; made again"
+                )
             self._open_newest(trust, mended)
         return mended
 
@@ -245,7 +264,9 @@ class HashIndexDispatcher(KeyIndex):
             for name in self._names():
                 if self._header(name)[1] > trust.index_time_ms:
                     self._files.remove(self._folder / name)
-                    mended.append(f"removed index file {name}, which a crash left in doubt; made again")
+                    mended.append(
+                        f"removed index file {name}, which a crash left in doubt; made again"
+                    )
         # The last record's keys may be in only partly: it is handed over again.
         ends = [self._header(name)[3] for name in self._names()]
         self._progress = min(max([trust.log.min_offset, *ends]), trust.log.end_offset)
@@ -361,7 +382,7 @@ class HashIndexDispatcher(KeyIndex):
         for log_offset, seconds in peek.chain(key_hash):
             at = base + seconds * 1000
             # The first entry's seconds count from another base (see `IndexFile.add`).
-            if log_offset == first or at - 1000 <= end_ms and at + 1000 > begin_ms:
+            if log_offset == first or (at - 1000 <= end_ms and at + 1000 > begin_ms):
                 yield log_offset
 
 

@@ -124,10 +124,6 @@ class IndexFile:
         count = min(max(self.header.index_count, 1), self._entries_count)
         return self._entries[1:count]
 
-    def slots(self) -> npt.NDArray[np.int32]:
-        """Return a copy of the slot table."""
-        return self._slots.astype(np.int32)
-
     def cut(self, keep: int, end_ms: int) -> None:
         """Keep the first `keep` entries, erase the rest, and make slots and header anew from them.
 
@@ -152,17 +148,8 @@ class IndexFile:
     def chains_are_sound(self) -> bool:
         """Say whether slots and predecessors are what adding the entries in order gives."""
         entries = self.entries()
-        slots = entries["hash"].astype(np.int64) % self._slots_count
-        numbers = np.arange(1, len(entries) + 1, dtype=np.int64)
-        expected_slots = np.zeros(self._slots_count, np.int32)
-        expected_slots[slots] = numbers
-        order = np.argsort(slots, kind="stable")
-        same = slots[order][1:] == slots[order][:-1]
-        previous = np.zeros(len(entries), np.int64)
-        previous[order[1:][same]] = numbers[order[:-1][same]]
-        return bool(
-            (entries["previous"] == previous).all() and (self._slots == expected_slots).all()
-        )
+        slots, previous = expected_chains(entries, self._slots_count)
+        return bool((entries["previous"] == previous).all() and (self._slots == slots).all())
 
     def sync(self) -> None:
         """Make it durable."""
@@ -184,6 +171,19 @@ def _seconds(times_ms: Int64s, begin_ms: int) -> Int64s:
     if begin_ms <= 0:
         return np.zeros(len(times_ms), np.int64)
     return np.clip((times_ms - begin_ms) // 1000, 0, (1 << 31) - 1)
+
+
+def expected_chains(entries: Entries, slots_count: int) -> tuple[Int32s, Int32s]:
+    """Return the slot table and the predecessors that adding these entries in order gives."""
+    at = entries["hash"].astype(np.int64) % slots_count
+    numbers = np.arange(1, len(entries) + 1, dtype=np.int32)
+    slots = np.zeros(slots_count, np.int32)
+    slots[at] = numbers
+    order = np.argsort(at, kind="stable")
+    same = at[order][1:] == at[order][:-1]
+    previous = np.zeros(len(entries), np.int32)
+    previous[order[1:][same]] = numbers[order[:-1][same]]
+    return slots, previous
 
 
 class Peek:
@@ -217,6 +217,25 @@ class Peek:
                 yield log_offset, seconds
             # Entries only ever point to smaller numbers; anything else would loop.
             bound, number = number, previous
+
+    def entries(self) -> Entries:
+        """Return the used entries, as far as the file has them; number 1 comes first."""
+        count = min(max(self.header.index_count, 1), self._geometry.index_entries)
+        data = self._file.pread((count - 1) * ENTRY.itemsize, self.position_of(1))
+        return np.frombuffer(data[: len(data) - len(data) % ENTRY.itemsize], ENTRY)
+
+    def slots(self) -> Int32s:
+        """Return the slot table."""
+        data = self._file.pread(4 * self._geometry.index_slots, INDEX_HEADER_SIZE)
+        return np.frombuffer(data, ">i4").astype(np.int32)
+
+    def expected(self, entries: Entries) -> tuple[Int32s, Int32s]:
+        """Return the slot table and the predecessors that these entries call for."""
+        return expected_chains(entries, self._geometry.index_slots)
+
+    def position_of(self, number: int) -> int:
+        """Return the byte at which an entry begins."""
+        return self._entries_at + number * ENTRY.itemsize
 
     def close(self) -> None:
         """Let go of the file."""

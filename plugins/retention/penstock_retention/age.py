@@ -15,7 +15,9 @@ _HOURS = range(24)
 def _check_hours(_instance: object, _field: object, text: str) -> None:
     for word in text.split(";"):
         if word.strip() != "*" and not (word.strip().isdigit() and int(word) in _HOURS):
-            raise ValueError(f"delete_when is {text!r}; it must be hours 0 to 23 parted by ';', or '*'")
+            raise ValueError(
+                f"delete_when is {text!r}; it must be hours 0 to 23 parted by ';', or '*'"
+            )
 
 
 @attrs.frozen(kw_only=True)

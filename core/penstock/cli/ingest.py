@@ -1,0 +1,265 @@
+"""The verb `ingest`: lines, NDJSON, CSV and Parquet into a store."""
+
+import csv
+import io
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
+from zlib import crc32
+
+import attrs
+import click
+
+import penstock
+from penstock.cli.output import Bar, chosen, note, out_json, quiet_option, settings_options
+from penstock.cli.root import INTERRUPTED, examples
+from penstock.errors import MessageError, MissingExtraError
+from penstock.message import Message
+from penstock.store import Store
+
+BATCH = 2000
+FORMATS = ("lines", "ndjson", "csv", "parquet")
+_ENDINGS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv", ".parquet": "parquet"}
+
+
+class Row(NamedTuple):
+    """One thing to store: its body, its fields, and how many bytes of the source are read by then."""
+
+    body: bytes
+    fields: Mapping[str, Any]
+    read_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """What becomes of a row's fields."""
+
+    topic: str
+    topic_field: str | None
+    key_fields: Sequence[str]
+    tag_field: str | None
+    queue_by: str | None
+    queues: int
+
+    def message(self, row: Row) -> Message:
+        """Return the message that a row makes."""
+        topic = self.topic
+        if self.topic_field is not None:
+            topic += field_text(row.fields, self.topic_field)
+        keys = [
+            text for name in self.key_fields if (text := field_text(row.fields, name)).strip(" ")
+        ]
+        tag = field_text(row.fields, self.tag_field) if self.tag_field else ""
+        queue = 0
+        if self.queue_by is not None:
+            queue = crc32(field_text(row.fields, self.queue_by).encode()) % self.queues
+        return Message(topic, row.body, queue=queue, tag=tag, keys=keys)
+
+
+def field_text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field as text, empty for a null; `path:suffix` gives the ending of a path."""
+    plain, _, part = name.partition(":")
+    if plain not in fields:
+        raise MessageError(f"there is no field {plain!r}; there are: {', '.join(map(str, fields))}")
+    value = fields[plain]
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    if part == "suffix":
+        return PurePosixPath(text.strip('"')).suffix.removeprefix(".")
+    if part:
+        raise MessageError(f"{name!r}: the only part that can be asked of a field is ':suffix'")
+    return text
+
+
+def rows_of(file: BinaryIO, kind: str) -> Iterator[Row]:
+    """Return the rows of a source."""
+    if kind == "csv":
+        yield from _csv_rows(file)
+    elif kind == "parquet":
+        yield from _parquet_rows(file)
+    else:
+        done = 0
+        for number, line in enumerate(file, 1):
+            done += len(line)
+            body = line.rstrip(b"\r\n")
+            fields = {"line": body.decode("utf-8", "replace"), "number": number}
+            yield Row(body, _json_fields(body, number) if kind == "ndjson" else fields, done)
+
+
+def _json_fields(body: bytes, number: int) -> Mapping[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"line {number} is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise MessageError(f"line {number} is no JSON object")
+    return fields
+
+
+def _csv_rows(file: BinaryIO) -> Iterator[Row]:
+    counted = _Counted(file)
+    reader = csv.DictReader(
+        io.TextIOWrapper(io.BufferedReader(counted), encoding="utf-8-sig", newline="")
+    )
+    for fields in reader:
+        yield Row(json.dumps(fields, ensure_ascii=False).encode(), fields, counted.count)
+
+
+class _Counted(io.RawIOBase):
+    """Counts the bytes read from a source."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self.count += len(data)
+        return len(data)
+
+
+def _parquet_rows(file: BinaryIO) -> Iterator[Row]:
+    try:
+        from pyarrow import parquet  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "arrow", "reading Parquet") from error
+    source = parquet.ParquetFile(file if file.seekable() else io.BytesIO(file.read()))
+    for batch in source.iter_batches(BATCH):
+        for fields in batch.to_pylist():
+            yield Row(json.dumps(fields, ensure_ascii=False, default=str).encode(), fields, 0)
+
+
+class Loader:
+    """Stores rows in batches, and counts."""
+
+    def __init__(self, store: Store, plan: Plan, *, skip: bool) -> None:
+        self._store = store
+        self._plan = plan
+        self._skip = skip
+        self.stored = 0
+        self.skipped = 0
+
+    def load(self, rows: Iterator[Row], bar: Bar) -> None:
+        """Store all rows; what is stored when it is interrupted stays stored."""
+        while group := self._take(rows):
+            try:
+                self.stored += len(self._store.put_many([message for message, _ in group]))
+            except MessageError:
+                self._one_by_one(group)
+            bar.set(group[-1][1], self.stored)
+
+    def _take(self, rows: Iterator[Row]) -> list[tuple[Message, int]]:
+        group = []
+        for row in itertools.islice(rows, BATCH):
+            try:
+                group.append((self._plan.message(row), row.read_bytes))
+            except MessageError as error:
+                self._refused(error)
+        return group
+
+    def _one_by_one(self, group: list[tuple[Message, int]]) -> None:
+        for message, _ in group:
+            try:
+                self._store.put_many([message])
+                self.stored += 1
+            except MessageError as error:
+                self._refused(error)
+
+    def _refused(self, error: MessageError) -> None:
+        if not self._skip:
+            error.add_note("stopped there; --skip-bad goes on without such rows")
+            raise error
+        self.skipped += 1
+
+
+@click.command(
+    "ingest",
+    epilog=examples(
+        "penstock ingest data events.ndjson --topic events --key-field id --tag-field kind",
+        "cat access.log | penstock ingest data - --topic access --queues 4 --queue-by line",
+    ),
+)
+@click.argument("path", type=click.Path())
+@click.argument("source", type=click.Path())
+@click.option(
+    "--topic", default="", help="The topic, or what its name begins with if --topic-field is given."
+)
+@click.option("--topic-field", default=None, help="The field that names the topic.")
+@click.option(
+    "--key-field",
+    "key_fields",
+    multiple=True,
+    help="A field to use as a key; several may be given.",
+)
+@click.option(
+    "--tag-field",
+    default=None,
+    help="The field to use as the tag; FIELD:suffix takes a path's ending.",
+)
+@click.option("--queue-by", default=None, help="The field whose hash picks the queue.")
+@click.option(
+    "--queues", default=4, show_default=True, help="How many queues --queue-by spreads over."
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(FORMATS),
+    default=None,
+    help="By the file's ending if left out.",
+)
+@click.option("--skip-bad", is_flag=True, help="Go on without rows that cannot be stored.")
+@click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
+@quiet_option
+@settings_options
+def ingest_command(
+    path: str,
+    source: str,
+    kind: str | None,
+    skip_bad: bool,
+    as_json: bool,
+    quiet: bool,
+    settings: tuple[str, ...],
+    config: str | None,
+    broker_conf: str | None,
+    **plan: Any,
+) -> int:
+    """Put every row of SOURCE (a file, or - for standard input) into the store at PATH.
+
+    The body is the line as it stands; of CSV and Parquet, the row as JSON. Ctrl-C stops cleanly with
+    what was stored.
+    """
+    if not plan["topic"] and not plan["topic_field"]:
+        raise click.UsageError("give --topic, --topic-field or both")
+    if plan["queues"] < 1:
+        raise click.UsageError("--queues must be at least 1")
+    kind = kind or _ENDINGS.get(Path(source).suffix, "lines")
+    interrupted = False
+    with _opened(source) as file:
+        total = Path(source).stat().st_size if source != "-" and kind != "parquet" else None
+        with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
+            loader = Loader(store, Plan(**plan), skip=skip_bad)
+            try:
+                with Bar("ingest", total, "messages", quiet=quiet) as bar:
+                    loader.load(rows_of(file, kind), bar)
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                _tell(loader, path, as_json=as_json, quiet=quiet)
+    return INTERRUPTED if interrupted else 0
+
+
+def _opened(source: str) -> BinaryIO:
+    return sys.stdin.buffer if source == "-" else Path(source).open("rb")
+
+
+def _tell(loader: Loader, path: str, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        out_json(path=path, stored=loader.stored, skipped=loader.skipped)
+    elif not quiet:
+        note(f"stored {loader.stored:,} messages in {path}, skipped {loader.skipped:,}")

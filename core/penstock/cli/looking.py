@@ -1,0 +1,151 @@
+"""Verbs that look at a store as a whole: topics, groups, stat, verify. They open it read-only."""
+
+from typing import Any
+
+import click
+
+import penstock
+from penstock.cli.output import (
+    Bar,
+    json_option,
+    note,
+    out_json,
+    quiet_option,
+    size_text,
+    table,
+    time_text,
+)
+from penstock.cli.reading import store_argument
+from penstock.cli.root import NO, examples
+from penstock.store import Store
+from penstock.verify import Tally
+
+
+@click.command("topics", epilog=examples("penstock topics data", "penstock topics data --json"))
+@store_argument
+@json_option
+def topics_command(path: str, as_json: bool) -> int:
+    """List topics with their queues and message counts."""
+    with penstock.open(path, read_only=True) as store:
+        rows = _topic_rows(store)
+    if as_json:
+        for row in rows:
+            out_json(**row)
+    else:
+        table(
+            "",
+            ("topic", "queues", "messages"),
+            [(r["topic"], r["queues"], r["messages"]) for r in rows],
+        )
+    return 0
+
+
+def _topic_rows(store: Store) -> list[dict[str, Any]]:
+    rows = []
+    for topic, queues in sorted(store.topics().items()):
+        bounds = [(store.min_offset(topic, q), store.max_offset(topic, q)) for q in queues]
+        rows.append(
+            {
+                "topic": topic,
+                "queues": len(queues),
+                "messages": sum(high - low for low, high in bounds),
+            }
+        )
+    return rows
+
+
+@click.command("groups", epilog=examples("penstock groups data", "penstock groups data --json"))
+@store_argument
+@json_option
+def groups_command(path: str, as_json: bool) -> int:
+    """List consumer groups: how far each has read, and how many messages it lags."""
+    rows = []
+    with penstock.open(path, read_only=True) as store:
+        for (group, topic), queues in sorted(store.groups().items()):
+            for queue, offset in sorted(queues.items()):
+                lag = store.max_offset(topic, queue) - offset
+                rows.append((group, topic, queue, offset, lag))
+    names = ("group", "topic", "queue", "offset", "lag")
+    if as_json:
+        for row in rows:
+            out_json(**dict(zip(names, row, strict=True)))
+    else:
+        table("", names, rows)
+    return 0
+
+
+@click.command("stat", epilog=examples("penstock stat data", "penstock stat data --json"))
+@store_argument
+@json_option
+def stat_command(path: str, as_json: bool) -> int:
+    """Say what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly."""
+    with penstock.open(path, read_only=True) as store:
+        facts = store.stats() | {
+            "messages": sum(row["messages"] for row in _topic_rows(store)),
+            "topics": len(store.topics()),
+            "closed_cleanly": not (store.path / "abort").exists(),
+            **_time_span(store),
+        }
+    if as_json:
+        out_json(**facts)
+        return 0
+    used = facts["log_end_offset"] - facts["log_min_offset"]
+    state = "closed cleanly" if facts["closed_cleanly"] else "in use, or not closed cleanly"
+    note(f"read-only: nothing is changed. {state}")
+    rows = [
+        ("messages", f"{facts['messages']:,}"),
+        ("topics, queues", f"{facts['topics']:,}, {facts['queues']:,}"),
+        ("log", f"{size_text(used)} in {facts['segments']} segments"),
+        ("log offsets", f"{facts['log_min_offset']} to {facts['log_end_offset']}"),
+        ("first stored", time_text(facts["first_ms"]) if facts["first_ms"] else "-"),
+        ("last stored", time_text(facts["last_ms"]) if facts["last_ms"] else "-"),
+    ]
+    table(path, ("what", "value"), rows)
+    return 0
+
+
+def _time_span(store: Store) -> dict[str, int | None]:
+    """Return the first and last store time that the ends of the queues show."""
+    times: list[int] = []
+    for topic, queues in store.topics().items():
+        for queue in queues:
+            low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
+            for at in {low, high - 1} if high > low else ():
+                times.extend(m.store_time_ms for m in store.read(topic, queue, at, 1).messages)
+    return {"first_ms": min(times, default=None), "last_ms": max(times, default=None)}
+
+
+@click.command(
+    "verify", epilog=examples("penstock verify data", "penstock verify data --json --quiet")
+)
+@store_argument
+@json_option
+@quiet_option
+def verify_command(path: str, as_json: bool, quiet: bool) -> int:
+    """Walk log, queues and index, and show what disagrees. Exit code 1 if anything does.
+
+    Checks every record's lengths, CRC and place, every queue entry, and every key and chain of the
+    index. Changes nothing; works on a store that is being written.
+    """
+    count = 0
+    seen = Tally()
+    with (
+        penstock.open(path, read_only=True) as store,
+        Bar("verify", None, "records", quiet=quiet) as bar,
+    ):
+
+        def told(tally: Tally) -> None:
+            nonlocal seen
+            seen = tally
+            bar.set(tally.bytes_seen, tally.records)
+
+        for finding in store.verify(told):
+            count += 1
+            if as_json:
+                out_json(**finding._asdict())
+            else:
+                where = f" byte {finding.position}" if finding.position >= 0 else ""
+                click.echo(f"{finding.part}: {finding.path}{where}: {finding.text}")
+    if not quiet:
+        note(f"{seen.records:,} records, {count} findings" + ("" if count else ": all agree"))
+    return NO if count else 0

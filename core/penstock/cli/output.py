@@ -1,0 +1,183 @@
+"""How the verbs show things: tables for people, JSON for programs, progress on standard error."""
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from penstock.stored import StoredMessage
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
+_BODY_SHOWN = 80
+
+
+def out(line: str) -> None:
+    """Write one line of data."""
+    sys.stdout.write(line + "\n")
+
+
+def note(text: str) -> None:
+    """Write one line of prose, on standard error."""
+    sys.stderr.write(text + "\n")
+
+
+def as_json(value: object) -> str:
+    """Return one line of JSON."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def out_json(**facts: object) -> None:
+    """Write one line of JSON as data."""
+    out(as_json(facts))
+
+
+def message_facts(message: StoredMessage) -> dict[str, Any]:
+    """Return a message as JSON fields; a body that is no UTF-8 text comes as `body_base64`."""
+    facts: dict[str, Any] = {
+        "topic": message.topic,
+        "queue": message.queue,
+        "queue_offset": message.queue_offset,
+        "log_offset": message.log_offset,
+        "message_id": message.message_id,
+        "store_time_ms": message.store_time_ms,
+        "born_time_ms": message.born_time_ms,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": message.properties,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "size": message.size,
+    }
+    try:
+        facts["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        facts["body_base64"] = base64.b64encode(message.body).decode()
+    return facts
+
+
+def show_messages(messages: Iterable[StoredMessage], *, json_lines: bool) -> int:
+    """Show messages as they come; returns how many."""
+    count = 0
+    for message in messages:
+        count += 1
+        out(as_json(message_facts(message)) if json_lines else _line(message))
+    return count
+
+
+def _line(message: StoredMessage) -> str:
+    text = message.body.decode("utf-8", "replace")
+    text = text if len(text) <= _BODY_SHOWN else text[: _BODY_SHOWN - 1] + "…"
+    shown = "".join(c if c.isprintable() else "·" for c in text)
+    where = f"{message.topic}/{message.queue}@{message.queue_offset}"
+    marks = f"[{message.tag}]" if message.tag else ""
+    return f"{time_text(message.store_time_ms)}  {where:<24} {marks:<12} {shown}"
+
+
+def time_text(time_ms: int) -> str:
+    """Return a time in UTC, to the millisecond."""
+    try:
+        when = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+    return when.strftime("%Y-%m-%d %H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:  # noqa: PLR2004 - binary units
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Show a table on standard output; numbers stand to the right."""
+    made = Table(title=title or None, title_justify="left", header_style="bold")
+    listed = [list(row) for row in rows]
+    for index, name in enumerate(columns):
+        numeric = bool(listed) and all(isinstance(row[index], int | float) for row in listed)
+        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in listed:
+        made.add_row(*(Text(f"{c:,}" if isinstance(c, int) else str(c)) for c in row))
+    Console(file=sys.stdout).print(made)
+
+
+class Bar:
+    """A progress bar with rate and time left, on a terminal; silent otherwise."""
+
+    def __init__(self, what: str, total: int | None, unit: str, *, quiet: bool) -> None:
+        console = Console(file=sys.stderr)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=quiet or not console.is_terminal,
+            transient=True,
+        )
+        self._unit = unit
+        self._task = self._progress.add_task(what, total=total, rate="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def set(self, done: int, count: int) -> None:
+        """Say how far it is, and how many things that were."""
+        elapsed = self._progress.tasks[0].elapsed or 1e-9
+        rate = f"{count:,} {self._unit}, {count / elapsed:,.0f}/s"
+        self._progress.update(self._task, completed=done, rate=rate)
+
+
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--config`, `--set` and `--broker-conf` to a verb that writes."""
+    command = click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE",
+        help="A setting, as flush.use=sync; may be given several times.",
+    )(command)  # fmt: skip
+    command = click.option(
+        "--config", "config", type=click.Path(dir_okay=False), help="A TOML file of settings."
+    )(command)
+    return click.option(
+        "--broker-conf", "broker_conf", type=click.Path(exists=True, dir_okay=False),
+        help="A RocketMQ broker.conf to take sizes and policies from.",
+    )(command)  # fmt: skip
+
+
+def chosen(settings: Sequence[str], broker_conf: str | None) -> dict[str, Any]:
+    """Return the settings that a verb was given."""
+    from penstock.config import from_broker_conf, parse_value  # noqa: PLC0415 - only where needed
+
+    found: dict[str, Any] = {}
+    if broker_conf is not None:
+        with click.open_file(broker_conf, encoding="utf-8") as file:
+            found.update(from_broker_conf(file.read()))
+    for text in settings:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise click.UsageError(f"--set takes KEY=VALUE, not {text!r}")
+        found[key.strip()] = parse_value(value.strip())
+    return found

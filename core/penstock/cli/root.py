@@ -1,0 +1,117 @@
+"""The command group: verbs, lazily loaded, and what every error means as an exit code."""
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+
+import click
+
+from penstock.errors import (
+    ConfigError,
+    CorruptionError,
+    FormatVersionError,
+    MessageError,
+    MissingExtraError,
+    OffsetError,
+    PenstockError,
+    PluginError,
+    StorageError,
+    StoreFailedError,
+    StoreLockedError,
+)
+
+FINE, NO, USAGE, IN_USE, CANNOT, DAMAGE, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 4, 5, 130, 141
+
+# The first class that fits decides.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (StoreLockedError, IN_USE),
+    (CorruptionError, DAMAGE),
+    (FormatVersionError, DAMAGE),
+    (StoreFailedError, DAMAGE),
+    (ConfigError, USAGE),
+    (MessageError, USAGE),
+    (MissingExtraError, USAGE),
+    (PluginError, USAGE),
+    (OffsetError, NO),
+    (StorageError, CANNOT),
+    (PenstockError, USAGE),
+    (OSError, CANNOT),
+)
+
+# Verb to module, so that a verb's help does not import all others.
+_VERBS = {
+    "init": "writing", "put": "writing", "ingest": "ingest", "retain": "writing",
+    "read": "reading", "tail": "reading", "find": "reading", "get": "reading",
+    "topics": "looking", "groups": "looking", "stat": "looking", "verify": "looking",
+    "plugins": "about", "config": "about", "demo": "demo",
+}  # fmt: skip
+
+
+class Verbs(click.Group):
+    """The verbs of `penstock`, ours and those that plugins add."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return every verb, in the order they are used."""
+        return [*_VERBS, *_plugin_verbs()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one verb, importing only its module."""
+        module = _VERBS.get(cmd_name)
+        if module is None:
+            return _plugin_verbs().get(cmd_name)
+        found: click.Command = getattr(
+            importlib.import_module(f"penstock.cli.{module}"), f"{cmd_name}_command"
+        )
+        return found
+
+
+def _plugin_verbs() -> dict[str, click.Command]:
+    from penstock.registry import load_registry  # noqa: PLC0415 - not needed for our own verbs
+
+    commands = load_registry().commands()
+    return {c.name: c for c in commands if isinstance(c, click.Command) and c.name}
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="penstock")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the store does, on standard error.")
+def cli(verbose: bool) -> None:
+    """Store streams of messages, and look into RocketMQ's stores.
+
+    Reading verbs work on a broker's directory as it lies there, live or copied, and change nothing.
+    """
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; returns its exit code."""
+    try:
+        code = cli.main(list(arguments), prog_name="penstock", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return USAGE
+    except (KeyboardInterrupt, click.Abort):
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return CLOSED_PIPE
+    except (PenstockError, OSError) as error:
+        sys.stderr.write(f"penstock: {error}\n")
+        for note in getattr(error, "__notes__", ()):
+            sys.stderr.write(f"  {note}\n")
+        return code_of(error)
+    return code if isinstance(code, int) else FINE
+
+
+def code_of(error: BaseException) -> int:
+    """Return the exit code that an error means."""
+    return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def examples(*lines: str) -> str:
+    """Return a help text's end: examples, one a line, which a test runs."""
+    return "\b\nExamples:\n" + "\n".join(f"  $ {line}" for line in lines)

@@ -1,0 +1,110 @@
+"""Verbs that write: init, put, retain."""
+
+import sys
+
+import click
+
+import penstock
+from penstock.cli.output import chosen, json_option, note, out, out_json, settings_options
+from penstock.cli.root import examples
+
+
+@click.command(
+    "init",
+    epilog=examples(
+        "penstock init fresh", "penstock init fresh2 --set geometry.segment_bytes=1048576"
+    ),
+)
+@click.argument("path", type=click.Path())
+@settings_options
+@json_option
+def init_command(
+    path: str, settings: tuple[str, ...], config: str | None, broker_conf: str | None, as_json: bool
+) -> int:
+    """Make a store at PATH, or open the one that is there and say what opening did."""
+    with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
+        report = store.recovery
+        assert report is not None
+        if as_json:
+            out_json(path=path, state=report.state, log_end=report.log_end, mended=report.mended)
+        else:
+            note(f"{path}: {report.state} store, log ends at {report.log_end}")
+            for sentence in report.mended:
+                note(f"  {sentence}")
+    return 0
+
+
+@click.command(
+    "put",
+    epilog=examples(
+        "penstock put data orders 'a new order' --tag created --key A-17",
+        "echo 'from a pipe' | penstock put data orders - --json",
+    ),
+)
+@click.argument("path", type=click.Path())
+@click.argument("topic")
+@click.argument("body")
+@click.option("--queue", default=0, show_default=True, help="Which queue of the topic.")
+@click.option("--tag", default="", help="One word to filter by.")
+@click.option(
+    "--key", "keys", multiple=True, help="A key to find it by; may be given several times."
+)
+@click.option(
+    "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A further property."
+)
+@settings_options
+@json_option
+def put_command(
+    path: str,
+    topic: str,
+    body: str,
+    queue: int,
+    tag: str,
+    keys: tuple[str, ...],
+    pairs: tuple[str, ...],
+    settings: tuple[str, ...],
+    config: str | None,
+    broker_conf: str | None,
+    as_json: bool,
+) -> int:
+    """Put one message with BODY into TOPIC; a body of - is read from standard input."""
+    raw = sys.stdin.buffer.read() if body == "-" else body.encode()
+    properties = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise click.UsageError(f"--property takes NAME=VALUE, not {pair!r}")
+        properties[name] = value
+    with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
+        receipt = store.put(topic, raw, queue=queue, tag=tag, keys=keys, properties=properties)
+        store.flush()
+    if as_json:
+        out_json(status=receipt.status, message_id=receipt.message_id, log_offset=receipt.log_offset,
+              queue=receipt.queue, queue_offset=receipt.queue_offset, size=receipt.size,
+              store_time_ms=receipt.store_time_ms)  # fmt: skip
+    else:
+        out(receipt.message_id)
+    return 0
+
+
+@click.command(
+    "retain",
+    epilog=examples(
+        "penstock retain data", "penstock retain data --set retention.age.delete_when='\"*\"'"
+    ),
+)
+@click.argument("path", type=click.Path(exists=True))
+@settings_options
+@json_option
+def retain_command(
+    path: str, settings: tuple[str, ...], config: str | None, broker_conf: str | None, as_json: bool
+) -> int:
+    """Let go now of the segments that the retention policies give up."""
+    with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
+        gone = store.retain()
+        left = store.stats()["segments"]
+    if as_json:
+        out_json(segments_gone=gone, segments_left=left)
+    else:
+        note(f"{gone} segments went, {left} are left")
+    return 0

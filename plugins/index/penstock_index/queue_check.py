@@ -1,0 +1,71 @@
+"""Compares consume queues with the log, entry by entry."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from penstock.batch import DispatchBatch
+from penstock.contracts import Checker, Finding, QueueIndex
+from penstock.geometry import QUEUE_ENTRY_SIZE
+from penstock_index.queue_files import ENTRY
+from penstock_index.queue_runs import Run, runs_of
+
+_INT32_MIN = -(1 << 31)
+
+
+class QueueChecker(Checker):
+    """One comparison of all queues with the log. Not thread-safe."""
+
+    def __init__(self, index: QueueIndex, folder: Path) -> None:
+        self._index = index
+        self._folder = folder
+        self._seen: dict[tuple[str, int], int] = {}
+
+    def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
+        """See `Checker`."""
+        for run in runs_of(batch):
+            if run.topic is None:
+                yield Finding(
+                    "log", self._folder, -1, run.log_offset,
+                    "the record's topic or queue cannot be a folder; it has no queue entry",
+                )  # fmt: skip
+                continue
+            yield from self._compare(run, run.topic)
+            stop = run.ordinal + len(run.data) // QUEUE_ENTRY_SIZE
+            key = run.topic, run.queue
+            self._seen[key] = max(self._seen.get(key, 0), stop)
+
+    def _compare(self, run: Run, topic: str) -> Iterator[Finding]:
+        expected = np.frombuffer(run.data, ENTRY)
+        count = len(expected)
+        found = self._index.entries(topic, run.queue, run.ordinal, run.ordinal + count)
+        have = len(found.sizes)
+        offsets = expected["log_offset"][:have].astype(np.int64)
+        wrong = (found.log_offsets != offsets) | (found.sizes != expected["size"][:have])
+        # A code below all hashes is the address of an extended entry.
+        is_hash = found.tag_codes >= _INT32_MIN
+        codes = is_hash & ~wrong & (found.tag_codes != expected["tag_code"][:have])
+        for row in np.nonzero(wrong | codes)[0].tolist():
+            what = "another tag code" if codes[row] else "another record, or none"
+            yield self._finding(
+                topic, run.queue, run.ordinal + row, int(offsets[row]), f"the entry has {what}"
+            )
+        if have < count:
+            at = int(expected["log_offset"][have])
+            text = f"{count - have} entries are missing from here on"
+            yield self._finding(topic, run.queue, run.ordinal + have, at, text)
+
+    def _finding(self, topic: str, queue: int, ordinal: int, log_offset: int, text: str) -> Finding:
+        path = self._folder / topic / str(queue)
+        where = f"queue {topic}/{queue} offset {ordinal}: {text}"
+        return Finding("queue", path, ordinal * QUEUE_ENTRY_SIZE, log_offset, where)
+
+    def finish(self) -> Iterator[Finding]:
+        """See `Checker`."""
+        for topic, queue in self._index.queues():
+            high = self._index.max_offset(topic, queue)
+            seen = self._seen.get((topic, queue), self._index.min_offset(topic, queue))
+            if high > seen:
+                text = f"{high - seen} entries from here on belong to no record"
+                yield self._finding(topic, queue, seen, -1, text)
