@@ -362,6 +362,28 @@ class Reader:
             self._log, self._queue_index, topic, queue, first, last, columns, verify=verify
         )
 
+    def arrow_batches(
+        self,
+        topic: str,
+        queue: int = 0,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        rows: int = 65_536,
+        verify: bool = True,
+    ) -> "Iterator[pa.RecordBatch]":
+        """Return what `to_arrow` does, as record batches of at most `rows` rows, one at a time."""
+        from penstock import arrow  # noqa: PLC0415 - as in `to_arrow`
+
+        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
+        first = low if start is None else max(start, low)
+        last = high if stop is None else min(stop, high)
+        asked = arrow.check_columns(columns)
+        return arrow.queue_batches(
+            self._log, self._queue_index, topic, queue, first, last, asked, verify=verify, rows=rows
+        )
+
     def close(self) -> None:
         """Let go of all files; calling it again does nothing."""
         if self._closed:

@@ -1,0 +1,50 @@
+# On a fresh machine `make demo` and `make test` do it all; everything is installed into .venv, nothing outside.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CODE := core plugins pipeline bench tests
+
+.PHONY: help demo test check bench docs clean
+
+help:
+	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
+	@echo "make test   install what it needs, then run all tests"
+	@echo "make check  ruff and mypy --strict"
+	@echo "make bench  figures beside SQLite and LMDB, in one run"
+	@echo "make docs   build the documentation into build/docs"
+	@echo "make clean  remove what make made"
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Penstock needs Python 3.11 or later; set PYTHON=/path/to/one"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/demo: $(VENV)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[cli,spark]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@ $(VENV)/demo
+
+demo: $(VENV)/demo
+	$(BIN)/penstock demo
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+
+bench: $(VENV)/dev
+	$(BIN)/python -m bench
+
+docs: $(VENV)/dev
+	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
+
+clean:
+	rm -rf $(VENV) build demo-data .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache

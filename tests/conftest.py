@@ -1,0 +1,52 @@
+"""Fixtures shared by every test."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.store import Store
+
+InstallPlugin = Callable[[str, str], None]
+OpenStore = Callable[..., Store]
+
+# Small files, so that logs, queues and index roll within a test.
+SMALL = {
+    "geometry.segment_bytes": 64 * 1024,
+    "geometry.queue_entries": 200,
+    "geometry.index_slots": 100,
+    "geometry.index_entries": 400,
+}
+
+
+@pytest.fixture
+def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPlugin:
+    """Return a function that 'installs' a plugin distribution from its source text."""
+    site = tmp_path / "site"
+
+    def install(distribution: str, source: str) -> None:
+        module = distribution.replace("-", "_")
+        info = site / f"{module}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
+        )
+        (info / "entry_points.txt").write_text(f"[penstock]\n{module} = {module}\n")
+        (site / f"{module}.py").write_text(textwrap.dedent(source))
+        monkeypatch.syspath_prepend(str(site))
+
+    return install
+
+
+@pytest.fixture
+def open_small(tmp_path: Path) -> OpenStore:
+    """Return a function that opens the test's store with small files."""
+
+    def open_it(**settings: Any) -> Store:
+        path = settings.pop("path", tmp_path / "store")
+        return penstock.open(path, environ={}, **{**SMALL, **settings})
+
+    return open_it
