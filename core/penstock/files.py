@@ -123,6 +123,11 @@ class File:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return mmap.mmap(self._fd, size, access=access)
 
+    def detach(self) -> int:
+        """Give the descriptor away; this object is closed then."""
+        descriptor, self._fd = self._fd, -1
+        return descriptor
+
     def close(self) -> None:
         """Close the descriptor; maps made from it stay valid."""
         if self._fd >= 0:

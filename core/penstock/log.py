@@ -74,8 +74,10 @@ class SegmentedLog:
         known = {segment.base_offset: segment for segment in self._segments}
         found = []
         for entry in self._files.entries(self.folder):
-            if entry.is_file and _is_name(entry.name) and entry.size == self.segment_bytes:
-                base = int(entry.name)
+            if not (entry.is_file and _is_name(entry.name) and entry.size == self.segment_bytes):
+                continue
+            base = int(entry.name)
+            if base % self.segment_bytes == 0:
                 segment = known.pop(base) if base in known else self._checked(entry)
                 found.append(segment)
         self._segments = tuple(found)

@@ -142,23 +142,31 @@ class Opener:
             log_min_offset=lambda: log.min_offset,
         )
 
-    def _dispatchers(self, context: Context) -> list[Dispatcher]:
-        found: list[Dispatcher] = []
-        for name in self.config.index.use:
-            cls = self.registry.dispatchers.get(name)
-            found.append(cls(self.config.options_for("index", cls), context))
-        knowing = [d.name for d in found if isinstance(d, QueueIndex)]
-        if len(knowing) != 1:
+    def _check_strategies(self) -> None:
+        """Raise for names that no plugin offers, before anything is made."""
+        config, registry = self.config, self.registry
+        registry.writers.get(config.write.use)
+        registry.allocators.get(config.alloc.use)
+        registry.flush_policies.get(config.flush.use)
+        for name in config.retention.use:
+            registry.retention_policies.get(name)
+        classes = [registry.dispatchers.get(name) for name in config.index.use]
+        knowing = sum(issubclass(cls, QueueIndex) for cls in classes)
+        if knowing != 1:
             raise ConfigError(
-                f"index.use is {self.config.index.use}; exactly one of it must know the queues, as "
-                f"consume-queue does, and {len(knowing)} do"
+                f"index.use is {config.index.use}; exactly one of it must know the queues, as "
+                f"consume-queue does, and {knowing} do"
             )
-        return found
+
+    def _dispatchers(self, context: Context) -> list[Dispatcher]:
+        classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
+        return [cls(self.config.options_for("index", cls), context) for cls in classes]
 
     # --- reading
 
     def open_for_reading(self) -> Store:
         """Open without a lock and without a change."""
+        self._check_strategies()
         if not is_store(self.files, self.root):
             raise NotAStoreError(self.root, "there is no commitlog folder in it")
         check_layout(self.files, self.root)
@@ -174,6 +182,7 @@ class Opener:
 
     def open_for_writing(self) -> Store:
         """Lock, recover, wire, start."""
+        self._check_strategies()
         began = time.monotonic_ns()
         is_new = not is_store(self.files, self.root)
         if not is_new:

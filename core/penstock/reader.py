@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.contracts import KeyIndex, QueueEntries, QueueIndex
+from penstock.contracts import Dispatcher, KeyIndex, QueueEntries, QueueIndex
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -76,8 +76,11 @@ class Reader:
         self._closed = False
         self.damaged_reads = 0
 
-    def _settle(self) -> None:
-        """Make what this process has written findable; a store opened for writing does more here."""
+    def _settle(self, needed: Dispatcher | None = None) -> None:
+        """Make what this process has written findable; a store opened for writing does more here.
+
+        `needed` is the dispatcher that must have it all; the queues' if None.
+        """
         if self._closed:
             raise StoreClosedError
 
@@ -307,7 +310,7 @@ class Reader:
         Topic and key are compared as text, so no hash collision comes back. UNIQ_KEY counts as a
         key. A key with spaces matches where its words stand one behind the other.
         """
-        self._settle()
+        self._settle(self._key_index)
         check_topic(topic)
         low = 0 if begin_ms is None else begin_ms
         high = (1 << 62) if end_ms is None else end_ms

@@ -69,12 +69,12 @@ class Store(Reader):
         engine.check_writable()
         return engine
 
-    def _settle(self) -> None:
+    def _settle(self, needed: Dispatcher | None = None) -> None:
         super()._settle()
         engine = self._engine
         if engine is not None:
             engine.log.log.commit()
-            engine.follower.catch_up(self._queue_index)
+            engine.follower.catch_up(needed or self._queue_index)
 
     # --- putting
 
@@ -292,7 +292,8 @@ class Store(Reader):
 
         `told` is called as it goes, with the counts so far.
         """
-        self._settle()
+        for dispatcher in self._dispatchers:
+            self._settle(dispatcher)
         return verify(
             self._log, list(self._dispatchers), self._log_end_to_verify(), tally=Tally(), told=told
         )

@@ -1,0 +1,224 @@
+"""Every refusal: a clear error, and nothing written."""
+
+import errno
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import OpenStore
+
+import penstock
+from penstock.errors import (
+    ConfigError,
+    CorruptionError,
+    DiskFullError,
+    GeometryError,
+    MessageError,
+    MessageTooLargeError,
+    NotAStoreError,
+    NotYetError,
+    OffsetError,
+    PenstockError,
+    PropertyError,
+    QueueError,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreLockedError,
+    StrayFileError,
+    TopicError,
+    UnknownStrategyError,
+)
+from penstock.store import Store
+from penstock.testing import FaultyFiles
+
+REFUSED: dict[str, tuple[type[PenstockError], str, Callable[[Store], Any]]] = {
+    "empty topic": (TopicError, "empty", lambda s: s.put("", b"")),
+    "long topic": (TopicError, "300 UTF-8 bytes", lambda s: s.put("t" * 300, b"")),
+    "slash": (TopicError, "'/'", lambda s: s.put("a/b", b"")),
+    "dots": (TopicError, "outside", lambda s: s.put("..", b"")),
+    "dot": (TopicError, "outside", lambda s: s.put(".", b"")),
+    "NUL": (TopicError, "control", lambda s: s.put("a\0b", b"")),
+    "newline": (TopicError, "control", lambda s: s.put("a\nb", b"")),
+    "surrogate": (TopicError, "UTF-8", lambda s: s.put("a\ud800", b"")),
+    "topic no text": (TopicError, "string", lambda s: s.put(7, b"")),  # type: ignore[arg-type] # the point
+    "queue negative": (QueueError, "-1", lambda s: s.put("t", b"", queue=-1)),
+    "queue too large": (QueueError, "65535", lambda s: s.put("t", b"", queue=65536)),
+    "queue no number": (QueueError, "True", lambda s: s.put("t", b"", queue=True)),
+    "property 0x01": (PropertyError, "0x01", lambda s: s.put("t", b"", properties={"a": "b\x01"})),
+    "property 0x02": (PropertyError, "0x02", lambda s: s.put("t", b"", tag="x\x02")),
+    "property name": (PropertyError, "0x01", lambda s: s.put("t", b"", properties={"a\x01": "b"})),
+    "property empty": (PropertyError, "empty", lambda s: s.put("t", b"", properties={"a": ""})),
+    "property no text": (PropertyError, "int", lambda s: s.put("t", b"", properties={"a": 1})),  # type: ignore[dict-item] # the point
+    "property surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", properties={"a": "\ud800"})),
+    "reserved name": (PropertyError, "tag=", lambda s: s.put("t", b"", properties={"TAGS": "x"})),
+    "one string of keys": (PropertyError, "list", lambda s: s.put("t", b"", keys="k")),
+    "empty key": (PropertyError, "empty", lambda s: s.put("t", b"", keys=[""])),
+    "blank key": (PropertyError, "spaces", lambda s: s.put("t", b"", keys=["  "])),
+    "long properties": (MessageTooLargeError, "32767", lambda s: s.put("t", b"", properties={"a": "x" * 32767})),
+    "body over the limit": (MessageTooLargeError, "limit is 4194304", lambda s: s.put("t", b"x" * (4 << 20 | 1))),
+    "record over a segment": (MessageTooLargeError, "one segment", lambda s: s.put("t", b"x" * 65536)),
+    "body no bytes": (MessageError, "encode it", lambda s: s.put("t", "text")),  # type: ignore[arg-type] # the point
+    "flag too large": (MessageError, "field", lambda s: s.put("t", b"", flag=1 << 31)),
+    "born host": (MessageError, "address:port", lambda s: s.put("t", b"", born_host="nowhere")),
+    "delay": (NotYetError, "not", lambda s: s.put("t", b"", delay_level=3)),
+    "delay property": (NotYetError, "DELAY", lambda s: s.put("t", b"", properties={"DELAY": "3"})),
+    "atomic batch too large": (
+        MessageTooLargeError, "atomic",
+        lambda s: s.put_many([penstock.Message("t", b"x" * 1000)] * 70, atomic=True),
+    ),
+    "offset negative": (OffsetError, "-1", lambda s: s.at(-1)),
+    "offset beyond": (OffsetError, "outside", lambda s: s.at(1 << 40)),
+    "no message id": (PenstockError, "32 or 56", lambda s: s.get("xyz")),
+    "other host's id": (OffsetError, "outside", lambda s: s.get("0A000001" + "00002A9F" + "00" * 8)),
+    "bad boundary": (PenstockError, "lower", lambda s: s.offset_at("t", time_ms=0, boundary="up")),
+    "bad group": (MessageError, "group", lambda s: s.commit_offset("a@b", "t", offset=1)),
+    "bad column": (ConfigError, "store_time", lambda s: s.to_arrow("t", columns=["time"])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_and_nothing_is_written(case: str, open_small: OpenStore) -> None:
+    kind, text, job = REFUSED[case]
+    with open_small() as store:
+        store.put("good", b"first")
+        before = store.stats()["log_end_offset"]
+        with pytest.raises(kind, match=re.escape(text)):
+            job(store)
+        assert store.stats()["log_end_offset"] == before
+        assert store.put("good", b"second").queue_offset == 1
+        assert list(store.topics()) == ["good"]
+
+
+BAD_CONFIG: dict[str, tuple[dict[str, Any], type[PenstockError], str]] = {
+    "unknown strategy": ({"flush": "snyc"}, UnknownStrategyError, "installed: async, sync"),
+    "unknown key": ({"flush.interval": 1}, ConfigError, "there is no setting flush.interval"),
+    "nearest key": ({"log.checksums": "crc32"}, ConfigError, "did you mean log.checksum"),
+    "wrong type": ({"flush.sync.timeout_ms": "soon"}, ConfigError, "must be of type int"),
+    "unknown checksum": ({"log.checksum": "md5"}, ConfigError, "crc32+record"),
+    "unknown profile": ({"profile": "big"}, ConfigError, "embedded"),
+    "segment size": ({"geometry.segment_bytes": 5000}, ConfigError, "multiple of 4096"),
+    "no queues": ({"index": ["hash-index"]}, ConfigError, "must know the queues"),
+    "retention hours": ({"retention.age.delete_when": "25"}, ConfigError, "hours 0 to 23"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CONFIG)
+def test_bad_configuration_opens_and_writes_nothing(case: str, tmp_path: Path) -> None:
+    settings, kind, text = BAD_CONFIG[case]
+    with pytest.raises(kind, match=re.escape(text)):
+        penstock.open(tmp_path / "store", environ={}, **settings)
+    assert not (tmp_path / "store" / "commitlog").exists()
+
+
+def test_another_geometry_is_refused_naming_both(open_small: OpenStore) -> None:
+    open_small().close()
+    with pytest.raises(GeometryError, match="131072.*65536"):
+        open_small(**{"geometry.segment_bytes": 131072})
+
+
+def test_a_second_writer_is_refused_naming_the_first(open_small: OpenStore) -> None:
+    with open_small(), pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
+        open_small()
+    open_small().close()
+
+
+def test_a_closed_store_says_so(open_small: OpenStore) -> None:
+    store = open_small()
+    store.close()
+    store.close()
+    for job in (lambda: store.put("t", b""), lambda: store.read("t"), store.topics, store.flush):
+        with pytest.raises(StoreClosedError):
+            job()
+
+
+def test_a_store_opened_for_reading_takes_nothing(open_small: OpenStore, tmp_path: Path) -> None:
+    open_small().close()
+    with penstock.open(tmp_path / "store", read_only=True) as store, pytest.raises(ReadOnlyError):
+        store.put("t", b"")
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_folder_with_other_things_is_no_store(tmp_path: Path, read_only: bool) -> None:
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(NotAStoreError, match="commitlog"):
+        penstock.open(tmp_path, read_only=read_only, environ={})
+    assert os.listdir(tmp_path) == ["letters.txt"]
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotAStoreError):
+        penstock.open(tmp_path / "file")
+
+
+STRAYS: dict[str, tuple[Callable[[Path], object], type[PenstockError], str]] = {
+    "stray name": (lambda c: (c / "notes").write_text("x"), StrayFileError, "20 digits"),
+    "short file": (lambda c: (c / f"{65536:020d}").write_bytes(b"x"), CorruptionError, "65536"),
+    "odd base": (lambda c: (c / f"{70000:020d}").write_bytes(bytes(65536)), StrayFileError, "multiple"),
+    "link": (lambda c: (c / f"{65536:020d}").symlink_to("/etc/passwd"), StrayFileError, "link"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STRAYS)
+def test_stray_files_are_refused_and_left_alone(case: str, open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small() as store:
+        store.put("t", b"x")
+    make, kind, text = STRAYS[case]
+    commitlog = tmp_path / "store" / "commitlog"
+    make(commitlog)
+    before = sorted(os.listdir(commitlog))
+    with pytest.raises(kind, match=text):
+        open_small()
+    assert sorted(os.listdir(commitlog)) == before
+    with penstock.open(tmp_path / "store", read_only=True) as store:
+        assert [m.body for m in store.scan("t")] == [b"x"]
+
+
+def test_an_empty_last_segment_of_a_crash_is_removed(open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small() as store:
+        store.put("t", b"x")
+    (tmp_path / "store" / "commitlog" / f"{65536:020d}").touch()
+    with open_small() as store:
+        assert store.recovery is not None
+        assert "empty last segment" in store.recovery.mended[0]
+        assert [m.body for m in store.scan("t")] == [b"x"]
+
+
+@pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "checkpoint"])
+def test_a_link_in_place_of_a_part_is_not_followed(name: str, open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small() as store:
+        store.put("t", b"x", keys=["k"])
+    part = tmp_path / "store" / name
+    part.rename(tmp_path / "elsewhere")
+    part.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises((StrayFileError, NotAStoreError), match=name):
+        open_small()
+
+
+def test_a_full_disk_refuses_the_message_and_heals_without_a_restart(open_small: OpenStore) -> None:
+    files = FaultyFiles()
+    with open_small(files=files) as store:
+        for _ in range(60):
+            store.put("t", b"x" * 1000)
+        files.plan.fail("allocate", errno.ENOSPC)
+        with pytest.raises(DiskFullError, match="without a restart"):
+            for _ in range(20):
+                store.put("t", b"x" * 1000)
+        stored = store.max_offset("t")
+        with pytest.raises(DiskFullError):
+            store.put_many([penstock.Message("t", b"y" * 1000)] * 200)
+        assert store.max_offset("t") == stored
+        assert sum(1 for _ in store.scan("t")) == stored
+        files.plan.heal()
+        assert store.put("t", b"again").queue_offset == stored
+        assert not list(store.verify())
+
+
+def test_a_directory_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.plan.fail("create", errno.EROFS)
+    with pytest.raises(OSError, match="Read-only"):
+        penstock.open(tmp_path / "store", files=files)

@@ -1,0 +1,250 @@
+"""What a caller sees: receipts, reads, statuses, tags, keys, times, columns."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.conftest import OpenStore
+
+import penstock
+from penstock import Durability, Message, PutStatus, ReadStatus
+from penstock.errors import CorruptionError
+from penstock.testing import ManualClock
+
+
+def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> None:
+    with open_small() as store:
+        receipt = store.put(
+            "orders", b"\x00\xff", queue=3, tag="created", keys=["A-17", "B 18"], flag=-5,
+            properties={"colour": "blå"}, born_time_ms=123, born_host="[::1]:99",
+        )  # fmt: skip
+        message = store.at(receipt.log_offset)
+    assert (message.topic, message.queue, message.queue_offset) == ("orders", 3, 0)
+    assert (message.body, message.tag, message.keys) == (b"\x00\xff", "created", ("A-17", "B", "18"))
+    assert (message.flag, message.properties) == (-5, {"colour": "blå"})
+    assert (message.born_time_ms, message.born_host) == (123, "[::1]:99")
+    assert message.store_host == "127.0.0.1:10911"
+    assert message.store_time_ms == receipt.store_time_ms
+    assert message.message_id == receipt.message_id
+    assert message.size == receipt.size
+
+
+@pytest.mark.parametrize(
+    ("flush", "durability"), [("sync", Durability.ON_DISK), ("async", Durability.ACCEPTED)]
+)
+def test_a_receipt_says_what_is_known(open_small: OpenStore, flush: str, durability: Durability) -> None:
+    with open_small(flush=flush) as store:
+        receipt = store.put("t", b"x")
+        assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, durability)
+        assert receipt.is_durable == (durability is Durability.ON_DISK)
+        assert not store.put("t", b"x", wait=False).is_durable
+        future = store.submit("t", b"y", tag="z")
+        assert future.result(10).is_durable
+        assert store.stats()["flushed_offset"] >= future.result().log_offset
+
+
+def test_read_answers_rocketmqs_statuses(open_small: OpenStore) -> None:
+    with open_small() as store:
+        assert store.read("t") == (ReadStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0)
+        for number in range(5):
+            store.put("t", b"%d" % number, tag="even" if number % 2 == 0 else "odd")
+        found = store.read("t", 0, 1, 2)
+        assert [m.body for m in found.messages] == [b"1", b"2"]
+        assert found[2:] == (3, 0, 5)
+        assert store.read("t", 0, 5)[:3] == (ReadStatus.OFFSET_OVERFLOW_ONE, [], 5)
+        assert store.read("t", 0, 9)[:3] == (ReadStatus.OFFSET_OVERFLOW_BADLY, [], 5)
+        assert store.read("t", 0, -1)[:3] == (ReadStatus.OFFSET_TOO_SMALL, [], 0)
+        assert store.read("t", 0, 0, 9, "none")[:3] == (ReadStatus.NO_MATCHED_MESSAGE, [], 5)
+        assert [m.body for m in store.read("t", tag="odd || other").messages] == [b"1", b"3"]
+
+
+def test_a_tag_of_equal_hash_is_not_returned(open_small: OpenStore) -> None:
+    with open_small() as store:
+        store.put("t", b"wrong", tag="BB")
+        store.put("t", b"right", tag="Aa")
+        assert [m.body for m in store.read("t", tag="Aa").messages] == [b"right"]
+
+
+def test_a_key_that_collides_is_not_returned(open_small: OpenStore) -> None:
+    """'Aa' and 'BB' have one Java hash, so the index cannot tell them apart."""
+    with open_small() as store:
+        store.put("t", b"wrong", keys=["BB"])
+        store.put("t", b"right", keys=["Aa"])
+        assert [m.body for m in store.find("t", "Aa")] == [b"right"]
+        assert store.find("u", "Aa") == []
+
+
+def test_find_takes_words_phrases_and_unique_keys(open_small: OpenStore) -> None:
+    with open_small() as store:
+        store.put("t", b"1", keys=["docs/two words.txt", "x"])
+        store.put("t", b"2", properties={"UNIQ_KEY": "u1"})
+        for key, bodies in {"docs/two words.txt": [b"1"], "words.txt": [b"1"], "x": [b"1"], "two": [],
+                            "words.txt x": [b"1"], "u1": [b"2"], "": [], " ": []}.items():  # fmt: skip
+            assert [m.body for m in store.find("t", key)] == bodies, key
+
+
+def test_find_returns_the_newest_and_keeps_the_order(open_small: OpenStore) -> None:
+    with open_small() as store:
+        for number in range(900):
+            store.put("t", b"%d" % number, keys=["same"])
+        assert [m.body for m in store.find("t", "same", limit=3)] == [b"897", b"898", b"899"]
+        assert len(store.find("t", "same", limit=10_000)) == 900
+        assert store.stats()["dispatchers"]["hash-index"]["files"] == 3
+
+
+def test_find_by_time_misses_no_part_of_a_second(open_small: OpenStore) -> None:
+    """RocketMQ rounds entry times down to seconds and so misses up to 999 ms inside the bounds."""
+    clock = ManualClock(1_700_000_000_000)
+    with open_small(clock=clock) as store:
+        times = []
+        for step in (0, 1, 998, 1, 999, 5000, 1, 700):
+            clock.now_ms += step
+            times.append(clock.now_ms)
+            store.put("t", str(clock.now_ms).encode(), keys=["k"])
+        for low in times:
+            for high in times:
+                found = [int(m.body) for m in store.find("t", "k", begin_ms=low, end_ms=high)]
+                assert found == [t for t in times if low <= t <= high]
+
+
+def test_offset_at_follows_the_boundaries_of_5x(open_small: OpenStore) -> None:
+    clock = ManualClock(0)
+    with open_small(clock=clock) as store:
+        for time_ms in (100, 100, 100, 300, 300, 500):
+            clock.now_ms = time_ms
+            store.put("t", b"")
+        asked = {50: (0, 0), 100: (0, 2), 200: (3, 2), 300: (3, 4), 500: (5, 5), 600: (6, 5)}
+        for time_ms, (lower, upper) in asked.items():
+            assert store.offset_at("t", time_ms=time_ms) == lower
+            assert store.offset_at("t", time_ms=time_ms, boundary="upper") == upper
+
+
+def test_store_times_never_decrease_when_the_clock_goes_back(open_small: OpenStore) -> None:
+    clock = ManualClock(5000)
+    with open_small(clock=clock) as store:
+        store.put("t", b"")
+        clock.now_ms = 1000
+        assert store.put("t", b"").store_time_ms == 5000
+        assert store.put_many([Message("t", b"")])[0].store_time_ms == 5000
+
+
+def test_scan_goes_through_all_queues_in_the_order_stored(open_small: OpenStore) -> None:
+    with open_small() as store:
+        for number in range(500):
+            store.put("t", b"%d" % number, queue=number * 7 % 5)
+            store.put("other", b"x")
+        assert [int(m.body) for m in store.scan("t")] == list(range(500))
+        assert [m.queue_offset for m in store.scan("t", 2, start=90)] == list(range(90, 100))
+
+
+def test_long_topics_and_ipv6_hosts_are_kept(open_small: OpenStore) -> None:
+    with open_small(**{"log.store_host": "[2001:db8::1]:10911"}) as store:
+        receipt = store.put("t" * 200, b"x", tag="a")
+        assert len(receipt.message_id) == 56
+        assert store.get(receipt.message_id).topic == "t" * 200
+        table = store.to_arrow("t" * 200, columns=["message_id", "topic", "tag", "body"])
+        assert table.to_pylist() == [
+            {"message_id": receipt.message_id, "topic": "t" * 200, "tag": "a", "body": b"x"}
+        ]
+
+
+def test_every_arrow_column_is_what_the_message_says(open_small: OpenStore) -> None:
+    with open_small() as store:
+        for number in range(300):
+            store.put("t", b"b" * number, tag="x" if number % 3 else "", keys=["k", str(number)][: number % 3],
+                      properties={"p": "v"} if number % 5 else {}, flag=number, born_time_ms=number)  # fmt: skip
+        table = store.to_arrow("t", start=10, columns=list(penstock_columns()))
+        rows = table.to_pylist()
+        assert len(rows) == 290
+        for row, message in zip(rows, store.scan("t", 0, start=10), strict=True):
+            assert row["body"] == message.body
+            assert (row["tag"] or "") == message.tag
+            assert tuple((row["keys"] or "").split()) == message.keys
+            assert dict(row["properties"]) == message.all_properties
+            assert row["store_time"].timestamp() * 1000 == pytest.approx(message.store_time_ms)
+            for name in ("topic", "queue", "queue_offset", "log_offset", "flag", "sys_flag",
+                         "reconsume_times", "prepared_offset", "message_id", "size"):  # fmt: skip
+                assert row[name] == getattr(message, name), name
+
+
+def penstock_columns() -> tuple[str, ...]:
+    from penstock.arrow import COLUMNS  # noqa: PLC0415 - as the kernel does
+
+    return tuple(COLUMNS)
+
+
+def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
+    with open_small() as store:
+        store.put("t", b"x")
+        assert store.to_arrow("t", start=1).num_rows == 0
+        assert store.to_arrow("none").num_rows == 0
+        assert store.put_many([]) == []
+        empty = pa.table({"topic": pa.array([], pa.string()), "body": pa.array([], pa.binary())})
+        assert store.put_arrow(empty).num_rows == 0
+
+
+def test_a_second_reader_sees_what_a_live_writer_put(open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small() as store, penstock.open(tmp_path / "store", read_only=True) as reader:
+        for turn in range(5):
+            store.put_many([Message("t", b"%d" % turn, queue=q, keys=[f"k{turn}"]) for q in range(3)] * 40)
+            store.topics()
+            assert reader.max_offset("t", 1) == (turn + 1) * 40
+            assert len(reader.find("t", f"k{turn}", limit=500)) == 120
+            assert sum(1 for _ in reader.scan("t")) == (turn + 1) * 120
+            assert not list(reader.verify())
+
+
+def test_reading_changes_no_byte(open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small() as store:
+        store.put_many([Message("t", b"x" * 100, keys=[str(n)]) for n in range(2000)])
+        store.commit_offset("g", "t", offset=7)
+    root = tmp_path / "store"
+
+    def picture() -> dict[str, tuple[bytes, int]]:
+        return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in root.rglob("*") if p.is_file()}
+
+    before = picture()
+    with penstock.open(root, read_only=True) as store:
+        assert sum(1 for _ in store.scan("t")) == 2000
+        assert store.find("t", "77")
+        assert store.committed_offset("g", "t") == 7
+        store.to_arrow("t")
+        store.stats()
+        assert not list(store.verify())
+    assert picture() == before
+
+
+def test_consumer_offsets_survive_and_bare_keys_are_read(open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small() as store:
+        assert store.committed_offset("g", "t") is None
+        store.commit_offset("g", "t", 2, offset=41)
+        store.commit_offset("g", "t", 2, offset=42)
+    path = tmp_path / "store" / "config" / "consumerOffset.json"
+    path.write_text('{\n\t"dataVersion":{"counter":2},"offsetTable":{"a:1@g":{0:250,1:7},"t@g":{2:9}}}')
+    with open_small() as store:
+        assert store.committed_offset("g", "t", 2) == 9
+        assert store.groups()["g", "a:1"] == {0: 250, 1: 7}
+        store.commit_offset("g", "t", 0, offset=1)
+        path.write_text("{broken")
+    with penstock.open(tmp_path / "store", read_only=True) as store:
+        assert store.committed_offset("g", "t", 2) == 9, "the .bak is read then"
+    path.with_name("consumerOffset.json.bak").unlink()
+    with penstock.open(tmp_path / "store", read_only=True) as store, pytest.raises(CorruptionError):
+        store.committed_offset("g", "t")
+
+
+def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStore) -> None:
+    with open_small() as store:
+        engine = store._engine
+        assert engine is not None
+        lane = engine.lane("t", 0)
+        parts = penstock.commitlog.RecordParts(body=b"x", properties=b"KEYS\x01k\x02")
+        for bits, offset in ((0x4, 0), (0xC, 0), (0x8, 0), (0, 1), (0x4, 0), (0, 2)):
+            done = engine.log.append(lane, parts._replace(sys_flag=bits))
+            assert done.queue_offset == offset
+        assert store.max_offset("t") == 3
+        assert [m.sys_flag for m in store.scan("t")] == [8, 0, 0]
+        assert len(store.find("t", "k")) == 5
+        assert not list(store.verify())
+    with open_small() as store:
+        assert store.put("t", b"").queue_offset == 3

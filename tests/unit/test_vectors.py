@@ -1,0 +1,175 @@
+"""Every vector of the format: one table drives encode and decode."""
+
+import attrs
+import numpy as np
+import pytest
+from penstock_index.queue_files import ENTRY, PRE_BLANK
+
+from penstock.batch import DispatchBatch
+from penstock.columns import Columns
+from penstock.javatext import index_hash, java_hash
+from penstock.record import (
+    BLANK,
+    COMMIT,
+    MAGIC_BLANK,
+    PREPARED,
+    BatchPart,
+    RecordFields,
+    body_crc,
+    check_record,
+    crc_property,
+    crc_property_matches,
+    decode_batch,
+    decode_record,
+    encode_batch,
+    encode_host,
+    encode_record,
+)
+from penstock.segment import segment_name
+
+COMMON = RecordFields(
+    topic=b"TopicTest",
+    body=b"hello 0",
+    born_time_ms=1_700_000_000_000,
+    born_host=encode_host("127.0.0.1:50000"),
+    store_time_ms=1_700_000_000_001,
+    store_host=encode_host("127.0.0.1:10911"),
+    properties=b"KEYS\x01k0 common\x02TAGS\x01TagA\x02UNIQ_KEY\x017F000001000100000000000000000000\x02",
+)
+A = (
+    "000000ae daa320a7 20e809f1 00000000 00000000 0000000000000000 0000000000000000 00000000"
+    "0000018bcfe56800 7f000001 0000c350 0000018bcfe56801 7f000001 00002a9f 00000000"
+    "0000000000000000 00000007 68656c6c6f2030 09 546f70696354657374 0043"
+    "4b455953016b3020636f6d6d6f6e02 544147530154616741 02 554e49515f4b455901374630303030303130"
+    "303031303030303030303030303030303030303030303002"
+)
+IPV6 = attrs.evolve(
+    COMMON, born_host=encode_host("[2001:db8::1]:50000"), store_host=encode_host("[::1]:10911")
+)
+SMALLEST = attrs.evolve(COMMON, topic=b"T", body=b"x", properties=b"")
+LONG_TOPIC = attrs.evolve(COMMON, topic=b"t" * 128, body=b"b", properties=b"")
+EVERYTHING = attrs.evolve(
+    IPV6, queue=3, flag=-7, queue_offset=1 << 40, log_offset=1 << 50, sys_flag=0x1 | COMMIT,
+    reconsume_times=5, prepared_offset=1 << 41, is_v2=True,
+)  # fmt: skip
+
+RECORDS = {
+    "a V1": (COMMON, A),
+    "c IPv6": (IPV6, None),
+    "d V2": (LONG_TOPIC, None),
+    "e smallest": (SMALLEST, "0000005d daa320a7 0cdc1683 00000000 00000000" + "00" * 20
+                   + "0000018bcfe56800 7f0000010000c350 0000018bcfe56801 7f00000100002a9f"
+                   + "00" * 12 + "00000001 78 01 54 0000"),
+    "everything": (EVERYTHING, None),
+    "empty body": (attrs.evolve(COMMON, body=b""), None),
+    "prepared": (attrs.evolve(COMMON, sys_flag=PREPARED), None),
+    "no trailing separator": (attrs.evolve(COMMON, properties=b"TAGS\x01TagA"), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_is_encoded_and_decoded(name: str) -> None:
+    fields, expected = RECORDS[name]
+    data = encode_record(fields)
+    if expected is not None:
+        assert data == bytes.fromhex(expected)
+    decoded = check_record(data, fields.log_offset)
+    assert decoded.size == len(data)
+    for field in ("topic", "body", "queue", "flag", "queue_offset", "born_time_ms", "born_host",
+                  "store_time_ms", "store_host", "reconsume_times", "prepared_offset", "properties"):  # fmt: skip
+        assert getattr(decoded, field) == getattr(fields, field), field
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_columns_see_what_the_decoder_sees(name: str) -> None:
+    fields, _ = RECORDS[name]
+    data = b"\0" * 13 + encode_record(fields)
+    one = Columns(data, [13], fields.log_offset - 13)
+    assert one.first_bad(check_crc=True) is None
+    decoded = decode_record(data[13:])
+    assert one.queues[0] == decoded.queue
+    assert one.queue_offsets[0] == decoded.queue_offset
+    assert one.store_times_ms[0] == decoded.store_time_ms
+    assert one.born_times_ms[0] == decoded.born_time_ms
+    assert one.reconsume_times[0] == decoded.reconsume_times
+    assert one.prepared_offsets[0] == decoded.prepared_offset
+    assert one.topics[0] == [decoded.topic]
+
+
+def test_sizes_and_flags_of_the_vectors() -> None:
+    ipv6 = encode_record(IPV6)
+    assert (len(ipv6), decode_record(ipv6).sys_flag) == (198, 0x30)
+    assert ipv6[48:68].hex() == "20010db8000000000000000000000001" + "0000c350"
+    v2 = encode_record(LONG_TOPIC)
+    assert len(v2) == 221
+    assert v2[:12].hex() == "000000dddaa320ab71beeff9"
+    assert v2[84:93].hex() == "000000016200807474"
+
+
+def test_the_crc_property_vector() -> None:
+    data = encode_record(COMMON, crc_property=True)
+    assert len(data) == 194
+    assert data[:4].hex() == "000000c2"
+    assert data[-20:].hex() == "5f5f435243333223013832363136323739393002"
+    assert crc_property_matches(data) is True
+    assert crc_property_matches(encode_record(COMMON)) is None
+    assert crc_property(907060870).hex() == "5f5f4352433332230130373830363037303930" + "02"
+    without = attrs.evolve(COMMON, properties=b"TAGS\x01TagA")
+    assert b"TagA\x02__CRC32#" in encode_record(without, crc_property=True)
+    check_record(encode_record(without, crc_property=True), 0)
+
+
+def test_the_blank_record_vector() -> None:
+    assert BLANK.pack(68, MAGIC_BLANK).hex() == "00000044cbd43194"
+
+
+@pytest.mark.parametrize(
+    ("text", "crc"),
+    [(b"a", 1756872259), (b"hello", 907060870), (b"Hello RocketMQ", 1774740973), (b"123456789", 1274296614), (b"", 0)],
+)
+def test_body_crcs(text: bytes, crc: int) -> None:
+    assert body_crc(text) == crc
+
+
+@pytest.mark.parametrize(
+    ("text", "java", "index"),
+    [("", 0, 0), ("a", 97, 97), ("TagA", 2598919, 2598919), ("Hello", 69609650, 69609650),
+     ("TopicTest", -1902610879, 1902610879), ("TagA || TagB", 1359775119, 1359775119),
+     ("polygenelubricants", -(1 << 31), 0), ("中文标签", 622041809, 622041809),
+     ("\U0001f600", 1772899, 1772899), ("TopicTest#k0", 2746023, 2746023),
+     ("TopicTest#common", 1811706477, 1811706477),
+     ("TopicTest#7F000001000100000000000000000000", 352739635, 352739635)],
+)  # fmt: skip
+def test_java_hashes(text: str, java: int, index: int) -> None:
+    assert java_hash(text) == java
+    assert index_hash(text) == index
+
+
+def test_queue_entry_vectors() -> None:
+    def entry(offset: int, size: int, code: int) -> str:
+        return np.array([(offset, size, code)], ENTRY).tobytes().hex()
+
+    assert entry(174, 174, java_hash("TagA")) == "00000000000000ae000000ae000000000027a807"
+    assert entry(348, 174, java_hash("TopicTest")) == "000000000000015c000000aeffffffff8e987641"
+    assert PRE_BLANK.hex() == "00000000000000007fffffff0000000000000000"
+
+
+def test_the_code_on_the_schedule_topic_is_the_time_of_delivery() -> None:
+    fields = attrs.evolve(COMMON, topic=b"SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x013\x02TAGS\x01x\x02")
+    data = encode_record(fields)
+    batch = DispatchBatch(Columns(data, [0], 0), 0, len(data))
+    assert batch.tag_codes.tolist() == [0x18BCFE58F11]
+
+
+def test_the_client_batch_vector() -> None:
+    data = bytes.fromhex(
+        "00000035 00000000 00000000 00000000 00000002 6230 001d 4b455953016b6230 02"
+        "574149540174727565 02 544147530154616741 02"
+    )
+    part = BatchPart(0, b"b0", b"KEYS\x01kb0\x02WAIT\x01true\x02TAGS\x01TagA\x02")
+    assert decode_batch(data) == [part]
+    assert encode_batch([part]) == data
+
+
+def test_file_names() -> None:
+    assert segment_name(3221225472) == "00000000003221225472"
