@@ -1,0 +1,64 @@
+"""A real EIO from the kernel's side of a sync, injected into a real writer."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+SCRIPT = """
+import sys, penstock
+from penstock.errors import StoreFailedError
+store = penstock.open(sys.argv[1], flush=sys.argv[2], environ={}, **{"flush.async.interval_ms": 5, "flush.async.least_pages": 0})
+try:
+    for number in range(100000):
+        receipt = store.put("t", b"%d" % number)
+        print("durable" if receipt.is_durable else "accepted", flush=True)
+except StoreFailedError as error:
+    print("failed", error.durable_offset, flush=True)
+try:
+    store.put("t", b"after")
+    print("put went on", flush=True)
+except StoreFailedError:
+    print("refused", flush=True)
+try:
+    store.close()
+    print("closed as if nothing had been", flush=True)
+except StoreFailedError:
+    print("close says so", flush=True)
+"""
+
+
+def needs_strace() -> None:
+    if shutil.which("strace") is None:
+        if os.environ.get("PENSTOCK_REQUIRE_STRACE") == "1":
+            pytest.fail("strace is required here, and not installed")
+        pytest.skip("strace is not installed")
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("nth", [12, 25])
+def test_a_real_writer_stops_at_a_failed_sync(flush: str, nth: int, tmp_path: Path) -> None:
+    needs_strace()
+    path = tmp_path / "store"
+    done = subprocess.run(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
+         "-e", f"inject=fdatasync:error=EIO:when={nth}", sys.executable, "-c", SCRIPT, str(path), flush],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert lines[-2:] == ["refused", "close says so"]
+    assert lines[-3].startswith("failed")
+    acknowledged = lines.count("durable" if flush == "sync" else "accepted")
+    with penstock.open(path, environ={}) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "abnormal"
+        bodies = [m.body for m in store.scan("t")]
+        assert len(bodies) >= acknowledged
+        assert bodies == [b"%d" % number for number in range(len(bodies))]
+        assert not list(store.verify())
