@@ -13,6 +13,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -121,6 +122,7 @@ public class Driver {
     }
 
     private static void fill(MessageExt message, JSONObject given) throws Exception {
+        MessageAccessor.setProperties(message, new HashMap<>());
         message.setTopic(given.getString("topic"));
         message.setQueueId(given.getIntValue("queue"));
         message.setFlag(given.getIntValue("flag"));
@@ -219,7 +221,8 @@ public class Driver {
         shown.put("prepared_offset", message.getPreparedTransactionOffset());
         shown.put("size", message.getStoreSize());
         shown.put("message_id", ((MessageExt) message).getMsgId());
-        shown.put("properties", new TreeMap<>(message.getProperties()));
+        Map<String, String> properties = message.getProperties();
+        shown.put("properties", properties == null ? new TreeMap<>() : new TreeMap<>(properties));
         return shown;
     }
 
