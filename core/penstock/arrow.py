@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from penstock.columns import Buffer, Columns, Pieces
+from penstock.columns import Buffer, Columns
 from penstock.contracts import QueueIndex
 from penstock.errors import ConfigError, CorruptionError, MissingExtraError
 from penstock.javatext import Bytes, Int64s
 from penstock.log import SegmentedLog
 from penstock.properties import KEYS, TAGS
+from penstock.texts import Pieces
 
 try:
     import pyarrow as pa

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow import TIMESTAMP
-from penstock.commitlog import STORE_TIME_AT, AppendedBatch, Lane
+from penstock.commitlog import STORE_TIME_AT, AppendedBatch
 from penstock.encode import EncodedBatch, Target, encode_messages
 from penstock.errors import MessageError, MessageTooLargeError, PropertyError
 from penstock.javatext import Int64s
+from penstock.lane import Lane
 from penstock.message import Durability, Message, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.record import (

@@ -5,10 +5,11 @@ from functools import cached_property
 import attrs
 import numpy as np
 
-from penstock.columns import Columns, Keys
+from penstock.columns import Columns
 from penstock.javatext import Int64s, hash_pieces, index_hashes, java_hash, powers_of_31
 from penstock.properties import DELAY
 from penstock.stored import StoredMessage
+from penstock.texts import Keys
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 # RocketMQ's messageDelayLevel, in seconds; level 1 is the first.

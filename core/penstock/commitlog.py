@@ -14,87 +14,38 @@ Invariants:
 import errno
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.clock import Clock
-from penstock.columns import Buffer, Columns, Walk, walk
+from penstock.columns import Buffer
 from penstock.contracts import Allocator, SegmentWriter
 from penstock.errors import DiskFullError, MessageError, MessageTooLargeError, PenstockError
 from penstock.files import Files
 from penstock.javatext import Int64s
+from penstock.lane import Lane, RecordParts
 from penstock.log import SegmentedLog
 from penstock.record import (
     BLANK,
     BLANK_SIZE,
-    FIXED_SIZE,
+    CRC_MASK,
     MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
     PREPARED,
     ROLLBACK,
     TRANSACTION_MASK,
-    V1_TOPIC_BYTES_MAX,
-    body_crc,
+    crc32,
     host_flags,
-    layout,
     seal_crc_property,
 )
+from penstock.scan import read_batches
 from penstock.segment import Segment
-
-# Structs of record shapes are kept for each queue, until so many came together.
-_SHAPES_MAX = 4096
-# A batch of records for dispatchers is at most so many bytes of log.
-BATCH_BYTES = 8 << 20
 
 QUEUE_OFFSET_AT = 20
 LOG_OFFSET_AT = 28
 STORE_TIME_AT = 48  # and the length of the born host
-
-
-class Lane:
-    """One queue as the append path knows it: its next offset and the constant parts of its records."""
-
-    __slots__ = ("next_offset", "queue", "shapes", "topic", "topic_bytes")
-
-    def __init__(self, topic: str, queue: int, next_offset: int) -> None:
-        self.topic = topic
-        self.topic_bytes = topic.encode()
-        self.queue = queue
-        self.next_offset = next_offset
-        self.shapes: dict[tuple[int, int, int], Callable[..., bytes]] = {}
-
-    @property
-    def is_v2(self) -> bool:
-        """Whether the topic is too long for a V1 record."""
-        return len(self.topic_bytes) > V1_TOPIC_BYTES_MAX
-
-    def shape(self, born: int, store: int, body: int, properties: int) -> Callable[..., bytes]:
-        """Return what packs a record of these part lengths; kept for the next of its kind."""
-        key = (born << 8 | store, body, properties)
-        pack = self.shapes.get(key)
-        if pack is None:
-            if len(self.shapes) >= _SHAPES_MAX:
-                self.shapes.clear()
-            made = layout(born, store, body, len(self.topic_bytes), properties, is_v2=self.is_v2)
-            pack = self.shapes[key] = made.pack
-        return pack
-
-
-class RecordParts(NamedTuple):
-    """What a caller gives of a record; the commit log adds the rest."""
-
-    body: bytes
-    properties: bytes
-    flag: int = 0
-    born_time_ms: int | None = None
-    born_host: bytes | None = None
-    sys_flag: int = 0
-    reconsume_times: int = 0
-    prepared_offset: int = 0
 
 
 class Appended(NamedTuple):
@@ -135,6 +86,7 @@ class CommitLog:
         self._files = files
         self._now = clock.time_ms
         self.store_host = store_host
+        self._own_flags = host_flags(store_host, store_host)
         self.crc_property = crc_property
         self._lock = threading.Lock()
         self._last_time_ms = 0
@@ -170,39 +122,28 @@ class CommitLog:
     # --- one record
 
     def encode(
-        self, lane: Lane, parts: RecordParts, queue_offset: int, log_offset: int, now_ms: int
+        self,
+        lane: Lane,
+        parts: RecordParts,
+        size: int,
+        queue_offset: int,
+        log_offset: int,
+        now_ms: int,
     ) -> bytes:
-        """Return the bytes of one record."""
-        body, properties = parts.body, parts.properties
-        born_host = parts.born_host or self.store_host
-        store_host = self.store_host
-        pack = lane.shape(len(born_host), len(store_host), len(body), len(properties))
+        """Return the bytes of one record of `size` bytes, its CRC property still empty."""
+        body, properties, flag, born, born_host, sys_flag, reconsume_times, prepared_offset = parts
+        host = self.store_host
+        if born_host is None:
+            born_host, flags = host, sys_flag | self._own_flags
+        else:
+            flags = sys_flag | host_flags(born_host, host)
         topic = lane.topic_bytes
-        hosts = len(born_host) + len(store_host) - 16
-        size = FIXED_SIZE + hosts + len(body) + len(topic) + len(properties) + lane.is_v2
-        born = parts.born_time_ms
+        pack = lane.shape(len(born_host), len(host), len(body), len(properties))
         return pack(
-            size,
-            MAGIC_V2 if lane.is_v2 else MAGIC_V1,
-            body_crc(body),
-            lane.queue,
-            parts.flag,
-            queue_offset,
-            log_offset,
-            parts.sys_flag | host_flags(born_host, store_host),
-            now_ms if born is None else born,
-            born_host,
-            now_ms,
-            store_host,
-            parts.reconsume_times,
-            parts.prepared_offset,
-            len(body),
-            body,
-            len(topic),
-            topic,
-            len(properties),
-            properties,
-        )
+            size, lane.magic, crc32(body) & CRC_MASK, lane.queue, flag, queue_offset, log_offset, flags,
+            now_ms if born is None else born, born_host, now_ms, host, reconsume_times, prepared_offset,
+            len(body), body, len(topic), topic, len(properties), properties,
+        )  # fmt: skip
 
     def now_ms(self) -> int:
         """Return the wall-clock time, never before the last record's."""
@@ -210,14 +151,12 @@ class CommitLog:
 
     def encode_unsealed(self, lane: Lane, parts: RecordParts, now_ms: int) -> bytes:
         """Return a record for a batch: its offsets and store time are stamped when it is appended."""
-        return self.encode(lane, parts, 0, 0, now_ms)
+        return self.encode(lane, parts, self.size_of(lane, parts), 0, 0, now_ms)
 
     def size_of(self, lane: Lane, parts: RecordParts) -> int:
         """Return TOTALSIZE of the record that these parts make."""
-        born_host = parts.born_host or self.store_host
-        hosts = len(born_host) + len(self.store_host) - 16
-        texts = len(parts.body) + len(lane.topic_bytes) + len(parts.properties)
-        return FIXED_SIZE + hosts + texts + lane.is_v2
+        hosts = len(parts.born_host or self.store_host) + len(self.store_host)
+        return lane.base_size + hosts + len(parts.body) + len(parts.properties)
 
     def append(self, lane: Lane, parts: RecordParts) -> Appended:
         """Append one record; when this returns, readers of this process see it once committed."""
@@ -233,7 +172,7 @@ class CommitLog:
             position = tail.wrote_position
             log_offset = tail.base_offset + position
             queue_offset = lane.next_offset if counts else 0
-            data = self.encode(lane, parts, queue_offset, log_offset, now)
+            data = self.encode(lane, parts, size, queue_offset, log_offset, now)
             if self.crc_property:
                 data = seal_crc_property(data)
             self._write(tail, position, data)
@@ -396,42 +335,6 @@ class CommitLog:
         Ends early where the bytes are no sound record; the last batch's `end_offset` says where.
         """
         return read_batches(self.log, start, stop)
-
-
-def read_batches(log: SegmentedLog, start: int, stop: int) -> Iterator[DispatchBatch]:
-    """See `CommitLog.batches`; the lengths of every record are checked, CRCs are not."""
-    at = start
-    while at < stop:
-        with log.lease(at) as segment:
-            limit = min(stop, segment.end_offset, at + BATCH_BYTES)
-            window = log.read(at, limit - at)
-            found = walk(window)
-            if (
-                not found.positions
-                and found.reason == "end"
-                and limit < min(stop, segment.end_offset)
-            ):
-                # One record larger than a batch.
-                limit = min(stop, segment.end_offset)
-                window = log.read(at, limit - at)
-                found = walk(window)
-            columns = Columns(window, found.positions, at)
-            bad = columns.first_bad(check_crc=False)
-            end = _end_of(found, at, segment, columns, bad)
-            if end == at:
-                return
-            yield DispatchBatch(columns if bad is None else columns.head(bad), at, end)
-            if bad is not None or found.reason == "bad":
-                return
-        at = end
-
-
-def _end_of(found: Walk, at: int, segment: Segment, columns: Columns, bad: int | None) -> int:
-    if bad is not None:
-        return at + int(columns.positions[bad])
-    if found.reason == "blank":
-        return segment.end_offset
-    return at + found.stop
 
 
 def _count_up(lanes: list[Lane], lane_rows: Int64s) -> tuple[Int64s, list[int]]:

@@ -38,6 +38,7 @@ from penstock.batch import DispatchBatch
 from penstock.clock import Clock
 from penstock.columns import Buffer
 from penstock.files import File, Files
+from penstock.findings import Checker
 from penstock.geometry import Geometry
 
 
@@ -255,36 +256,6 @@ class Trust:
     is_clean: bool
     was_abnormal: bool
     index_time_ms: int = 0
-
-
-class Finding(NamedTuple):
-    """One thing that is wrong in a store.
-
-    Attributes:
-        part: "log", "queue", "index", or a dispatcher's own word.
-        path: the file.
-        position: byte in the file; -1 where no one byte is meant.
-        log_offset: the record it is about; -1 for none.
-        text: what is wrong, in one sentence.
-    """
-
-    part: str
-    path: Path
-    position: int
-    log_offset: int
-    text: str
-
-
-class Checker(ABC):
-    """Compares derived files with the log for `verify`; changes nothing."""
-
-    @abstractmethod
-    def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
-        """Return what is wrong for these records; batches come in log order, all once."""
-
-    @abstractmethod
-    def finish(self) -> Iterator[Finding]:
-        """Return what is in the files beyond the records that came."""
 
 
 class Dispatcher(Strategy):

@@ -10,9 +10,10 @@ from typing import Protocol
 import attrs
 import numpy as np
 
-from penstock.commitlog import STORE_TIME_AT, CommitLog, Lane, RecordParts
+from penstock.commitlog import STORE_TIME_AT, CommitLog
 from penstock.errors import MessageError, MessageTooLargeError, NotYetError
 from penstock.javatext import Int64s
+from penstock.lane import Lane, RecordParts
 from penstock.message import Message
 from penstock.properties import encode_properties
 from penstock.record import (

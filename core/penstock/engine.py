@@ -22,7 +22,7 @@ import attrs
 
 from penstock.checkpoint import Checkpoint, Times
 from penstock.clock import Clock
-from penstock.commitlog import CommitLog, Lane
+from penstock.commitlog import CommitLog
 from penstock.contracts import (
     Dispatcher,
     FlushPolicy,
@@ -42,10 +42,11 @@ from penstock.errors import (
 )
 from penstock.files import Files, Lock
 from penstock.flushing import LogFlusher
+from penstock.lane import Lane
 from penstock.message import Durability, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import CleanMark, Progress, SideFolder, fingerprint
+from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
 from penstock.retention import Retention
 
 logger = logging.getLogger(__name__)
@@ -287,7 +288,7 @@ class Engine:
                 f"nothing is lost, the next open brings it up"
             )
         self.log.log.close()
-        digest = fingerprint(self.files, derived_folders(self.root))
+        digest = fingerprint(self.files, vouched_for(self.root))
         self.side.write_clean(
             CleanMark(
                 log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest
@@ -303,8 +304,3 @@ class Engine:
             dispatcher.close()
         self.progress.close()
         self.lock.release()
-
-
-def derived_folders(root: Path) -> list[Path]:
-    """Return the folders whose files a clean mark vouches for."""
-    return [root / "commitlog", root / "consumequeue", root / "index"]

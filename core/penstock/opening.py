@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from penstock import config as configuration
-from penstock.checkpoint import Checkpoint, Times
+from penstock.checkpoint import Checkpoint
 from penstock.clock import Clock
 from penstock.commitlog import CommitLog
 from penstock.config import Config
@@ -22,21 +22,19 @@ from penstock.contracts import Context, Dispatcher, QueueIndex, SpawnWorker, Tru
 from penstock.discover import check_layout, find_geometry, is_store, write_geometry
 from penstock.dispatch import TailFollower
 from penstock.encode import host_bytes
-from penstock.engine import Engine, Pace, derived_folders
+from penstock.engine import Engine, Pace
 from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
 from penstock.files import Files, Lock
 from penstock.flushing import LogFlusher
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
+from penstock.looking import Findings, lock_mtime_ns, look
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import CleanMark, Progress, SideFolder, State, fingerprint
+from penstock.progress import SideFolder
 from penstock.recovery import (
     LogEnd,
     RecoveredLog,
     RecoveryReport,
-    check_damage,
-    find_end,
-    foreign_start,
     rewrite,
 )
 from penstock.registry import Registry, load_registry
@@ -207,7 +205,7 @@ class Opener:
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
-        found = self._look(log, is_new=is_new)
+        found = look(self.files, self.root, log, is_new=is_new)
         self._claim(found, geometry)
         if not is_new:
             found.mended.extend(log.load(repair=True))
@@ -225,53 +223,7 @@ class Opener:
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
-    def _look(self, log: SegmentedLog, *, is_new: bool) -> "Findings":
-        """Look at all marks and at the log, changing nothing; raises if the log is damaged."""
-        progress = Progress(self.files, self.root)
-        state = progress.read()
-        side = SideFolder(self.files, self.root)
-        clean = side.read_clean()
-        was_abnormal = self.files.exists(self.root / "abort")
-        times = Checkpoint(self.files, self.root).read()
-        is_ours = state.lock_mtime_ns != 0 and state.lock_mtime_ns == self._lock_mtime_ns()
-        is_clean = (
-            is_ours
-            and clean is not None
-            and not was_abnormal
-            and clean.digest == fingerprint(self.files, derived_folders(self.root))
-        )
-        found = Findings(
-            progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
-            is_ours=is_ours and (is_clean or was_abnormal), is_clean=is_clean,
-            was_abnormal=was_abnormal,
-        )  # fmt: skip
-        if not is_new:
-            log.load(repair=False)
-            found.end = self._find_end(log, found)
-        return found
-
-    def _find_end(self, log: SegmentedLog, found: "Findings") -> LogEnd:
-        clean = found.clean
-        if found.is_clean and clean is not None:
-            return LogEnd(
-                offset=clean.log_end, last_time_ms=clean.last_time_ms, reason="closed cleanly",
-                dirty_bytes=0, survivor=None,
-            )  # fmt: skip
-        durable = found.state.flushed_offset
-        if found.is_ours and (log.find(durable) is not None or durable == log.next_free_base()):
-            start = durable
-        else:
-            found.is_ours = False
-            start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
-        end = find_end(log, start, max(found.times.log_ms, 0))
-        check_damage(log, end, may_be_unwritten=found.was_abnormal)
-        return end
-
-    def _lock_mtime_ns(self) -> int:
-        entries = self.files.entries(self.root)
-        return next((entry.mtime_ns for entry in entries if entry.name == "lock"), 0)
-
-    def _claim(self, found: "Findings", geometry: Geometry) -> None:
+    def _claim(self, found: Findings, geometry: Geometry) -> None:
         """Leave the marks of a store in use: abort marker, holder, our own time on the lock file."""
         found.side.make()
         if found.is_new:
@@ -289,7 +241,7 @@ class Opener:
         finally:
             file.close()
 
-    def _put_log_right(self, log: SegmentedLog, found: "Findings") -> LogEnd:
+    def _put_log_right(self, log: SegmentedLog, found: Findings) -> LogEnd:
         """Cut what is behind the end, and make durable again what may not be."""
         end = found.end
         if found.is_clean or not log.segments:
@@ -316,7 +268,7 @@ class Opener:
         return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
 
     def _wire(
-        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: "Findings"
+        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: Findings
     ) -> tuple[Engine, Store]:
         config, registry = self.config, self.registry
         writer_cls = registry.writers.get(config.write.use)
@@ -365,7 +317,7 @@ class Opener:
         return engine, store
 
     def _bring_up(
-        self, engine: Engine, log: SegmentedLog, found: "Findings", end: LogEnd, began: int
+        self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, hand over what they lack, and write the first marks."""
         view = RecoveredLog(log, end.offset)
@@ -385,7 +337,7 @@ class Opener:
             ) from trouble.error
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
-        state.lock_mtime_ns = self._lock_mtime_ns()
+        state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)
         engine.mark()
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)
@@ -400,34 +352,3 @@ class Opener:
             mended=tuple(found.mended),
             duration_ms=(time.monotonic_ns() - began) // 1_000_000,
         )
-
-
-NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
-
-
-@attrs.define(kw_only=True)
-class Findings:
-    """What looking at a store before opening it showed, and what was done about it."""
-
-    progress: Progress
-    side: SideFolder
-    state: State
-    clean: CleanMark | None
-    times: Times
-    is_new: bool
-    is_ours: bool
-    is_clean: bool
-    was_abnormal: bool
-    end: LogEnd = attrs.Factory(lambda: NOTHING)
-    mended: list[str] = attrs.Factory(list)
-    saved_to: str | None = None
-    rewritten: int = 0
-
-    @property
-    def kind(self) -> str:
-        """The report's word for it."""
-        if self.is_new:
-            return "new"
-        if self.is_clean:
-            return "clean"
-        return "abnormal" if self.is_ours else "foreign"

@@ -142,6 +142,11 @@ def fingerprint(files: Files, folders: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+def vouched_for(root: Path) -> list[Path]:
+    """Return the folders whose files a clean mark vouches for."""
+    return [root / "commitlog", root / "consumequeue", root / "index"]
+
+
 @attrs.frozen(kw_only=True)
 class CleanMark:
     """What the clean mark says: where the log ended, its last store time, and what the files were."""

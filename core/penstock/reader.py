@@ -20,12 +20,12 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.fetch import RecordReader
-from penstock.javatext import java_hash
 from penstock.log import SegmentedLog
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
 from penstock.properties import KEYS, UNIQ_KEY
 from penstock.stored import ReadResult, StoredMessage
+from penstock.tags import TagFilter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,25 +36,6 @@ logger = logging.getLogger(__name__)
 LOOKED_AT_MAX = 800
 _CHUNK = 512
 _FOLLOW_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
-_INT32_MIN = -(1 << 31)
-
-
-class TagFilter:
-    """RocketMQ's tag expression: `*`, or tags joined by `||`. Hash first, then text."""
-
-    def __init__(self, expression: str) -> None:
-        words = [word.strip() for word in expression.split("||")]
-        self._tags = frozenset(word for word in words if word)
-        self._hashes = frozenset(java_hash(tag) for tag in self._tags)
-        self._all = not self._tags or "*" in self._tags
-
-    def may_match(self, tag_code: int) -> bool:
-        """Look at a queue entry's code; one below all hashes is an address and says nothing."""
-        return self._all or tag_code < _INT32_MIN or tag_code in self._hashes
-
-    def matches(self, message: StoredMessage) -> bool:
-        """Look at the text: hashes collide."""
-        return self._all or message.tag in self._tags
 
 
 class Reader:

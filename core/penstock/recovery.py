@@ -22,12 +22,12 @@ import attrs
 from penstock.batch import DispatchBatch
 from penstock.checkpoint import Times
 from penstock.columns import Buffer, Columns, walk
-from penstock.commitlog import read_batches
 from penstock.errors import CorruptionError
 from penstock.fetch import is_sound
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from penstock.scan import read_batches
 from penstock.segment import Segment
 
 _WALK_BYTES = 8 << 20

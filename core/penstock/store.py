@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from penstock.commitlog import AppendedBatch, Lane, RecordParts
-from penstock.contracts import Dispatcher, Finding, KeyIndex, QueueIndex
+from penstock.commitlog import AppendedBatch
+from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
 from penstock.encode import encode_messages, parts_of
 from penstock.engine import Engine
 from penstock.errors import (
@@ -18,6 +18,8 @@ from penstock.errors import (
     StoreClosedError,
     StoreFailedError,
 )
+from penstock.findings import Finding
+from penstock.lane import Lane, RecordParts
 from penstock.log import SegmentedLog
 from penstock.message import Durability, Message, PutStatus, Receipt
 from penstock.offsets import ConsumerOffsets

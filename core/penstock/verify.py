@@ -11,7 +11,8 @@ import attrs
 
 from penstock.batch import DispatchBatch
 from penstock.columns import Columns, walk
-from penstock.contracts import Checker, Dispatcher, Finding
+from penstock.contracts import Dispatcher
+from penstock.findings import Checker, Finding
 from penstock.log import SegmentedLog
 from penstock.recovery import find_survivor
 from penstock.segment import Segment

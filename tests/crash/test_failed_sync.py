@@ -28,7 +28,11 @@ def test_a_failed_sync_stops_the_store(flush: str, open_small: OpenStore) -> Non
         store.flush()
     # The disk is well again, but what the failed sync was for is not known: no retry.
     files.plan.heal()
-    for job in (lambda: store.put("t", b"x"), store.flush, lambda: store.put_many([Message("t", b"x")])):
+    for job in (
+        lambda: store.put("t", b"x"),
+        store.flush,
+        lambda: store.put_many([Message("t", b"x")]),
+    ):
         with pytest.raises(StoreFailedError):
             job()
     stats = store.stats()
@@ -90,7 +94,9 @@ def test_an_async_failure_in_the_background_reaches_the_next_put(open_small: Ope
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index", "checkpoint", "progress"])
-def test_a_failed_sync_of_derived_files_or_marks_stops_the_store_too(part: str, open_small: OpenStore) -> None:
+def test_a_failed_sync_of_derived_files_or_marks_stops_the_store_too(
+    part: str, open_small: OpenStore
+) -> None:
     files, workers = FaultyFiles(), ManualWorkers()
     store = open_small(files=files, spawn=workers)
     store.put("t", b"x", keys=["k"])
@@ -123,7 +129,8 @@ def test_a_time_out_says_unknown_never_ok(open_small: OpenStore) -> None:
 def test_a_sync_is_shared_by_all_that_gathered(open_small: OpenStore) -> None:
     with open_small(flush="sync") as store:
         threads = [
-            threading.Thread(target=lambda: [store.put("t", b"x") for _ in range(50)]) for _ in range(8)
+            threading.Thread(target=lambda: [store.put("t", b"x") for _ in range(50)])
+            for _ in range(8)
         ]
         for thread in threads:
             thread.start()
@@ -146,14 +153,16 @@ def test_a_write_that_fails_stores_nothing(open_small: OpenStore, tmp_path: Path
         assert [len(m.body) for m in again.scan("t")] == [60_000]
 
 
-def test_a_dispatcher_that_raises_is_reported_and_caught_up_later(open_small: OpenStore, tmp_path: Path) -> None:
+def test_a_dispatcher_that_raises_is_reported_and_caught_up_later(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
     store = open_small(**{"geometry.index_entries": 50})
     store.put("t", b"0", keys=["k0"])
     engine = store._engine
     assert engine is not None
     index = engine.dispatchers[1]
     real = index.dispatch
-    index.dispatch = lambda batch: 1 / 0  # type: ignore[method-assign, assignment, return-value] # the fault
+    index.dispatch = lambda batch: 1 / 0  # type: ignore[method-assign, assignment] # the fault
     store.put("t", b"1", keys=["k1"])
     assert [m.body for m in store.read("t").messages] == [b"0", b"1"], "the others go on"
     deadline = time.monotonic() + 10
@@ -169,14 +178,16 @@ def test_a_dispatcher_that_raises_is_reported_and_caught_up_later(open_small: Op
     store.close()
 
 
-def test_a_close_with_a_dispatcher_behind_leaves_the_abort_marker(open_small: OpenStore, tmp_path: Path) -> None:
+def test_a_close_with_a_dispatcher_behind_leaves_the_abort_marker(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
     """RocketMQ 5 does not mend a cleanly closed store whose queues are behind."""
     store = open_small()
     engine = store._engine
     assert engine is not None
     store.put("t", b"0", keys=["k0"])
     store.topics()
-    engine.dispatchers[0].dispatch = lambda batch: 1 / 0  # type: ignore[method-assign, assignment, return-value] # the fault
+    engine.dispatchers[0].dispatch = lambda batch: 1 / 0  # type: ignore[method-assign, assignment] # the fault
     store.put("t", b"1")
     with pytest.raises(Exception, match="consume-queue is behind"):
         store.close()

@@ -1,11 +1,12 @@
 """A writer to be killed: prints every acknowledged message's number, and the offset that is durable."""
 
 import sys
+from typing import Any
 
 import penstock
 from penstock import Message
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "geometry.segment_bytes": 256 * 1024, "geometry.queue_entries": 500,
     "geometry.index_slots": 200, "geometry.index_entries": 1500,
     "index.flush_interval_ms": 20, "flush.async.interval_ms": 5, "flush.async.least_pages": 0,

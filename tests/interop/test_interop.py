@@ -69,7 +69,10 @@ def same_by_key(store: Store, java: JavaStore, keys: list[tuple[str, str]]) -> N
         assert ours or not theirs
 
 
-KEYS = [(f"topic{n % 2}", f"k{n}") for n in range(0, 700, 37)] + [("topic1", "every3"), ("topic0", "none")]
+KEYS = [(f"topic{n % 2}", f"k{n}") for n in range(0, 700, 37)] + [
+    ("topic1", "every3"),
+    ("topic0", "none"),
+]
 
 
 def test_java_writes_and_penstock_reads(java: JavaStore, tmp_path: Path) -> None:
@@ -77,7 +80,9 @@ def test_java_writes_and_penstock_reads(java: JavaStore, tmp_path: Path) -> None
     assert java.open(root)
     results = java.put(*java_messages(700))
     assert {r["status"] for r in results} == {"PUT_OK"}
-    java.batch(*[message("topic1", b"batch %d" % n, queue=1, tag="b", keys=f"b{n}") for n in range(30)])
+    java.batch(
+        *[message("topic1", b"batch %d" % n, queue=1, tag="b", keys=f"b{n}") for n in range(30)]
+    )
     dumped = java.dump()
     queried = {key: java.query(*key, 0, FOREVER) for key in KEYS}
     with penstock.open(root, read_only=True) as live:
@@ -87,7 +92,9 @@ def test_java_writes_and_penstock_reads(java: JavaStore, tmp_path: Path) -> None
         assert same(store, dumped) > 600
         assert not list(store.verify())
         for (topic, key), theirs in queried.items():
-            assert {m.log_offset for m in store.find(topic, key)} <= {m["log_offset"] for m in theirs}
+            assert {m.log_offset for m in store.find(topic, key)} <= {
+                m["log_offset"] for m in theirs
+            }
             assert bool(store.find(topic, key)) == bool(theirs)
         assert store.find("topic0", "U2"), "UNIQ_KEY is a key"
         for result in results[::50]:
@@ -135,7 +142,9 @@ def test_turns_on_one_directory(
             dumped = java.dump()
             with penstock.open(root, read_only=True) as store:
                 same(store, dumped)
-                same_by_key(store, java, [("topic0", "every4"), ("topic1", f"k{turn * 1000 + 501}")])
+                same_by_key(
+                    store, java, [("topic0", "every4"), ("topic1", f"k{turn * 1000 + 501}")]
+                )
             java.close()
         with open_here(root) as store:
             assert store.recovery is not None
@@ -143,7 +152,11 @@ def test_turns_on_one_directory(
             seen = same(store, dumped)
             assert not list(store.verify())
         if turn == 2:
-            prepared = sum(m.get("sys_flag") in (0x4, 0xC) for t in range(3) for m in java_messages(200, t * 1000 + 500))
+            prepared = sum(
+                m.get("sys_flag") in (0x4, 0xC)
+                for t in range(3)
+                for m in java_messages(200, t * 1000 + 500)
+            )
             assert seen == total - prepared
 
 
@@ -163,7 +176,9 @@ def test_long_topics_go_both_ways(classpaths: dict[str, str], tmp_path: Path) ->
         assert same(store, dumped) == 600
 
 
-def test_a_killed_java_store_is_recovered(java: JavaStore, java2: JavaStore, tmp_path: Path) -> None:
+def test_a_killed_java_store_is_recovered(
+    java: JavaStore, java2: JavaStore, tmp_path: Path
+) -> None:
     root = tmp_path / "store"
     assert java.open(root)
     java.put(*java_messages(500))
@@ -216,15 +231,15 @@ def test_the_two_locks_refuse_each_other(java: JavaStore, java2: JavaStore, tmp_
 def test_offsets_by_time_agree(classpaths: dict[str, str], tmp_path: Path) -> None:
     root = tmp_path / "store"
     with open_here(root) as store:
-        times = []
-        for n in range(60):
-            times.append(store.put("t", b"%d" % n).store_time_ms)
+        times = [store.put("t", b"%d" % n).store_time_ms for n in range(60)]
     with JavaStore(classpaths["5.3.3"]) as java:
         assert java.open(root)
         with penstock.open(root, read_only=True) as store:
             for time_ms in sorted({times[0] - 5, *times, times[-1] + 5}):
                 for boundary in ("lower", "upper"):
-                    theirs = java.call("time", topic="t", queue=0, time_ms=time_ms, boundary=boundary)
+                    theirs = java.call(
+                        "time", topic="t", queue=0, time_ms=time_ms, boundary=boundary
+                    )
                     ours = store.offset_at("t", time_ms=time_ms, boundary=boundary)
                     assert ours == theirs["offset"], (time_ms - times[0], boundary)
 
@@ -242,7 +257,9 @@ def test_read_statuses_agree(java: JavaStore, version: str, tmp_path: Path) -> N
             if not (version.startswith("4") and offset > 10):
                 # 4.x corrects an offset beyond the end to the beginning where that is 0.
                 assert ours.next_offset == theirs["next_offset"], offset
-            assert [facts(m) for m in ours.messages] == [shown_by_java(m) for m in theirs["messages"]]
+            assert [facts(m) for m in ours.messages] == [
+                shown_by_java(m) for m in theirs["messages"]
+            ]
 
 
 def test_checkpoints_are_usable_by_the_other_side(java: JavaStore, tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ TOPICS = st.sampled_from(["a", "topic-b", "тема", "", "x/y", "l" * 150])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 WORDS = st.one_of(st.just(""), st.sampled_from(["t", "two words", "ключ", "\x01", " "]), TEXT)
 ROWS = st.lists(
-    st.tuples(TOPICS, st.binary(max_size=300), st.integers(-1, 3), WORDS, WORDS, st.integers(-5, 5)),
+    st.tuples(
+        TOPICS, st.binary(max_size=300), st.integers(-1, 3), WORDS, WORDS, st.integers(-5, 5)
+    ),
     max_size=30,
 )
 SOUND = st.lists(
@@ -29,17 +31,19 @@ SOUND = st.lists(
 
 
 def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, ...]:
-    settings_ = {**SMALL, "log.checksum": checksum}
+    settings_: dict[str, Any] = {**SMALL, "log.checksum": checksum}
     with penstock.open(root / way, clock=ManualClock(), environ={}, **settings_) as store:
         try:
             if way == "put":
                 for topic, body, queue, tag, key, flag in rows:
-                    store.put(topic, body, queue=queue, tag=tag, keys=[key] if key else [], flag=flag)
+                    store.put(
+                        topic, body, queue=queue, tag=tag, keys=[key] if key else [], flag=flag
+                    )
             elif way == "put_many":
                 store.put_many([Message(t, b, queue=q, tag=g, keys=[k] if k else [], flag=f)
                                 for t, b, q, g, k, f in rows])  # fmt: skip
             else:
-                columns = list(zip(*rows, strict=True)) or [[]] * 6
+                columns: list[Any] = list(zip(*rows, strict=True)) or [[]] * 6
                 kinds = (pa.string(), pa.binary(), pa.int32(), pa.string(), pa.string(), pa.int32())
                 names = ("topic", "body", "queue", "tag", "keys", "flag")
                 arrays = [pa.array(c, k) for c, k in zip(columns, kinds, strict=True)]
@@ -52,9 +56,13 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
 
 
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(rows=st.one_of(SOUND, ROWS))
-def test_all_ways_in_agree(tmp_path_factory: pytest.TempPathFactory, checksum: str, rows: list[Any]) -> None:
+def test_all_ways_in_agree(
+    tmp_path_factory: pytest.TempPathFactory, checksum: str, rows: list[Any]
+) -> None:
     root = tmp_path_factory.mktemp("ways")
     many = outcome(root, "put_many", rows, checksum)
     arrow = outcome(root, "put_arrow", rows, checksum)
@@ -66,7 +74,9 @@ def test_all_ways_in_agree(tmp_path_factory: pytest.TempPathFactory, checksum: s
 
 @settings(max_examples=15, deadline=None)
 @given(sizes=st.lists(st.integers(0, 20_000), min_size=1, max_size=40))
-def test_batches_roll_as_single_messages_do(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
+def test_batches_roll_as_single_messages_do(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
+) -> None:
     rows = [("t", b"x" * size, 0, "", "", 0) for size in sizes]
     root = tmp_path_factory.mktemp("rolls")
     assert outcome(root, "put_many", rows, "crc32") == outcome(root, "put", rows, "crc32")

@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock_spark.java import LAUNCHER, make_launcher
-from penstock_spark.options import EARLIEST, LATEST, parse_options
-from penstock_spark.ranges import ROWS_A_TASK_MIN, QueueRange, plan, share_out
 
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, OffsetError
+from penstock_spark.java import LAUNCHER, make_launcher
+from penstock_spark.options import EARLIEST, LATEST, parse_options
+from penstock_spark.ranges import ROWS_A_TASK_MIN, QueueRange, plan, share_out
 
 COUNT = 3000
+SIZES: dict[str, Any] = {"geometry.segment_bytes": 256 * 1024}
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("spark") / "store"
-    with penstock.open(root, environ={}, **{"geometry.segment_bytes": 256 * 1024}) as store:
+    with penstock.open(root, environ={}, **SIZES) as store:
         store.put_many(
             [
                 Message(
@@ -36,7 +37,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_options_are_kafkas_and_in_any_case() -> None:
-    options = parse_options({"path": "/s", "SUBSCRIBE": "a, b", "startingoffsets": '{"a":{"0":5,"1":-2}}', "inferSchema": "x"})
+    options = parse_options(
+        {
+            "path": "/s",
+            "SUBSCRIBE": "a, b",
+            "startingoffsets": '{"a":{"0":5,"1":-2}}',
+            "inferSchema": "x",
+        }
+    )
     assert (options.topics, options.starting) == (("a", "b"), {"a": {0: 5, 1: -2}})
     assert (options.ending, options.rows_per_batch, options.verify) == (LATEST, 8192, True)
     assert parse_options({"path": "/s", "startingOffsets": "earliest"}).starting == EARLIEST
@@ -68,13 +76,17 @@ def test_bad_options_are_refused(given: dict[str, str], text: str) -> None:
         ({"startingOffsets": '{"topic0":{"0":99999}}'}, OffsetError, "99999"),
     ],
 )
-def test_plans_that_cannot_be_are_refused(more: dict[str, str], kind: type[Exception], text: str, path: Path) -> None:
+def test_plans_that_cannot_be_are_refused(
+    more: dict[str, str], kind: type[Exception], text: str, path: Path
+) -> None:
     with penstock.open(path, read_only=True) as store, pytest.raises(kind, match=text):
         plan(store, parse_options({"path": str(path), **more}))
 
 
 def test_tasks_share_the_rows_out_evenly_and_in_order() -> None:
-    ranges = [QueueRange("t", q, 10, 10 + size) for q, size in enumerate([3, 0, 300_000, 5, 100_000])]
+    ranges = [
+        QueueRange("t", q, 10, 10 + size) for q, size in enumerate([3, 0, 300_000, 5, 100_000])
+    ]
     tasks = share_out(ranges)
     rows: dict[int, list[int]] = collections.defaultdict(list)
     for task in tasks:
@@ -95,7 +107,11 @@ def test_spark_finds_the_format_and_reads_every_row(spark: Any, path: Path) -> N
         for topic in store.topics():
             for message in store.scan(topic):
                 row = by_value[message.body]
-                assert (row.topic, row.partition, row.offset) == (topic, message.queue, message.queue_offset)
+                assert (row.topic, row.partition, row.offset) == (
+                    topic,
+                    message.queue,
+                    message.queue_offset,
+                )
                 assert (bytes(row.key) if row.key else b"").decode() == " ".join(message.keys)
                 assert row.timestampType == 1
 
@@ -105,7 +121,13 @@ def test_a_registered_format_reads_a_user_schema(spark: Any, path: Path) -> None
 
     penstock_spark.register(spark)
     schema = "messageId string, tags string, properties map<string,string>, logOffset bigint, storeTimestamp timestamp"
-    rows = spark.read.format("penstock").schema(schema).option("subscribe", "topic1").load(str(path)).collect()
+    rows = (
+        spark.read.format("penstock")
+        .schema(schema)
+        .option("subscribe", "topic1")
+        .load(str(path))
+        .collect()
+    )
     assert len(rows) == COUNT // 2
     with penstock.open(path, read_only=True) as store:
         for row in rows[::100]:
@@ -129,8 +151,14 @@ def test_offsets_bound_the_read(spark: Any, path: Path) -> None:
 
 
 def test_counts_agree_and_filters_are_sparks_own(spark: Any, path: Path) -> None:
-    frame = spark.read.format("penstock").schema("topic string, tags string, partition int").load(str(path))
-    counts = {(r.topic, r.tags): r["count"] for r in frame.groupBy("topic", "tags").count().collect()}
+    frame = (
+        spark.read.format("penstock")
+        .schema("topic string, tags string, partition int")
+        .load(str(path))
+    )
+    counts = {
+        (r.topic, r.tags): r["count"] for r in frame.groupBy("topic", "tags").count().collect()
+    }
     assert sum(counts.values()) == COUNT
     assert counts["topic0", None] == 300
     both = frame.where("partition = 1").union(frame.where("partition = 2"))
@@ -141,7 +169,9 @@ def test_counts_agree_and_filters_are_sparks_own(spark: Any, path: Path) -> None
     ("more", "text"),
     [({"subscribe": "nope"}, "there is no topic 'nope'"), ({"subscrib": "x"}, "did you mean")],
 )
-def test_mistakes_show_when_a_query_is_planned(spark: Any, path: Path, more: dict[str, str], text: str) -> None:
+def test_mistakes_show_when_a_query_is_planned(
+    spark: Any, path: Path, more: dict[str, str], text: str
+) -> None:
     with pytest.raises(Exception, match=text):
         spark.read.format("penstock").options(**more).load(str(path)).count()
 
@@ -177,11 +207,26 @@ def test_spark_runs_where_no_java_is_installed(spark: Any, path: Path, tmp_path:
     """A machine without Java: the extra's runtime, through the launcher, reads the store."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("sh", "bash", "env", "dirname", "basename", "ps", "nice", "uname", "readlink", "cat"):
+    for name in (
+        "sh",
+        "bash",
+        "env",
+        "dirname",
+        "basename",
+        "ps",
+        "nice",
+        "uname",
+        "readlink",
+        "cat",
+    ):
         for place in ("/bin", "/usr/bin"):
             if Path(place, name).exists() and not (tools / name).exists():
                 (tools / name).symlink_to(Path(place, name))
-    clean = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "SPARK_HOME") and "SPARK" not in k}
+    clean = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("JAVA_HOME", "SPARK_HOME") and "SPARK" not in k
+    }
     done = subprocess.run(
         [sys.executable, "-c", JOB, str(path)], env={**clean, "PATH": str(tools)},
         capture_output=True, text=True, timeout=240, check=False,

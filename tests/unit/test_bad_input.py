@@ -115,7 +115,7 @@ def test_bad_configuration_opens_and_writes_nothing(case: str, tmp_path: Path) -
 
 def test_another_geometry_is_refused_naming_both(open_small: OpenStore) -> None:
     open_small().close()
-    with pytest.raises(GeometryError, match="131072.*65536"):
+    with pytest.raises(GeometryError, match=r"131072.*65536"):
         open_small(**{"geometry.segment_bytes": 131072})
 
 
@@ -163,7 +163,9 @@ STRAYS: dict[str, tuple[Callable[[Path], object], type[PenstockError], str]] = {
 
 
 @pytest.mark.parametrize("case", STRAYS)
-def test_stray_files_are_refused_and_left_alone(case: str, open_small: OpenStore, tmp_path: Path) -> None:
+def test_stray_files_are_refused_and_left_alone(
+    case: str, open_small: OpenStore, tmp_path: Path
+) -> None:
     with open_small() as store:
         store.put("t", b"x")
     make, kind, text = STRAYS[case]
@@ -188,7 +190,9 @@ def test_an_empty_last_segment_of_a_crash_is_removed(open_small: OpenStore, tmp_
 
 
 @pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "checkpoint"])
-def test_a_link_in_place_of_a_part_is_not_followed(name: str, open_small: OpenStore, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_part_is_not_followed(
+    name: str, open_small: OpenStore, tmp_path: Path
+) -> None:
     with open_small() as store:
         store.put("t", b"x", keys=["k"])
     part = tmp_path / "store" / name

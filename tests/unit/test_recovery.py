@@ -72,7 +72,9 @@ def closed(open_small: OpenStore, tmp_path: Path) -> tuple[Path, list[bytes]]:
     return tmp_path / "store", bodies
 
 
-def test_a_clean_store_opens_without_a_walk(closed: tuple[Path, list[bytes]], open_small: OpenStore) -> None:
+def test_a_clean_store_opens_without_a_walk(
+    closed: tuple[Path, list[bytes]], open_small: OpenStore
+) -> None:
     path, bodies = closed
     with open_small(path=path) as store:
         assert store.recovery is not None
@@ -80,7 +82,9 @@ def test_a_clean_store_opens_without_a_walk(closed: tuple[Path, list[bytes]], op
         check(store, bodies)
 
 
-def test_a_crashed_store_has_all_that_was_put(crashed: tuple[Path, list[bytes]], open_small: OpenStore) -> None:
+def test_a_crashed_store_has_all_that_was_put(
+    crashed: tuple[Path, list[bytes]], open_small: OpenStore
+) -> None:
     path, bodies = crashed
     with open_small(path=path) as store:
         assert store.recovery is not None
@@ -195,7 +199,9 @@ def end_of_log(path: Path) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 4, 8, 50, 90, -1])
-def test_a_torn_tail_is_cut_erased_and_reported(keep: int, open_small: OpenStore, tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_erased_and_reported(
+    keep: int, open_small: OpenStore, tmp_path: Path
+) -> None:
     # Only the CRC over the whole record sees a byte lost behind the body.
     store = open_small(flush="async", **{"log.checksum": "crc32+record"})
     bodies = filled(store, 100)
@@ -215,7 +221,9 @@ def test_a_torn_tail_is_cut_erased_and_reported(keep: int, open_small: OpenStore
         assert report.log_end == last.log_offset
         assert (report.cut_bytes > 0) == (keep not in (0, 1))  # the first byte of a size is zero
         assert stored(again) == bodies
-        assert not bytes(file.read_bytes()[start:]).strip(b"\0"), "the bytes behind the cut are erased"
+        assert not bytes(file.read_bytes()[start:]).strip(b"\0"), (
+            "the bytes behind the cut are erased"
+        )
         assert again.put("t", b"next").log_offset == last.log_offset
 
 
@@ -288,7 +296,9 @@ def test_records_behind_a_page_that_was_never_written_are_cut_and_kept_aside(
         assert not list(again.verify())
 
 
-def test_recovery_twice_changes_nothing_more(crashed: tuple[Path, list[bytes]], open_small: OpenStore, tmp_path: Path) -> None:
+def test_recovery_twice_changes_nothing_more(
+    crashed: tuple[Path, list[bytes]], open_small: OpenStore, tmp_path: Path
+) -> None:
     path, bodies = crashed
     first = open_small(path=path)
     second = tmp_path / "second"
@@ -298,7 +308,9 @@ def test_recovery_twice_changes_nothing_more(crashed: tuple[Path, list[bytes]], 
         check(store, bodies)
 
 
-def test_an_unused_segment_made_ahead_is_tolerated(crashed: tuple[Path, list[bytes]], open_small: OpenStore) -> None:
+def test_an_unused_segment_made_ahead_is_tolerated(
+    crashed: tuple[Path, list[bytes]], open_small: OpenStore
+) -> None:
     path, bodies = crashed
     base = len(segment_files(path)) * 64 * 1024
     (path / "commitlog" / f"{base:020d}").write_bytes(bytes(64 * 1024))
@@ -306,7 +318,9 @@ def test_an_unused_segment_made_ahead_is_tolerated(crashed: tuple[Path, list[byt
         check(store, bodies)
 
 
-def test_a_hostile_log_makes_no_folder_outside_the_store(open_small: OpenStore, tmp_path: Path) -> None:
+def test_a_hostile_log_makes_no_folder_outside_the_store(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
     """The zip-slip of this format: a record whose topic is a path."""
     from penstock.record import RecordFields, encode_record  # noqa: PLC0415 - only here
 
@@ -317,7 +331,9 @@ def test_a_hostile_log_makes_no_folder_outside_the_store(open_small: OpenStore, 
         log += encode_record(RecordFields(topic=topic, body=b"x", log_offset=len(log), store_time_ms=5,
                                           queue_offset=log.count(b"good")))  # fmt: skip
     for queue in (-1, 1 << 30):
-        log += encode_record(RecordFields(topic=b"good", body=b"x", log_offset=len(log), queue=queue))
+        log += encode_record(
+            RecordFields(topic=b"good", body=b"x", log_offset=len(log), queue=queue)
+        )
     (path / "commitlog" / f"{0:020d}").write_bytes(log.ljust(64 * 1024, b"\0"))
     with open_small(path=path) as store:
         assert store.topics() == {"good": [0]}

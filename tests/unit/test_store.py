@@ -9,6 +9,7 @@ from tests.conftest import OpenStore
 import penstock
 from penstock import Durability, Message, PutStatus, ReadStatus
 from penstock.errors import CorruptionError
+from penstock.lane import RecordParts
 from penstock.testing import ManualClock
 
 
@@ -20,7 +21,11 @@ def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> N
         )  # fmt: skip
         message = store.at(receipt.log_offset)
     assert (message.topic, message.queue, message.queue_offset) == ("orders", 3, 0)
-    assert (message.body, message.tag, message.keys) == (b"\x00\xff", "created", ("A-17", "B", "18"))
+    assert (message.body, message.tag, message.keys) == (
+        b"\x00\xff",
+        "created",
+        ("A-17", "B", "18"),
+    )
     assert (message.flag, message.properties) == (-5, {"colour": "blå"})
     assert (message.born_time_ms, message.born_host) == (123, "[::1]:99")
     assert message.store_host == "127.0.0.1:10911"
@@ -32,7 +37,9 @@ def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> N
 @pytest.mark.parametrize(
     ("flush", "durability"), [("sync", Durability.ON_DISK), ("async", Durability.ACCEPTED)]
 )
-def test_a_receipt_says_what_is_known(open_small: OpenStore, flush: str, durability: Durability) -> None:
+def test_a_receipt_says_what_is_known(
+    open_small: OpenStore, flush: str, durability: Durability
+) -> None:
     with open_small(flush=flush) as store:
         receipt = store.put("t", b"x")
         assert (receipt.status, receipt.durability) == (PutStatus.PUT_OK, durability)
@@ -186,7 +193,9 @@ def test_an_empty_range_is_an_empty_table(open_small: OpenStore) -> None:
 def test_a_second_reader_sees_what_a_live_writer_put(open_small: OpenStore, tmp_path: Path) -> None:
     with open_small() as store, penstock.open(tmp_path / "store", read_only=True) as reader:
         for turn in range(5):
-            store.put_many([Message("t", b"%d" % turn, queue=q, keys=[f"k{turn}"]) for q in range(3)] * 40)
+            store.put_many(
+                [Message("t", b"%d" % turn, queue=q, keys=[f"k{turn}"]) for q in range(3)] * 40
+            )
             store.topics()
             assert reader.max_offset("t", 1) == (turn + 1) * 40
             assert len(reader.find("t", f"k{turn}", limit=500)) == 120
@@ -201,7 +210,9 @@ def test_reading_changes_no_byte(open_small: OpenStore, tmp_path: Path) -> None:
     root = tmp_path / "store"
 
     def picture() -> dict[str, tuple[bytes, int]]:
-        return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in root.rglob("*") if p.is_file()}
+        return {
+            str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in root.rglob("*") if p.is_file()
+        }
 
     before = picture()
     with penstock.open(root, read_only=True) as store:
@@ -214,13 +225,17 @@ def test_reading_changes_no_byte(open_small: OpenStore, tmp_path: Path) -> None:
     assert picture() == before
 
 
-def test_consumer_offsets_survive_and_bare_keys_are_read(open_small: OpenStore, tmp_path: Path) -> None:
+def test_consumer_offsets_survive_and_bare_keys_are_read(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
     with open_small() as store:
         assert store.committed_offset("g", "t") is None
         store.commit_offset("g", "t", 2, offset=41)
         store.commit_offset("g", "t", 2, offset=42)
     path = tmp_path / "store" / "config" / "consumerOffset.json"
-    path.write_text('{\n\t"dataVersion":{"counter":2},"offsetTable":{"a:1@g":{0:250,1:7},"t@g":{2:9}}}')
+    path.write_text(
+        '{\n\t"dataVersion":{"counter":2},"offsetTable":{"a:1@g":{0:250,1:7},"t@g":{2:9}}}'
+    )
     with open_small() as store:
         assert store.committed_offset("g", "t", 2) == 9
         assert store.groups()["g", "a:1"] == {0: 250, 1: 7}
@@ -238,7 +253,7 @@ def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStor
         engine = store._engine
         assert engine is not None
         lane = engine.lane("t", 0)
-        parts = penstock.commitlog.RecordParts(body=b"x", properties=b"KEYS\x01k\x02")
+        parts = RecordParts(body=b"x", properties=b"KEYS\x01k\x02")
         for bits, offset in ((0x4, 0), (0xC, 0), (0x8, 0), (0, 1), (0x4, 0), (0, 2)):
             done = engine.log.append(lane, parts._replace(sys_flag=bits))
             assert done.queue_offset == offset

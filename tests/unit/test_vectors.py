@@ -3,7 +3,6 @@
 import attrs
 import numpy as np
 import pytest
-from penstock_index.queue_files import ENTRY, PRE_BLANK
 
 from penstock.batch import DispatchBatch
 from penstock.columns import Columns
@@ -26,6 +25,7 @@ from penstock.record import (
     encode_record,
 )
 from penstock.segment import segment_name
+from penstock_index.queue_files import ENTRY, PRE_BLANK
 
 COMMON = RecordFields(
     topic=b"TopicTest",
@@ -125,7 +125,13 @@ def test_the_blank_record_vector() -> None:
 
 @pytest.mark.parametrize(
     ("text", "crc"),
-    [(b"a", 1756872259), (b"hello", 907060870), (b"Hello RocketMQ", 1774740973), (b"123456789", 1274296614), (b"", 0)],
+    [
+        (b"a", 1756872259),
+        (b"hello", 907060870),
+        (b"Hello RocketMQ", 1774740973),
+        (b"123456789", 1274296614),
+        (b"", 0),
+    ],
 )
 def test_body_crcs(text: bytes, crc: int) -> None:
     assert body_crc(text) == crc
@@ -155,7 +161,9 @@ def test_queue_entry_vectors() -> None:
 
 
 def test_the_code_on_the_schedule_topic_is_the_time_of_delivery() -> None:
-    fields = attrs.evolve(COMMON, topic=b"SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x013\x02TAGS\x01x\x02")
+    fields = attrs.evolve(
+        COMMON, topic=b"SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x013\x02TAGS\x01x\x02"
+    )
     data = encode_record(fields)
     batch = DispatchBatch(Columns(data, [0], 0), 0, len(data))
     assert batch.tag_codes.tolist() == [0x18BCFE58F11]

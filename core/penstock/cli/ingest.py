@@ -73,8 +73,8 @@ def field_text(fields: Mapping[str, Any], name: str) -> str:
     return text
 
 
-def rows_of(file: BinaryIO, kind: str) -> Iterator[Row]:
-    """Return the rows of a source."""
+def rows_of(file: BinaryIO, kind: str) -> Iterator[Row | MessageError]:
+    """Return the rows of a source; a line that is none comes as the error it makes."""
     if kind == "csv":
         yield from _csv_rows(file)
     elif kind == "parquet":
@@ -85,7 +85,10 @@ def rows_of(file: BinaryIO, kind: str) -> Iterator[Row]:
             done += len(line)
             body = line.rstrip(b"\r\n")
             fields = {"line": body.decode("utf-8", "replace"), "number": number}
-            yield Row(body, _json_fields(body, number) if kind == "ndjson" else fields, done)
+            try:
+                yield Row(body, _json_fields(body, number) if kind == "ndjson" else fields, done)
+            except MessageError as error:
+                yield error
 
 
 def _json_fields(body: bytes, number: int) -> Mapping[str, Any]:
@@ -145,26 +148,40 @@ class Loader:
         self.stored = 0
         self.skipped = 0
 
-    def load(self, rows: Iterator[Row], bar: Bar) -> None:
+    def load(self, rows: Iterator[Row | MessageError], bar: Bar) -> None:
         """Store all rows; what is stored when it is interrupted stays stored."""
-        while group := self._take(rows):
-            try:
-                self.stored += len(self._store.put_many([message for message, _ in group]))
-            except MessageError:
-                self._one_by_one(group)
-            bar.set(group[-1][1], self.stored)
+        while True:
+            group, problem = self._take(rows)
+            if group:
+                self._store_group([message for message, _ in group])
+                bar.set(group[-1][1], self.stored)
+            if problem is not None:
+                self._refused(problem)
+            elif not group:
+                return
 
-    def _take(self, rows: Iterator[Row]) -> list[tuple[Message, int]]:
-        group = []
+    def _take(
+        self, rows: Iterator[Row | MessageError]
+    ) -> tuple[list[tuple[Message, int]], MessageError | None]:
+        """Return the next messages, and the error that ended the group early, if one did."""
+        group: list[tuple[Message, int]] = []
         for row in itertools.islice(rows, BATCH):
+            if isinstance(row, MessageError):
+                return group, row
             try:
                 group.append((self._plan.message(row), row.read_bytes))
             except MessageError as error:
-                self._refused(error)
-        return group
+                return group, error
+        return group, None
 
-    def _one_by_one(self, group: list[tuple[Message, int]]) -> None:
-        for message, _ in group:
+    def _store_group(self, messages: list[Message]) -> None:
+        try:
+            self.stored += len(self._store.put_many(messages))
+        except MessageError:
+            self._one_by_one(messages)
+
+    def _one_by_one(self, messages: list[Message]) -> None:
+        for message in messages:
             try:
                 self._store.put_many([message])
                 self.stored += 1

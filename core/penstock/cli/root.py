@@ -88,7 +88,9 @@ def cli(verbose: bool) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
     try:
-        code = cli.main(list(arguments), prog_name="penstock", standalone_mode=False)
+        # Not `cli.main`: that one turns a closed pipe into exit code 1.
+        with cli.make_context("penstock", list(arguments)) as context:
+            code = cli.invoke(context)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:

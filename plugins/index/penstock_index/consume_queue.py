@@ -22,25 +22,23 @@ import attrs
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import Checker, Context, LogView, QueueEntries, QueueIndex, Trust
+from penstock.contracts import Context, QueueEntries, QueueIndex, Trust
+from penstock.findings import Checker
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.names import check_topic
 from penstock.progress import SIDE_FOLDER
-from penstock.record import PREPARED, ROLLBACK
 from penstock_index.queue_check import QueueChecker
 from penstock_index.queue_files import (
     ENTRY,
     PRE_BLANK,
     PRE_BLANK_SIZE,
-    Entries,
     OpenFiles,
     QueueFolder,
 )
+from penstock_index.queue_holes import Queue, first_hole
 from penstock_index.queue_runs import runs_of
 
 logger = logging.getLogger(__name__)
-
-_CHECK_ENTRIES = 1 << 18
 
 
 @attrs.frozen(kw_only=True)
@@ -52,17 +50,6 @@ class ConsumeQueueOptions:
     """
 
     open_files_max: int = 256
-
-
-class Queue:
-    """What is known of one queue."""
-
-    __slots__ = ("folder", "max_offset", "min_offset")
-
-    def __init__(self, folder: QueueFolder, min_offset: int, max_offset: int) -> None:
-        self.folder = folder
-        self.min_offset = min_offset
-        self.max_offset = max_offset
 
 
 class ConsumeQueueDispatcher(QueueIndex):
@@ -270,60 +257,10 @@ class ConsumeQueueDispatcher(QueueIndex):
             self._compare = True
             return log.min_offset
         durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
-        hole = self._first_hole(log, durable)
+        hole = first_hole(list(self._queues.values()), log, durable)
         if hole is not None:
             mended.append(f"queue entries were missing from log offset {hole} on; made again")
         return durable if hole is None else hole
-
-    def _first_hole(self, log: LogView, durable: int) -> int | None:
-        """Return the first record below `durable` that has no entry although it should.
-
-        The entries of all queues, sorted, must tile the log; only where they do not is the log read.
-        """
-        cursors = {queue: queue.min_offset for queue in self._queues.values()}
-        for start, stop in log.spans():
-            stop = min(stop, durable)  # noqa: PLW2901 - the span, cut
-            if start >= stop:
-                continue
-            offsets, sizes = self._entries_below(cursors, stop)
-            gap_starts = np.concatenate([[start], offsets + sizes])
-            gap_stops = np.concatenate([offsets, [stop]])
-            for at in np.nonzero(gap_starts != gap_stops)[0].tolist():
-                low, high = int(gap_starts[at]), int(gap_stops[at])
-                hole = self._first_queued(log, low, high) if low < high else high
-                if hole is not None:
-                    return max(min(hole, stop), log.min_offset)
-        return None
-
-    def _entries_below(self, cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return offsets and sizes of all entries from the cursors on that lie before `stop`, sorted."""
-        parts: list[Entries] = []
-        for queue, cursor in cursors.items():
-            at = cursor
-            while at < queue.max_offset:
-                entries = queue.folder.read(at, min(at + _CHECK_ENTRIES, queue.max_offset))
-                below = entries["log_offset"].astype(np.int64) < stop
-                count = len(entries) if below.all() else int(np.argmin(below))
-                parts.append(entries[:count])
-                at += count
-                if count < _CHECK_ENTRIES:
-                    break
-            cursors[queue] = at
-        entries = np.concatenate(parts) if parts else np.empty(0, ENTRY)
-        sizes = entries["size"].astype(np.int64)
-        real = (sizes > 0) & (sizes != PRE_BLANK_SIZE)
-        offsets, sizes = entries["log_offset"].astype(np.int64)[real], sizes[real]
-        order = np.argsort(offsets, kind="stable")
-        return offsets[order], sizes[order]
-
-    @staticmethod
-    def _first_queued(log: LogView, start: int, stop: int) -> int | None:
-        for batch in log.batches(start, stop):
-            types = batch.transaction_types
-            rows = np.nonzero((types != PREPARED) & (types != ROLLBACK))[0]
-            if len(rows):
-                return int(batch.log_offsets[rows[0]])
-        return None
 
     # --- looking up
 

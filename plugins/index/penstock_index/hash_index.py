@@ -17,14 +17,14 @@ import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import attrs
 import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.columns import Columns
-from penstock.contracts import Checker, Context, KeyIndex, LogView, Trust
+from penstock.contracts import Context, KeyIndex, LogView, Trust
 from penstock.errors import OffsetError
 from penstock.files import File
+from penstock.findings import Checker
 from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.progress import SIDE_FOLDER
 from penstock.record import ROLLBACK, SIZE_AND_MAGIC
@@ -36,16 +36,10 @@ logger = logging.getLogger(__name__)
 _NAME_DIGITS = 17
 
 
-@attrs.frozen(kw_only=True)
-class HashIndexOptions:
-    """Options of the hash index: none."""
-
-
 class HashIndexDispatcher(KeyIndex):
     """RocketMQ's index of keys. Safe from any thread."""
 
     name: ClassVar[str] = "hash-index"
-    Options: ClassVar[type] = HashIndexOptions
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)

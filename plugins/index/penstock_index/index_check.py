@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import Checker, Finding
+from penstock.findings import Checker, Finding
 from penstock.record import ROLLBACK
 from penstock_index.index_file import Peek
 

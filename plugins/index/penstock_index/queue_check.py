@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import Checker, Finding, QueueIndex
+from penstock.contracts import QueueIndex
+from penstock.findings import Checker, Finding
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_runs import Run, runs_of

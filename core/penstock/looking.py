@@ -1,0 +1,91 @@
+"""Looks at a store before it is opened for writing, and decides how much of it to believe. Changes nothing."""
+
+from pathlib import Path
+
+import attrs
+
+from penstock.checkpoint import Checkpoint, Times
+from penstock.files import Files
+from penstock.log import SegmentedLog
+from penstock.progress import CleanMark, Progress, SideFolder, State, fingerprint, vouched_for
+from penstock.recovery import LogEnd, check_damage, find_end, foreign_start
+
+NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
+
+
+@attrs.define(kw_only=True)
+class Findings:
+    """What looking at a store before opening it showed, and what was done about it."""
+
+    progress: Progress
+    side: SideFolder
+    state: State
+    clean: CleanMark | None
+    times: Times
+    is_new: bool
+    is_ours: bool
+    is_clean: bool
+    was_abnormal: bool
+    end: LogEnd = attrs.Factory(lambda: NOTHING)
+    mended: list[str] = attrs.Factory(list)
+    saved_to: str | None = None
+    rewritten: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The report's word for it."""
+        if self.is_new:
+            return "new"
+        if self.is_clean:
+            return "clean"
+        return "abnormal" if self.is_ours else "foreign"
+
+
+def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findings:
+    """Look at all marks and at the log, changing nothing; raises if the log is damaged."""
+    progress = Progress(files, root)
+    state = progress.read()
+    side = SideFolder(files, root)
+    clean = side.read_clean()
+    was_abnormal = files.exists(root / "abort")
+    times = Checkpoint(files, root).read()
+    is_ours = state.lock_mtime_ns != 0 and state.lock_mtime_ns == lock_mtime_ns(files, root)
+    is_clean = (
+        is_ours
+        and clean is not None
+        and not was_abnormal
+        and clean.digest == fingerprint(files, vouched_for(root))
+    )
+    found = Findings(
+        progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
+        is_ours=is_ours and (is_clean or was_abnormal), is_clean=is_clean,
+        was_abnormal=was_abnormal,
+    )  # fmt: skip
+    if not is_new:
+        log.load(repair=False)
+        found.end = _find_end(log, found)
+    return found
+
+
+def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:
+    clean = found.clean
+    if found.is_clean and clean is not None:
+        return LogEnd(
+            offset=clean.log_end, last_time_ms=clean.last_time_ms, reason="closed cleanly",
+            dirty_bytes=0, survivor=None,
+        )  # fmt: skip
+    durable = found.state.flushed_offset
+    if found.is_ours and (log.find(durable) is not None or durable == log.next_free_base()):
+        start = durable
+    else:
+        found.is_ours = False
+        start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
+    end = find_end(log, start, max(found.times.log_ms, 0))
+    check_damage(log, end, may_be_unwritten=found.was_abnormal)
+    return end
+
+
+def lock_mtime_ns(files: Files, root: Path) -> int:
+    """Return when the lock file was last written: every writer, Java too, writes it when it starts."""
+    entries = files.entries(root)
+    return next((entry.mtime_ns for entry in entries if entry.name == "lock"), 0)

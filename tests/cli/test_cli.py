@@ -1,0 +1,273 @@
+"""The command line as a user runs it: real processes, exit codes, help whose examples work."""
+
+import gzip
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Message
+from penstock.cli.root import _VERBS, cli
+
+SIZES: dict[str, Any] = {"geometry.segment_bytes": 262144}
+DATA = Path(__file__).parents[1] / "data" / "changes.ndjson"
+PENSTOCK = [sys.executable, "-m", "penstock"]
+ENVIRONMENT = {
+    **os.environ,
+    "PENSTOCK_GEOMETRY__SEGMENT_BYTES": "262144",
+    "COLUMNS": "120",
+    "TERM": "dumb",
+}
+
+
+def run(*arguments: str, cwd: Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*PENSTOCK, *arguments],
+        cwd=cwd,
+        input=given,
+        capture_output=True,
+        env=ENVIRONMENT,
+        timeout=120,
+        check=False,
+    )
+
+
+def lines(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a store `data` and sources to ingest, as the help's examples expect it."""
+    with penstock.open(tmp_path / "data", environ={}, **SIZES) as store:
+        for number in range(30):
+            store.put(
+                "orders",
+                b"order %d" % number,
+                tag=("created", "paid")[number % 2],
+                keys=[f"A-{number}"],
+            )
+        store.commit_offset("billing", "orders", offset=12)
+    events = [{"id": f"e{n}", "kind": "click", "n": n} for n in range(20)]
+    (tmp_path / "events.ndjson").write_text("".join(json.dumps(e) + "\n" for e in events))
+    (tmp_path / "access.log").write_text("GET /\nPOST /x\n\nGET /y\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("verb", sorted(_VERBS))
+def test_every_verbs_help_has_two_examples_that_work(verb: str, place: Path) -> None:
+    help_text = run(verb, "--help", cwd=place).stdout.decode()
+    examples = re.findall(r"^ *\$ (.*)$", help_text, re.MULTILINE)
+    assert len(examples) == 2, help_text
+    for example in examples:
+        command = example.replace("penstock ", shlex.join(PENSTOCK) + " ")
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=place,
+            env=ENVIRONMENT,
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, (example, done.stderr.decode())
+
+
+def test_help_lists_every_verb_and_version_is_told(place: Path) -> None:
+    text = run("--help", cwd=place).stdout.decode()
+    assert all(re.search(rf"^  {verb}\b", text, re.MULTILINE) for verb in _VERBS)
+    assert penstock.__version__ in run("--version", cwd=place).stdout.decode()
+    assert cli.name == "cli"
+
+
+def test_exit_codes(place: Path) -> None:
+    assert run("find", "data", "orders", "--key", "A-7", cwd=place).returncode == 0
+    assert run("find", "data", "orders", "--key", "none", cwd=place).returncode == 1
+    assert run("read", "data", "none", cwd=place).returncode == 1
+    assert run("get", "data", "999999", cwd=place).returncode == 1
+    assert run("nonsense", cwd=place).returncode == 2
+    assert run("put", "data", "a/b", "x", cwd=place).returncode == 2
+    assert run("put", "data", "t", "x", "--set", "flush.use=snyc", cwd=place).returncode == 2
+    with penstock.open(place / "data"):
+        in_use = run("put", "data", "t", "x", cwd=place)
+        assert in_use.returncode == 3
+        assert f"process {os.getpid()}".encode() in in_use.stderr
+        assert run("stat", "data", cwd=place).returncode == 0
+    assert run("stat", ".", cwd=place).returncode == 4
+    segment = next((place / "data" / "commitlog").iterdir())
+    raw = bytearray(segment.read_bytes())
+    raw[raw.index(b"order 3")] ^= 1
+    segment.write_bytes(raw)
+    found = run("verify", "data", "--json", cwd=place)
+    assert found.returncode == 1
+    assert lines(found)[0]["part"] == "log"
+    assert run("put", "data", "t", "x", cwd=place).returncode == 5
+
+
+def test_a_closed_pipe_is_quiet(place: Path) -> None:
+    command = f"{shlex.join(PENSTOCK)} read data orders --limit 1000000 | head -1; exit ${{PIPESTATUS[0]}}"
+    with penstock.open(place / "data") as store:
+        store.put_many([Message("orders", b"x" * 500)] * 3000)
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=place,
+        capture_output=True,
+        env=ENVIRONMENT,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+def test_json_is_for_programs(place: Path) -> None:
+    message = lines(run("find", "data", "orders", "--key", "A-7", "--json", cwd=place))[0]
+    assert (message["topic"], message["body"], message["tag"], message["keys"]) == (
+        "orders",
+        "order 7",
+        "paid",
+        ["A-7"],
+    )
+    assert lines(run("get", "data", str(message["message_id"]), "--json", cwd=place))[0] == message
+    stat = lines(run("stat", "data", "--json", cwd=place))[0]
+    assert (stat["messages"], stat["topics"], stat["closed_cleanly"]) == (30, 1, True)
+    assert lines(run("topics", "data", "--json", cwd=place)) == [
+        {"topic": "orders", "queues": 1, "messages": 30}
+    ]
+    assert lines(run("groups", "data", "--json", cwd=place)) == [
+        {"group": "billing", "topic": "orders", "queue": 0, "offset": 12, "lag": 18}
+    ]
+    tagged = lines(
+        run("read", "data", "orders", "--tag", "paid", "--limit", "3", "--json", cwd=place)
+    )
+    assert [m["body"] for m in tagged] == ["order 1", "order 3", "order 5"]
+
+
+def test_the_change_stream_goes_in_and_comes_out_unchanged(place: Path) -> None:
+    """Real file changes of a public repository, its odd paths and nulls among them."""
+    source = DATA.read_bytes().splitlines()
+    (place / "changes.ndjson").write_bytes(DATA.read_bytes())
+    done = run("ingest", "changes", "changes.ndjson", "--topic", "changes-", "--topic-field", "module", "--key-field",
+               "commit", "--key-field", "path", "--tag-field", "path:suffix", "--json", cwd=place)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert lines(done)[0]["stored"] == len(source)
+    with penstock.open(place / "changes", read_only=True) as store:
+        assert sum(store.max_offset(t) for t in store.topics()) == len(source)
+        by_topic: dict[str, list[bytes]] = {}
+        for line in source:
+            by_topic.setdefault("changes-" + json.loads(line)["module"], []).append(line)
+        for topic, expected in by_topic.items():
+            assert [m.body for m in store.scan(topic)] == expected
+        for line in source[::9]:
+            fields = json.loads(line)
+            for key in (fields["commit"], fields["path"]):
+                assert line in [
+                    m.body for m in store.find("changes-" + fields["module"], key, limit=5000)
+                ]
+        assert not list(store.verify())
+
+
+def test_csv_parquet_and_compressed_pipes_go_in(place: Path) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - extras
+    from pyarrow import parquet  # noqa: PLC0415
+
+    (place / "rows.csv").write_text('id,kind\n1,a\n2,"b, c"\n')
+    parquet.write_table(
+        pa.table({"id": [1, 2, 3], "kind": ["x", None, "z"]}), place / "rows.parquet"
+    )
+    assert (
+        run("ingest", "s", "rows.csv", "--topic", "csv", "--key-field", "id", cwd=place).returncode
+        == 0
+    )
+    assert (
+        run(
+            "ingest", "s", "rows.parquet", "--topic", "parquet", "--tag-field", "kind", cwd=place
+        ).returncode
+        == 0
+    )
+    text = gzip.decompress(gzip.compress(b"one\ntwo\n"))
+    assert run("ingest", "s", "-", "--topic", "lines", cwd=place, given=text).returncode == 0
+    with penstock.open(place / "s", read_only=True) as store:
+        assert [json.loads(m.body) for m in store.scan("csv")][1] == {"id": "2", "kind": "b, c"}
+        assert [m.tag for m in store.scan("parquet")] == ["x", "", "z"]
+        assert [m.body for m in store.scan("lines")] == [b"one", b"two"]
+
+
+def test_bad_rows_stop_or_are_skipped(place: Path) -> None:
+    rows = b'{"t":"good"}\nno json\n{"t":"a/b"}\n{"t":"good"}\n'
+    stopped = run(
+        "ingest", "s", "-", "--format", "ndjson", "--topic-field", "t", cwd=place, given=rows
+    )
+    assert stopped.returncode == 2
+    assert b"line 2 is no JSON" in stopped.stderr
+    assert b"--skip-bad" in stopped.stderr
+    skipped = run(
+        "ingest",
+        "s2",
+        "-",
+        "--format",
+        "ndjson",
+        "--topic-field",
+        "t",
+        "--skip-bad",
+        "--json",
+        cwd=place,
+        given=rows,
+    )
+    assert skipped.returncode == 0
+    with penstock.open(place / "s2", read_only=True) as store:
+        assert store.topics() == {"good": [0]}
+
+
+def test_ctrl_c_stops_an_ingest_cleanly(place: Path) -> None:
+    process = subprocess.Popen(
+        [*PENSTOCK, "ingest", "s", "-", "--topic", "t"], cwd=place, env=ENVIRONMENT,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(b"line\n" * 5000)
+    process.stdin.flush()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        if (place / "s" / "commitlog").exists():
+            with penstock.open(place / "s", read_only=True) as store:
+                if store.max_offset("t") >= 2000:
+                    break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    stored = int(re.search(rb"stored ([\d,]+)", errors)[1].replace(b",", b""))  # type: ignore[index] # it is there
+    with penstock.open(place / "s") as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert store.max_offset("t") == stored >= 2000
+
+
+def test_tail_follows_a_writer_in_another_process(place: Path) -> None:
+    process = subprocess.Popen(
+        [*PENSTOCK, "tail", "data", "orders", "-f", "--limit", "1", "--json"], cwd=place, env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        assert json.loads(process.stdout.readline())["body"] == "order 29"
+        with penstock.open(place / "data") as store:
+            for number in range(30, 35):
+                store.put("orders", b"order %d" % number)
+                store.topics()
+                assert json.loads(process.stdout.readline())["body"] == f"order {number}"
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+        process.stdout.close()
+    assert process.returncode == 130

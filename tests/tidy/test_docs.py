@@ -1,0 +1,49 @@
+"""What users can name is in the docs: hooks, settings, errors, verbs."""
+
+import inspect
+from pathlib import Path
+
+import attrs
+import pytest
+
+from penstock import config, errors, hookspecs
+from penstock.cli.root import _VERBS
+from penstock.registry import load_registry
+
+DOCS = Path(__file__).parents[2] / "docs"
+REGISTRY = load_registry()
+
+HOOKS = [name for name in vars(hookspecs) if name.startswith("penstock_")]
+ERRORS = [
+    name
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, errors.PenstockError)
+]
+SETTINGS = [
+    f"{section}.{field.name}"
+    for section, cls in config.SECTIONS.items()
+    for field in attrs.fields(cls)
+] + [
+    f"{kind}.{name}.{field.name}"
+    for kind, strategies in REGISTRY.sets().items()
+    for name in strategies.names()
+    if strategies.offered_by(name).startswith("builtin-")
+    for field in attrs.fields(strategies.get(name).Options)
+]
+
+
+@pytest.mark.parametrize(("page", "names"), [
+    ("plugins.md", HOOKS), ("errors.md", ERRORS), ("configuration.md", SETTINGS), ("cli.md", sorted(_VERBS)),
+])  # fmt: skip
+def test_every_name_is_in_the_docs(page: str, names: list[str]) -> None:
+    text = (DOCS / page).read_text()
+    missing = [name for name in names if f"`{name}" not in text]
+    assert not missing
+
+
+def test_every_strategy_is_in_the_docs() -> None:
+    text = (DOCS / "configuration.md").read_text()
+    for strategies in REGISTRY.sets().values():
+        for name in strategies.names():
+            if strategies.offered_by(name).startswith("builtin-"):
+                assert f'"{name}"' in text, name
