@@ -25,7 +25,6 @@
         - StoreClosedError         the store was closed
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
-        - FlushTimeoutError        a future's message was not on disk in time: unknown, not lost
 
 Facts are attributes; each message says what, where and what now. An `OSError` passes through unless
 it makes the store unusable.
@@ -264,14 +263,3 @@ class DiskFullError(StorageError):
             f"the store goes on without a restart"
         )
 
-
-class FlushTimeoutError(StorageError):
-    """A message was accepted, but was not known to be on disk in time: unknown, not lost."""
-
-    def __init__(self, log_offset: int, timeout_ms: int) -> None:
-        self.log_offset = log_offset
-        self.timeout_ms = timeout_ms
-        super().__init__(
-            f"the message at log offset {log_offset} was not on disk within {timeout_ms} ms; "
-            f"it is in the log and may still become durable: call flush() to find out"
-        )
