@@ -1,5 +1,6 @@
 """Fixtures shared by every test."""
 
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,7 @@ def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPl
         (info / "entry_points.txt").write_text(f"[penstock]\n{module} = {module}\n")
         (site / f"{module}.py").write_text(textwrap.dedent(source))
         monkeypatch.syspath_prepend(str(site))
+        monkeypatch.delitem(sys.modules, module, raising=False)
 
     return install
 

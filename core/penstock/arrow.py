@@ -101,9 +101,22 @@ def queue_batches(
             return
         present = entries.sizes > 0
         offsets, sizes = entries.log_offsets[present], entries.sizes[present]
+        _check_order(log, topic, queue, offsets, sizes)
         for low, high in _spans(log, offsets, sizes):
             yield _span_batch(log, offsets[low:high], sizes[low:high], columns, verify=verify)
         at += count
+
+
+def _check_order(log: SegmentedLog, topic: str, queue: int, offsets: Int64s, sizes: Int64s) -> None:
+    """Refuse entries that do not point forwards, each behind the one before: they are damaged."""
+    wrong = np.nonzero(offsets[1:] < offsets[:-1] + sizes[:-1])[0]
+    if len(wrong) or (len(offsets) and offsets[0] < 0):
+        at = int(offsets[wrong[0] + 1]) if len(wrong) else int(offsets[0])
+        path = log.folder.parent / "consumequeue" / topic / str(queue)
+        raise CorruptionError(
+            path, -1, "entries in the order of the log", f"one that points to {at}",
+            "open the store for writing once, which mends its queues; see penstock verify",
+        )  # fmt: skip
 
 
 def _spans(log: SegmentedLog, offsets: Int64s, sizes: Int64s) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow import TIMESTAMP
-from penstock.commitlog import STORE_TIME_AT, AppendedBatch
+from penstock.commitlog import AppendedBatch
 from penstock.encode import EncodedBatch, Target, encode_messages
 from penstock.errors import MessageError, MessageTooLargeError, PropertyError
 from penstock.javatext import Int64s
@@ -31,6 +31,7 @@ from penstock.record import (
     host_flags,
     reserve_crc_property,
 )
+from penstock.stamps import STORE_TIME_AT
 
 _COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")
 _SEPARATORS = "[\x01\x02]"

@@ -23,7 +23,13 @@ from penstock.batch import DispatchBatch
 from penstock.clock import Clock
 from penstock.columns import Buffer
 from penstock.contracts import Allocator, SegmentWriter
-from penstock.errors import DiskFullError, MessageError, MessageTooLargeError, PenstockError
+from penstock.errors import (
+    DiskFullError,
+    MessageError,
+    MessageTooLargeError,
+    OffsetError,
+    PenstockError,
+)
 from penstock.files import Files
 from penstock.javatext import Int64s
 from penstock.lane import Lane, RecordParts
@@ -42,10 +48,7 @@ from penstock.record import (
 )
 from penstock.scan import read_batches
 from penstock.segment import Segment
-
-QUEUE_OFFSET_AT = 20
-LOG_OFFSET_AT = 28
-STORE_TIME_AT = 48  # and the length of the born host
+from penstock.stamps import count_up, seal_all, stamp
 
 
 class Appended(NamedTuple):
@@ -269,10 +272,10 @@ class CommitLog:
         try:
             now = self.now_ms()
             pieces, log_offsets = self._plan(sizes, atomic=atomic)
-            queue_offsets, nexts = _count_up(lanes, lane_rows)
-            _stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at)
+            queue_offsets, nexts = count_up(lanes, lane_rows)
+            stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at)
             if self.crc_property:
-                _seal_all(data, sizes)
+                seal_all(data, sizes)
             self._write_pieces(pieces, data, now)
             for lane, following in zip(lanes, nexts, strict=True):
                 lane.next_offset = following
@@ -327,6 +330,34 @@ class CommitLog:
             if self._commits_at_once:
                 segment.committed_position = segment.wrote_position
 
+    # --- copies
+
+    def append_raw(self, log_offset: int, data: Buffer) -> None:
+        """Append bytes copied from another log of the same geometry, blank records included.
+
+        They must begin at this log's end and lie within one segment, as a master sends them; they are
+        taken as they are. Queue offsets of lanes do not follow: nothing else may be appended to such a log.
+        """
+        with self._lock:
+            if log_offset != self.end_offset:
+                raise OffsetError(
+                    log_offset, self.end_offset, self.end_offset + 1, "copied log offset"
+                )
+            tail = self._tail
+            if tail is None or tail.wrote_position == tail.capacity:
+                fresh = self._obtain(log_offset)
+                self.log.add(fresh)
+                self._tail = tail = fresh
+            if len(data) > tail.capacity - tail.wrote_position:
+                raise MessageTooLargeError(
+                    "the copied piece", len(data), tail.capacity - tail.wrote_position,
+                    "cut it where the segment ends",
+                )  # fmt: skip
+            self._write(tail, tail.wrote_position, data)
+            tail.wrote_position += len(data)
+            if self._commits_at_once:
+                tail.committed_position = tail.wrote_position
+
     # --- reading in bulk
 
     def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
@@ -335,40 +366,3 @@ class CommitLog:
         Ends early where the bytes are no sound record; the last batch's `end_offset` says where.
         """
         return read_batches(self.log, start, stop)
-
-
-def _count_up(lanes: list[Lane], lane_rows: Int64s) -> tuple[Int64s, list[int]]:
-    """Return each row's queue offset, and each lane's next one."""
-    if len(lanes) == 1:
-        first = lanes[0].next_offset
-        count = len(lane_rows)
-        return np.arange(first, first + count, dtype=np.int64), [first + count]
-    order = np.argsort(lane_rows, kind="stable")
-    counts = np.bincount(lane_rows, minlength=len(lanes))
-    firsts = np.array([lane.next_offset for lane in lanes], np.int64)
-    ranks = np.arange(len(lane_rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    offsets = np.empty(len(lane_rows), np.int64)
-    offsets[order] = ranks + np.repeat(firsts, counts)
-    return offsets, (firsts + counts).tolist()
-
-
-def _stamp(
-    data: bytearray,
-    sizes: Int64s,
-    queue_offsets: Int64s,
-    log_offsets: Int64s,
-    now: int,
-    store_time_at: Int64s | int,
-) -> None:
-    starts = np.cumsum(sizes) - sizes
-    fields = np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))
-    fields[starts + QUEUE_OFFSET_AT] = queue_offsets
-    fields[starts + LOG_OFFSET_AT] = log_offsets
-    fields[starts + store_time_at] = now
-
-
-def _seal_all(data: bytearray, sizes: Int64s) -> None:
-    end = 0
-    for size in sizes.tolist():
-        start, end = end, end + size
-        data[start:end] = seal_crc_property(bytes(data[start:end]))

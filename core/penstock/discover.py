@@ -117,7 +117,7 @@ def _found(files: Files, root: Path, asked: dict[str, int | None]) -> tuple[dict
             about = json.loads(files.read_whole(noted, 1 << 16))
             names = (field.name for field in attrs.fields(Geometry))
             return {name: int(about[name]) for name in names}, "penstock/geometry.json"
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
             raise CorruptionError(
                 noted,
                 0,

@@ -10,7 +10,7 @@ from typing import Protocol
 import attrs
 import numpy as np
 
-from penstock.commitlog import STORE_TIME_AT, CommitLog
+from penstock.commitlog import CommitLog
 from penstock.errors import MessageError, MessageTooLargeError, NotYetError
 from penstock.javatext import Int64s
 from penstock.lane import Lane, RecordParts
@@ -27,6 +27,7 @@ from penstock.record import (
     encode_host,
     reserve_crc_property,
 )
+from penstock.stamps import STORE_TIME_AT
 
 
 class Target(Protocol):

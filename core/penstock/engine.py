@@ -93,6 +93,7 @@ class Engine:
     _idle: bool = True
     _closed: bool = False
     _guard: threading.Lock = attrs.Factory(threading.Lock)
+    _lane_guard: threading.Lock = attrs.Factory(threading.Lock)
     _marked: tuple[int, ...] = ()
 
     def connect(self) -> None:
@@ -137,7 +138,7 @@ class Engine:
         if lane is None:
             check_topic(topic)
             check_queue(queue)
-            with self._guard:
+            with self._lane_guard:
                 lane = self.lanes.get((topic, queue))
                 if lane is None:
                     following = self.queue_index.max_offset(topic, queue)
@@ -185,6 +186,7 @@ class Engine:
         before = self.follower.progress
         self.log.log.commit()
         self.follower.catch_up()
+        self._publish()
         self._tell_sealed()
         pause = self.pace.follow_ms / 1000
         if self.follower.progress > before:
@@ -195,6 +197,12 @@ class Engine:
             self._idle = False
             return max(pause, _WAITING_S)
         return None
+
+    def _publish(self) -> None:
+        """Tell readers in other processes how far queues and index have everything."""
+        if self.follower.progress > self.progress.state.visible_offset:
+            self.progress.state.visible_offset = self.follower.progress
+            self.progress.write()
 
     def _tell_sealed(self) -> None:
         while self.log.sealed:
@@ -225,6 +233,7 @@ class Engine:
             try:
                 reached = {d.name: d.flush() for d in self.dispatchers}
                 self.progress.state.dispatched = reached
+                self.progress.state.visible_offset = self.follower.progress
                 self.progress.sync()
                 # Queue and index times count only what the log has durable as well.
                 derived = min(time_ms, self.flusher.flushed_time_ms)

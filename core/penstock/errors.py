@@ -262,4 +262,3 @@ class DiskFullError(StorageError):
             f"no space for {size} bytes at {path}; nothing was stored. Free space and try again: "
             f"the store goes on without a restart"
         )
-

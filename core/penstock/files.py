@@ -191,6 +191,13 @@ class Files:
         """Say whether anything, even a dangling link, has that name."""
         return os.path.lexists(path)
 
+    def mtime_ns(self, path: Path) -> int:
+        """Return when a file was last written, Unix nanoseconds; 0 where there is none."""
+        try:
+            return os.lstat(path).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
     def is_folder(self, path: Path) -> bool:
         """Say whether `path` is a folder itself, not a link to one."""
         try:

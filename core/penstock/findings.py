@@ -34,5 +34,5 @@ class Checker(ABC):
         """Return what is wrong for these records; batches come in log order, all once."""
 
     @abstractmethod
-    def finish(self) -> Iterator[Finding]:
-        """Return what is in the files beyond the records that came."""
+    def finish(self, end: int) -> Iterator[Finding]:
+        """Return what is in the files for records below `end` beyond those that came."""

@@ -175,7 +175,9 @@ class SegmentedLog:
 
     def commit(self) -> int:
         """Hand every written byte to the system; returns the committed offset."""
-        for segment in self._segments[-2:]:
+        for segment in reversed(self._segments):
+            if segment.channel is None:
+                break
             segment.commit()
         return self.committed_offset
 
@@ -213,6 +215,19 @@ class SegmentedLog:
             kept[-1].erase(position)
             kept[-1].set_position(position)
         return mended
+
+    def count_before_offset(self, log_offset: int) -> int:
+        """Return how many of the oldest segments lie wholly before a log offset; never the last."""
+        return sum(segment.end_offset <= log_offset for segment in self._segments[:-1])
+
+    def count_before_time(self, time_ms: int) -> int:
+        """Return how many of the oldest segments were last written before a time; never the last."""
+        count = 0
+        for segment in self._segments[:-1]:
+            if segment.last_write_ms() >= time_ms:
+                break
+            count += 1
+        return count
 
     def infos(self) -> list[SegmentInfo]:
         """Return what retention policies are told, oldest first."""

@@ -7,7 +7,15 @@ import attrs
 from penstock.checkpoint import Checkpoint, Times
 from penstock.files import Files
 from penstock.log import SegmentedLog
-from penstock.progress import CleanMark, Progress, SideFolder, State, fingerprint, vouched_for
+from penstock.progress import (
+    CleanMark,
+    Progress,
+    SideFolder,
+    State,
+    fingerprint,
+    lock_mtime_ns,
+    vouched_for,
+)
 from penstock.recovery import LogEnd, check_damage, find_end, foreign_start
 
 NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
@@ -83,9 +91,3 @@ def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:
     end = find_end(log, start, max(found.times.log_ms, 0))
     check_damage(log, end, may_be_unwritten=found.was_abnormal)
     return end
-
-
-def lock_mtime_ns(files: Files, root: Path) -> int:
-    """Return when the lock file was last written: every writer, Java too, writes it when it starts."""
-    entries = files.entries(root)
-    return next((entry.mtime_ns for entry in entries if entry.name == "lock"), 0)

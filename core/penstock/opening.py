@@ -28,9 +28,9 @@ from penstock.files import Files, Lock
 from penstock.flushing import LogFlusher
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
-from penstock.looking import Findings, lock_mtime_ns, look
+from penstock.looking import Findings, look
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import SideFolder
+from penstock.progress import SideFolder, lock_mtime_ns, visible_offset
 from penstock.recovery import (
     LogEnd,
     RecoveredLog,
@@ -174,7 +174,10 @@ class Opener:
         log.refresh()
         dispatchers = self._dispatchers(self._context(geometry, log, read_only=True))
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
-        return Store(self.root, log, dispatchers, engine=None, offsets=offsets, recovery=None)
+        return Store(
+            self.root, log, dispatchers, engine=None, offsets=offsets, recovery=None,
+            published=lambda: visible_offset(self.files, self.root),
+        )  # fmt: skip
 
     # --- writing
 

@@ -10,8 +10,10 @@ younger sound one counts. It is written after every flush (not synced: the offse
 after a crash of the process, and only too small after a crash of the machine) and synced with the
 checkpoint. Layout (big-endian)::
 
-    slot := magic 8s  sequence u64  flushed_offset i64  lock_mtime_ns i64  failed i32  count i32
-            (name 24s  offset i64){count}  zero*  crc32 u32       # the CRC is the slot's last 4 bytes
+    slot := magic 8s  sequence u64  flushed_offset i64  visible_offset i64  lock_mtime_ns i64
+            failed i32  count i32  (name 24s  offset i64){count}  zero*  crc32 u32   # the last 4 bytes
+
+`visible_offset` is for readers in other processes: below it, queues and index have every record.
 
 Every value is only a lower bound, so losing the folder costs time at the next open, never data.
 `lock_mtime_ns` tells whether anyone else, the Java store say, has locked the store since: it writes
@@ -21,6 +23,7 @@ to the lock file whenever it starts. Then nothing in here is believed.
 import hashlib
 import json
 import struct
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,7 +37,7 @@ from penstock.record import crc32
 SIDE_FOLDER = "penstock"
 _MAGIC = b"PSTKPRG1"
 _SLOT_BYTES = 512
-_HEAD = struct.Struct(">8sQqqii")
+_HEAD = struct.Struct(">8sQqqqii")
 _ITEM = struct.Struct(">24sq")
 _CRC = struct.Struct(">I")
 _ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _CRC.size) // _ITEM.size
@@ -45,6 +48,7 @@ class State:
     """What the progress file says."""
 
     flushed_offset: int = 0
+    visible_offset: int = 0
     lock_mtime_ns: int = 0
     failed: bool = False
     dispatched: dict[str, int] = attrs.Factory(dict)
@@ -54,7 +58,13 @@ def encode_slot(state: State, sequence: int) -> bytes:
     """Return the bytes of one slot."""
     items = sorted(state.dispatched.items())[:_ITEMS_MAX]
     head = _HEAD.pack(
-        _MAGIC, sequence, state.flushed_offset, state.lock_mtime_ns, state.failed, len(items)
+        _MAGIC,
+        sequence,
+        state.flushed_offset,
+        state.visible_offset,
+        state.lock_mtime_ns,
+        state.failed,
+        len(items),
     )
     body = head + b"".join(_ITEM.pack(name.encode()[:24], offset) for name, offset in items)
     body = body.ljust(_SLOT_BYTES - _CRC.size, b"\0")
@@ -65,7 +75,7 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
     """Return sequence and state of a sound slot, or None."""
     if len(data) != _SLOT_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
         return None
-    magic, sequence, flushed, mtime, failed, count = _HEAD.unpack_from(data)
+    magic, sequence, flushed, visible, mtime, failed, count = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise FormatVersionError(path, magic.decode("ascii", "replace"), _MAGIC.decode())
     dispatched = {}
@@ -73,18 +83,23 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
         name, offset = _ITEM.unpack_from(data, _HEAD.size + index * _ITEM.size)
         dispatched[name.rstrip(b"\0").decode("utf-8", "replace")] = offset
     state = State(
-        flushed_offset=flushed, lock_mtime_ns=mtime, failed=bool(failed), dispatched=dispatched
+        flushed_offset=flushed,
+        visible_offset=visible,
+        lock_mtime_ns=mtime,
+        failed=bool(failed),
+        dispatched=dispatched,
     )
     return sequence, state
 
 
 class Progress:
-    """The progress file of a store opened for writing. One writer at a time; not thread-safe."""
+    """The progress file of a store opened for writing. Safe from any thread."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
         self._path = root / SIDE_FOLDER / "progress"
         self._sequence = 0
+        self._lock = threading.Lock()
         self._file: File | None = None
         self.state = State()
 
@@ -102,13 +117,14 @@ class Progress:
 
     def write(self) -> None:
         """Write the state; it survives this process, and the machine after `sync`."""
-        if self._file is None:
-            if not self._files.exists(self._path):
-                self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
-            self._file = self._files.open(self._path, writable=True)
-        self._sequence += 1
-        slot = encode_slot(self.state, self._sequence)
-        self._file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
+        with self._lock:
+            if self._file is None:
+                if not self._files.exists(self._path):
+                    self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
+                self._file = self._files.open(self._path, writable=True)
+            self._sequence += 1
+            slot = encode_slot(self.state, self._sequence)
+            self._file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
 
     def sync(self) -> None:
         """Write the state and make it durable."""
@@ -121,6 +137,18 @@ class Progress:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def lock_mtime_ns(files: Files, root: Path) -> int:
+    """Return when the lock file was last written: every writer, Java too, writes it when it starts."""
+    return files.mtime_ns(root / "lock")
+
+
+def visible_offset(files: Files, root: Path) -> int | None:
+    """Return what the writer has published for readers; None if the last writer was not Penstock."""
+    state = Progress(files, root).read()
+    known = state.lock_mtime_ns != 0 and state.lock_mtime_ns == lock_mtime_ns(files, root)
+    return state.visible_offset if known else None
 
 
 def fingerprint(files: Files, folders: Iterable[Path]) -> str:
@@ -182,7 +210,7 @@ class SideFolder:
                 last_time_ms=int(about["last_time_ms"]),
                 digest=str(about["digest"]),
             )
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError, OSError):
             return None
 
     def write_clean(self, mark: CleanMark) -> None:

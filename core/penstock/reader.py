@@ -8,7 +8,7 @@ out, named in the log and in the result, and costs no other.
 import heapq
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.contracts import Dispatcher, KeyIndex, QueueEntries, QueueIndex
@@ -21,11 +21,10 @@ from penstock.errors import (
 )
 from penstock.fetch import RecordReader
 from penstock.log import SegmentedLog
+from penstock.matching import TagFilter, has_key
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
-from penstock.properties import KEYS, UNIQ_KEY
 from penstock.stored import ReadResult, StoredMessage
-from penstock.tags import TagFilter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +47,9 @@ class Reader:
         key_index: KeyIndex | None,
         *,
         live: bool,
+        published: Callable[[], int | None],
     ) -> None:
+        self._published = published
         self._log = log
         self._queue_index = queue_index
         self._key_index = key_index
@@ -186,7 +187,7 @@ class Reader:
         """Yield what is there now, in log order; `following` remembers where each queue stands."""
         self._settle()
         numbers = [queue] if queue is not None else self.topics().get(topic, [])
-        limit = None if len(numbers) == 1 else self._queue_index.end_log_offset()
+        limit = None if len(numbers) == 1 else self._complete_offset()
         streams = []
         for number in numbers:
             low = self._queue_index.min_offset(topic, number)
@@ -197,6 +198,11 @@ class Reader:
             message = self._try(log_offset, size)
             if message is not None:
                 yield message
+
+    def _complete_offset(self) -> int:
+        """Return the log offset below which no queue lacks an entry that is still to come."""
+        published = self._published()
+        return self._queue_index.end_log_offset() if published is None else published
 
     def _entries_of(
         self, topic: str, queue: int, start: int, limit: int | None
@@ -377,12 +383,6 @@ class Reader:
             if dispatcher is not None:
                 dispatcher.close()
         self._log.close()
-
-
-def has_key(message: StoredMessage, key: str) -> bool:
-    """Say whether `key` is among the message's keys, as a word or as a phrase, or is its UNIQ_KEY."""
-    properties = message.all_properties
-    return f" {key} " in f" {properties.get(KEYS, '')} " or properties.get(UNIQ_KEY) == key
 
 
 def _out_of_bounds(offset: int, low: int, high: int) -> tuple[ReadStatus, int] | None:

@@ -59,9 +59,13 @@ class Retention:
     def run(self) -> int:
         """Let expired segments go; returns how many went."""
         vote = self.vote()
+        return self.let_go(min(vote.expired_count, SEGMENTS_A_ROUND_MAX), vote.reason)
+
+    def let_go(self, count: int, reason: str) -> int:
+        """Let up to `count` of the oldest segments go; returns how many went."""
         infos = self._log.infos()
         gone = 0
-        for info in infos[: min(vote.expired_count, len(infos) - 1, SEGMENTS_A_ROUND_MAX)]:
+        for info in infos[: min(count, len(infos) - 1)] if infos else ():
             if info.base_offset + info.size > self.safe_offset():
                 break
             segment = self._log.retire_first(self._now_ms(), FORCE_AFTER_MS)
@@ -69,8 +73,8 @@ class Retention:
                 logger.info("segment %s is still being read; tried again later", info.path.name)
                 break
             self._allocator.discard(segment.path)
-            logger.info("segment %s went: %s", info.path.name, vote.reason)
-            self.on_deleted(info, vote.reason)
+            logger.info("segment %s went: %s", info.path.name, reason)
+            self.on_deleted(info, reason)
             gone += 1
         if gone:
             for dispatcher in self._dispatchers:

@@ -15,6 +15,7 @@ from penstock.engine import Engine
 from penstock.errors import (
     MessageTooLargeError,
     ReadOnlyError,
+    StorageError,
     StoreClosedError,
     StoreFailedError,
 )
@@ -48,9 +49,10 @@ class Store(Reader):
         engine: Engine | None,
         offsets: ConsumerOffsets,
         recovery: RecoveryReport | None,
+        published: Callable[[], int | None] = lambda: None,
     ) -> None:
         queue_index, key_index = pick_indexes(dispatchers)
-        super().__init__(log, queue_index, key_index, live=engine is None)
+        super().__init__(log, queue_index, key_index, live=engine is None, published=published)
         self.path = path
         self.recovery = recovery
         self._engine = engine
@@ -77,6 +79,12 @@ class Store(Reader):
         if engine is not None:
             engine.log.log.commit()
             engine.follower.catch_up(needed or self._queue_index)
+            if needed is not None and needed.name in engine.follower.troubles:
+                # An answer from it would leave out what it has not taken in.
+                raise StorageError(
+                    f"dispatcher {needed.name} is behind the log: {_trouble(engine, needed.name)}; "
+                    f"it is tried again by itself, see stats()"
+                )
 
     # --- putting
 
@@ -259,6 +267,16 @@ class Store(Reader):
         """Let go now of what the retention policies give up; returns how many segments went."""
         return self._writer().retention.run()
 
+    def discard_before(self, *, log_offset: int = 0, time_ms: int = 0) -> int:
+        """Let go of the segments that lie wholly before a log offset, or were last written before a time.
+
+        Whatever the retention policies say; but never the last segment, nor one that is not durable, not
+        dispatched, or still being read. Returns how many went.
+        """
+        engine = self._writer()
+        count = max(self._log.count_before_offset(log_offset), self._log.count_before_time(time_ms))
+        return engine.retention.let_go(count, "asked for")
+
     def stats(self) -> dict[str, Any]:
         """Return figures about the store: offsets in bytes, times in Unix milliseconds."""
         self._settle()
@@ -294,15 +312,16 @@ class Store(Reader):
 
         `told` is called as it goes, with the counts so far.
         """
-        for dispatcher in self._dispatchers:
-            self._settle(dispatcher)
+        self._settle()
+        if self._engine is not None:
+            self._engine.follower.catch_up()
         return verify(
             self._log, list(self._dispatchers), self._log_end_to_verify(), tally=Tally(), told=told
         )
 
     def _log_end_to_verify(self) -> int:
         """Return up to where queues and index must agree with the log."""
-        return min(self._log_end(), self._queue_index.end_log_offset() or self._log_end())
+        return min(self._log_end(), self._complete_offset() or self._log_end())
 
     def _log_end(self) -> int:
         if self._engine is not None:

@@ -53,7 +53,7 @@ def verify(
         tally.findings += 1
         yield finding
     for checker in checkers:
-        for finding in checker.finish():
+        for finding in checker.finish(end):
             tally.findings += 1
             yield finding
 

@@ -11,9 +11,9 @@ KERNEL = ROOT / "core" / "penstock"
 LAYERS = [
     "errors",
     "clock files javatext properties message names geometry",
-    "record texts columns stored tags batch findings contracts",
+    "record texts columns stored matching batch findings contracts",
     "hookspecs registry config",
-    "segment log scan lane commitlog",
+    "segment log scan lane stamps commitlog",
     "checkpoint progress offsets worker",
     "discover flushing dispatch fetch recovery retention verify looking",
     "encode arrow arrow_in engine reader store",

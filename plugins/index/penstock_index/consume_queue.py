@@ -67,7 +67,6 @@ class ConsumeQueueDispatcher(QueueIndex):
         self._queues: dict[tuple[str, int], Queue] = {}
         self._lock = threading.RLock()
         self._progress = 0
-        self._end_log_offset = 0
         self._dirty: set[Path] = set()
         self._dirty_folders: set[Path] = set()
         self._refused: set[object] = set()
@@ -89,7 +88,6 @@ class ConsumeQueueDispatcher(QueueIndex):
                     continue
                 queue = self._queue_for(run.topic, run.queue, run.ordinal)
                 self._write_run(queue, run.ordinal, run.data)
-                self._end_log_offset = max(self._end_log_offset, run.end_log_offset)
             self._progress = max(self._progress, batch.end_offset)
 
     def _refuse(self, what: str) -> None:
@@ -154,7 +152,6 @@ class ConsumeQueueDispatcher(QueueIndex):
             for queue in self._queues.values():
                 self._cut_queue(queue, log_offset)
             self._progress = min(self._progress, log_offset)
-            self._end_log_offset = min(self._end_log_offset, log_offset)
 
     def _cut_queue(self, queue: Queue, log_offset: int) -> bool:
         end = queue.folder.find_log_offset(log_offset, queue.min_offset, queue.max_offset)
@@ -208,7 +205,6 @@ class ConsumeQueueDispatcher(QueueIndex):
             if self._cut_queue(queue, end):
                 mended.append(f"queue {topic}/{number} pointed behind the log's end; cut it there")
         self._progress = self._believed(trust, mended)
-        self._end_log_offset = self._progress
         return mended
 
     def _folders(self) -> Iterator[tuple[str, int, Path]]:
@@ -301,7 +297,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `QueueIndex`."""
         with self._lock:
             if not self.context.read_only:
-                return self._end_log_offset
+                return self._progress
             return max((self._end_of(topic, number) for topic, number in self.queues()), default=0)
 
     def _end_of(self, topic: str, number: int) -> int:

@@ -29,11 +29,9 @@ from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.progress import SIDE_FOLDER
 from penstock.record import ROLLBACK, SIZE_AND_MAGIC
 from penstock_index.index_check import IndexChecker
-from penstock_index.index_file import IndexFile, Peek
+from penstock_index.index_file import IndexFile, Peek, is_index_name
 
 logger = logging.getLogger(__name__)
-
-_NAME_DIGITS = 17
 
 
 class HashIndexDispatcher(KeyIndex):
@@ -135,7 +133,7 @@ class HashIndexDispatcher(KeyIndex):
         return [
             e.name
             for e in self._files.entries(self._folder)
-            if e.is_file and _is_name(e.name) and e.size == size
+            if e.is_file and is_index_name(e.name) and e.size == size
         ]
 
     # --- durability, cutting, trimming
@@ -244,7 +242,7 @@ class HashIndexDispatcher(KeyIndex):
         mended = []
         if self._files.is_folder(self._folder):
             for entry in self._files.entries(self._folder):
-                if not (entry.is_file and _is_name(entry.name)):
+                if not (entry.is_file and is_index_name(entry.name)):
                     mended.append(f"{entry.path} does not belong into the index; left alone")
                 elif entry.size != self.context.geometry.index_file_bytes:
                     self._files.remove(entry.path)
@@ -284,23 +282,30 @@ class HashIndexDispatcher(KeyIndex):
             offsets = entries["log_offset"].astype(np.int64)
             behind = np.nonzero((offsets >= log_offset) | (offsets < 0))[0]
             keep = int(behind[0]) if len(behind) else len(offsets)
-            if keep == len(offsets) and (keep > 0 or file.is_empty):
-                if not file.chains_are_sound():
-                    file.cut(keep, file.header.end_ms)
-                    file.sync()
-                    changed = True
-                file.close()
-                continue
-            changed = True
-            if keep == 0:
+            if keep == 0 and not file.is_empty:
                 file.close()
                 self._files.remove(self._folder / name)
+                changed = True
                 continue
-            end_ms = file.header.begin_ms + int(entries["seconds"][keep - 1]) * 1000
-            file.cut(keep, _time_of(log, int(offsets[keep - 1]), end_ms))
-            file.sync()
+            if self._put_right(file, offsets, keep, log):
+                file.sync()
+                changed = True
             file.close()
         return changed
+
+    @staticmethod
+    def _put_right(file: IndexFile, offsets: Int64s, keep: int, log: LogView | None) -> bool:
+        """Cut a file to its first entries, and mend header and chains; says whether that was needed."""
+        if keep == 0:
+            return False
+        head = file.header
+        begin_ms = _time_of(log, int(offsets[0]), head.begin_ms)
+        end_ms = _time_of(log, int(offsets[keep - 1]), head.end_ms)
+        bounds = (begin_ms, end_ms, int(offsets[0]), int(offsets[keep - 1]))
+        if keep == len(offsets) and head[:4] == bounds and file.chains_are_sound():
+            return False
+        file.cut(keep, begin_ms, end_ms)
+        return True
 
     def _open(self, name: str) -> IndexFile:
         file: File = self._files.open(self._folder / name, writable=True)
@@ -347,7 +352,8 @@ class HashIndexDispatcher(KeyIndex):
             return
         self._current = self._open(names[-1])
         if not trust.is_clean and not self._current.chains_are_sound():
-            self._current.cut(len(self._current.entries()), self._current.header.end_ms)
+            head = self._current.header
+            self._current.cut(len(self._current.entries()), head.begin_ms, head.end_ms)
             mended.append(f"made the chains of index file {names[-1]} anew")
 
     # --- looking up
@@ -378,10 +384,6 @@ class HashIndexDispatcher(KeyIndex):
             # The first entry's seconds count from another base (see `IndexFile.add`).
             if log_offset == first or (at - 1000 <= end_ms and at + 1000 > begin_ms):
                 yield log_offset
-
-
-def _is_name(name: str) -> bool:
-    return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def _time_of(log: LogView | None, log_offset: int, default_ms: int) -> int:

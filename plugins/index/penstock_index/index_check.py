@@ -84,7 +84,7 @@ class IndexChecker(Checker):
     def _finding(self, log_offset: int, text: str) -> Finding:
         return Finding("index", self._folder, -1, log_offset, text)
 
-    def finish(self) -> Iterator[Finding]:
+    def finish(self, end: int) -> Iterator[Finding]:
         """See `Checker`."""
         if self._pairs is None:
             self._pairs = self._load()

@@ -36,6 +36,12 @@ assert HEADER.size == INDEX_HEADER_SIZE
 assert ENTRY.itemsize == _ENTRY.size
 
 Entries = npt.NDArray[np.void]
+_NAME_DIGITS = 17
+
+
+def is_index_name(name: str) -> bool:
+    """Say whether a file's name is that of an index file: a time to the millisecond."""
+    return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 class Header(NamedTuple):
@@ -124,10 +130,10 @@ class IndexFile:
         count = min(max(self.header.index_count, 1), self._entries_count)
         return self._entries[1:count]
 
-    def cut(self, keep: int, end_ms: int) -> None:
+    def cut(self, keep: int, begin_ms: int, end_ms: int) -> None:
         """Keep the first `keep` entries, erase the rest, and make slots and header anew from them.
 
-        `end_ms` is the store time of the last record kept; the file knows it only in seconds.
+        The times are those of the first and last record kept: the entries have only whole seconds.
         """
         kept = self._entries[1 : keep + 1]
         self._entries[keep + 1 :] = np.zeros((), ENTRY)
@@ -141,7 +147,7 @@ class IndexFile:
             used = int((previous == 0).sum())
             last = int(kept["log_offset"][-1])
             first = int(kept["log_offset"][0])
-            self.set_header(Header(self.header.begin_ms, end_ms, first, last, used, keep + 1))
+            self.set_header(Header(begin_ms, end_ms, first, last, used, keep + 1))
         else:
             self.set_header(Header())
 

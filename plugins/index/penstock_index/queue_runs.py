@@ -29,7 +29,6 @@ class Run(NamedTuple):
     ordinal: int
     data: bytes
     log_offset: int
-    end_log_offset: int
 
 
 def runs_of(batch: DispatchBatch) -> Iterator[Run]:
@@ -40,7 +39,7 @@ def runs_of(batch: DispatchBatch) -> Iterator[Run]:
     sound = (queues >= 0) & (queues <= QUEUE_MAX) & (ordinals >= 0) & (ordinals < _ORDINAL_MAX)
     for row in rows[~sound].tolist():
         offset = int(batch.log_offsets[row])
-        yield Run(None, 0, 0, b"", offset, offset)
+        yield Run(None, 0, 0, b"", offset)
     rows = rows[sound]
     if len(rows) == 0:
         return
@@ -59,7 +58,5 @@ def runs_of(batch: DispatchBatch) -> Iterator[Run]:
     for start, stop in itertools.pairwise(bounds):
         topic_row, queue = divmod(int(lanes[start]), _LANES)
         piece = data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE]
-        last = rows[stop - 1]
-        end = int(batch.log_offsets[last] + batch.sizes[last])
         first = int(batch.log_offsets[rows[start]])
-        yield Run(topics[topic_row], queue, int(ordinals[start]), piece, first, end)
+        yield Run(topics[topic_row], queue, int(ordinals[start]), piece, first)

@@ -1,6 +1,7 @@
-"""Which messages a tag expression lets through."""
+"""Which messages a tag expression or a key means."""
 
 from penstock.javatext import java_hash
+from penstock.properties import KEYS, UNIQ_KEY
 from penstock.stored import StoredMessage
 
 _INT32_MIN = -(1 << 31)
@@ -22,3 +23,9 @@ class TagFilter:
     def matches(self, message: StoredMessage) -> bool:
         """Look at the text: hashes collide."""
         return self._all or message.tag in self._tags
+
+
+def has_key(message: StoredMessage, key: str) -> bool:
+    """Say whether `key` is among the message's keys, as a word or as a phrase, or is its UNIQ_KEY."""
+    properties = message.all_properties
+    return f" {key} " in f" {properties.get(KEYS, '')} " or properties.get(UNIQ_KEY) == key

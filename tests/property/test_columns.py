@@ -1,0 +1,142 @@
+"""The vectorised paths say what the plain ones say."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.files import Files
+from penstock.geometry import Geometry
+from penstock.javatext import hash_pieces, index_hash, java_hash
+from penstock.properties import decode_properties
+from penstock.texts import PropertyColumns
+from penstock_index.index_file import ENTRY, HEADER, Header, IndexFile
+
+NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "TAG", "TAGSX"])
+VALUES = st.one_of(
+    st.sampled_from(["", "x", "a b", " a  b ", "ключ", "\U0001f600", "v\x01w"]), st.text(max_size=9)
+)
+PAIRS = st.lists(st.tuples(NAMES, VALUES), max_size=5)
+
+
+def text_of(pairs: list[tuple[str, str]], trailing: bool) -> bytes:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    return (text if trailing else text.removesuffix("\x02")).encode("utf-8", "surrogatepass")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(PAIRS, st.booleans()), max_size=6))
+def test_property_columns_are_the_decoded_properties(
+    rows: list[tuple[list[tuple[str, str]], bool]],
+) -> None:
+    texts = [text_of(pairs, trailing) for pairs, trailing in rows]
+    sizes = np.array([len(t) for t in texts], np.int64)
+    raw = np.frombuffer(b"".join(texts), np.uint8)
+    columns = PropertyColumns(raw, np.cumsum(sizes) - sizes, sizes)
+    decoded = [decode_properties(text) for text in texts]
+    for name in ("TAGS", "UNIQ_KEY", "a"):
+        found = columns.named(name.encode())
+        seen = dict(
+            zip(
+                found.rows.tolist(),
+                (t.decode("utf-8", "replace") for t in found.texts()),
+                strict=True,
+            )
+        )
+        assert seen == {row: pairs[name] for row, pairs in enumerate(decoded) if name in pairs}
+    codes = [java_hash(pairs.get("TAGS", "")) for pairs in decoded]
+    assert columns.tag_codes().tolist() == codes
+    keys = columns.keys()
+    got = list(
+        zip(keys.rows.tolist(), (t.decode("utf-8", "replace") for t in keys.texts()), strict=True)
+    )
+    expected = [
+        (row, key)
+        for row, pairs in enumerate(decoded)
+        for key in [
+            *([pairs["UNIQ_KEY"]] if "UNIQ_KEY" in pairs else []),
+            *pairs.get("KEYS", "").split(" "),
+        ]
+        if key
+    ]
+    assert got == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(max_size=600), max_size=8))
+def test_hashes_of_pieces_are_javas(texts: list[str]) -> None:
+    raw = [text.encode("utf-8", "replace") for text in texts]
+    sizes = np.array([len(r) for r in raw], np.int64)
+    data = np.frombuffer(b"".join(raw), np.uint8)
+    found = hash_pieces(data, np.cumsum(sizes) - sizes, sizes)
+    assert found.tolist() == [java_hash(r.decode()) for r in raw]
+
+
+def java_add(
+    data: bytearray, slots: int, entries: int, key_hash: int, offset: int, time_ms: int
+) -> bool:
+    """Add one key as IndexFile.putKey does (spec section 4.4), step by step."""
+    head = Header(*HEADER.unpack_from(data))
+    number = max(head.index_count, 1)
+    if number >= entries:
+        return False
+    slot_at = 40 + 4 * (key_hash % slots)
+    previous = int.from_bytes(data[slot_at : slot_at + 4], "big", signed=True)
+    previous = 0 if previous <= 0 or previous > number else previous
+    seconds = (
+        (time_ms - head.begin_ms) // 1000 if head.begin_ms > 0 and time_ms > head.begin_ms else 0
+    )
+    entry = np.array([(key_hash, offset, min(seconds, (1 << 31) - 1), previous)], ENTRY)
+    at = 40 + 4 * slots + 20 * number
+    data[at : at + 20] = entry.tobytes()
+    data[slot_at : slot_at + 4] = number.to_bytes(4, "big")
+    if number <= 1:
+        head = head._replace(begin_offset=offset, begin_ms=time_ms)
+    head = head._replace(
+        slot_count=head.slot_count + (previous == 0),
+        index_count=number + 1,
+        end_offset=offset,
+        end_ms=time_ms,
+    )
+    HEADER.pack_into(data, 0, *head)
+    return True
+
+
+KEYS = st.lists(
+    st.tuples(st.sampled_from([f"t#{n}" for n in range(9)]), st.integers(0, 5000)), max_size=25
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(batches=st.lists(KEYS, max_size=5), old_end=st.sampled_from([0, 1_700_000_000_000]))
+def test_an_index_file_has_javas_bytes(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[str, int]]], old_end: int
+) -> None:
+    geometry = Geometry(index_slots=7, index_entries=40)
+    path = tmp_path_factory.mktemp("index") / "file"
+    file = Files().create(path)
+    file.allocate(geometry.index_file_bytes)
+    ours = IndexFile(file, geometry)
+    ours.set_header(Header(old_end, old_end, 5, 5, 0, 1))
+    java = bytearray(geometry.index_file_bytes)
+    HEADER.pack_into(java, 0, *Header(old_end, old_end, 5, 5, 0, 1))
+    offset, time_ms = 1000, 1_700_000_000_500
+    for batch in batches:
+        offsets, times = [], []
+        for _, step in batch:
+            offset += 100
+            time_ms += step
+            offsets.append(offset)
+            times.append(time_ms)
+        hashes = [index_hash(key) for key, _ in batch]
+        added = ours.add(
+            np.array(hashes, np.int32), np.array(offsets, np.int64), np.array(times, np.int64)
+        )
+        done = [
+            java_add(java, 7, 40, h, o, t) for h, o, t in zip(hashes, offsets, times, strict=True)
+        ]
+        assert added == sum(done)
+    assert ours.chains_are_sound()
+    ours.sync()
+    ours.close()
+    assert path.read_bytes() == bytes(java)

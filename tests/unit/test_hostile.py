@@ -1,0 +1,172 @@
+"""Bytes from disk are hostile until checked: bounded work, no foreign exception, the right answer or none."""
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from tests.conftest import OpenStore
+
+import penstock
+from penstock import Message
+from penstock.errors import CorruptionError, OffsetError, PenstockError
+from penstock.progress import State, decode_slot, encode_slot
+from penstock.record import MalformedRecordError, decode_batch, decode_record, encode_record
+
+
+@pytest.fixture
+def made(open_small: OpenStore, tmp_path: Path) -> Path:
+    with open_small() as store:
+        store.put_many(
+            [Message("t", b"x" * 50, keys=["same", f"k{n}"], tag="g") for n in range(100)]
+        )
+    return tmp_path / "store"
+
+
+def index_file(path: Path) -> Path:
+    return next((path / "index").iterdir())
+
+
+def poke(file: Path, position: int, data: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(position)
+        opened.write(data)
+
+
+@pytest.mark.parametrize("previous", [1, 50, 199, 200, 201, 10**9, -1])
+def test_a_chain_that_loops_or_leaves_the_file_ends(made: Path, previous: int) -> None:
+    """Every entry of the chain points to `previous`: itself, a newer one, or nowhere."""
+    file = index_file(made)
+    for number in range(1, 201):
+        poke(file, 40 + 4 * 100 + 20 * number + 16, struct.pack(">i", previous))
+    with penstock.open(made, read_only=True) as store:
+        assert len(store.find("t", "same", limit=1000)) <= 100
+        assert any(f.part == "index" for f in store.verify())
+
+
+@pytest.mark.parametrize("field", [0, 8, 16, 24, 32, 36])
+@pytest.mark.parametrize("value", [b"\xff" * 4, b"\x7f" + b"\xff" * 3, bytes(4)])
+def test_a_hostile_index_header_is_survived_and_healed(
+    made: Path, field: int, value: bytes, open_small: OpenStore
+) -> None:
+    poke(index_file(made), field, value)
+    with penstock.open(made, read_only=True) as store:
+        store.find("t", "same")
+        list(store.verify())
+    with open_small(path=made) as store:
+        assert len(store.find("t", "same", limit=1000)) == 100
+        assert not list(store.verify())
+
+
+@pytest.mark.parametrize("entry", [
+    struct.pack(">qiq", 1 << 60, 120, 0), struct.pack(">qiq", -5, 120, 0), struct.pack(">qiq", 0, 1 << 30, 0),
+    struct.pack(">qiq", 3, 120, 0), struct.pack(">qiq", 0, -9, 0), struct.pack(">qiq", 0, 7, 0),
+])  # fmt: skip
+def test_queue_entries_that_point_nowhere_cost_only_themselves(
+    made: Path, entry: bytes, open_small: OpenStore
+) -> None:
+    poke(made / "consumequeue" / "t" / "0" / f"{0:020d}", 20 * 10, entry)
+    with penstock.open(made, read_only=True) as store:
+        assert len(store.read("t", 0, 0, 100).messages) == 99
+        assert sum(1 for _ in store.scan("t")) == 99
+        assert any(f.part == "queue" for f in store.verify())
+        if struct.unpack(">qiq", entry)[1] > 0:
+            with pytest.raises(PenstockError):
+                store.to_arrow("t")
+        else:
+            assert store.to_arrow("t").num_rows == 99, (
+                "an entry without a size is one that is missing"
+            )
+    with open_small(path=made) as store:
+        assert sum(1 for _ in store.scan("t")) == 100
+        assert not list(store.verify())
+
+
+def test_every_cut_of_a_record_is_malformed_not_a_crash() -> None:
+    from tests.unit.test_vectors import EVERYTHING  # noqa: PLC0415 - its richest record
+
+    data = encode_record(EVERYTHING)
+    for size in range(len(data)):
+        with pytest.raises(MalformedRecordError):
+            decode_record(data[:size])
+    chance = random.Random(3)
+    for _ in range(3000):
+        broken = bytearray(data)
+        broken[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            decode_record(bytes(broken))
+        except MalformedRecordError:
+            continue
+
+
+@pytest.mark.parametrize("size", [0, 1, 90, -1, (1 << 31) - 1, -(1 << 31)])
+def test_hostile_record_sizes_end_in_an_answer(
+    made: Path, size: int, open_small: OpenStore
+) -> None:
+    segment = next((made / "commitlog").iterdir())
+    with penstock.open(made, read_only=True) as store:
+        offset = store.read("t", 0, 50).messages[0].log_offset
+    poke(segment, offset, struct.pack(">i", size))
+    with penstock.open(made, read_only=True) as store:
+        assert len(store.read("t", 0, 0, 200).messages) == 99
+        with pytest.raises((CorruptionError, OffsetError)):
+            store.at(offset)
+        findings = list(store.verify())
+        assert any(f.part == "log" and f.position == offset for f in findings)
+
+
+def test_batches_with_hostile_lengths_are_malformed() -> None:
+    good = struct.pack(">iiiii", 22, 0, 0, 0, 0) + b"\0\0"
+    assert len(decode_batch(good * 3)) == 3
+    for field, value in ((0, 1 << 31 - 1), (0, 0), (16, -1), (16, 1 << 30)):
+        broken = bytearray(good)
+        struct.pack_into(">I", broken, field, value & 0xFFFFFFFF)
+        with pytest.raises(MalformedRecordError):
+            decode_batch(bytes(broken))
+
+
+def test_a_progress_slot_counts_only_when_its_crc_is_right(tmp_path: Path) -> None:
+    state = State(
+        flushed_offset=7,
+        visible_offset=5,
+        lock_mtime_ns=9,
+        failed=True,
+        dispatched={"a": 3, "b": 4},
+    )
+    slot = encode_slot(state, 12)
+    assert decode_slot(slot, tmp_path) == (12, state)
+    for position in range(0, len(slot), 7):
+        broken = bytearray(slot)
+        broken[position] ^= 1
+        assert decode_slot(bytes(broken), tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["progress", "clean", "holder", "geometry.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 2000, b"[" * 100_000])
+def test_hostile_marks_are_not_believed(
+    made: Path, name: str, content: bytes, open_small: OpenStore
+) -> None:
+    (made / "penstock" / name).write_bytes(content)
+    if name == "geometry.json":
+        with pytest.raises(CorruptionError, match="geometry"):
+            open_small(path=made)
+        return
+    with open_small(path=made) as store:
+        assert sum(1 for _ in store.scan("t")) == 100
+        assert not list(store.verify())
+
+
+@pytest.mark.parametrize("place", ["commitlog", "consumequeue/t/0", "index"])
+def test_a_fifo_or_folder_in_place_of_a_file_never_hangs(
+    made: Path, place: str, open_small: OpenStore
+) -> None:
+    name = f"{1 << 20:020d}" if place != "index" else "20991231235959999"
+    os.mkfifo(made / place / name)
+    if place == "commitlog":
+        with pytest.raises(PenstockError, match=name):
+            open_small(path=made)
+        return
+    with open_small(path=made) as store:
+        assert sum(1 for _ in store.scan("t")) == 100
+        assert any(name in sentence for sentence in store.recovery.mended)  # type: ignore[union-attr] # it was recovered

@@ -1,0 +1,131 @@
+"""Plugins are found by entry points; what is wrong with one is told, and stops nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import InstallPlugin
+
+import penstock
+from penstock.errors import DuplicateStrategyError, PluginLoadError, UnknownStrategyError
+from penstock.registry import load_registry
+
+EVERY = """
+    import attrs
+    from penstock import FlushPolicy, hookimpl
+
+    @attrs.frozen(kw_only=True)
+    class EveryOptions:
+        bytes: int = 1_000_000
+
+    class EveryFlush(FlushPolicy):
+        "Flushes whenever so many bytes wait."
+        name = "{name}"
+        Options = EveryOptions
+
+        def after_append(self, end_offset):
+            if end_offset - self.flusher.flushed_offset >= self.options.bytes:
+                self.flusher.flush()
+
+    @hookimpl
+    def penstock_register_flush():
+        return [EveryFlush]
+"""
+
+
+def test_the_built_in_strategies_come_by_entry_points() -> None:
+    offered = {kind: strategies.names() for kind, strategies in load_registry().sets().items()}
+    assert offered == {
+        "write": ("mmap",), "alloc": ("on-demand",), "flush": ("async", "sync"),
+        "index": ("consume-queue", "hash-index"), "retention": ("age",),
+    }  # fmt: skip
+
+
+def test_the_flush_policy_of_the_docs_works(install_plugin: InstallPlugin, tmp_path: Path) -> None:
+    install_plugin("penstock-every", EVERY.format(name="every"))
+    options: dict[str, Any] = {"flush.every.bytes": 1000}
+    with penstock.open(tmp_path / "s", flush="every", **options) as store:
+        store.put("t", b"x" * 100)
+        assert store.stats()["flushed_offset"] == 0
+        receipt = store.put("t", b"x" * 2000)
+        assert store.stats()["flushed_offset"] == receipt.log_offset + receipt.size
+
+
+def test_a_taken_name_is_an_error_naming_both(install_plugin: InstallPlugin) -> None:
+    install_plugin("penstock-mine", EVERY.format(name="sync"))
+    with pytest.raises(
+        DuplicateStrategyError,
+        match=r"(?s)builtin-flush.*penstock_mine|penstock_mine.*builtin-flush",
+    ):
+        load_registry()
+    assert "every" not in load_registry(block=["penstock_mine"]).flush_policies.names()
+
+
+BROKEN = {
+    "no import": ("import no_such_module", "no_such_module"),
+    "misspelt hook": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flsh(): return []", "penstock_register_flsh"),
+    "no class": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return [7]", "no class"),
+    "abstract": (
+        ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n"
+         "@hookimpl\ndef penstock_register_flush(): return [F]"), "leaves out after_append",
+    ),
+    "bad name": (
+        ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'Bad Name'\n"
+         "    def after_append(self, end_offset): pass\n"
+         "@hookimpl\ndef penstock_register_flush(): return [F]"), "kebab-case",
+    ),
+    "raises": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return 1 / 0", "ZeroDivisionError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_plugin_is_set_aside_by_name(
+    case: str, install_plugin: InstallPlugin, tmp_path: Path
+) -> None:
+    source, text = BROKEN[case]
+    install_plugin("penstock-broken", source)
+    registry = load_registry()
+    info = next(i for i in registry.plugins if i.entry_point == "penstock_broken")
+    assert text in str(info.error)
+    assert "penstock-broken" in str(info.error)
+    penstock.open(tmp_path / "s", environ={}).close()
+    with pytest.raises(UnknownStrategyError) as caught:
+        penstock.open(tmp_path / "s", environ={}, flush="wanted")
+    assert any("penstock_broken" in note for note in caught.value.__notes__)
+    with pytest.raises(PluginLoadError, match="penstock-broken"):
+        load_registry(require=["penstock_broken"])
+
+
+def test_a_required_plugin_that_is_not_there_is_fatal() -> None:
+    with pytest.raises(PluginLoadError, match="not installed"):
+        load_registry(require=["archive"])
+
+
+def test_events_reach_plugins_and_one_that_raises_is_switched_off(
+    install_plugin: InstallPlugin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    install_plugin(
+        "penstock-listener",
+        f"""
+        from penstock import hookimpl
+        @hookimpl
+        def penstock_store_opened(root, report):
+            with open({str(tmp_path / "told")!r}, "a") as file:
+                file.write(report.state + " ")
+        @hookimpl
+        def penstock_segment_sealed(path):
+            raise RuntimeError("listener is ill")
+    """,
+    )
+    sizes: dict[str, Any] = {"geometry.segment_bytes": 65536}
+    with penstock.open(tmp_path / "s", environ={}, **sizes) as store:
+        for _ in range(300):
+            store.put("t", b"x" * 1000)
+        store.topics()
+        engine = store._engine
+        assert engine is not None
+        engine._tell_sealed()
+        assert store.max_offset("t") == 300
+    penstock.open(tmp_path / "s", environ={}).close()
+    assert (tmp_path / "told").read_text().split() == ["new", "clean"]
+    assert caplog.text.count("is not told again") == 1
