@@ -1,0 +1,46 @@
+"""Directories that other programs and earlier versions wrote still open, message by message. Needs no Java."""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.compare import same
+
+import penstock
+
+HERE = Path(__file__).parent
+ARCHIVES = sorted(HERE.glob("*.tar.gz"))
+
+
+def unpacked(archive: Path, target: Path) -> tuple[Path, dict[tuple[str, int], dict[str, Any]]]:
+    with tarfile.open(archive) as packed:
+        packed.extractall(target, filter="data")
+    text = archive.with_name(archive.name.replace(".tar.gz", ".json")).read_text()
+    return target / "store", {(q["topic"], q["queue"]): q for q in json.loads(text)}
+
+
+def test_there_are_golden_directories() -> None:
+    assert {a.name.removesuffix(".tar.gz") for a in ARCHIVES} == {
+        f"java-{version}-{ending}"
+        for version in ("4.9.8", "5.3.3")
+        for ending in ("clean", "killed")
+    } | {"penstock-0.1"}
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda a: a.name)
+def test_a_golden_directory_reads_and_opens(archive: Path, tmp_path: Path) -> None:
+    root, dumped = unpacked(archive, tmp_path)
+    with penstock.open(root, read_only=True) as store:
+        count = same(store, dumped)
+        assert count > 100
+        assert not [f for f in store.verify() if "killed" not in archive.name]
+        assert [m.body for m in store.find("topic1", "k101")]
+    with penstock.open(root, environ={}) as store:
+        assert same(store, dumped) == count
+        assert not list(store.verify())
+        assert [m.body for m in store.find("topic1", "k101")]
+        store.put("topic1", b"one more", keys=["more"])
+    with penstock.open(root, environ={}) as store:
+        assert store.find("topic1", "more")
