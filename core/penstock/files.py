@@ -91,6 +91,18 @@ class File:
         while done < size:
             done += os.pwrite(self._fd, memoryview(data)[done:], position + done)
 
+    def data_end(self) -> int:
+        """Return the position behind the last stretch that has blocks; all behind it reads as zero."""
+        end = 0
+        while True:
+            try:
+                start = os.lseek(self._fd, end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return end
+                raise
+            end = os.lseek(self._fd, start, os.SEEK_HOLE)
+
     def sync(self) -> None:
         """Make the bytes durable (`fdatasync`; releases the GIL, unlike `mmap.flush`)."""
         os.fdatasync(self._fd)

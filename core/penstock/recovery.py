@@ -33,6 +33,7 @@ from penstock.segment import Segment
 _WALK_BYTES = 8 << 20
 _SEARCH_BYTES = 1 << 20
 _SECTOR = 512
+_NOTHING = bytes(_SEARCH_BYTES + 8)
 _MAGIC_HEAD = b"\xda\xa3\x20"
 # Java begins an abnormal recovery this long before the checkpoint's times.
 _CHECKPOINT_SLACK_MS = 3000
@@ -178,10 +179,9 @@ def _look_behind(log: SegmentedLog, end: int) -> tuple[int | None, int]:
     dirty = 0
     for segment in log.segments:
         for at, window in _windows(log, segment, max(end, segment.base_offset)):
-            filled = len(window.rstrip(b"\0"))
-            if not filled:
+            if window == _NOTHING[: len(window)]:
                 continue
-            dirty = at + filled - end
+            dirty = at + len(window.rstrip(b"\0")) - end
             survivor = _survivor(log, segment, window, at, end)
             if survivor is not None:
                 return survivor, max(dirty, survivor - end)
@@ -191,6 +191,8 @@ def _look_behind(log: SegmentedLog, end: int) -> tuple[int | None, int]:
 def find_survivor(log: SegmentedLog, segment: Segment, after: int) -> int | None:
     """Return the first sound record of a segment behind log offset `after`, or None."""
     for at, window in _windows(log, segment, after):
+        if window == _NOTHING[: len(window)]:
+            continue
         survivor = _survivor(log, segment, window, at, after)
         if survivor is not None:
             return survivor

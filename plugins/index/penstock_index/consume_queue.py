@@ -230,19 +230,10 @@ class ConsumeQueueDispatcher(QueueIndex):
         if not folder.bases:
             return
         queue.min_offset = folder.bases[0]
-        queue.max_offset = folder.find_end() if trust.is_clean else self._scan_end(folder)
+        queue.max_offset = folder.find_end() if trust.is_clean else folder.scan_end()
         queue.min_offset = folder.find_log_offset(
             trust.log.min_offset, queue.min_offset, queue.max_offset
         )
-
-    def _scan_end(self, folder: QueueFolder) -> int:
-        """Return the ordinal behind the last present entry, whatever holes lie before it."""
-        per_file = self.context.geometry.queue_entries
-        for base in reversed(folder.bases):
-            present = np.nonzero(folder.read(base, base + per_file)["size"] > 0)[0]
-            if len(present):
-                return base + int(present[-1]) + 1
-        return folder.bases[0]
 
     def _believed(self, trust: Trust, mended: list[str]) -> int:
         """Return the log offset from which records must be handed over again."""

@@ -31,6 +31,8 @@ PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], ENTRY).tobytes()
 
 Entries = npt.NDArray[np.void]
+# Entries looked at in one read when the end is searched backwards.
+_SCANNED = 4096
 
 
 class OpenFiles:
@@ -54,6 +56,11 @@ class OpenFiles:
         """Write bytes into an existing file."""
         with self._lock:
             self._get(path, writable=True).pwrite(data, position)
+
+    def data_end(self, path: Path) -> int:
+        """Return the position in a file behind which there are only zeros."""
+        with self._lock:
+            return self._get(path, writable=False).data_end()
 
     def erase(self, path: Path, start: int, stop: int) -> None:
         """Zero bytes [start, stop) of a file."""
@@ -195,6 +202,18 @@ class QueueFolder:
             if low or base == self.bases[0]:
                 return base + low
         return 0
+
+    def scan_end(self) -> int:
+        """Return the ordinal behind the last present entry, whatever holes lie before it."""
+        for base in reversed(self.bases):
+            stop = -(-self._pool.data_end(self.path(base)) // QUEUE_ENTRY_SIZE)
+            while stop > 0:
+                start = max(stop - _SCANNED, 0)
+                present = np.nonzero(self.read(base + start, base + stop)["size"] > 0)[0]
+                if len(present):
+                    return base + start + int(present[-1]) + 1
+                stop = start
+        return self.bases[0] if self.bases else 0
 
     def find_log_offset(self, log_offset: int, low: int, high: int) -> int:
         """Return the first ordinal in [low, high) whose record is at or behind `log_offset`, or `high`.
