@@ -29,6 +29,7 @@ from penstock.errors import (
     MessageTooLargeError,
     OffsetError,
     PenstockError,
+    StoreClosedError,
 )
 from penstock.files import Files
 from penstock.javatext import Int64s
@@ -94,6 +95,7 @@ class CommitLog:
         self._lock = threading.Lock()
         self._last_time_ms = 0
         self._tail: Segment | None = None
+        self._is_stopped = False
         self._commits_at_once = writer.commits_at_once
         self.sealed: list[Segment] = []
 
@@ -110,6 +112,11 @@ class CommitLog:
         position = end_offset - segment.base_offset
         segment.start_writing(self._writer.open(file, segment.capacity, position), position)
         self._tail = segment
+
+    def stop(self) -> None:
+        """Take no more records: whoever comes after this is refused, whoever came before is done."""
+        with self._lock:
+            self._is_stopped = True
 
     @property
     def end_offset(self) -> int:
@@ -168,6 +175,8 @@ class CommitLog:
         counts = parts.sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
         self._lock.acquire()
         try:
+            if self._is_stopped:
+                raise StoreClosedError
             now = self.now_ms()
             tail = self._tail
             if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:
@@ -270,6 +279,8 @@ class CommitLog:
         self._check_size(int(sizes.sum() if atomic else sizes.max()))
         self._lock.acquire()
         try:
+            if self._is_stopped:
+                raise StoreClosedError
             now = self.now_ms()
             pieces, log_offsets = self._plan(sizes, atomic=atomic)
             queue_offsets, nexts = count_up(lanes, lane_rows)

@@ -287,6 +287,7 @@ class Engine:
             self.release()
 
     def _close_cleanly(self) -> None:
+        self.log.stop()
         self.flusher.flush()
         self.follower.catch_up()
         self.mark()

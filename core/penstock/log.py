@@ -8,6 +8,7 @@ One writer, many readers: the list of segments is replaced, never changed in pla
 """
 
 import logging
+import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +32,8 @@ class SegmentedLog:
         self.segment_bytes = segment_bytes
         self._mapped = mapped
         self._segments: tuple[Segment, ...] = ()
-        self._retired: tuple[Segment, ...] = ()
+        # Held while the list is replaced: a roll, retention and a refresh may come together.
+        self._changing = threading.Lock()
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -65,24 +67,28 @@ class SegmentedLog:
                 self._files.remove(empty.path)
                 self._files.sync_folder(self.folder)
                 mended.append(f"removed {empty.path.name}, an empty last segment that a crash left")
+        self.close()
         self._segments = tuple(self._checked(entry) for entry in found)
         self._note_gaps()
         return mended
 
     def refresh(self) -> None:
         """Take in the files again, where another process writes; one that is half made is left out."""
-        known = {segment.base_offset: segment for segment in self._segments}
-        found = []
-        for entry in self._files.entries(self.folder):
-            if not (entry.is_file and _is_name(entry.name) and entry.size == self.segment_bytes):
-                continue
-            base = int(entry.name)
-            if base % self.segment_bytes == 0:
-                segment = known.pop(base) if base in known else self._checked(entry)
-                found.append(segment)
-        self._segments = tuple(found)
-        for gone in known.values():
-            gone.close()
+        with self._changing:
+            known = {segment.base_offset: segment for segment in self._segments}
+            found = []
+            for entry in self._files.entries(self.folder):
+                if not (
+                    entry.is_file and _is_name(entry.name) and entry.size == self.segment_bytes
+                ):
+                    continue
+                base = int(entry.name)
+                if base % self.segment_bytes == 0:
+                    segment = known.pop(base) if base in known else self._checked(entry)
+                    found.append(segment)
+            self._segments = tuple(found)
+            for gone in known.values():
+                gone.close()
 
     def spans(self) -> list[tuple[int, int]]:
         """Return first and end offset of each segment, oldest first."""
@@ -123,7 +129,8 @@ class SegmentedLog:
 
     def add(self, segment: Segment) -> None:
         """Append a segment to the list."""
-        self._segments = (*self._segments, segment)
+        with self._changing:
+            self._segments = (*self._segments, segment)
 
     def find(self, log_offset: int) -> Segment | None:
         """Return the segment that holds a byte; None where there is none."""
@@ -229,6 +236,12 @@ class SegmentedLog:
             count += 1
         return count
 
+    def sync_from(self, log_offset: int) -> None:
+        """Sync the files that hold bytes behind `log_offset`, whoever wrote them."""
+        for segment in self._segments:
+            if segment.end_offset > log_offset:
+                segment.sync()
+
     def infos(self) -> list[SegmentInfo]:
         """Return what retention policies are told, oldest first."""
         return [
@@ -242,10 +255,11 @@ class SegmentedLog:
         Returns None while readers hold it: no new lease is granted from the first call on, and after
         `force_after_ms` the holders are passed over (their views stay valid until they drop them).
         """
-        first = self._segments[0]
-        if not first.lease.retire(now_ms, force_after_ms):
-            return None
-        self._segments = self._segments[1:]
+        with self._changing:
+            first = self._segments[0]
+            if not first.lease.retire(now_ms, force_after_ms):
+                return None
+            self._segments = self._segments[1:]
         first.close()
         return first
 

@@ -38,6 +38,7 @@ class Findings:
     mended: list[str] = attrs.Factory(list)
     saved_to: str | None = None
     rewritten: int = 0
+    walked_from: int = 0
 
     @property
     def kind(self) -> str:
@@ -88,6 +89,7 @@ def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:
     else:
         found.is_ours = False
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
+    found.walked_from = start
     end = find_end(log, start, max(found.times.log_ms, 0))
     check_damage(log, end, may_be_unwritten=found.was_abnormal)
     return end

@@ -256,6 +256,8 @@ class Opener:
             durable = found.state.flushed_offset
             found.rewritten = rewrite(self.files, log, durable, end.offset)
         elif found.was_abnormal:
+            # How much of it the other program synced is not known.
+            log.sync_from(found.walked_from)
             found.rewritten = rewrite(self.files, log, log.segments[-1].base_offset, end.offset)
         if end.dirty_bytes:
             found.mended.append(

@@ -5,6 +5,7 @@ it; a hold that outlasts the interval is passed over. Queues and index are trimm
 """
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 
 from penstock.contracts import Allocator, DiskUse, Dispatcher, RetentionPolicy, SegmentInfo, Vote
@@ -19,7 +20,7 @@ SEGMENTS_A_ROUND_MAX = 10
 
 
 class Retention:
-    """Runs the retention policies of one store. One round at a time."""
+    """Runs the retention policies of one store. Safe from any thread: one round at a time."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Retention:
         self.safe_offset: Callable[[], int] = lambda: 0
         self.on_deleted: Callable[[SegmentInfo, str], None] = lambda _info, _reason: None
         self.refusal: str | None = None
+        self._one_at_a_time = threading.Lock()
 
     def vote(self) -> Vote:
         """Return the largest vote, and a refusal of writes if any policy asks for it."""
@@ -63,6 +65,10 @@ class Retention:
 
     def let_go(self, count: int, reason: str) -> int:
         """Let up to `count` of the oldest segments go; returns how many went."""
+        with self._one_at_a_time:
+            return self._let_go(count, reason)
+
+    def _let_go(self, count: int, reason: str) -> int:
         infos = self._log.infos()
         gone = 0
         for info in infos[: min(count, len(infos) - 1)] if infos else ():

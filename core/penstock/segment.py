@@ -156,6 +156,14 @@ class Segment:
         with self._opening:
             return self._reader().mtime_ms
 
+    def sync(self) -> None:
+        """Make durable whatever the file holds."""
+        file = self._files.open(self.path, writable=True)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
     def erase(self, position: int) -> None:
         """Zero everything behind `position`, durably."""
         file = self._files.open(self.path, writable=True)

@@ -241,7 +241,10 @@ class ConsumeQueueDispatcher(QueueIndex):
         if trust.is_clean:
             return trust.durable_offset
         if trust.durable_offset <= 0:
+            # Entries that turn out right are left as they are, but nobody knows whether they were synced.
             self._compare = True
+            for queue in self._queues.values():
+                self._dirty.update(queue.folder.path(base) for base in queue.folder.bases)
             return log.min_offset
         durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
         hole = first_hole(list(self._queues.values()), log, durable)

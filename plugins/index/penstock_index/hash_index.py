@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.columns import Columns
 from penstock.contracts import Context, KeyIndex, LogView, Trust
 from penstock.errors import OffsetError
 from penstock.files import File
@@ -29,7 +28,7 @@ from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.progress import SIDE_FOLDER
 from penstock.record import ROLLBACK, SIZE_AND_MAGIC
 from penstock_index.index_check import IndexChecker
-from penstock_index.index_file import IndexFile, Peek, is_index_name
+from penstock_index.index_file import IndexFile, Peek, is_index_name, record_time_ms
 
 logger = logging.getLogger(__name__)
 
@@ -263,6 +262,11 @@ class HashIndexDispatcher(KeyIndex):
         ends = [self._header(name)[3] for name in self._names()]
         self._progress = min(max([trust.log.min_offset, *ends]), trust.log.end_offset)
         self._cut(self._progress, trust.log)
+        for name in self._names():
+            # Whether the other program synced it is not known.
+            file = self._open(name)
+            file.sync()
+            file.close()
         return mended
 
     def _header(self, name: str) -> tuple[int, int, int, int, int, int]:
@@ -299,8 +303,8 @@ class HashIndexDispatcher(KeyIndex):
         if keep == 0:
             return False
         head = file.header
-        begin_ms = _time_of(log, int(offsets[0]), head.begin_ms)
-        end_ms = _time_of(log, int(offsets[keep - 1]), head.end_ms)
+        begin_ms = record_time_ms(log, int(offsets[0]), head.begin_ms)
+        end_ms = record_time_ms(log, int(offsets[keep - 1]), head.end_ms)
         bounds = (begin_ms, end_ms, int(offsets[0]), int(offsets[keep - 1]))
         if keep == len(offsets) and head[:4] == bounds and file.chains_are_sound():
             return False
@@ -384,14 +388,3 @@ class HashIndexDispatcher(KeyIndex):
             # The first entry's seconds count from another base (see `IndexFile.add`).
             if log_offset == first or (at - 1000 <= end_ms and at + 1000 > begin_ms):
                 yield log_offset
-
-
-def _time_of(log: LogView | None, log_offset: int, default_ms: int) -> int:
-    """Return the store time of a record, or a default where the log cannot tell."""
-    if log is None:
-        return default_ms
-    try:
-        size = SIZE_AND_MAGIC.unpack(log.read(log_offset, SIZE_AND_MAGIC.size))[0]
-        return int(Columns(log.read(log_offset, max(size, 96)), [0], log_offset).store_times_ms[0])
-    except OffsetError:
-        return default_ms

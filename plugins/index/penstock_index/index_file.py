@@ -24,9 +24,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import Columns
+from penstock.contracts import LogView
+from penstock.errors import OffsetError
 from penstock.files import File
 from penstock.geometry import INDEX_HEADER_SIZE, Geometry
 from penstock.javatext import Int32s, Int64s
+from penstock.record import SIZE_AND_MAGIC
 
 HEADER = struct.Struct(">qqqqii")
 ENTRY = np.dtype([("hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -42,6 +46,17 @@ _NAME_DIGITS = 17
 def is_index_name(name: str) -> bool:
     """Say whether a file's name is that of an index file: a time to the millisecond."""
     return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def record_time_ms(log: LogView | None, log_offset: int, default_ms: int) -> int:
+    """Return the store time of a record, or a default where the log cannot tell."""
+    if log is None:
+        return default_ms
+    try:
+        size = SIZE_AND_MAGIC.unpack(log.read(log_offset, SIZE_AND_MAGIC.size))[0]
+        return int(Columns(log.read(log_offset, max(size, 96)), [0], log_offset).store_times_ms[0])
+    except OffsetError:
+        return default_ms
 
 
 class Header(NamedTuple):
