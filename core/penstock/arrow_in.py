@@ -15,20 +15,17 @@ import pyarrow.compute as pc
 
 from penstock.arrow import TIMESTAMP
 from penstock.commitlog import AppendedBatch
-from penstock.encode import EncodedBatch, Target, encode_messages
+from penstock.encode import EncodedBatch, Target, encode_messages, headers
 from penstock.errors import MessageError, MessageTooLargeError, PropertyError
 from penstock.javatext import Int64s
 from penstock.lane import Lane
 from penstock.message import Durability, Message, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.record import (
-    CRC_MASK,
     FIXED_SIZE,
-    MAGIC_V1,
     PROPERTIES_BYTES_MAX,
     V1_TOPIC_BYTES_MAX,
     crc32,
-    host_flags,
     reserve_crc_property,
 )
 from penstock.stamps import STORE_TIME_AT
@@ -177,7 +174,10 @@ def _encode_columns(target: Target, rows: Rows) -> EncodedBatch:
     host = log.store_host
     # FIXED_SIZE counts the topic's length byte and the two of the properties' length.
     sizes = FIXED_SIZE - 1 + 2 * len(host) - 16 + body_sizes + topic_sizes + text_sizes
-    header = _headers(rows, sizes, body_sizes, host, log.now_ms())
+    crcs = np.fromiter(map(crc32, rows.body.to_pylist()), np.int64, len(rows))
+    born = log.now_ms() if rows.born_time_ms is None else rows.born_time_ms
+    head = headers(host, sizes, crcs, rows.queue, rows.flag, born, body_sizes)
+    header = _fixed(head.view(np.uint8).reshape(len(rows), head.itemsize))
     lengths = _fixed(text_sizes.astype(">u2").view(np.uint8).reshape(-1, 2))
     joined = pc.binary_join_element_wise(header, rows.body, topic_column, lengths, texts, b"")
     return EncodedBatch(
@@ -242,26 +242,6 @@ def _properties(rows: Rows, *, crc_property: bool) -> pa.Array:
 def _pair(name: str, values: pa.Array) -> pa.Array:
     pairs = pc.binary_join_element_wise(pa.scalar(name + "\x01"), values, pa.scalar("\x02"), "")
     return pc.if_else(pc.equal(values, ""), "", pairs)
-
-
-def _headers(rows: Rows, sizes: Int64s, body_sizes: Int64s, host: bytes, now_ms: int) -> pa.Array:
-    """Return everything before the body; offsets and store time are stamped later."""
-    width = len(host)
-    fields = np.dtype([
-        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("log_offset", ">i8"), ("sys_flag", ">i4"), ("born", ">i8"),
-        ("born_host", f"V{width}"), ("stored", ">i8"), ("store_host", f"V{width}"),
-        ("reconsume", ">i4"), ("prepared", ">i8"), ("body", ">i4"),
-    ])  # fmt: skip
-    header = np.zeros(len(rows), fields)
-    header["size"], header["magic"] = sizes, MAGIC_V1
-    header["crc"] = np.fromiter(map(crc32, rows.body.to_pylist()), np.int64, len(rows)) & CRC_MASK
-    header["queue"], header["flag"] = rows.queue, rows.flag
-    header["sys_flag"] = host_flags(host, host)
-    header["born"] = now_ms if rows.born_time_ms is None else rows.born_time_ms
-    header["born_host"] = header["store_host"] = np.void(host)
-    header["body"] = body_sizes
-    return _fixed(header.view(np.uint8).reshape(len(rows), fields.itemsize))
 
 
 def _fixed(cells: np.ndarray) -> pa.Array:

@@ -5,7 +5,8 @@ Every way in makes the same checks and the same bytes; a property test holds the
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 import numpy as np
@@ -18,13 +19,17 @@ from penstock.message import Message
 from penstock.properties import encode_properties
 from penstock.record import (
     BORN_IPV6,
+    CRC_MASK,
     CRC_PROPERTY_SIZE,
+    MAGIC_V1,
     PREPARED,
     PROPERTIES_BYTES_MAX,
     ROLLBACK,
     STORE_IPV6,
     TRANSACTION_MASK,
+    crc32,
     encode_host,
+    host_flags,
     reserve_crc_property,
 )
 from penstock.stamps import STORE_TIME_AT
@@ -66,6 +71,17 @@ def parts_of(
     crc_property: bool,
 ) -> RecordParts:
     """Return a message's parts, checked."""
+    body = check_body(body, delay_level, body_bytes_max)
+    text = encode_properties(tag, keys, properties) if tag or keys or properties else b""
+    text = check_text(text, crc_property=crc_property)
+    host = host_bytes(born_host) if born_host is not None else None
+    return RecordParts(
+        body=body, properties=text, flag=flag, born_time_ms=born_time_ms, born_host=host
+    )
+
+
+def check_body(body: bytes, delay_level: int, body_bytes_max: int) -> bytes:
+    """Return a body as bytes; refuse one too large, and a delay."""
     if type(body) is not bytes:
         body = as_bytes(body)
     if len(body) > body_bytes_max:
@@ -76,12 +92,7 @@ def parts_of(
         raise NotYetError(
             f"delay_level {delay_level} is refused: delayed delivery does not exist yet; use 0"
         )
-    text = encode_properties(tag, keys, properties) if tag or keys or properties else b""
-    text = check_text(text, crc_property=crc_property)
-    host = host_bytes(born_host) if born_host is not None else None
-    return RecordParts(
-        body=body, properties=text, flag=flag, born_time_ms=born_time_ms, born_host=host
-    )
+    return body
 
 
 def as_bytes(body: object) -> bytes:
@@ -134,6 +145,115 @@ def _check_batchable(parts: RecordParts) -> None:
 
 def encode_messages(target: Target, messages: Sequence[Message]) -> EncodedBatch:
     """Return messages as one batch; the first that cannot be stored stops it, nothing is written."""
+    plain = _plain_columns(target, messages)
+    return _encode_each(target, messages) if plain is None else _join(target.log, plain)
+
+
+class _Plain(NamedTuple):
+    """Messages as columns, all of one shape: V1, born here, of no transaction."""
+
+    bodies: list[bytes]
+    texts: list[bytes]
+    lanes: list[Lane]
+    lane_rows: list[int]
+    flags: list[int]
+    born_times_ms: list[int | None]
+
+
+def _plain_columns(target: Target, messages: Sequence[Message]) -> _Plain | None:
+    """Return the checked columns of messages, or None where one needs a shape of its own."""
+    crc_property = target.log.crc_property
+    limit = target.body_bytes_max
+    lanes: dict[tuple[str, int], int] = {}
+    plain = _Plain([], [], [], [], [], [])
+    for number, message in enumerate(messages):
+        flag, born = message.flag, message.born_time_ms
+        if (
+            message.born_host is not None or message.sys_flag or message.reconsume_times
+            or message.prepared_offset or type(flag) is not int
+            or (born is not None and type(born) is not int)
+        ):  # fmt: skip
+            return None
+        try:
+            plain.bodies.append(check_body(message.body, message.delay_level, limit))
+            tag, keys, properties = message.tag, message.keys, message.properties
+            text = encode_properties(tag, keys, properties) if tag or keys or properties else b""
+            if text or crc_property:
+                text = check_text(text, crc_property=crc_property)
+            row = lanes.get((message.topic, message.queue))
+            if row is None:
+                row = lanes[message.topic, message.queue] = len(plain.lanes)
+                plain.lanes.append(target.lane(message.topic, message.queue))
+        except MessageError as error:
+            error.add_note(f"it is message {number} of the batch; nothing was stored")
+            raise
+        plain.texts.append(text)
+        plain.lane_rows.append(row)
+        plain.flags.append(flag)
+        plain.born_times_ms.append(born)
+    return None if any(lane.is_v2 for lane in plain.lanes) else plain
+
+
+def _join(log: CommitLog, plain: _Plain) -> EncodedBatch:
+    """Return columns as records: headers are one numpy array, and all pieces one join."""
+    now = log.now_ms()
+    count = len(plain.bodies)
+    lane_rows = np.array(plain.lane_rows, np.int64)
+    body_sizes = np.fromiter(map(len, plain.bodies), np.int64, count)
+    base_sizes = np.array([lane.base_size for lane in plain.lanes], np.int64)[lane_rows]
+    sizes = base_sizes + 2 * len(log.store_host) + body_sizes
+    sizes += np.fromiter(map(len, plain.texts), np.int64, count)
+    queues = np.array([lane.queue for lane in plain.lanes], np.int64)[lane_rows]
+    born = np.array([now if time is None else time for time in plain.born_times_ms], object)
+    crcs = np.fromiter(map(crc32, plain.bodies), np.int64, count)
+    header = headers(log.store_host, sizes, crcs, queues, plain.flags, born, body_sizes)
+    topics = [bytes([len(lane.topic_bytes)]) + lane.topic_bytes for lane in plain.lanes]
+    tails = [
+        topics[row] + len(text).to_bytes(2, "big") + text
+        for row, text in zip(plain.lane_rows, plain.texts, strict=True)
+    ]
+    heads = header.view(f"V{header.itemsize}").tolist()
+    return EncodedBatch(
+        data=bytearray().join(chain.from_iterable(zip(heads, plain.bodies, tails, strict=True))),
+        sizes=sizes,
+        lanes=plain.lanes,
+        lane_rows=lane_rows,
+        store_time_at=STORE_TIME_AT + len(log.store_host),
+    )
+
+
+def headers(
+    host: bytes,
+    sizes: Int64s,
+    crcs: Int64s,
+    queues: Int64s,
+    flags: Int64s | list[int],
+    born_times_ms: Any,
+    body_sizes: Int64s,
+) -> np.ndarray:
+    """Return everything before the bodies of V1 records; offsets and store time are stamped later."""
+    width = len(host)
+    fields = np.dtype([
+        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue", ">i4"), ("flag", ">i4"),
+        ("queue_offset", ">i8"), ("log_offset", ">i8"), ("sys_flag", ">i4"), ("born", ">i8"),
+        ("born_host", f"V{width}"), ("stored", ">i8"), ("store_host", f"V{width}"),
+        ("reconsume", ">i4"), ("prepared", ">i8"), ("body", ">i4"),
+    ])  # fmt: skip
+    header = np.zeros(len(sizes), fields)
+    try:
+        header["flag"], header["born"] = flags, born_times_ms
+    except OverflowError as error:
+        raise MessageError(f"a number of the batch does not fit its field: {error}") from error
+    header["size"], header["magic"] = sizes, MAGIC_V1
+    header["crc"] = crcs & CRC_MASK
+    header["queue"], header["sys_flag"] = queues, host_flags(host, host)
+    header["born_host"] = header["store_host"] = np.void(host)
+    header["body"] = body_sizes
+    return header
+
+
+def _encode_each(target: Target, messages: Sequence[Message]) -> EncodedBatch:
+    """Return messages as one batch, each packed by itself."""
     log = target.log
     now = log.now_ms()
     lanes: dict[tuple[str, int], int] = {}

@@ -64,9 +64,10 @@ class RecordReader:
         if size < FIXED_SIZE:
             raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")
         record = self.bytes_at(log_offset, size)
-        if not is_sound(record, log_offset):
+        body = sound_body(record, log_offset)
+        if body is None:
             raise self._explain(record, log_offset)
-        return StoredMessage(record)
+        return StoredMessage(record, body)
 
     def message_at(self, log_offset: int) -> StoredMessage:
         """Return the record that begins at `log_offset`; its size is read from it."""
@@ -100,21 +101,28 @@ class RecordReader:
 
 def is_sound(record: Buffer, log_offset: int) -> bool:
     """Say whether these bytes are one whole record of that address, by every check there is."""
+    return sound_body(record, log_offset) is not None
+
+
+def sound_body(record: Buffer, log_offset: int) -> slice | None:
+    """Return where the body stands in a sound record of that address; None if it is not one."""
     size, magic, crc, _queue, _flag, stored, sys_flag = _CHECKED.unpack_from(record)
     if size != len(record) or stored != log_offset or (magic != MAGIC_V1 and magic != MAGIC_V2):  # noqa: PLR1714 - hot
-        return False
+        return None
     at = 84
     if sys_flag & (BORN_IPV6 | STORE_IPV6):
         at += (12 if sys_flag & BORN_IPV6 else 0) + (12 if sys_flag & STORE_IPV6 else 0)
         if size < at + 4:
-            return False
+            return None
     body_size = _I32.unpack_from(record, at)[0]
     end = at + 4 + body_size
     if body_size < 0 or end >= size:
-        return False
+        return None
     if crc32(record[at + 4 : end]) & CRC_MASK != crc:
-        return False
-    return _tail_is_sound(record, end, size, log_offset, is_v2=magic == MAGIC_V2)
+        return None
+    if not _tail_is_sound(record, end, size, log_offset, is_v2=magic == MAGIC_V2):
+        return None
+    return slice(at + 4, end)
 
 
 def _tail_is_sound(record: Buffer, at: int, size: int, log_offset: int, *, is_v2: bool) -> bool:

@@ -140,6 +140,9 @@ class File:
         descriptor, self._fd = self._fd, -1
         return descriptor
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the descriptor; maps made from it stay valid."""
         if self._fd >= 0:

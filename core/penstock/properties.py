@@ -4,7 +4,8 @@ Both trailing forms are read (with and without the last 0x02: RocketMQ 4.9.1 to 
 what is written always ends in 0x02. Source: spec section 2.7.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 from penstock.errors import NotYetError, PropertyError
 
@@ -25,6 +26,10 @@ _DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_
 
 def encode_properties(tag: str, keys: Iterable[str], properties: Mapping[str, str]) -> bytes:
     """Return the properties text, tag and keys first; refuse what a reader could not get back."""
+    if not properties and type(tag) is str and (type(keys) is tuple or type(keys) is list):
+        plain = _plain_text(tag, keys)
+        if plain is not None:
+            return plain
     parts = []
     if tag:
         parts.append(f"{TAGS}{NAME_END}{_checked(TAGS, tag)}{PAIR_END}")
@@ -35,6 +40,22 @@ def encode_properties(tag: str, keys: Iterable[str], properties: Mapping[str, st
         _check_name(name)
         parts.append(f"{name}{NAME_END}{_checked(name, value)}{PAIR_END}")
     return _utf8("".join(parts))
+
+
+def _plain_text(tag: str, keys: Sequence[str]) -> bytes | None:
+    """Return the text of a tag and keys by one check over all of it; None if anything is not plain."""
+    try:
+        words = " ".join(keys)
+        if not all(map(str.strip, keys, repeat(" "))):
+            return None
+        text = f"{TAGS}{NAME_END}{tag}{PAIR_END}" if tag else ""
+        if words:
+            text += f"{KEYS}{NAME_END}{words}{PAIR_END}"
+        count = bool(tag) + bool(words)
+        is_plain = text.count(NAME_END) == count and text.count(PAIR_END) == count
+        return text.encode() if is_plain else None
+    except (TypeError, UnicodeEncodeError):
+        return None
 
 
 def _utf8(text: str) -> bytes:

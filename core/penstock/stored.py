@@ -16,8 +16,10 @@ class StoredMessage:
     Safe from any thread.
     """
 
-    def __init__(self, record: bytes) -> None:
+    def __init__(self, record: bytes, body: slice | None = None) -> None:
         self.record = record
+        # Whoever checked the record knows where its body is.
+        self._body = body
 
     @cached_property
     def _fields(self) -> RecordFields:
@@ -31,7 +33,7 @@ class StoredMessage:
     @property
     def body(self) -> bytes:
         """The body as stored; still compressed if its writer compressed it."""
-        return self._fields.body
+        return self._fields.body if self._body is None else self.record[self._body]
 
     @property
     def queue(self) -> int:

@@ -28,9 +28,18 @@ from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.progress import SIDE_FOLDER
 from penstock.record import ROLLBACK, SIZE_AND_MAGIC
 from penstock_index.index_check import IndexChecker
-from penstock_index.index_file import IndexFile, Peek, is_index_name, record_time_ms
+from penstock_index.index_file import (
+    IndexFile,
+    Peek,
+    Readers,
+    is_index_name,
+    record_time_ms,
+)
 
 logger = logging.getLogger(__name__)
+
+# Index files that stay open for look-ups.
+_READERS_MAX = 16
 
 
 class HashIndexDispatcher(KeyIndex):
@@ -46,6 +55,9 @@ class HashIndexDispatcher(KeyIndex):
         self._progress = 0
         self._current: IndexFile | None = None
         self._dirty: list[IndexFile] = []
+        self._readers = Readers(context.files, _READERS_MAX)
+        # Names of the files, newest last; None when that may have changed.
+        self._listed: list[str] | None = None
 
     @property
     def progress(self) -> int:
@@ -109,6 +121,7 @@ class HashIndexDispatcher(KeyIndex):
                 self._files.remove(side)
             raise
         file.path = self._folder / name
+        self._listed = None
         return IndexFile(file, self.context.geometry)
 
     def _fresh_name(self) -> str:
@@ -161,6 +174,7 @@ class HashIndexDispatcher(KeyIndex):
         with self._lock:
             self._close_current()
             self._cut(log_offset, None)
+            self._forget()
             self._progress = min(self._progress, log_offset)
 
     def trim(self, log_offset: int) -> None:
@@ -174,6 +188,12 @@ class HashIndexDispatcher(KeyIndex):
                 if end >= log_offset:
                     break
                 self._files.remove(self._folder / name)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Look at the folder anew: files have gone."""
+        self._listed = None
+        self._readers.close()
 
     def stats(self) -> dict[str, int]:
         """See `Dispatcher`."""
@@ -205,6 +225,7 @@ class HashIndexDispatcher(KeyIndex):
         """See `Dispatcher`."""
         with self._lock:
             self._close_current()
+            self._readers.close()
             for file in self._dirty:
                 file.close()
             self._dirty = []
@@ -234,6 +255,7 @@ class HashIndexDispatcher(KeyIndex):
                     f"keys were missing from the index from log offset {hole} on; made again"
                 )
             self._open_newest(trust, mended)
+            self._forget()
         return mended
 
     def _set_aside(self) -> list[str]:
@@ -365,19 +387,22 @@ class HashIndexDispatcher(KeyIndex):
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """See `KeyIndex`. Entry times are whole seconds, so the bounds are widened by that much."""
         key_hash = index_hash(f"{topic}#{key}")
-        for name in reversed(self._names()):
+        for name in reversed(self._names() if self.context.read_only else self._known_names()):
             try:
-                file = self._files.open(self._folder / name)
+                file = self._readers.get(self._folder / name)
             except FileNotFoundError:
                 continue
             peek = Peek(file, self.context.geometry)
-            try:
-                head = peek.header
-                if head.index_count <= 1 or head.begin_ms > end_ms or head.end_ms < begin_ms:
-                    continue
+            head = peek.header
+            if head.index_count > 1 and head.begin_ms <= end_ms and head.end_ms >= begin_ms:
                 yield from self._in_file(peek, key_hash, begin_ms, end_ms)
-            finally:
-                peek.close()
+
+    def _known_names(self) -> list[str]:
+        """Return the names of the files; only this process makes and removes them."""
+        with self._lock:
+            if self._listed is None:
+                self._listed = self._names()
+            return self._listed
 
     @staticmethod
     def _in_file(peek: Peek, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:

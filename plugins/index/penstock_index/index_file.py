@@ -17,6 +17,7 @@ which is not there. Not checksummed: rebuilt from the log.
 """
 
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,7 @@ import numpy.typing as npt
 from penstock.columns import Columns
 from penstock.contracts import LogView
 from penstock.errors import OffsetError
-from penstock.files import File
+from penstock.files import File, Files
 from penstock.geometry import INDEX_HEADER_SIZE, Geometry
 from penstock.javatext import Int32s, Int64s
 from penstock.record import SIZE_AND_MAGIC
@@ -205,6 +206,31 @@ def expected_chains(entries: Entries, slots_count: int) -> tuple[Int32s, Int32s]
     previous = np.zeros(len(entries), np.int32)
     previous[order[1:][same]] = numbers[order[:-1][same]]
     return slots, previous
+
+
+class Readers:
+    """A few index files kept open for look-ups; one that is dropped closes when nobody reads it. Safe from any thread."""
+
+    def __init__(self, files: Files, limit: int) -> None:
+        self._files = files
+        self._limit = limit
+        self._open: dict[Path, File] = {}
+        self._lock = threading.Lock()
+
+    def get(self, path: Path) -> File:
+        """Return the open file; `FileNotFoundError` where it is gone."""
+        with self._lock:
+            file = self._open.get(path)
+            if file is None:
+                if len(self._open) >= self._limit:
+                    self._open.pop(next(iter(self._open)))
+                file = self._open[path] = self._files.open(path)
+            return file
+
+    def close(self) -> None:
+        """Forget all; each is closed when the last look-up in it has ended."""
+        with self._lock:
+            self._open.clear()
 
 
 class Peek:
