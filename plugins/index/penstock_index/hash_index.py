@@ -13,7 +13,6 @@ Safe from any thread; no sync happens under the lock.
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -22,24 +21,18 @@ import numpy as np
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, KeyIndex, LogView, Trust
 from penstock.errors import OffsetError
-from penstock.files import File
 from penstock.findings import Checker
 from penstock.javatext import Int32s, Int64s, index_hash
-from penstock.progress import SIDE_FOLDER
 from penstock.record import ROLLBACK, SIZE_AND_MAGIC
 from penstock_index.index_check import IndexChecker
 from penstock_index.index_file import (
     IndexFile,
     Peek,
-    Readers,
-    is_index_name,
     record_time_ms,
 )
+from penstock_index.index_folder import IndexFolder
 
 logger = logging.getLogger(__name__)
-
-# Index files that stay open for look-ups.
-_READERS_MAX = 16
 
 
 class HashIndexDispatcher(KeyIndex):
@@ -49,15 +42,11 @@ class HashIndexDispatcher(KeyIndex):
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
-        self._files = context.files
-        self._folder = context.root / "index"
+        self._folder = IndexFolder(context)
         self._lock = threading.RLock()
         self._progress = 0
         self._current: IndexFile | None = None
         self._dirty: list[IndexFile] = []
-        self._readers = Readers(context.files, _READERS_MAX)
-        # Names of the files, newest last; None when that may have changed.
-        self._listed: list[str] | None = None
 
     @property
     def progress(self) -> int:
@@ -90,7 +79,7 @@ class HashIndexDispatcher(KeyIndex):
     def _roll(self) -> IndexFile:
         """Make the next file; it takes over the full one's end as Java's does."""
         full = self._current
-        fresh = self._make_file()
+        fresh = self._folder.make()
         if full is not None:
             self._dirty.append(full)
             head = full.header
@@ -102,51 +91,6 @@ class HashIndexDispatcher(KeyIndex):
             )  # fmt: skip
         self._current = fresh
         return fresh
-
-    def _make_file(self) -> IndexFile:
-        self._files.make_folder_durably(self._folder)
-        name = self._fresh_name()
-        side = self.context.root / SIDE_FOLDER / f"new-index-{name}"
-        if self._files.exists(side):
-            self._files.remove(side)
-        file = self._files.create(side)
-        try:
-            file.allocate(self.context.geometry.index_file_bytes)
-            file.sync_all()
-            self._files.rename(side, self._folder / name)
-            self._files.sync_folder(self._folder)
-        except OSError:
-            file.close()
-            if self._files.exists(side):
-                self._files.remove(side)
-            raise
-        file.path = self._folder / name
-        self._listed = None
-        return IndexFile(file, self.context.geometry)
-
-    def _fresh_name(self) -> str:
-        """Return the local time to the millisecond, made later than every name there is."""
-        now = self.context.clock.time_ms()
-        names = self._names()
-        while True:
-            text = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000))
-            name = f"{text}{now % 1000:03d}"
-            if not names or name > names[-1]:
-                return name
-            # A clock or zone that went back; a name must still sort behind the others.
-            if name < names[-1]:
-                return str(int(names[-1]) + 1)
-            now += 1
-
-    def _names(self) -> list[str]:
-        if not self._files.is_folder(self._folder):
-            return []
-        size = self.context.geometry.index_file_bytes
-        return [
-            e.name
-            for e in self._files.entries(self._folder)
-            if e.is_file and is_index_name(e.name) and e.size == size
-        ]
 
     # --- durability, cutting, trimming
 
@@ -174,41 +118,36 @@ class HashIndexDispatcher(KeyIndex):
         with self._lock:
             self._close_current()
             self._cut(log_offset, None)
-            self._forget()
+            self._folder.forget()
             self._progress = min(self._progress, log_offset)
 
     def trim(self, log_offset: int) -> None:
         """Remove leading files whose records are all gone, never the last."""
         with self._lock:
-            names = self._names()
+            names = self._folder.names()
             for name in names[:-1]:
-                file = self._files.open(self._folder / name)
+                file = self._folder.peekable(name)
                 end = Peek(file, self.context.geometry).header.end_offset
                 file.close()
                 if end >= log_offset:
                     break
-                self._files.remove(self._folder / name)
-            self._forget()
-
-    def _forget(self) -> None:
-        """Look at the folder anew: files have gone."""
-        self._listed = None
-        self._readers.close()
+                self._folder.remove(name)
+            self._folder.forget()
 
     def stats(self) -> dict[str, int]:
         """See `Dispatcher`."""
         with self._lock:
             keys = self._current.header.index_count - 1 if self._current else 0
-        return {"files": len(self._names()), "keys_in_newest": keys}
+        return {"files": len(self._folder.names()), "keys_in_newest": keys}
 
     def checker(self) -> Checker:
         """See `Dispatcher`."""
-        return IndexChecker(self._folder, self._peeks)
+        return IndexChecker(self._folder.path, self._peeks)
 
     def _peeks(self) -> Iterator[Peek]:
-        for name in self._names():
+        for name in self._folder.names():
             try:
-                file = self._files.open(self._folder / name)
+                file = self._folder.peekable(name)
             except FileNotFoundError:
                 continue
             try:
@@ -225,7 +164,7 @@ class HashIndexDispatcher(KeyIndex):
         """See `Dispatcher`."""
         with self._lock:
             self._close_current()
-            self._readers.close()
+            self._folder.forget()
             for file in self._dirty:
                 file.close()
             self._dirty = []
@@ -234,7 +173,7 @@ class HashIndexDispatcher(KeyIndex):
 
     def load(self, trust: Trust) -> list[str]:
         """See `Dispatcher`."""
-        mended = self._set_aside()
+        mended = self._folder.set_aside()
         with self._lock:
             if trust.is_clean:
                 self._progress = trust.durable_offset
@@ -255,62 +194,42 @@ class HashIndexDispatcher(KeyIndex):
                     f"keys were missing from the index from log offset {hole} on; made again"
                 )
             self._open_newest(trust, mended)
-            self._forget()
-        return mended
-
-    def _set_aside(self) -> list[str]:
-        """Remove index files of a wrong length; say what else lies there."""
-        mended = []
-        if self._files.is_folder(self._folder):
-            for entry in self._files.entries(self._folder):
-                if not (entry.is_file and is_index_name(entry.name)):
-                    mended.append(f"{entry.path} does not belong into the index; left alone")
-                elif entry.size != self.context.geometry.index_file_bytes:
-                    self._files.remove(entry.path)
-                    mended.append(f"removed index file {entry.name}, whose length is wrong")
+            self._folder.forget()
         return mended
 
     def _load_foreign(self, trust: Trust) -> list[str]:
         """Believe a Java store's files as far as it synced them; the rest is made again."""
         mended = []
         if trust.was_abnormal:
-            for name in self._names():
-                if self._header(name)[1] > trust.index_time_ms:
-                    self._files.remove(self._folder / name)
+            for name in self._folder.names():
+                if self._folder.header(name)[1] > trust.index_time_ms:
+                    self._folder.remove(name)
                     mended.append(
                         f"removed index file {name}, which a crash left in doubt; made again"
                     )
         # The last record's keys may be in only partly: it is handed over again.
-        ends = [self._header(name)[3] for name in self._names()]
+        ends = [self._folder.header(name)[3] for name in self._folder.names()]
         self._progress = min(max([trust.log.min_offset, *ends]), trust.log.end_offset)
         self._cut(self._progress, trust.log)
-        for name in self._names():
+        for name in self._folder.names():
             # Whether the other program synced it is not known.
-            file = self._open(name)
+            file = self._folder.open(name)
             file.sync()
             file.close()
         return mended
 
-    def _header(self, name: str) -> tuple[int, int, int, int, int, int]:
-        file = self._files.open(self._folder / name)
-        try:
-            head = Peek(file, self.context.geometry).header
-            return head if head.index_count > 1 else head._replace(end_ms=0, end_offset=0)
-        finally:
-            file.close()
-
     def _cut(self, log_offset: int, log: LogView | None) -> bool:
         """Keep the entries of records before `log_offset`; says whether any had to go."""
         changed = False
-        for name in reversed(self._names()):
-            file = self._open(name)
+        for name in reversed(self._folder.names()):
+            file = self._folder.open(name)
             entries = file.entries()
             offsets = entries["log_offset"].astype(np.int64)
             behind = np.nonzero((offsets >= log_offset) | (offsets < 0))[0]
             keep = int(behind[0]) if len(behind) else len(offsets)
             if keep == 0 and not file.is_empty:
                 file.close()
-                self._files.remove(self._folder / name)
+                self._folder.remove(name)
                 changed = True
                 continue
             if self._put_right(file, offsets, keep, log):
@@ -333,17 +252,11 @@ class HashIndexDispatcher(KeyIndex):
         file.cut(keep, begin_ms, end_ms)
         return True
 
-    def _open(self, name: str) -> IndexFile:
-        file: File = self._files.open(self._folder / name, writable=True)
-        # Java's file is sparse; a store into a hole on a full disk kills the process.
-        file.allocate(self.context.geometry.index_file_bytes)
-        return IndexFile(file, self.context.geometry)
-
     def _first_hole(self, log: LogView) -> int | None:
         """Return the first record below `progress` whose keys no file has."""
         covered = log.min_offset
-        for name in self._names():
-            head = self._header(name)
+        for name in self._folder.names():
+            head = self._folder.header(name)
             if head[5] <= 1:
                 continue
             hole = self._first_keyed(log, covered, min(head[2], self._progress))
@@ -373,10 +286,10 @@ class HashIndexDispatcher(KeyIndex):
         return None
 
     def _open_newest(self, trust: Trust, mended: list[str]) -> None:
-        names = self._names()
+        names = self._folder.names()
         if not names:
             return
-        self._current = self._open(names[-1])
+        self._current = self._folder.open(names[-1])
         if not trust.is_clean and not self._current.chains_are_sound():
             head = self._current.header
             self._current.cut(len(self._current.entries()), head.begin_ms, head.end_ms)
@@ -387,22 +300,17 @@ class HashIndexDispatcher(KeyIndex):
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """See `KeyIndex`. Entry times are whole seconds, so the bounds are widened by that much."""
         key_hash = index_hash(f"{topic}#{key}")
-        for name in reversed(self._names() if self.context.read_only else self._known_names()):
+        for name in reversed(
+            self._folder.names() if self.context.read_only else self._folder.known_names()
+        ):
             try:
-                file = self._readers.get(self._folder / name)
+                file = self._folder.reader(name)
             except FileNotFoundError:
                 continue
             peek = Peek(file, self.context.geometry)
             head = peek.header
             if head.index_count > 1 and head.begin_ms <= end_ms and head.end_ms >= begin_ms:
                 yield from self._in_file(peek, key_hash, begin_ms, end_ms)
-
-    def _known_names(self) -> list[str]:
-        """Return the names of the files; only this process makes and removes them."""
-        with self._lock:
-            if self._listed is None:
-                self._listed = self._names()
-            return self._listed
 
     @staticmethod
     def _in_file(peek: Peek, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:

@@ -1,0 +1,124 @@
+"""The folder of the hash index: which files there are, making and opening them."""
+
+import threading
+import time
+
+from penstock.contracts import Context
+from penstock.files import File
+from penstock.progress import SIDE_FOLDER
+from penstock_index.index_file import Header, IndexFile, Peek, Readers, is_index_name
+
+# Index files that stay open for look-ups.
+_READERS_MAX = 16
+
+
+class IndexFolder:
+    """The index files of one store, oldest first by their names. Safe from any thread."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._files = context.files
+        self.path = context.root / "index"
+        self._lock = threading.Lock()
+        self._readers = Readers(context.files, _READERS_MAX)
+        # Names of the files, newest last; None when that may have changed.
+        self._listed: list[str] | None = None
+
+    def reader(self, name: str) -> File:
+        """Return a file kept open for look-ups; `FileNotFoundError` where it is gone."""
+        return self._readers.get(self.path / name)
+
+    def peekable(self, name: str) -> File:
+        """Return a file opened for one look."""
+        return self._files.open(self.path / name)
+
+    def remove(self, name: str) -> None:
+        """Remove one file."""
+        self._files.remove(self.path / name)
+
+    def make(self) -> IndexFile:
+        """Make the next file, whole and durable under its name."""
+        self._files.make_folder_durably(self.path)
+        name = self._fresh_name()
+        side = self._context.root / SIDE_FOLDER / f"new-index-{name}"
+        if self._files.exists(side):
+            self._files.remove(side)
+        file = self._files.create(side)
+        try:
+            file.allocate(self._context.geometry.index_file_bytes)
+            file.sync_all()
+            self._files.rename(side, self.path / name)
+            self._files.sync_folder(self.path)
+        except OSError:
+            file.close()
+            if self._files.exists(side):
+                self._files.remove(side)
+            raise
+        file.path = self.path / name
+        self._listed = None
+        return IndexFile(file, self._context.geometry)
+
+    def _fresh_name(self) -> str:
+        """Return the local time to the millisecond, made later than every name there is."""
+        now = self._context.clock.time_ms()
+        names = self.names()
+        while True:
+            text = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000))
+            name = f"{text}{now % 1000:03d}"
+            if not names or name > names[-1]:
+                return name
+            # A clock or zone that went back; a name must still sort behind the others.
+            if name < names[-1]:
+                return str(int(names[-1]) + 1)
+            now += 1
+
+    def names(self) -> list[str]:
+        """Return the names of the sound files as they lie there now."""
+        if not self._files.is_folder(self.path):
+            return []
+        size = self._context.geometry.index_file_bytes
+        return [
+            e.name
+            for e in self._files.entries(self.path)
+            if e.is_file and is_index_name(e.name) and e.size == size
+        ]
+
+    def header(self, name: str) -> Header:
+        """Return a file's header; one of an empty file has no end."""
+        file = self._files.open(self.path / name)
+        try:
+            head = Peek(file, self._context.geometry).header
+            return head if head.index_count > 1 else head._replace(end_ms=0, end_offset=0)
+        finally:
+            file.close()
+
+    def open(self, name: str) -> IndexFile:
+        """Open a file for writing."""
+        file: File = self._files.open(self.path / name, writable=True)
+        # Java's file is sparse; a store into a hole on a full disk kills the process.
+        file.allocate(self._context.geometry.index_file_bytes)
+        return IndexFile(file, self._context.geometry)
+
+    def known_names(self) -> list[str]:
+        """Return the names of the files; only this process makes and removes them."""
+        with self._lock:
+            if self._listed is None:
+                self._listed = self.names()
+            return self._listed
+
+    def forget(self) -> None:
+        """Look at the folder anew: files have gone."""
+        self._listed = None
+        self._readers.close()
+
+    def set_aside(self) -> list[str]:
+        """Remove index files of a wrong length; say what else lies there."""
+        mended = []
+        if self._files.is_folder(self.path):
+            for entry in self._files.entries(self.path):
+                if not (entry.is_file and is_index_name(entry.name)):
+                    mended.append(f"{entry.path} does not belong into the index; left alone")
+                elif entry.size != self._context.geometry.index_file_bytes:
+                    self._files.remove(entry.path)
+                    mended.append(f"removed index file {entry.name}, whose length is wrong")
+        return mended
