@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +31,8 @@ SMALL = {
     "maxHashSlotNum": 100,
     "maxIndexNum": 400,
     "diskMaxUsedSpaceRatio": 99,
+    "cleanFileForciblyEnable": False,
+    "fileReservedTime": 87600,
     "deleteWhen": "25",
 }
 # The same sizes for Penstock.
@@ -45,7 +48,10 @@ def build(version: str, cache: Path) -> str:
     """Return the class path of driver and store, building it once per version."""
     home = cache / version
     listed = home / "classpath.txt"
-    if not listed.exists():
+    # A list whose jars are gone is of no use: the local repository may have been emptied since.
+    if not listed.exists() or not all(
+        map(os.path.exists, listed.read_text().strip().split(os.pathsep))
+    ):
         home.mkdir(parents=True, exist_ok=True)
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
         _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), f"-Drocketmq.version={version}",
@@ -92,20 +98,34 @@ class JavaStore:
         """Send one command and return its answer; an error of the store raises."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **facts}).encode() + b"\n")
-        self._process.stdin.flush()
-        timer = threading.Timer(ANSWER_SECONDS, self._process.kill)
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(ANSWER_SECONDS, give_up)
         timer.start()
+        line = b""
         try:
-            line = self._process.stdout.readline()
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps({"do": do, **facts}).encode() + b"\n")
+                self._process.stdin.flush()
+                line = self._process.stdout.readline()
         finally:
             timer.cancel()
         if not line:
-            raise RuntimeError(f"the JVM ended during {do}:\n{self.errors()}")
+            why = f"gave no answer within {ANSWER_SECONDS} s" if late.is_set() else "ended"
+            raise RuntimeError(f"the JVM {why} during {do}:\n{self.errors()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise JavaStoreError(answer["error"])
         return answer
+
+    @property
+    def pid(self) -> int:
+        """The process of the JVM, or of what it was started under."""
+        return self._process.pid
 
     def errors(self) -> str:
         """Return the end of what the JVM wrote to stderr."""
@@ -115,11 +135,22 @@ class JavaStore:
 
     def open(self, root: Path, settings: Mapping[str, object] | None = None) -> bool:
         """Load and start a store; says whether it loaded."""
+        return self._load("open", root, settings)
+
+    def load(self, root: Path, settings: Mapping[str, object] | None = None) -> bool:
+        """Load a store, with its recovery, and take no lock yet; says whether it loaded."""
+        return self._load("load", root, settings)
+
+    def start(self) -> None:
+        """Start what was loaded; raises where another process holds the lock."""
+        self.call("start")
+
+    def _load(self, do: str, root: Path, settings: Mapping[str, object] | None) -> bool:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         config = {**SMALL, "haListenPort": port, **(settings or {})}
-        return bool(self.call("open", root=str(root), config=config)["loaded"])
+        return bool(self.call(do, root=str(root), config=config)["loaded"])
 
     def put(self, *messages: Mapping[str, object]) -> list[dict[str, Any]]:
         """Put messages one by one."""
@@ -130,6 +161,67 @@ class JavaStore:
         """Put messages as one client batch."""
         found: dict[str, Any] = self.call("batch", messages=[*messages])["result"]
         return found
+
+    def fill(
+        self, topic: str, count: int, *, queues: int = 4, seed: int = 0, body_bytes_max: int = 200
+    ) -> dict[str, Any]:
+        """Put many seeded messages; returns the count of each status and the log's end."""
+        return self.call(
+            "fill",
+            topic=topic,
+            count=count,
+            queues=queues,
+            seed=seed,
+            body_bytes_max=body_bytes_max,
+        )
+
+    def topics(self) -> dict[str, list[int]]:
+        """Return the queues of each topic that the store knows."""
+        found: dict[str, list[int]] = self.call("topics")["topics"]
+        return found
+
+    def read(self, topic: str, queue: int, offset: int, limit: int = 32) -> dict[str, Any]:
+        """Return what getMessage answers."""
+        return self.call("read", topic=topic, queue=queue, offset=offset, limit=limit)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return every record of the log in order, with blank ones and those that are in no queue."""
+        found: list[dict[str, Any]] = self.call("records")["records"]
+        return found
+
+    def look(self, *log_offsets: int) -> list[dict[str, Any] | None]:
+        """Return the messages at these places in the log."""
+        found: list[dict[str, Any] | None] = self.call("look", offsets=log_offsets)["messages"]
+        return found
+
+    def offset_by_time(
+        self, topic: str, queue: int, time_ms: int, boundary: str | None = None
+    ) -> int:
+        """Return what getOffsetInQueueByTime answers; a boundary is known to 5.x only."""
+        return int(
+            self.call("time", topic=topic, queue=queue, time_ms=time_ms, boundary=boundary)[
+                "offset"
+            ]
+        )
+
+    def state(self) -> dict[str, int]:
+        """Return the log's bounds, the lag of dispatch, the checkpoint and flushedWhere."""
+        return self.call("state")
+
+    def hashes(self, *texts: str) -> list[int]:
+        """Return String.hashCode of each."""
+        found: list[int] = self.call("hash", texts=texts)["hashes"]
+        return found
+
+    def decode(self, *records: bytes) -> list[dict[str, Any]]:
+        """Return what MessageDecoder makes of raw records."""
+        raw = [base64.b64encode(record).decode() for record in records]
+        found: list[dict[str, Any]] = self.call("decode", records=raw)["messages"]
+        return found
+
+    def encode_batch(self, *messages: Mapping[str, object]) -> bytes:
+        """Return the client's form of a batch."""
+        return base64.b64decode(self.call("encode_batch", messages=[*messages])["body"])
 
     def dump(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Return every queue with its bounds and all its messages."""
@@ -151,6 +243,13 @@ class JavaStore:
         self._process.kill()
         self._process.wait()
 
+    def halt(self) -> int:
+        """Let the JVM halt itself at once, without any clean-up; returns its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b'{"do":"kill"}\n')
+        self._process.stdin.flush()
+        return self._process.wait(ANSWER_SECONDS)
+
     def __enter__(self) -> Self:
         return self
 
@@ -163,7 +262,8 @@ class JavaStore:
         self.kill()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # of a command that never reached the JVM
+            self._process.stdin.close()
         self._process.stdout.close()
         self._errors.close()
         self._home.cleanup()

@@ -16,6 +16,7 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
@@ -27,7 +28,10 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /** Drives a real DefaultMessageStore: one JSON command a line in, one JSON answer a line out. */
 public class Driver {
+    private static final int BLANK_MAGIC = -875286124;
+    private static final int SETTLE_MS = 30_000;
     private static DefaultMessageStore store;
+    private static DefaultMessageStore loaded; // loaded, not started yet
 
     public static void main(String[] args) throws Exception {
         PrintStream out = System.out;
@@ -51,14 +55,26 @@ public class Driver {
     private static JSONObject answer(JSONObject command) throws Exception {
         JSONObject done = new JSONObject();
         switch (command.getString("do")) {
-            case "open": open(command, done); break;
+            case "open": load(command, done); if (loaded != null) { start(); } break;
+            case "load": load(command, done); break;
+            case "start": start(); break;
             case "put": done.put("results", puts(command.getJSONArray("messages"))); break;
             case "batch": done.put("result", batch(command)); break;
+            case "fill": fill(command, done); break;
+            case "topics": done.put("topics", topics()); break;
             case "dump": done.put("queues", dump()); break;
+            case "records": done.put("records", records()); break;
+            case "look": done.put("messages", look(command.getJSONArray("offsets"))); break;
             case "read": read(command, done); break;
             case "query": done.put("messages", query(command)); break;
             case "time": time(command, done); break;
             case "state": state(done); break;
+            case "hash": done.put("hashes", hashes(command.getJSONArray("texts"))); break;
+            case "decode": done.put("messages", decode(command.getJSONArray("records"))); break;
+            case "encode_batch":
+                byte[] encoded = MessageDecoder.encodeMessages(several(command.getJSONArray("messages")));
+                done.put("body", Base64.getEncoder().encodeToString(encoded));
+                break;
             case "close": store.shutdown(); store = null; break;
             case "kill": Runtime.getRuntime().halt(137); break;
             default: throw new IllegalArgumentException(command.toJSONString());
@@ -66,7 +82,10 @@ public class Driver {
         return done;
     }
 
-    private static void open(JSONObject command, JSONObject done) throws Exception {
+    private static void load(JSONObject command, JSONObject done) throws Exception {
+        if (store != null || loaded != null) {
+            throw new IllegalStateException("this JVM has a store open already");
+        }
         MessageStoreConfig config = new MessageStoreConfig();
         String root = command.getString("root");
         config.setStorePathRootDir(root);
@@ -85,13 +104,19 @@ public class Driver {
             parts[4] = new ConcurrentHashMap<String, Object>();
         }
         DefaultMessageStore fresh = (DefaultMessageStore) made.newInstance(parts);
-        boolean loaded = fresh.load();
-        done.put("loaded", loaded);
-        if (loaded) {
-            fresh.start();
-            store = fresh;
-            settle();
+        boolean good = fresh.load();
+        done.put("loaded", good);
+        if (good) {
+            loaded = fresh;
         }
+    }
+
+    private static void start() throws Exception {
+        DefaultMessageStore fresh = loaded;
+        loaded = null; // one that did not start is of no more use
+        fresh.start();
+        store = fresh;
+        settle();
     }
 
     private static void set(Object config, String name, String value) throws Exception {
@@ -109,8 +134,12 @@ public class Driver {
     }
 
     private static void settle() throws Exception {
-        for (int i = 0; i < 1000 && store.dispatchBehindBytes() > 0; i++) {
-            Thread.sleep(5);
+        long end = System.nanoTime() + SETTLE_MS * 1_000_000L;
+        while (store.dispatchBehindBytes() > 0) {
+            if (System.nanoTime() > end) {
+                throw new IllegalStateException("dispatch is still " + store.dispatchBehindBytes() + " bytes behind");
+            }
+            Thread.sleep(1);
         }
     }
 
@@ -170,9 +199,37 @@ public class Driver {
         return results;
     }
 
-    private static JSONObject batch(JSONObject command) throws Exception {
+    /** Puts many messages that a seed decides, and answers in sums: for volume, where `put` would mean much JSON. */
+    private static void fill(JSONObject command, JSONObject done) throws Exception {
+        Random chance = new Random(command.getLongValue("seed"));
+        JSONObject given = new JSONObject();
+        long end = 0;
+        TreeMap<String, Integer> statuses = new TreeMap<>();
+        for (int i = 0; i < command.getIntValue("count"); i++) {
+            byte[] body = new byte[chance.nextInt(command.getIntValue("body_bytes_max") + 1)];
+            chance.nextBytes(body);
+            given.put("topic", command.getString("topic"));
+            given.put("queue", i % command.getIntValue("queues"));
+            given.put("tag", "tag" + i % 5);
+            given.put("keys", "k" + i);
+            MessageExtBrokerInner message = new MessageExtBrokerInner();
+            fill(message, given);
+            properties(message, given);
+            message.setBornTimestamp(System.currentTimeMillis());
+            message.setBody(body);
+            message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
+            PutMessageResult put = store.putMessage(message);
+            statuses.merge(String.valueOf(put.getPutMessageStatus()), 1, Integer::sum);
+            AppendMessageResult append = put.getAppendMessageResult();
+            end = append == null ? end : append.getWroteOffset() + append.getWroteBytes();
+        }
+        settle();
+        done.put("statuses", statuses);
+        done.put("log_end", end);
+    }
+
+    private static List<Message> several(JSONArray messages) {
         List<Message> several = new ArrayList<>();
-        JSONArray messages = command.getJSONArray("messages");
         for (int i = 0; i < messages.size(); i++) {
             JSONObject given = messages.getJSONObject(i);
             Message message = new Message(given.getString("topic"), Base64.getDecoder().decode(given.getString("body")));
@@ -180,9 +237,14 @@ public class Driver {
             properties(message, given);
             several.add(message);
         }
+        return several;
+    }
+
+    private static JSONObject batch(JSONObject command) throws Exception {
+        JSONArray messages = command.getJSONArray("messages");
         MessageExtBatch batch = new MessageExtBatch();
         fill(batch, messages.getJSONObject(0));
-        batch.setBody(MessageDecoder.encodeMessages(several));
+        batch.setBody(MessageDecoder.encodeMessages(several(messages)));
         JSONObject result = result(store.putMessages(batch));
         settle();
         return result;
@@ -248,6 +310,62 @@ public class Driver {
             }
         }
         return messages;
+    }
+
+    private static JSONObject topics() {
+        JSONObject topics = new JSONObject();
+        for (Object topic : new TreeSet<Object>(store.getConsumeQueueTable().keySet())) {
+            topics.put((String) topic, new TreeSet<Object>(store.getConsumeQueueTable().get(topic).keySet()));
+        }
+        return topics;
+    }
+
+    /** Every record of the log in its order, with those that are in no queue; a blank one as its size. */
+    private static JSONArray records() {
+        JSONArray records = new JSONArray();
+        long at = store.getMinPhyOffset();
+        while (at < store.getMaxPhyOffset()) {
+            SelectMappedBufferResult rest = store.getCommitLogData(at);
+            ByteBuffer bytes = rest.getByteBuffer();
+            int size = bytes.getInt(0);
+            JSONObject one = new JSONObject();
+            one.put("log_offset", at);
+            one.put("size", size);
+            one.put("magic", bytes.getInt(4));
+            if (bytes.getInt(4) != BLANK_MAGIC) {
+                one = shown(MessageDecoder.decode(((ByteBuffer) bytes.slice().limit(size)).slice(), true, false));
+                one.put("magic", bytes.getInt(4));
+            }
+            records.add(one);
+            rest.release();
+            at += size;
+        }
+        return records;
+    }
+
+    private static JSONArray look(JSONArray offsets) {
+        JSONArray messages = new JSONArray();
+        for (int i = 0; i < offsets.size(); i++) {
+            MessageExt message = store.lookMessageByOffset(offsets.getLongValue(i));
+            messages.add(message == null ? null : shown(message));
+        }
+        return messages;
+    }
+
+    private static JSONArray hashes(JSONArray texts) {
+        JSONArray hashes = new JSONArray();
+        for (int i = 0; i < texts.size(); i++) {
+            hashes.add(texts.getString(i).hashCode());
+        }
+        return hashes;
+    }
+
+    private static JSONArray decode(JSONArray records) {
+        List<ByteBuffer> buffers = new ArrayList<>();
+        for (int i = 0; i < records.size(); i++) {
+            buffers.add(ByteBuffer.wrap(Base64.getDecoder().decode(records.getString(i))));
+        }
+        return shown(buffers);
     }
 
     private static JSONArray dump() throws Exception {
@@ -319,7 +437,6 @@ public class Driver {
         done.put("min_offset", store.getMinPhyOffset());
         done.put("max_offset", store.getMaxPhyOffset());
         done.put("behind", store.dispatchBehindBytes());
-        done.put("flushed", store.getCommitLog().getMaxOffset());
         done.put("log_ms", store.getStoreCheckpoint().getPhysicMsgTimestamp());
         done.put("queues_ms", store.getStoreCheckpoint().getLogicsMsgTimestamp());
         done.put("index_ms", store.getStoreCheckpoint().getIndexMsgTimestamp());
