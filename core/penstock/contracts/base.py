@@ -1,0 +1,69 @@
+"""What every strategy has, and what the kernel lends it."""
+
+from abc import ABC
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import attrs
+
+from penstock.clock import Clock
+from penstock.files import Files
+from penstock.geometry import Geometry
+
+
+@attrs.frozen
+class NoOptions:
+    """Options of a strategy that has none."""
+
+
+class Stoppable(Protocol):
+    """A thread that the kernel started for a strategy."""
+
+    def wake(self) -> None:
+        """Make it run its step now."""
+
+    def stop(self) -> None:
+        """End it and wait for its last step."""
+
+
+class SpawnWorker(Protocol):
+    """Starts a background thread; in tests it may give one that only runs when told."""
+
+    def __call__(self, name: str, step: Callable[[], float | None]) -> Stoppable:
+        """Call `step` at once and again after as many seconds as it returns; None waits for `wake`."""
+
+
+@attrs.frozen(kw_only=True)
+class Context:
+    """What the kernel lends every strategy.
+
+    Attributes:
+        root: the store's folder.
+        files: the only way to the disk.
+        clock: the only way to the time.
+        geometry: the store's file sizes.
+        spawn: starts a background worker.
+        read_only: nothing on disk may change, and another process may be writing.
+        log_min_offset: tells the first byte that the commit log still has.
+    """
+
+    root: Path
+    files: Files
+    clock: Clock
+    geometry: Geometry
+    spawn: SpawnWorker
+    read_only: bool = False
+    log_min_offset: Callable[[], int] = lambda: 0
+
+
+class Strategy(ABC):
+    """Base of every contract: a name for the configuration, options, and named capabilities."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, options: Any, context: Context) -> None:
+        self.options = options
+        self.context = context

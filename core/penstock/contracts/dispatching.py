@@ -1,0 +1,148 @@
+"""What is derived from the log."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import attrs
+
+from penstock.batch import DispatchBatch
+from penstock.columns import Buffer
+from penstock.contracts.base import Strategy
+from penstock.findings import Checker
+
+
+class LogView(Protocol):
+    """The commit log as a dispatcher may read it while it loads."""
+
+    @property
+    def min_offset(self) -> int:
+        """The first byte that the log still has."""
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last sound record."""
+
+    def read(self, log_offset: int, size: int) -> Buffer:
+        """Return `size` bytes; `OffsetError` where the log has none."""
+
+    def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
+        """Return the sound records from `start`, which must begin a record, up to `stop`."""
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return the stretches of bytes the log has, one a segment, oldest first."""
+
+
+@attrs.frozen(kw_only=True)
+class Trust:
+    """How far a dispatcher may believe what it finds on disk when a store is opened.
+
+    Attributes:
+        log: the recovered commit log; derived files are never trusted over it.
+        durable_offset: what the dispatcher's `flush` last answered, or 0 if that is not known:
+            entries for records behind it may be torn or missing.
+        is_clean: the store was closed well and no file has changed since: all may be believed.
+        index_time_ms: the checkpoint's indexMsgTimestamp, which the Java store's rule looks at.
+        was_abnormal: the last writer did not close the store.
+    """
+
+    log: LogView
+    durable_offset: int
+    is_clean: bool
+    was_abnormal: bool
+    index_time_ms: int = 0
+
+
+class Dispatcher(Strategy):
+    """Turns new records into a derived file (`[index]`), and keeps its own progress.
+
+    The kernel hands over batches in log order; batches may come again after a restart, from any
+    offset at or below `progress`, and must change nothing then.
+    """
+
+    @property
+    @abstractmethod
+    def progress(self) -> int:
+        """Every record below this log offset is in the derived files."""
+
+    @abstractmethod
+    def load(self, trust: Trust) -> list[str]:
+        """Take stock of the files, cut what is not to be trusted, set `progress`.
+
+        Everything from `progress` on is dispatched again afterwards. Returns one sentence for each
+        thing that had to be mended.
+        """
+
+    @abstractmethod
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Take in a batch and move `progress` to its end; on an error `progress` stays."""
+
+    @abstractmethod
+    def flush(self) -> int:
+        """Make the derived files durable; returns the log offset below which they are."""
+
+    @abstractmethod
+    def truncate(self, log_offset: int) -> None:
+        """Forget every record at or behind `log_offset`, and erase what said so."""
+
+    @abstractmethod
+    def trim(self, log_offset: int) -> None:
+        """Forget what lies before `log_offset`, where retention has cut the log."""
+
+    def checker(self) -> Checker | None:
+        """Return what compares the derived files with the log, if this can be done."""
+        return None
+
+    def stats(self) -> dict[str, int]:
+        """Return figures for `Store.stats()`."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of all files; nothing is flushed by this."""
+
+
+class QueueEntries(NamedTuple):
+    """Entries of one queue as columns: numpy int64 arrays of equal length.
+
+    An entry that is missing inside the range has size 0.
+    """
+
+    log_offsets: Any
+    sizes: Any
+    tag_codes: Any
+
+
+class QueueIndex(Dispatcher):
+    """A dispatcher that knows the order of each queue. Exactly one is configured."""
+
+    @abstractmethod
+    def queues(self) -> list[tuple[str, int]]:
+        """Return every (topic, queue) there is, sorted."""
+
+    @abstractmethod
+    def min_offset(self, topic: str, queue: int) -> int:
+        """Return the first queue offset whose record the log still has; 0 for no such queue."""
+
+    @abstractmethod
+    def max_offset(self, topic: str, queue: int) -> int:
+        """Return the queue offset behind the last entry; 0 for no such queue."""
+
+    @abstractmethod
+    def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """Return the entries [start, stop), fewer where the queue ends or a file is missing."""
+
+    @abstractmethod
+    def end_log_offset(self) -> int:
+        """Return the log offset behind the newest record that any queue points to; 0 for none."""
+
+
+class KeyIndex(Dispatcher):
+    """A dispatcher that finds records by key."""
+
+    @abstractmethod
+    def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Return log offsets, newest first, of records that may have this key and store time.
+
+        The caller checks topic, key and time in the record. None that matches may be left out.
+        """
