@@ -14,7 +14,7 @@ from penstock.contracts import (
     RetentionPolicy,
     SegmentWriter,
 )
-from penstock.errors import PenstockError
+from penstock.errors import BusyError, PenstockError
 from penstock.hookspecs import hookimpl
 from penstock.message import Durability, Message, PutStatus, ReadStatus, Receipt
 from penstock.opening import open_store as open  # noqa: A004 - the public face: penstock.open
@@ -26,6 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Allocator",
+    "BusyError",
     "Dispatcher",
     "Durability",
     "FlushPolicy",

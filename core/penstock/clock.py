@@ -13,3 +13,7 @@ class Clock:
     def monotonic_ms(self) -> int:
         """Return milliseconds that never go back, for measuring how long something took."""
         return time.monotonic_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        """Return nanoseconds that never go back, for measuring short stretches."""
+        return time.monotonic_ns()

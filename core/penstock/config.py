@@ -8,7 +8,7 @@ import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from penstock.registry import Registry
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 CHECKSUMS = ("crc32", "crc32+record")
+FEEDS = ("follow", "direct")
 PROFILES = {"embedded": Geometry(), "rocketmq": ROCKETMQ}
 
 
@@ -50,11 +51,13 @@ class LogConfig:
             record (20 bytes and about 0.3 us a message), which RocketMQ 5.2 and later check.
         body_bytes_max: the largest body that is taken.
         store_host: address and port written into records and message ids.
+        busy_ms: when one append holds the append lock for longer, those who wait get `BusyError`.
     """
 
     checksum: str = "crc32"
     body_bytes_max: int = 4 << 20
     store_host: str = "127.0.0.1:10911"
+    busy_ms: int = 1000
 
 
 @attrs.frozen(kw_only=True)
@@ -84,12 +87,14 @@ class IndexConfig:
 
     Attributes:
         use: dispatchers, in the order they are fed; one must know the queues.
+        feed: "follow" reads new records from the log; "direct" takes them from the append path.
         follow_interval_ms: pause of the tail follower between two batches; less shows messages to
             other processes sooner and costs the writer time.
         flush_interval_ms: how often queues and index are synced; less shortens recovery.
     """
 
     use: list[str] = attrs.Factory(lambda: ["consume-queue", "hash-index"])
+    feed: str = "follow"
     follow_interval_ms: int = 5
     flush_interval_ms: int = 1000
 
@@ -139,6 +144,14 @@ class Config:
     plugins: PluginsConfig = attrs.Factory(PluginsConfig)
     options: Mapping[tuple[str, str], Any] = attrs.Factory(dict)
     origins: Mapping[str, str] = attrs.Factory(dict)
+
+    def picks(self) -> dict[str, list[str]]:
+        """Return section to the names of the strategies that are picked."""
+        one = (("write", self.write), ("alloc", self.alloc), ("flush", self.flush))
+        return {kind: [section.use] for kind, section in one} | {
+            "index": self.index.use,
+            "retention": self.retention.use,
+        }
 
     def options_for(self, kind: str, strategy: type[Strategy]) -> Any:
         """Return the options of one strategy: as configured, or its defaults."""
@@ -250,10 +263,8 @@ def build(given: Given, registry: Registry) -> Config:
     profile, origin = given.get("profile", ("embedded", "default"))
     if profile not in PROFILES:
         raise ConfigError(f"profile is {profile!r} ({origin}); there are: {', '.join(PROFILES)}")
-    if sections["log"].checksum not in CHECKSUMS:
-        raise ConfigError(
-            f"log.checksum is {sections['log'].checksum!r}; there are: {', '.join(CHECKSUMS)}"
-        )
+    _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
+    _check_word("index.feed", sections["index"].feed, FEEDS)
     options = {}
     for kind, strategies in registry.sets().items():
         for name in strategies.names():
@@ -261,6 +272,11 @@ def build(given: Given, registry: Registry) -> Config:
                 strategies.get(name).Options, f"{kind}.{name}", given, origins
             )
     return Config(profile=profile, **sections, options=options, origins=origins)
+
+
+def _check_word(key: str, value: str, words: Sequence[str]) -> None:
+    if value not in words:
+        raise ConfigError(f"{key} is {value!r}; there are: {', '.join(words)}")
 
 
 def _check_keys(given: Given, registry: Registry) -> None:
@@ -316,6 +332,8 @@ _BROKER_KEYS = {
     "maxMessageSize": "log.body_bytes_max",
     "fileReservedTime": "retention.age.reserved_hours",
     "deleteWhen": "retention.age.delete_when",
+    "osPageCacheBusyTimeOutMills": "log.busy_ms",
+    "transientStorePoolSize": "write.transient-pool.buffers",
 }
 
 
@@ -334,6 +352,10 @@ def from_broker_conf(text: str) -> dict[str, Any]:
             found["geometry.queue_entries"] = -(-int(value) // 20)
         elif name == "flushDiskType":
             found["flush.use"] = "sync" if value == "SYNC_FLUSH" else "async"
+        elif name == "transientStorePoolEnable" and value == "true":
+            found["write.use"] = "transient-pool"
+        elif name == "warmMapedFileEnable" and value == "true":
+            found["alloc.use"] = "preallocate"
         elif name == "enabledAppendPropCRC" and value == "true":
             found["log.checksum"] = "crc32+record"
     return found

@@ -1,7 +1,8 @@
 """The tail follower: hands new records of the log to the dispatchers, in log order.
 
-It walks the log from the least progress of any dispatcher up to what readers may see, and gives each
-batch to every dispatcher that has not had it. A dispatcher that raises is reported and tried again
+It goes from the least progress of any dispatcher up to what readers may see, and gives each batch to
+every dispatcher that has not had it. With the feed `follow` it walks the log; with `direct` it takes
+what the append path handed over (`handover`), and walks the log only where that is missing. A dispatcher that raises is reported and tried again
 later from its own progress; the log and the other dispatchers go on without it.
 
 Safe from any thread: one round runs at a time, whoever asks.
@@ -9,7 +10,7 @@ Safe from any thread: one round runs at a time, whoever asks.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from penstock.batch import DispatchBatch
 from penstock.commitlog import CommitLog
@@ -72,12 +73,34 @@ class TailFollower:
         with self._round:
             ready = [d for d in self._dispatchers if self._is_ready(d)]
             start = min((d.progress for d in ready), default=visible)
-            for batch in self._log.batches(start, visible):
+            for batch in self._batches(start, visible):
                 for each in ready:
                     if each.name not in self.troubles and each.progress < batch.end_offset:
                         self._give(each, batch)
                 if len(batch):
                     self.dispatched_time_ms = int(batch.store_times_ms[-1])
+
+    def _batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
+        """Return the records in [start, stop), handed over or read; ends early at damage."""
+        hand_over = self._log.hand_over
+        if hand_over is None:
+            yield from self._log.batches(start, stop)
+            return
+        at = start
+        while at < stop:
+            batch = hand_over.take(at, stop)
+            if batch is not None:
+                at = batch.end_offset
+                yield batch
+                continue
+            known = hand_over.first_from(at)
+            limit = stop if known is None or known == at else min(known, stop)
+            before = at
+            for read in self._log.batches(at, limit):
+                at = read.end_offset
+                yield read
+            if at == before:
+                return
 
     def _is_ready(self, dispatcher: Dispatcher) -> bool:
         trouble = self.troubles.get(dispatcher.name)

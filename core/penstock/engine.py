@@ -120,6 +120,9 @@ class Engine:
             spawn("penstock-mark", self._mark_step),
             spawn("penstock-retain", self._retain_step),
         ]
+        self.log.tail.writer.start(self.flusher)
+        with self.log.lock:
+            self.log.tail.expect()
         self.policy.start()
 
     # --- appending
@@ -176,6 +179,12 @@ class Engine:
             else self.log.log.committed_offset
         )
 
+    def show_written(self) -> None:
+        """Let readers of this process see what a writer still holds back."""
+        # Once the store has failed reading goes on, with what was handed over before.
+        with contextlib.suppress(StoreFailedError):
+            self.flusher.commit()
+
     def _wake_follower(self) -> None:
         self._idle = False
         if self._follow_worker is not None:
@@ -184,7 +193,6 @@ class Engine:
     def _follow(self) -> float | None:
         """One round of the tail follower; None when there is nothing to wait for."""
         before = self.follower.progress
-        self.log.log.commit()
         self.follower.catch_up()
         self._publish()
         self._tell_sealed()
@@ -205,8 +213,10 @@ class Engine:
             self.progress.write()
 
     def _tell_sealed(self) -> None:
-        while self.log.sealed:
-            segment = self.log.sealed.pop(0)
+        sealed = self.log.tail.sealed
+        while sealed:
+            segment = sealed.pop(0)
+            self.log.tail.allocator.sealed(segment.path)
             self.fire(
                 "penstock_segment_sealed",
                 path=str(segment.path),
@@ -271,6 +281,12 @@ class Engine:
         """Return the log offset below which everything is durable and dispatched."""
         return min(self.flusher.flushed_offset, self.follower.progress)
 
+    def strategies(self) -> dict[str, dict[str, object]]:
+        """Return the strategies in use and their figures, by section."""
+        tail = self.log.tail
+        used = {"write": tail.writer, "alloc": tail.allocator, "flush": self.policy}
+        return {kind: {"name": each.name, **each.stats()} for kind, each in used.items()}
+
     # --- closing
 
     def close(self) -> None:
@@ -298,6 +314,7 @@ class Engine:
                 f"nothing is lost, the next open brings it up"
             )
         self.log.log.close()
+        self.log.tail.close()
         digest = fingerprint(self.files, vouched_for(self.root))
         self.side.write_clean(
             CleanMark(
@@ -310,6 +327,10 @@ class Engine:
     def release(self) -> None:
         """Let go of files and lock, whatever state the store is in."""
         self.log.log.close()
+        try:
+            self.log.tail.close()
+        except OSError:
+            logger.exception("files made in advance could not be removed; the next open does")
         for dispatcher in self.dispatchers:
             dispatcher.close()
         self.progress.close()

@@ -4,6 +4,7 @@
     + ConfigError                  the configuration cannot be used; nothing was opened or written
         - UnknownStrategyError     lists the installed names
         - GeometryError            the store was made with other sizes; names both
+        - ConflictError            two strategies that make no sense together, with the reason
     + PluginError                  an installed plugin breaks its contract
         - PluginLoadError          names the distribution
         - DuplicateStrategyError   names both offers
@@ -25,6 +26,7 @@
         - StoreClosedError         the store was closed
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
+        - BusyError                the store cannot keep up just now; nothing was stored, try again
 
 Facts are attributes; each message says what, where and what now. An `OSError` passes through unless
 it makes the store unusable.
@@ -64,6 +66,16 @@ class GeometryError(ConfigError):
             f"{key} is {asked} in the configuration, but the store has {found} ({source}); "
             f"sizes are fixed when a store is made: leave {key} out, or set it to {found}"
         )
+
+
+class ConflictError(ConfigError):
+    """The strategies picked make no sense together."""
+
+    def __init__(self, kind: str, name: str, reason: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.reason = reason
+        super().__init__(f"{kind} strategy {name!r} is refused here: {reason}")
 
 
 class PluginError(PenstockError):
@@ -261,4 +273,16 @@ class DiskFullError(StorageError):
         super().__init__(
             f"no space for {size} bytes at {path}; nothing was stored. Free space and try again: "
             f"the store goes on without a restart"
+        )
+
+
+class BusyError(StorageError):
+    """The store cannot keep up just now; nothing of the message was stored, and it may be put again."""
+
+    def __init__(self, what: str, waited_ms: int) -> None:
+        self.what = what
+        self.waited_ms = waited_ms
+        super().__init__(
+            f"{what} for {waited_ms} ms; nothing was stored. Put more slowly and try again: "
+            f"the disk, or another thread's large batch, is not keeping up"
         )

@@ -35,6 +35,12 @@ _ZEROS = bytes(1 << 20)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+for _call in (_libc.mlock, _libc.munlock):
+    _call.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MADV_POPULATE_WRITE = 23
+# One call holds up whoever changes the process's maps, so it is cut into several.
+_POPULATED_AT_ONCE = 16 << 20
 
 
 class Entry(NamedTuple):
@@ -58,6 +64,7 @@ class File:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._fd = descriptor
+        self._prefaulted: mmap.mmap | None = None
 
     @property
     def size(self) -> int:
@@ -131,9 +138,26 @@ class File:
             self.pwrite(memoryview(_ZEROS)[: stop - position], position)
 
     def map(self, size: int, *, writable: bool) -> mmap.mmap:
-        """Return the first `size` bytes as a shared map."""
+        """Return the first `size` bytes as a shared map; the prefaulted one, if there is one."""
+        if writable and self._prefaulted is not None and len(self._prefaulted) == size:
+            return self._prefaulted
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return mmap.mmap(self._fd, size, access=access)
+
+    def prefault(self, size: int) -> mmap.mmap:
+        """Make a writable map whose pages are all there; `map` hands it out afterwards.
+
+        By `madvise(MADV_POPULATE_WRITE)`, Linux 5.14 and later; an older one raises `OSError` (EINVAL). The
+        call releases the GIL, unlike `mmap.madvise`. The pages are dirty after it.
+        """
+        made = self.map(size, writable=True)
+        address = _address(made)
+        for start in range(0, size, _POPULATED_AT_ONCE):
+            length = min(_POPULATED_AT_ONCE, size - start)
+            if _libc.madvise(address + start, length, _MADV_POPULATE_WRITE) != 0:
+                raise _system_error(self.path)
+        self._prefaulted = made
+        return made
 
     def detach(self) -> int:
         """Give the descriptor away; this object is closed then."""
@@ -145,9 +169,19 @@ class File:
 
     def close(self) -> None:
         """Close the descriptor; maps made from it stay valid."""
+        self._prefaulted = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _system_error(path: Path | None = None) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), str(path) if path else None)
 
 
 class Lock:
@@ -294,6 +328,19 @@ class Files:
                 return None
             raise
         return Lock(descriptor)
+
+    def memory(self, size: int) -> mmap.mmap:
+        """Return memory of the process's own, zero, that belongs to no file."""
+        return mmap.mmap(-1, size)
+
+    def lock_memory(self, memory: mmap.mmap) -> None:
+        """Keep a map's pages in memory (`mlock`); `OSError` (ENOMEM, EPERM) where the limit forbids it."""
+        if _libc.mlock(_address(memory), len(memory)) != 0:
+            raise _system_error()
+
+    def unlock_memory(self, memory: mmap.mmap) -> None:
+        """Let a map's pages go again."""
+        _libc.munlock(_address(memory), len(memory))
 
     def free_bytes(self, path: Path) -> tuple[int, int]:
         """Return the bytes used and the bytes still usable on the disk that holds `path`."""

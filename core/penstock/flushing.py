@@ -22,7 +22,10 @@ Told = Callable[[StoreFailedError | None], None]
 
 
 class LogFlusher:
-    """Syncs the log for a flush policy (`contracts.Flusher`). Safe from any thread."""
+    """Commits and syncs the log for writers and flush policies (`contracts.Flusher`, `Committer`).
+
+    Safe from any thread.
+    """
 
     def __init__(self, log: CommitLog, flushed_offset: int) -> None:
         self._log = log
@@ -40,6 +43,11 @@ class LogFlusher:
     def flushed_offset(self) -> int:
         """Every byte of the log below it is durable."""
         return self._flushed
+
+    @property
+    def wrote_offset(self) -> int:
+        """Every byte of the log below it was appended."""
+        return self._log.end_offset
 
     @property
     def committed_offset(self) -> int:
@@ -63,6 +71,14 @@ class LogFlusher:
                 self.on_flushed(reached)
         self._tell(None)
         return reached
+
+    def commit(self) -> int:
+        """Hand all that was written to the system; see `contracts.Committer`."""
+        self.check()
+        try:
+            return self._log.log.commit()
+        except OSError as error:
+            raise self.fail(f"the system took no more bytes ({error})") from error
 
     def check(self) -> None:
         """Raise if the store has failed."""

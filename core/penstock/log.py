@@ -34,6 +34,7 @@ class SegmentedLog:
         self._segments: tuple[Segment, ...] = ()
         # Held while the list is replaced: a roll, retention and a refresh may come together.
         self._changing = threading.Lock()
+        self._committing = threading.Lock()
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -50,7 +51,11 @@ class SegmentedLog:
     def committed_offset(self) -> int:
         """Log offset behind the last byte that readers may see."""
         segments = self._segments
-        return segments[-1].base_offset + segments[-1].committed_position if segments else 0
+        for segment in reversed(segments):
+            # Committed oldest first: one that has nothing may have an unfinished one before it.
+            if segment.committed_position or segment is segments[0]:
+                return segment.base_offset + segment.committed_position
+        return 0
 
     def load(self, *, repair: bool) -> list[str]:
         """Take in the files of the folder; with `repair` an empty last one is removed.
@@ -181,11 +186,10 @@ class SegmentedLog:
         return take(segment, log_offset - segment.base_offset, size, mapped=self._mapped)
 
     def commit(self) -> int:
-        """Hand every written byte to the system; returns the committed offset."""
-        for segment in reversed(self._segments):
-            if segment.channel is None:
-                break
-            segment.commit()
+        """Hand every written byte to the system, oldest first; returns the committed offset."""
+        with self._committing:
+            for segment in self._segments:
+                segment.commit()
         return self.committed_offset
 
     def flush(self, from_offset: int) -> int:
@@ -199,7 +203,9 @@ class SegmentedLog:
                 continue
             segment.flush()
             reached = segment.base_offset + segment.flushed_position
-            if segment.flushed_position == segment.capacity and segment is not self._segments[-1]:
+            if segment.flushed_position < segment.capacity:
+                break
+            if segment is not self._segments[-1]:
                 segment.seal()
         return max(reached, from_offset)
 

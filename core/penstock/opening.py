@@ -23,10 +23,17 @@ from penstock.discover import check_layout, find_geometry, is_store, write_geome
 from penstock.dispatch import TailFollower
 from penstock.encode import host_bytes
 from penstock.engine import Engine, Pace
-from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
+from penstock.errors import (
+    ConfigError,
+    ConflictError,
+    NotAStoreError,
+    StorageError,
+    StoreLockedError,
+)
 from penstock.files import Files, Lock
 from penstock.flushing import LogFlusher
 from penstock.geometry import Geometry
+from penstock.handover import HandOver
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
 from penstock.offsets import ConsumerOffsets
@@ -40,6 +47,7 @@ from penstock.recovery import (
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
 from penstock.store import Store, pick_indexes
+from penstock.tail import LogTail
 from penstock.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -138,23 +146,28 @@ class Opener:
             spawn=self._spawn,
             read_only=read_only,
             log_min_offset=lambda: log.min_offset,
+            appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
         )
 
     def _check_strategies(self) -> None:
-        """Raise for names that no plugin offers, before anything is made."""
-        config, registry = self.config, self.registry
-        registry.writers.get(config.write.use)
-        registry.allocators.get(config.alloc.use)
-        registry.flush_policies.get(config.flush.use)
-        for name in config.retention.use:
-            registry.retention_policies.get(name)
-        classes = [registry.dispatchers.get(name) for name in config.index.use]
-        knowing = sum(issubclass(cls, QueueIndex) for cls in classes)
+        """Raise for names that no plugin offers, and for picks that make no sense together."""
+        config = self.config
+        picks = config.picks()
+        chosen = [
+            (kind, self.registry.sets()[kind].get(name))
+            for kind, names in picks.items()
+            for name in names
+        ]
+        knowing = sum(issubclass(cls, QueueIndex) for _, cls in chosen)
         if knowing != 1:
             raise ConfigError(
                 f"index.use is {config.index.use}; exactly one of it must know the queues, as "
                 f"consume-queue does, and {knowing} do"
             )
+        for kind, cls in chosen:
+            reason = cls.conflict(picks)
+            if reason is not None:
+                raise ConflictError(kind, cls.name, reason)
 
     def _dispatchers(self, context: Context) -> list[Dispatcher]:
         classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
@@ -282,14 +295,15 @@ class Opener:
         retention_classes = [registry.retention_policies.get(n) for n in config.retention.use]
         dispatchers = self._dispatchers(context)
         allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
+        writer = writer_cls(config.options_for("write", writer_cls), context)
         commit_log = CommitLog(
             log,
-            writer_cls(config.options_for("write", writer_cls), context),
-            allocator,
-            files=self.files,
+            LogTail(log, writer, allocator, self.files),
             clock=self.clock,
             store_host=host_bytes(config.log.store_host),
             crc_property=config.log.checksum == "crc32+record",
+            busy_ms=config.log.busy_ms,
+            hand_over=HandOver() if config.index.feed == "direct" else None,
         )
         commit_log.resume(end.offset, end.last_time_ms)
         flusher = LogFlusher(commit_log, end.offset)

@@ -87,6 +87,7 @@ class Segment:
         self.last_append_ms = 0
         self.lease = Lease()
         self.channel: SegmentChannel | None = None
+        self._holds_back = False
         self._file: File | None = None
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
@@ -97,9 +98,12 @@ class Segment:
         """Log offset behind the last possible byte."""
         return self.base_offset + self.capacity
 
-    def start_writing(self, channel: SegmentChannel, position: int) -> None:
+    def start_writing(
+        self, channel: SegmentChannel, position: int, *, commits_at_once: bool
+    ) -> None:
         """Take over a channel whose file holds `position` bytes of records."""
         self.channel = channel
+        self._holds_back = not commits_at_once
         self.wrote_position = self.committed_position = self.flushed_position = position
         self._view = channel.view
 
@@ -108,9 +112,12 @@ class Segment:
         self.wrote_position = self.committed_position = self.flushed_position = position
 
     def commit(self) -> None:
-        """Hand what was written to the system, so that readers see it."""
+        """Hand what was written to the system, so that readers see it; one thread at a time.
+
+        Nothing to do for a channel that commits at once: there the append moves the position.
+        """
         wrote = self.wrote_position
-        if self.channel is not None and self.committed_position < wrote:
+        if self._holds_back and self.channel is not None and self.committed_position < wrote:
             self.channel.commit()
             self.committed_position = wrote
 

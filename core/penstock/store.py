@@ -77,7 +77,7 @@ class Store(Reader):
         super()._settle()
         engine = self._engine
         if engine is not None:
-            engine.log.log.commit()
+            engine.show_written()
             engine.follower.catch_up(needed or self._queue_index)
             if needed is not None and needed.name in engine.follower.troubles:
                 # An answer from it would leave out what it has not taken in.
@@ -296,6 +296,8 @@ class Store(Reader):
                 "flushed_offset": engine.flusher.flushed_offset,
                 "flushes": engine.flusher.count,
                 "failure": str(engine.flusher.failure) if engine.flusher.failure else None,
+                "append_lock": engine.log.lock.stats(),
+                "strategies": engine.strategies(),
                 "dispatchers": {
                     d.name: {
                         "progress": d.progress,

@@ -13,7 +13,7 @@ LAYERS = [
     "clock files javatext properties message names geometry",
     "record texts columns stored matching batch findings contracts",
     "hookspecs registry config",
-    "segment log scan lane stamps commitlog",
+    "segment log scan lane stamps appendlock tail handover commitlog",
     "checkpoint progress offsets worker",
     "discover flushing dispatch fetch recovery retention verify looking",
     "encode arrow arrow_in engine reader store",
@@ -81,6 +81,8 @@ def test_a_plugin_imports_the_kernel_and_itself_only(path: Path) -> None:
     for name in imports(path):
         root = name.split(".")[0]
         assert not root.startswith("penstock_") or root == own, f"{path.name} imports {root}"
+        if root == "mmap" and path.parent.name == "penstock_alloc":
+            continue  # the type of what `File.map` and `Files.memory` return
         assert root not in SYSTEM, f"{path.name} imports {root}: files come in from outside"
 
 

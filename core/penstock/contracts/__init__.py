@@ -28,6 +28,7 @@ A whole third-party flush policy::
 """
 
 from penstock.contracts.base import (
+    CONTRACT_VERSION,
     Context,
     NoOptions,
     SpawnWorker,
@@ -54,12 +55,15 @@ from penstock.contracts.retaining import (
 )
 from penstock.contracts.writing import (
     Allocator,
+    Committer,
     SegmentChannel,
     SegmentWriter,
 )
 
 __all__ = [
+    "CONTRACT_VERSION",
     "Allocator",
+    "Committer",
     "Context",
     "DiskUse",
     "Dispatcher",

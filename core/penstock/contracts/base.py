@@ -1,7 +1,7 @@
 """What every strategy has, and what the kernel lends it."""
 
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -10,6 +10,9 @@ import attrs
 from penstock.clock import Clock
 from penstock.files import Files
 from penstock.geometry import Geometry
+
+# Raised when a contract changes so that a strategy written for the older one may fail.
+CONTRACT_VERSION = 1
 
 
 @attrs.frozen
@@ -46,6 +49,7 @@ class Context:
         spawn: starts a background worker.
         read_only: nothing on disk may change, and another process may be writing.
         log_min_offset: tells the first byte that the commit log still has.
+        appenders_wait: puts return only when their bytes are durable (`FlushPolicy.appender_waits`).
     """
 
     root: Path
@@ -55,15 +59,39 @@ class Context:
     spawn: SpawnWorker
     read_only: bool = False
     log_min_offset: Callable[[], int] = lambda: 0
+    appenders_wait: bool = False
 
 
 class Strategy(ABC):
-    """Base of every contract: a name for the configuration, options, and named capabilities."""
+    """Base of every contract.
+
+    Attributes:
+        name: what the configuration calls it, in kebab-case.
+        Options: a frozen attrs class, filled from the strategy's own table of the configuration.
+        capabilities: what it can do beyond its contract's least; the contract suites test what is
+            named here, and `penstock plugins` shows it. The contract's docstring has the words.
+        needs_contract: the `CONTRACT_VERSION` it was written for; a later one than this Penstock's
+            is set aside as incompatible.
+    """
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
     capabilities: ClassVar[frozenset[str]] = frozenset()
+    needs_contract: ClassVar[int] = 1
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options
         self.context = context
+
+    @classmethod
+    def conflict(cls, picks: Mapping[str, Sequence[str]]) -> str | None:
+        """Say why this makes no sense beside the other strategies picked; None if it does.
+
+        Args:
+            picks: section to the names that are configured, as `{"flush": ["sync"], ...}`.
+        """
+        return None
+
+    def stats(self) -> dict[str, int]:
+        """Return figures for `Store.stats()`."""
+        return {}

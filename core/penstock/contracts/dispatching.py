@@ -93,10 +93,6 @@ class Dispatcher(Strategy):
         """Return what compares the derived files with the log, if this can be done."""
         return None
 
-    def stats(self) -> dict[str, int]:
-        """Return figures for `Store.stats()`."""
-        return {}
-
     @abstractmethod
     def close(self) -> None:
         """Let go of all files; nothing is flushed by this."""

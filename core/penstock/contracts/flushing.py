@@ -14,11 +14,15 @@ class Flusher(Protocol):
         """Every byte of the log below it is durable."""
 
     @property
+    def wrote_offset(self) -> int:
+        """Every byte of the log below it was appended."""
+
+    @property
     def committed_offset(self) -> int:
         """Every byte of the log below it was handed to the operating system."""
 
     def flush(self) -> int:
-        """Make durable all that is committed and tell the waiters; returns the new flushed offset.
+        """Commit and make durable all that was appended, tell the waiters; returns the new flushed offset.
 
         Raises `StoreFailedError` once a sync has failed, and ever after.
         """

@@ -1,8 +1,9 @@
 """How bytes reach a segment file, and how files come to be and go."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from penstock.columns import Buffer
 from penstock.contracts.base import Strategy
@@ -27,7 +28,7 @@ class SegmentChannel(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """Hand all that was written to the operating system."""
+        """Hand all that was written to the operating system. Runs beside `write`, never beside itself."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -38,42 +39,84 @@ class SegmentChannel(ABC):
         """Let go of file and memory; nothing is flushed by this."""
 
 
+class Committer(Protocol):
+    """The kernel's side of committing, as a writer that holds bytes back uses it. Safe from any thread."""
+
+    @property
+    def wrote_offset(self) -> int:
+        """Every byte of the log below it was written to a channel."""
+
+    @property
+    def committed_offset(self) -> int:
+        """Every byte of the log below it was handed to the operating system."""
+
+    def commit(self) -> int:
+        """Hand over all that was written, oldest first; returns the new committed offset.
+
+        Raises `StoreFailedError` when the system refuses, and ever after.
+        """
+
+
 class SegmentWriter(Strategy):
     """How appended bytes reach a segment file (`[write]`).
 
+    Capabilities: "mapped" (writes through the map that `File.map` gives, so prefaulting helps).
+
     Attributes:
-        needs_allocated_file: the file must have all its blocks before the first write, because a
-            store through a map into a hole kills the process when the disk is full.
-        commits_at_once: what was written is readable as soon as `write` returns.
+        needs_allocated_file: the file must have all its blocks before the first write. A store
+            through a map into a hole kills the process when the disk is full; for others it moves
+            "disk full" from the middle of a record to the roll.
+        commits_at_once: what was written is readable, and survives the process, as soon as `write`
+            returns. A writer without it holds bytes back, and commits them by itself from `start` on.
     """
 
     needs_allocated_file: ClassVar[bool] = True
     commits_at_once: ClassVar[bool] = True
 
+    def start(self, committer: Committer) -> None:
+        """Begin background work; called once, before the first append."""
+
     @abstractmethod
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         """Return a channel for `file`, whose first `position` bytes are already written.
 
-        The channel owns the file from then on and closes it.
+        The channel owns the file from then on and closes it. `BusyError` when this cannot be done
+        now, but may be later; the caller still owns the file then.
         """
 
     def close(self) -> None:
-        """Let go of what all channels share."""
+        """End background work and let go of what all channels share."""
 
 
 class Allocator(Strategy):
-    """How the next segment file comes to be, and what becomes of an old one (`[alloc]`)."""
+    """How the next segment file comes to be, and what becomes of an old one (`[alloc]`).
+
+    `obtain` and `expect` are called under the append lock, `discard` and `sealed` from other threads.
+    Capabilities: "ahead" (makes expected files in the background), "recycles" (uses discarded
+    files again).
+    """
+
+    def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
+        """Hear which files will be asked for next, nearest first; must return at once."""
 
     @abstractmethod
     def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
         """Return a new file of `size` bytes, all zero, durable under its name in its folder.
 
-        With `allocated` it has all its blocks. Raises `OSError` (ENOSPC) and leaves no trace if not.
+        With `allocated` it has all its blocks. Raises `OSError` (ENOSPC) and leaves no trace if not,
+        `BusyError` when it is not there in time.
         """
 
+    def sealed(self, path: Path) -> None:
+        """Hear that a segment is full and will not be written again; must return at once."""
+
     @abstractmethod
-    def discard(self, path: Path) -> None:
-        """Take an expired segment's file away; its name is gone when this returns."""
+    def discard(self, path: Path, *, in_use: bool = False) -> None:
+        """Take a segment's file away; its name is gone, durably, when this returns.
+
+        With `in_use` a reader may still look at its bytes: they must not change, so the file must
+        not be used again.
+        """
 
     def close(self) -> None:
         """End background work and remove files made in advance."""

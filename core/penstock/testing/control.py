@@ -19,6 +19,10 @@ class ManualClock(Clock):
         """Return the time it was set to."""
         return self.now_ms
 
+    def monotonic_ns(self) -> int:
+        """Return the time it was set to."""
+        return self.now_ms * 1_000_000
+
 
 class ManualWorker:
     """A background worker that never runs by itself."""

@@ -55,6 +55,7 @@ class MmapWriter(SegmentWriter):
     """Writes through a map. Fastest for single messages; a sync costs more than after plain writes."""
 
     name: ClassVar[str] = "mmap"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"mapped"})
     needs_allocated_file: ClassVar[bool] = True
     commits_at_once: ClassVar[bool] = True
 

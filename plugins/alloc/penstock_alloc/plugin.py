@@ -2,17 +2,21 @@
 
 from penstock.contracts import Allocator, SegmentWriter
 from penstock.hookspecs import hookimpl
+from penstock_alloc.file_writer import FileWriter
 from penstock_alloc.mmap_writer import MmapWriter
 from penstock_alloc.on_demand import OnDemandAllocator
+from penstock_alloc.preallocate import PreallocateAllocator
+from penstock_alloc.recycle import RecycleAllocator
+from penstock_alloc.transient_pool import TransientPoolWriter
 
 
 @hookimpl
 def penstock_register_writer() -> list[type[SegmentWriter]]:
     """Offer the built-in segment writers."""
-    return [MmapWriter]
+    return [MmapWriter, TransientPoolWriter, FileWriter]
 
 
 @hookimpl
 def penstock_register_allocator() -> list[type[Allocator]]:
     """Offer the built-in allocators."""
-    return [OnDemandAllocator]
+    return [OnDemandAllocator, PreallocateAllocator, RecycleAllocator]

@@ -62,7 +62,7 @@ class AsyncFlush(FlushPolicy):
 
     def _is_due(self) -> bool:
         now = self.context.clock.monotonic_ms()
-        waiting = self.flusher.committed_offset - self.flusher.flushed_offset
+        waiting = self.flusher.wrote_offset - self.flusher.flushed_offset
         thorough = now - self._thorough_at_ms >= self.options.thorough_interval_ms
         if thorough:
             self._thorough_at_ms = now

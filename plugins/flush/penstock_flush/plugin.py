@@ -3,10 +3,11 @@
 from penstock.contracts import FlushPolicy
 from penstock.hookspecs import hookimpl
 from penstock_flush.asynchronous import AsyncFlush
+from penstock_flush.none import NoFlush
 from penstock_flush.sync import SyncFlush
 
 
 @hookimpl
 def penstock_register_flush() -> list[type[FlushPolicy]]:
     """Offer the built-in flush policies."""
-    return [SyncFlush, AsyncFlush]
+    return [SyncFlush, AsyncFlush, NoFlush]

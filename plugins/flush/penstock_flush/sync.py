@@ -49,7 +49,7 @@ class SyncFlush(FlushPolicy):
             self._worker.wake()
 
     def _step(self) -> float | None:
-        if self.flusher.flushed_offset < self.flusher.committed_offset:
+        if self.flusher.flushed_offset < self.flusher.wrote_offset:
             try:
                 self.flusher.flush()
             except StoreFailedError:

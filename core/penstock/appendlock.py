@@ -1,0 +1,74 @@
+"""The one lock that orders appends, with figures of its own and a limit to waiting.
+
+Whoever finds it taken waits; when one holder keeps it for longer than the limit, those who wait are
+turned away with `BusyError`, so that callers slow down instead of piling up (RocketMQ's "page cache
+busy", spec section 7.1).
+"""
+
+import threading
+from collections.abc import Callable
+
+from penstock.errors import BusyError
+
+_MS = 1_000_000
+_LOOK_AGAIN_S = 0.02
+
+
+class AppendLock:
+    """A lock that knows how long it is held and how often somebody had to wait."""
+
+    __slots__ = (
+        "_limit_ns",
+        "_lock",
+        "_now_ns",
+        "_since_ns",
+        "longest_hold_ns",
+        "refused",
+        "waits",
+    )
+
+    def __init__(self, limit_ms: int, now_ns: Callable[[], int]) -> None:
+        self._lock = threading.Lock()
+        self._now_ns = now_ns
+        self._limit_ns = limit_ms * _MS
+        # When it was taken; 0 while it is free.
+        self._since_ns = 0
+        self.longest_hold_ns = 0
+        self.waits = 0
+        self.refused = 0
+
+    def acquire(self) -> None:
+        """Take it; `BusyError` when one other holds it for longer than the limit."""
+        if not self._lock.acquire(blocking=False):
+            self._wait()
+        self._since_ns = self._now_ns()
+
+    def _wait(self) -> None:
+        self.waits += 1
+        while not self._lock.acquire(timeout=_LOOK_AGAIN_S):
+            since = self._since_ns
+            held_ns = self._now_ns() - since if since else 0
+            if held_ns > self._limit_ns:
+                self.refused += 1
+                raise BusyError("another append has been under way", held_ns // _MS)
+
+    def release(self) -> None:
+        """Give it back, and note how long it was held."""
+        held_ns = self._now_ns() - self._since_ns
+        self.longest_hold_ns = max(self.longest_hold_ns, held_ns)
+        self._since_ns = 0
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def stats(self) -> dict[str, int]:
+        """Return how often somebody waited, or was turned away, and the longest hold in microseconds."""
+        return {
+            "waits": self.waits,
+            "refused": self.refused,
+            "longest_hold_us": self.longest_hold_ns // 1000,
+        }

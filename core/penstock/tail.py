@@ -1,0 +1,182 @@
+"""The end of the log being written: the segment that takes records, and how the next one comes.
+
+Everything here happens under the append lock. A segment is asked for before the old one is filled
+up, and all that a batch needs before its first byte is written, so when there is no room nothing of
+the record or batch counts.
+"""
+
+import errno
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.columns import Buffer
+from penstock.contracts import Allocator, SegmentWriter
+from penstock.errors import BusyError, DiskFullError, PenstockError
+from penstock.files import File, Files
+from penstock.javatext import Int64s
+from penstock.log import SegmentedLog
+from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
+from penstock.segment import Segment
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# The allocator is told of the next segment and the one behind it.
+_EXPECTED = 2
+
+
+class Piece(NamedTuple):
+    """Bytes [start, stop) of a batch, and the segment they go to."""
+
+    segment: Segment
+    start: int
+    stop: int
+
+
+class LogTail:
+    """Writes at the end of a log. The append lock guards it."""
+
+    def __init__(
+        self, log: SegmentedLog, writer: SegmentWriter, allocator: Allocator, files: Files
+    ) -> None:
+        self._log = log
+        self._files = files
+        self.writer = writer
+        self.allocator = allocator
+        self._commits_at_once = writer.commits_at_once
+        self.segment: Segment | None = None
+        self._is_closed = False
+        # Full segments that nobody was told of yet.
+        self.sealed: list[Segment] = []
+
+    def resume(self, end_offset: int) -> None:
+        """Go on at `end_offset`, the end that recovery found."""
+        segment = self._log.find(end_offset)
+        if segment is None:
+            return
+        file = self._files.open(segment.path, writable=True)
+        if self.writer.needs_allocated_file:
+            # Java makes sparse files; a store through a map into a hole may kill the process.
+            file.allocate(segment.capacity)
+        position = end_offset - segment.base_offset
+        self._start(segment, file, position)
+        self.segment = segment
+
+    def expect(self) -> None:
+        """Tell the allocator which files come next."""
+        paths = [self._log.path_of(self._log.next_free_base(ahead)) for ahead in range(_EXPECTED)]
+        self.allocator.expect(
+            paths, self._log.segment_bytes, allocated=self.writer.needs_allocated_file
+        )
+
+    def with_room(self, size: int) -> Segment:
+        """Return the segment that takes a record of `size` bytes; a fresh one if it does not fit."""
+        tail = self.segment
+        if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:
+            fresh = self.obtain(self._log.next_free_base())
+            self.turn_to(fresh)
+            return fresh
+        return tail
+
+    def write(self, segment: Segment, data: Buffer, now_ms: int) -> None:
+        """Put `data` behind what `segment` holds; when this raises nothing of it counts."""
+        assert segment.channel is not None
+        position = segment.wrote_position
+        try:
+            segment.channel.write(position, data)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFullError(segment.path, len(data)) from error
+            raise
+        segment.wrote_position = position + len(data)
+        segment.last_append_ms = now_ms
+        if self._commits_at_once:
+            segment.committed_position = segment.wrote_position
+
+    def obtain(self, base_offset: int) -> Segment:
+        """Return a fresh segment that is not in the log yet."""
+        path = self._log.path_of(base_offset)
+        capacity = self._log.segment_bytes
+        try:
+            file = self.allocator.obtain(path, capacity, allocated=self.writer.needs_allocated_file)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFullError(path, capacity) from error
+            raise
+        segment = Segment(self._files, path, base_offset, capacity)
+        try:
+            self._start(segment, file, 0)
+        except (OSError, BusyError):
+            file.close()
+            self.allocator.discard(path)
+            raise
+        return segment
+
+    def _start(self, segment: Segment, file: File, position: int) -> None:
+        channel = self.writer.open(file, segment.capacity, position)
+        segment.start_writing(channel, position, commits_at_once=self._commits_at_once)
+
+    def turn_to(self, fresh: Segment) -> None:
+        """Fill the old segment with a blank record, and go on in `fresh`."""
+        tail = self.segment
+        if tail is not None:
+            room = tail.capacity - tail.wrote_position
+            self.write(tail, BLANK.pack(room, MAGIC_BLANK), tail.last_append_ms)
+            tail.wrote_position = tail.capacity
+            if self._commits_at_once:
+                tail.committed_position = tail.capacity
+            self.sealed.append(tail)
+        self.take(fresh)
+
+    def take(self, fresh: Segment) -> None:
+        """Go on in `fresh`, whatever the old one still had room for."""
+        self._log.add(fresh)
+        self.segment = fresh
+        self.expect()
+
+    def plan(self, sizes: Int64s, *, atomic: bool) -> tuple[list[Piece], Int64s]:
+        """Say which bytes of a batch go to which segment, and each record's log offset.
+
+        All segments it needs are made before any write.
+        """
+        ends = np.cumsum(sizes)
+        total = int(ends[-1])
+        log_offsets = np.empty(len(sizes), np.int64)
+        pieces: list[Piece] = []
+        fresh: list[Segment] = []
+        segment, position = self.segment, self.segment.wrote_position if self.segment else 0
+        row = done = 0
+        try:
+            while row < len(sizes):
+                room = segment.capacity - position - BLANK_SIZE if segment else -1
+                fits = int(np.searchsorted(ends, done + room, side="right"))
+                if segment is None or fits <= row or (atomic and total > room):
+                    segment = self.obtain(self._log.next_free_base(len(fresh)))
+                    fresh.append(segment)
+                    position = 0
+                    continue
+                stop = int(ends[fits - 1])
+                start = segment.base_offset + position - done
+                log_offsets[row:fits] = start + ends[row:fits] - sizes[row:fits]
+                pieces.append(Piece(segment, done, stop))
+                position += stop - done
+                row, done = fits, stop
+        except (OSError, PenstockError):
+            for segment in fresh:
+                segment.close()
+                self.allocator.discard(segment.path)
+            raise
+        return pieces, log_offsets
+
+    def write_pieces(self, pieces: list[Piece], data: Buffer, now_ms: int) -> None:
+        """Write a batch as planned."""
+        for piece in pieces:
+            if piece.segment is not self.segment:
+                self.turn_to(piece.segment)
+            self.write(piece.segment, data[piece.start : piece.stop], now_ms)
+
+    def close(self) -> None:
+        """Let go of what the strategies keep; the segments must be closed by then."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.writer.close()
+            self.allocator.close()

@@ -1,0 +1,67 @@
+"""A few buffers of a segment's size, kept in memory and used in turn."""
+
+import logging
+import mmap
+import threading
+
+from penstock.files import Files
+
+logger = logging.getLogger(__name__)
+
+
+class BufferPool:
+    """Lends buffers; one that is given back is lent again first, while its pages are warm.
+
+    A buffer is made when it is first needed, so a store that never rolls fast uses one or two.
+    Safe from any thread.
+    """
+
+    def __init__(self, files: Files, count: int, size: int, *, lock_memory: bool) -> None:
+        self._files = files
+        self._count = count
+        self._size = size
+        self._lock_memory = lock_memory
+        self._free: list[mmap.mmap] = []
+        self._made = 0
+        self._guard = threading.Lock()
+
+    @property
+    def available(self) -> int:
+        """How many can be lent now."""
+        return self._count - self._made + len(self._free)
+
+    def borrow(self) -> mmap.mmap | None:
+        """Lend a buffer; None when all are lent."""
+        with self._guard:
+            if self._free:
+                return self._free.pop()
+            if self._made >= self._count:
+                return None
+            self._made += 1
+        buffer = self._files.memory(self._size)
+        if self._lock_memory:
+            self._keep_in_memory(buffer)
+        return buffer
+
+    def _keep_in_memory(self, buffer: mmap.mmap) -> None:
+        try:
+            self._files.lock_memory(buffer)
+        except OSError as error:
+            self._lock_memory = False
+            logger.warning(
+                "the transient pool's buffers cannot be locked into memory (%s) and may be swapped out; "
+                "raise the limit (ulimit -l, LimitMEMLOCK=) to %d KiB, or set "
+                "write.transient-pool.lock_memory=false to say that it is meant so",
+                error, self._count * self._size // 1024,
+            )  # fmt: skip
+
+    def give_back(self, buffer: mmap.mmap) -> None:
+        """Take a buffer back."""
+        with self._guard:
+            self._free.append(buffer)
+
+    def close(self) -> None:
+        """Let go of all that are not lent."""
+        with self._guard:
+            self._free.clear()
+            self._made = self._count

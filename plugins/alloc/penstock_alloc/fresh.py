@@ -1,0 +1,50 @@
+"""Making a new file so that it appears under its name whole and durable, or not at all."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.files import File, Files
+from penstock.progress import SIDE_FOLDER
+
+
+def make_file(
+    files: Files,
+    root: Path,
+    path: Path,
+    size: int,
+    *,
+    allocated: bool,
+    prepare: Callable[[File], None] = lambda _: None,
+) -> File:
+    """Return a new file of `size` zero bytes, durable as `path`; on an `OSError` nothing is left of it.
+
+    It is made under another name in the side folder and renamed. `prepare` may work on it before it is
+    synced.
+    """
+    fresh = root / SIDE_FOLDER / f"new-{path.name}"
+    if files.exists(fresh):
+        files.remove(fresh)
+    file = files.create(fresh)
+    try:
+        if allocated:
+            file.allocate(size)
+        else:
+            file.resize(size)
+        prepare(file)
+        file.sync_all()
+        files.rename(fresh, path)
+        files.sync_folder(path.parent)
+    except OSError:
+        file.close()
+        for name in (fresh, path):
+            if files.exists(name):
+                files.remove(name)
+        raise
+    file.path = path
+    return file
+
+
+def remove_file(files: Files, path: Path) -> None:
+    """Remove a file, durably."""
+    files.remove(path)
+    files.sync_folder(path.parent)

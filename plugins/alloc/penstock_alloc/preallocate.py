@@ -1,0 +1,125 @@
+"""The next two segments are made in the background, their pages in memory before they are written.
+
+RocketMQ's AllocateMappedFileService and warm-up (spec sections 9.2 and 9.3). The files stand under their
+final names, as RocketMQ's do, so a running store shows up to two zero files behind its tail. A
+clean close removes them; after a crash the next open does.
+"""
+
+import logging
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+
+from penstock.contracts import Allocator, Context, Stoppable
+from penstock.files import File
+from penstock_alloc.ahead import Ahead
+from penstock_alloc.fresh import make_file, remove_file
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class PreallocateOptions:
+    """Options of preallocation.
+
+    Attributes:
+        prefault: bring a new file's pages into memory before the first write, which then costs no page
+            fault; under a flush policy that waits they are synced as well, so that its syncs find
+            written blocks.
+        lock_memory: keep the map of a segment out of swap until it is full (`mlock`).
+        timeout_ms: how long a put that rolls waits for a file in the making before `BusyError`.
+    """
+
+    prefault: bool = True
+    lock_memory: bool = False
+    timeout_ms: int = attrs.field(default=5000, validator=attrs.validators.ge(1))
+
+
+class PreallocateAllocator(Allocator):
+    """Makes segments ahead. A roll costs no system call then; up to two segments of disk are held."""
+
+    name: ClassVar[str] = "preallocate"
+    Options: ClassVar[type] = PreallocateOptions
+    capabilities: ClassVar[frozenset[str]] = frozenset({"ahead"})
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self._ahead = Ahead(self._make, options.timeout_ms)
+        self._worker: Stoppable | None = None
+        self._prefaults = bool(options.prefault)
+        self._locks = bool(options.lock_memory)
+        self._locked: dict[Path, mmap.mmap] = {}
+        self._full: list[Path] = []
+
+    def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
+        """See `Allocator`."""
+        if self._worker is None:
+            self._worker = self.context.spawn("penstock-allocate", self._step)
+        if self._ahead.order(paths, size, allocated=allocated):
+            self._worker.wake()
+
+    def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
+        """See `Allocator`."""
+        return self._ahead.obtain(path, size, allocated=allocated)
+
+    def sealed(self, path: Path) -> None:
+        """Let a full segment's pages go, in the background."""
+        if path in self._locked:
+            self._full.append(path)
+            if self._worker is not None:
+                self._worker.wake()
+
+    def discard(self, path: Path, *, in_use: bool = False) -> None:
+        """See `Allocator`."""
+        self._locked.pop(path, None)
+        remove_file(self.context.files, path)
+
+    def _step(self) -> float | None:
+        while self._full:
+            memory = self._locked.pop(self._full.pop(), None)
+            if memory is not None:
+                self.context.files.unlock_memory(memory)
+        self._ahead.work()
+        return None
+
+    def _make(self, path: Path, size: int, allocated: bool) -> File:
+        files, root = self.context.files, self.context.root
+        if not self._prefaults:
+            return make_file(files, root, path, size, allocated=allocated)
+        if self.context.appenders_wait:
+            # Synced as zeros now, or the first sync of a put would have to write them all.
+            return make_file(files, root, path, size, allocated=True, prepare=self._prefault)
+        file = make_file(files, root, path, size, allocated=True)
+        self._prefault(file)
+        return file
+
+    def _prefault(self, file: File) -> None:
+        """Bring the pages in; where the system cannot, say so once and go on without."""
+        try:
+            memory = file.prefault(file.size)
+            if self._locks:
+                self.context.files.lock_memory(memory)
+                self._locked[file.path] = memory
+        except OSError as error:
+            logger.warning(
+                "segments are not prefaulted or locked into memory from now on: %s (locking needs room "
+                "under ulimit -l, prefaulting Linux 5.14)", error,
+            )  # fmt: skip
+            self._prefaults = self._prefaults and not self._locks
+            self._locks = False
+
+    def stats(self) -> dict[str, int]:
+        """See `Strategy`."""
+        return {"files_ready": self._ahead.ready, "segments_locked": len(self._locked)}
+
+    def close(self) -> None:
+        """End the background work, and remove files that nobody asked for."""
+        if self._worker is not None:
+            self._worker.stop()
+        for file in self._ahead.close():
+            file.close()
+            remove_file(self.context.files, file.path)
+        self._locked.clear()

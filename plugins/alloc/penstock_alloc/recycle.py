@@ -1,0 +1,169 @@
+"""Expired segments become the next ones: their blocks are written already, so syncs cost less.
+
+An expired file is renamed into the side folder at once, durably, and only then overwritten with zeros and
+synced, in the background; a file that was not wholly overwritten is never handed out. So no old
+record can come back, for us or for the Java store, which does not compare the stored log offset.
+From there it is renamed ahead to the name of a segment that will come next.
+
+Side folder: `spare-<name>`. After a crash what is found there is overwritten again.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+
+from penstock.contracts import Allocator, Context, Stoppable
+from penstock.files import File
+from penstock.progress import SIDE_FOLDER
+from penstock_alloc.ahead import Ahead
+from penstock_alloc.fresh import make_file, remove_file
+
+logger = logging.getLogger(__name__)
+
+_ZEROS = bytes(1 << 20)
+_PREFIX = "spare-"
+
+
+@attrs.frozen(kw_only=True)
+class RecycleOptions:
+    """Options of recycling.
+
+    Attributes:
+        spares: how many expired segments are kept for use again; each holds its disk space.
+        timeout_ms: how long a put that rolls waits for a file in the making before `BusyError`.
+    """
+
+    spares: int = attrs.field(default=4, validator=attrs.validators.ge(1))
+    timeout_ms: int = attrs.field(default=5000, validator=attrs.validators.ge(1))
+
+
+class RecycleAllocator(Allocator):
+    """Uses expired segments again, and makes new ones ahead while there are none."""
+
+    name: ClassVar[str] = "recycle"
+    Options: ClassVar[type] = RecycleOptions
+    capabilities: ClassVar[frozenset[str]] = frozenset({"ahead", "recycles"})
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self._files = context.files
+        self._folder = context.root / SIDE_FOLDER
+        self._ahead = Ahead(self._make, options.timeout_ms)
+        self._worker: Stoppable | None = None
+        self._guard = threading.Lock()
+        self._used: list[Path] = []
+        self._clean: list[Path] = []
+        self._recycled = 0
+
+    def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
+        """See `Allocator`."""
+        if self._worker is None:
+            self._take_in_leftovers(size)
+            self._worker = self.context.spawn("penstock-allocate", self._step)
+        if self._ahead.order(paths, size, allocated=allocated):
+            self._worker.wake()
+
+    def _take_in_leftovers(self, size: int) -> None:
+        for entry in self._files.entries(self._folder):
+            if entry.name.startswith(_PREFIX) and entry.is_file:
+                if entry.size == size:
+                    self._used.append(entry.path)
+                else:
+                    remove_file(self._files, entry.path)
+
+    def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
+        """See `Allocator`."""
+        return self._ahead.obtain(path, size, allocated=allocated)
+
+    def discard(self, path: Path, *, in_use: bool = False) -> None:
+        """Rename the file away for use again; removed where it may not be, or enough are kept."""
+        with self._guard:
+            is_kept = not in_use and len(self._used) + len(self._clean) < self.options.spares
+        if not is_kept:
+            remove_file(self._files, path)
+            return
+        spare = self._folder / f"{_PREFIX}{path.name}"
+        self._files.rename(path, spare)
+        # The old name must be gone for good before the first byte of it changes.
+        self._files.sync_folder(path.parent)
+        self._files.sync_folder(self._folder)
+        with self._guard:
+            self._used.append(spare)
+        if self._worker is not None:
+            self._worker.wake()
+
+    # --- in the background
+
+    def _step(self) -> float | None:
+        self._ahead.work()
+        while self._used:
+            self._overwrite(self._used[0])
+            self._ahead.work()
+        return None
+
+    def _overwrite(self, spare: Path) -> None:
+        """Make a used file all zero, on disk; one that cannot be is removed."""
+        try:
+            self._fill_with_zeros(spare)
+        except OSError as error:
+            logger.warning("%s is not used again: %s", spare, error)
+            with contextlib.suppress(OSError):
+                remove_file(self._files, spare)
+            with self._guard:
+                self._used.remove(spare)
+            return
+        with self._guard:
+            self._used.remove(spare)
+            self._clean.append(spare)
+
+    def _fill_with_zeros(self, spare: Path) -> None:
+        file = self._files.open(spare, writable=True)
+        try:
+            size = file.size
+            for position in range(0, size, len(_ZEROS)):
+                file.pwrite(memoryview(_ZEROS)[: size - position], position)
+            file.sync()
+        finally:
+            file.close()
+
+    def _make(self, path: Path, size: int, allocated: bool) -> File:
+        with self._guard:
+            spare = self._clean.pop(0) if self._clean else None
+        if spare is None:
+            return make_file(self._files, self.context.root, path, size, allocated=allocated)
+        file = self._files.open(spare, writable=True)
+        try:
+            self._files.rename(spare, path)
+            self._files.sync_folder(path.parent)
+        except OSError:
+            file.close()
+            raise
+        file.path = path
+        self._recycled += 1
+        return file
+
+    def stats(self) -> dict[str, int]:
+        """See `Strategy`."""
+        return {
+            "files_ready": self._ahead.ready,
+            "spares": len(self._used) + len(self._clean),
+            "segments_recycled": self._recycled,
+        }
+
+    def close(self) -> None:
+        """End the background work, and remove files that nobody asked for."""
+        if self._worker is not None:
+            self._worker.stop()
+        for file in self._ahead.close():
+            file.close()
+            remove_file(self._files, file.path)
+        for spare in (*self._used, *self._clean):
+            if self._files.exists(spare):
+                remove_file(self._files, spare)
+        self._used.clear()
+        self._clean.clear()

@@ -1,0 +1,186 @@
+"""Bytes gather in a pooled buffer, and a commit service hands them to the file in large writes.
+
+RocketMQ's transient store pool (spec sections 8.5 and 9.1). An append touches only memory of the
+process's own, so the page cache never slows it; readers see only what is committed. What was not
+committed is lost with the process, up to an interval of it.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+
+from penstock.columns import Buffer
+from penstock.contracts import Committer, Context, SegmentChannel, SegmentWriter, Stoppable
+from penstock.errors import BusyError, StoreFailedError
+from penstock.files import File
+from penstock_alloc.buffer_pool import BufferPool
+
+PAGE_BYTES = 4096
+# From this size on the copy is made by numpy, which lets other threads run meanwhile.
+_LARGE_BYTES = 64 << 10
+
+
+@attrs.frozen(kw_only=True)
+class TransientPoolOptions:
+    """Options of the transient pool.
+
+    Attributes:
+        buffers: how many buffers of a segment's size there are at most.
+        lock_memory: keep them out of swap (`mlock`); a warning says so where the limit forbids it.
+        interval_ms: how often the commit service looks.
+        least_pages: it waits until so many pages of 4096 bytes have come together.
+        thorough_interval_ms: after so long everything is committed, however little it is.
+        fast_fail: refuse a put (`BusyError`) when no buffer is free, instead of writing without one.
+    """
+
+    buffers: int = attrs.field(default=5, validator=attrs.validators.ge(1))
+    lock_memory: bool = True
+    interval_ms: int = attrs.field(default=200, validator=attrs.validators.ge(1))
+    least_pages: int = attrs.field(default=4, validator=attrs.validators.ge(0))
+    thorough_interval_ms: int = 200
+    fast_fail: bool = False
+
+
+class PooledChannel(SegmentChannel):
+    """One segment whose new bytes stand in a buffer until they are committed."""
+
+    def __init__(self, file: File, capacity: int, position: int, pool: BufferPool) -> None:
+        self._file = file
+        self._capacity = capacity
+        self._pool = pool
+        self._view = memoryview(file.map(capacity, writable=False))
+        self._buffer = pool.borrow()
+        self._wrote = self._committed = position
+        # The append path writes while the commit service gives the buffer back.
+        self._guard = threading.Lock()
+
+    @property
+    def has_buffer(self) -> bool:
+        """Whether appends go to memory; False writes them to the file at once."""
+        return self._buffer is not None
+
+    @property
+    def view(self) -> memoryview:
+        """See `SegmentChannel`."""
+        return self._view
+
+    def write(self, position: int, data: Buffer) -> None:
+        """See `SegmentChannel`."""
+        buffer = self._buffer
+        stop = position + len(data)
+        if buffer is None:
+            self._file.pwrite(data, position)
+        elif len(data) < _LARGE_BYTES:
+            buffer[position:stop] = data
+        else:
+            room = np.frombuffer(buffer, np.uint8, len(data), position)
+            np.copyto(room, np.frombuffer(data, np.uint8))
+        self._wrote = stop
+
+    def commit(self) -> None:
+        """Write what waits to the file; a full segment's buffer goes back to the pool."""
+        with self._guard:
+            wrote = self._wrote
+            if self._buffer is not None:
+                if wrote > self._committed:
+                    with memoryview(self._buffer) as waiting:
+                        self._file.pwrite(waiting[self._committed : wrote], self._committed)
+                if wrote == self._capacity:
+                    self._release()
+            self._committed = wrote
+
+    def flush(self) -> None:
+        """See `SegmentChannel`."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Give the buffer back, and close the descriptor."""
+        with self._guard:
+            self._release()
+        self._file.close()
+
+    def _release(self) -> None:
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._pool.give_back(buffer)
+
+
+class TransientPoolWriter(SegmentWriter):
+    """Holds appended bytes back in memory, and commits them at intervals. Safe from any thread."""
+
+    name: ClassVar[str] = "transient-pool"
+    Options: ClassVar[type] = TransientPoolOptions
+    needs_allocated_file: ClassVar[bool] = True
+    commits_at_once: ClassVar[bool] = False
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self._pool = BufferPool(
+            context.files,
+            options.buffers,
+            context.geometry.segment_bytes,
+            lock_memory=options.lock_memory,
+        )
+        self._committer: Committer | None = None
+        self._worker: Stoppable | None = None
+        self._thorough_at_ms = context.clock.monotonic_ms()
+        self._without_buffer = 0
+
+    @classmethod
+    def conflict(cls, picks: Mapping[str, Sequence[str]]) -> str | None:
+        """See `Strategy`: under `sync` each put would wait for the commit it is there to avoid."""
+        if "sync" in picks["flush"]:
+            return (
+                "flush.use is 'sync', where every put waits for its bytes to reach the disk, so a buffer "
+                "before the file only adds a copy; use write.use='file' with it (RocketMQ 4 passes over "
+                "its pool under SYNC_FLUSH without saying so)"
+            )
+        return None
+
+    def start(self, committer: Committer) -> None:
+        """Begin the commit service."""
+        self._committer = committer
+        self._worker = self.context.spawn("penstock-commit", self._step)
+
+    def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
+        """See `SegmentWriter`; without a free buffer the channel writes to the file at once."""
+        if self.options.fast_fail and not self._pool.available:
+            raise BusyError("no buffer of the transient pool has been free", 0)
+        channel = PooledChannel(file, capacity, position, self._pool)
+        self._without_buffer += not channel.has_buffer
+        return channel
+
+    def _step(self) -> float | None:
+        if self._is_due():
+            assert self._committer is not None
+            try:
+                self._committer.commit()
+            except StoreFailedError:
+                # The next put or flush gets the error.
+                return None
+        return float(self.options.interval_ms) / 1000
+
+    def _is_due(self) -> bool:
+        assert self._committer is not None
+        now = self.context.clock.monotonic_ms()
+        waiting = self._committer.wrote_offset - self._committer.committed_offset
+        thorough = now - self._thorough_at_ms >= self.options.thorough_interval_ms
+        if thorough:
+            self._thorough_at_ms = now
+        return waiting > 0 and (thorough or waiting >= self.options.least_pages * PAGE_BYTES)
+
+    def stats(self) -> dict[str, int]:
+        """See `Strategy`."""
+        return {
+            "buffers_free": self._pool.available,
+            "segments_without_buffer": self._without_buffer,
+        }
+
+    def close(self) -> None:
+        """End the commit service."""
+        if self._worker is not None:
+            self._worker.stop()
+        self._pool.close()
