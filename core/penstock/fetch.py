@@ -51,11 +51,6 @@ class RecordReader:
             raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
         try:
             return bytes(self._log.read_from(segment, log_offset, size))
-        except FileNotFoundError as error:
-            self._log.refresh()
-            raise OffsetError(
-                log_offset, self._log.min_offset, self._log.committed_offset
-            ) from error
         finally:
             segment.lease.release()
 

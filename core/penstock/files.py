@@ -21,6 +21,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,11 @@ class File:
     def size(self) -> int:
         """Length in bytes, as the system says now."""
         return os.fstat(self._fd).st_size
+
+    @cached_property
+    def inode(self) -> int:
+        """The file's number on its disk, whatever it is called."""
+        return os.fstat(self._fd).st_ino
 
     @property
     def mtime_ms(self) -> int:
@@ -244,6 +250,13 @@ class Files:
         """Return when a file was last written, Unix nanoseconds; 0 where there is none."""
         try:
             return os.lstat(path).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def inode(self, path: Path) -> int:
+        """Return the number of the file that has this name; 0 where there is none."""
+        try:
+            return os.stat(path).st_ino
         except FileNotFoundError:
             return 0
 

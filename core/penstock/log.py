@@ -182,8 +182,15 @@ class SegmentedLog:
         return self.read_from(segment, log_offset, size)
 
     def read_from(self, segment: Segment, log_offset: int, size: int) -> Buffer:
-        """Return `size` bytes of a segment that is already found, and held if it may go."""
-        return take(segment, log_offset - segment.base_offset, size, mapped=self._mapped)
+        """Return `size` bytes of a segment that is already found, and held if it may go.
+
+        `OffsetError` when another process has taken the segment away, or uses its file again.
+        """
+        try:
+            return take(segment, log_offset - segment.base_offset, size, mapped=self._mapped)
+        except FileNotFoundError as error:
+            self.refresh()
+            raise OffsetError(log_offset, self.min_offset, self.committed_offset) from error
 
     def commit(self) -> int:
         """Hand every written byte to the system, oldest first; returns the committed offset."""

@@ -13,6 +13,7 @@ Invariants:
 One writer, many readers.
 """
 
+import errno
 import mmap
 import threading
 from pathlib import Path
@@ -148,10 +149,19 @@ class Segment:
             return self._view
 
     def pread(self, size: int, position: int) -> bytes:
-        """Return bytes by a plain read; safe when another process may shorten the file."""
+        """Return bytes by a plain read; safe when another process may shorten or recycle the file.
+
+        A file is renamed before its bytes are overwritten, so bytes that were read while it still had
+        its name are right. `FileNotFoundError` when it has not.
+        """
         with self._opening:
             file = self._reader()
-        return file.pread(size, position)
+        data = file.pread(size, position)
+        if self._files.inode(self.path) != file.inode:
+            with self._opening:
+                self._file = None
+            raise FileNotFoundError(errno.ENOENT, "the segment is gone", str(self.path))
+        return data
 
     def _reader(self) -> File:
         if self._file is None:
