@@ -3,7 +3,8 @@
 The entry-point group `penstock` is loaded in a loop of our own: pluggy's passes over a second entry
 point of the same name in silence, and lets one broken package stop the host. A plugin that does not
 load is set aside: named in a warning and in `Registry.plugins`, fatal only where the configuration
-names something that no other plugin offers, or requires it.
+names something that no other plugin offers, or requires it. A name that two plugins offer is an error
+for whoever picks it, and for nobody else.
 
 This is the one module with untyped calls in it; it hands out typed classes.
 """
@@ -11,6 +12,7 @@ This is the one module with untyped calls in it; it hands out typed classes.
 import logging
 import re
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +20,9 @@ import attrs
 import pluggy
 
 from penstock import hookspecs
+from penstock.clock import Clock
 from penstock.contracts import (
+    CONTRACT_VERSION,
     Allocator,
     Dispatcher,
     FlushPolicy,
@@ -36,18 +40,47 @@ from penstock.errors import (
 logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Strategy)
+_CLOCK = Clock()
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+# A plugin whose import takes longer slows every command, and is shown as slow.
+SLOW_MS = 500
+
+
+class PluginStatus(StrEnum):
+    """What became of an installed plugin. All but `LOADED` and `SLOW` are set aside."""
+
+    LOADED = "loaded"
+    SLOW = "slow"  # loaded, but its import took long
+    BLOCKED = "blocked"  # plugins.block names it
+    BROKEN = "broken"  # it raised while it was imported or asked
+    MISSPELT = "misspelt"  # it implements a hook that there is not
+    INCOMPATIBLE = "incompatible"  # what it offers does not fit the contract
+    DUPLICATE = "duplicate"  # it offers a name, or has one, that is taken
 
 
 @attrs.define
 class PluginInfo:
-    """One entry point: what it is, what it offers, and why it was set aside if it was."""
+    """One entry point: what it is, what it offers, and why it was set aside if it was.
+
+    `offers` has (section, name); `hooks` the events it listens to; `load_ms` how long its import took.
+    """
 
     entry_point: str
     distribution: str
     version: str
     offers: list[tuple[str, str]] = attrs.Factory(list)
+    hooks: list[str] = attrs.Factory(list)
+    status: PluginStatus = PluginStatus.LOADED
     error: PluginError | None = None
+    load_ms: int = 0
+
+    def set_aside(self, status: PluginStatus, reason: str, cause: Exception | None = None) -> None:
+        """Note why it is not used."""
+        self.status = status
+        self.error = PluginLoadError(self.entry_point, self.distribution, reason)
+        self.error.__cause__ = cause
 
 
 @attrs.define
@@ -59,14 +92,19 @@ class StrategySet(Generic[S]):
     _classes: dict[str, type[S]] = attrs.Factory(dict)
     _offered_by: dict[str, str] = attrs.Factory(dict)
     _missing: dict[str, str] = attrs.Factory(dict)
+    _contested: dict[str, DuplicateStrategyError] = attrs.Factory(dict)
 
-    def add(self, cls: type[S], plugin: str) -> None:
-        """Offer a class; a name offered twice is an error."""
+    def add(self, cls: type[S], plugin: str) -> DuplicateStrategyError | None:
+        """Offer a class; a name offered twice is nobody's, and an error for who asks for it."""
         name = cls.name
-        if name in self._classes:
-            raise DuplicateStrategyError(self.kind, name, self._offered_by[name], plugin)
+        if name in self._offered_by:
+            error = DuplicateStrategyError(self.kind, name, self._offered_by[name], plugin)
+            self._classes.pop(name, None)
+            self._contested[name] = error
+            return error
         self._classes[name] = cls
         self._offered_by[name] = plugin
+        return None
 
     def names(self) -> tuple[str, ...]:
         """Return every name, sorted."""
@@ -74,6 +112,8 @@ class StrategySet(Generic[S]):
 
     def get(self, name: str) -> type[S]:
         """Return the class called `name`."""
+        if name in self._contested:
+            raise self._contested[name]
         try:
             return self._classes[name]
         except KeyError:
@@ -158,18 +198,21 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     blocked = frozenset(block)
     infos: dict[str, PluginInfo] = {}
     for entry_point in entry_points(group=hookspecs.PROJECT):
-        if entry_point.name not in blocked:
-            _load(manager, entry_point, infos)
+        _load(manager, entry_point, infos, is_blocked=entry_point.name in blocked)
     registry = Registry(manager, list(infos.values()))
     for info in registry.plugins:
-        if info.error is None:
+        if info.status in (PluginStatus.LOADED, PluginStatus.SLOW):
             _gather(manager, registry, info)
     _report(registry, tuple(require))
     return registry
 
 
 def _load(
-    manager: pluggy.PluginManager, entry_point: EntryPoint, infos: dict[str, PluginInfo]
+    manager: pluggy.PluginManager,
+    entry_point: EntryPoint,
+    infos: dict[str, PluginInfo],
+    *,
+    is_blocked: bool,
 ) -> None:
     name = entry_point.name
     distribution = entry_point.dist.name if entry_point.dist else "?"
@@ -179,14 +222,17 @@ def _load(
     if first is not None:
         if (first.distribution, first.version) == (distribution, version):
             return  # the same installation, seen by two paths
-        info.error = PluginLoadError(
-            name,
-            distribution,
+        info.set_aside(
+            PluginStatus.DUPLICATE,
             f"distribution {first.distribution!r} has an entry point of that name too",
         )
         infos[f"{name} ({distribution})"] = info
         return
     infos[name] = info
+    if is_blocked:
+        info.status = PluginStatus.BLOCKED
+        return
+    began = _CLOCK.monotonic_ms()
     try:
         manager.register(entry_point.load(), name)
         # A hook implementation with a misspelt name would never be called and never be reported.
@@ -194,8 +240,14 @@ def _load(
     except Exception as error:
         if manager.has_plugin(name):
             manager.unregister(name=name)
-        info.error = PluginLoadError(name, distribution, f"{type(error).__name__}: {error}")
-        info.error.__cause__ = error
+        is_hook = isinstance(error, pluggy.PluginValidationError)
+        status = PluginStatus.MISSPELT if is_hook else PluginStatus.BROKEN
+        info.set_aside(status, f"{type(error).__name__}: {error}", error)
+        return
+    info.load_ms = _CLOCK.monotonic_ms() - began
+    if info.load_ms > SLOW_MS:
+        info.status = PluginStatus.SLOW
+        logger.warning("plugin %r took %d ms to import", name, info.load_ms)
 
 
 def _gather(manager: pluggy.PluginManager, registry: Registry, info: PluginInfo) -> None:
@@ -209,25 +261,34 @@ def _gather(manager: pluggy.PluginManager, registry: Registry, info: PluginInfo)
                     for cls in implementation.function():
                         _check_class(cls, strategies.contract, info)
                         offered.append((strategies, cls))
-    except PluginLoadError as error:
-        info.error = error
-    except Exception as error:
-        info.error = PluginLoadError(
-            info.entry_point, info.distribution, f"{type(error).__name__}: {error}"
-        )
-        info.error.__cause__ = error
-    if info.error is not None:
+    except PluginLoadError:
         manager.unregister(name=info.entry_point)
         return
+    except Exception as error:
+        info.set_aside(PluginStatus.BROKEN, f"{type(error).__name__}: {error}", error)
+        manager.unregister(name=info.entry_point)
+        return
+    registering = set(_REGISTER_HOOKS.values())
+    callers = manager.get_hookcallers(manager.get_plugin(info.entry_point)) or []
+    info.hooks = sorted(caller.name for caller in callers if caller.name not in registering)
     for strategies, cls in offered:
-        strategies.add(cls, info.entry_point)
-        info.offers.append((strategies.kind, cls.name))
+        taken = strategies.add(cls, info.entry_point)
+        if taken is None:
+            info.offers.append((strategies.kind, cls.name))
+        else:
+            # Both lose the name, since it would not decide; what else they offer stays.
+            info.status, info.error = PluginStatus.DUPLICATE, taken
 
 
 def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> None:
     problem = None
     if not (isinstance(cls, type) and issubclass(cls, contract)):
         problem = f"{cls!r} is no class derived from {contract.__name__}"
+    elif cls.needs_contract > CONTRACT_VERSION:
+        problem = (
+            f"{cls.__name__} was written for contract version {cls.needs_contract}, "
+            f"this Penstock has {CONTRACT_VERSION}"
+        )
     elif getattr(cls, "__abstractmethods__", None):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         problem = f"{cls.__name__} leaves out {missing} of {contract.__name__}"
@@ -236,11 +297,14 @@ def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> Non
     elif not attrs.has(cls.Options):
         problem = f"{cls.__name__}.Options is no attrs class"
     if problem:
-        raise PluginLoadError(info.entry_point, info.distribution, problem)
+        info.set_aside(PluginStatus.INCOMPATIBLE, problem)
+        assert info.error is not None
+        raise info.error
 
 
 def _report(registry: Registry, require: tuple[str, ...]) -> None:
-    loaded = {info.entry_point for info in registry.plugins if info.error is None}
+    fine = (PluginStatus.LOADED, PluginStatus.SLOW)
+    loaded = {info.entry_point for info in registry.plugins if info.status in fine}
     for info in registry.plugins:
         if info.error is not None:
             if info.entry_point in require:

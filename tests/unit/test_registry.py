@@ -36,9 +36,12 @@ EVERY = """
 def test_the_built_in_strategies_come_by_entry_points() -> None:
     offered = {kind: strategies.names() for kind, strategies in load_registry().sets().items()}
     assert offered == {
-        "write": ("mmap",), "alloc": ("on-demand",), "flush": ("async", "sync"),
-        "index": ("consume-queue", "hash-index"), "retention": ("age",),
-    }  # fmt: skip
+        "write": ("file", "mmap", "transient-pool"),
+        "alloc": ("on-demand", "preallocate", "recycle"),
+        "flush": ("async", "none", "sync"),
+        "index": ("consume-queue", "hash-index"),
+        "retention": ("age", "disk-ratio", "size"),
+    }
 
 
 def test_the_flush_policy_of_the_docs_works(install_plugin: InstallPlugin, tmp_path: Path) -> None:
@@ -51,30 +54,41 @@ def test_the_flush_policy_of_the_docs_works(install_plugin: InstallPlugin, tmp_p
         assert store.stats()["flushed_offset"] == receipt.log_offset + receipt.size
 
 
-def test_a_taken_name_is_an_error_naming_both(install_plugin: InstallPlugin) -> None:
+def test_a_taken_name_is_an_error_naming_both_for_who_picks_it(
+    install_plugin: InstallPlugin, tmp_path: Path
+) -> None:
     install_plugin("penstock-mine", EVERY.format(name="sync"))
-    with pytest.raises(
-        DuplicateStrategyError,
-        match=r"(?s)builtin-flush.*penstock_mine|penstock_mine.*builtin-flush",
-    ):
-        load_registry()
-    assert "every" not in load_registry(block=["penstock_mine"]).flush_policies.names()
+    both = r"(?s)builtin-flush.*penstock_mine|penstock_mine.*builtin-flush"
+    registry = load_registry()
+    assert "sync" not in registry.flush_policies.names()
+    with pytest.raises(DuplicateStrategyError, match=both):
+        penstock.open(tmp_path / "s", environ={}, flush="sync")
+    penstock.open(tmp_path / "s", environ={}, flush="async").close()
+    statuses = {info.entry_point: info.status for info in registry.plugins}
+    assert "duplicate" in (statuses["penstock_mine"], statuses["builtin-flush"])
+    blocked: dict[str, Any] = {"plugins.block": ["penstock_mine"]}
+    penstock.open(tmp_path / "s", environ={}, flush="sync", **blocked).close()
 
 
 BROKEN = {
-    "no import": ("import no_such_module", "no_such_module"),
-    "misspelt hook": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flsh(): return []", "penstock_register_flsh"),
-    "no class": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return [7]", "no class"),
-    "abstract": (
+    "no import: broken": ("import no_such_module", "no_such_module"),
+    "unknown hook: misspelt": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flsh(): return []", "penstock_register_flsh"),
+    "no class: incompatible": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return [7]", "no class"),
+    "abstract: incompatible": (
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "leaves out after_append",
     ),
-    "bad name": (
+    "bad name: incompatible": (
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'Bad Name'\n"
          "    def after_append(self, end_offset): pass\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "kebab-case",
     ),
-    "raises": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return 1 / 0", "ZeroDivisionError"),
+    "newer contract: incompatible": (
+        ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n    needs_contract = 99\n"
+         "    def after_append(self, end_offset): pass\n"
+         "@hookimpl\ndef penstock_register_flush(): return [F]"), "contract version 99",
+    ),
+    "raises: broken": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return 1 / 0", "ZeroDivisionError"),
 }  # fmt: skip
 
 
@@ -87,6 +101,7 @@ def test_a_broken_plugin_is_set_aside_by_name(
     registry = load_registry()
     info = next(i for i in registry.plugins if i.entry_point == "penstock_broken")
     assert text in str(info.error)
+    assert info.status == case.split(": ")[1]
     assert "penstock-broken" in str(info.error)
     penstock.open(tmp_path / "s", environ={}).close()
     with pytest.raises(UnknownStrategyError) as caught:
@@ -94,6 +109,16 @@ def test_a_broken_plugin_is_set_aside_by_name(
     assert any("penstock_broken" in note for note in caught.value.__notes__)
     with pytest.raises(PluginLoadError, match="penstock-broken"):
         load_registry(require=["penstock_broken"])
+
+
+def test_a_slow_plugin_is_loaded_and_named(
+    install_plugin: InstallPlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.registry.SLOW_MS", -1)
+    install_plugin("penstock-slow", EVERY.format(name="every"))
+    info = next(i for i in load_registry().plugins if i.entry_point == "penstock_slow")
+    assert info.status == "slow"
+    assert info.offers == [("flush", "every")]
 
 
 def test_a_required_plugin_that_is_not_there_is_fatal() -> None:

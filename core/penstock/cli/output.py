@@ -109,7 +109,7 @@ def size_text(size: float) -> str:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Show a table on standard output; numbers stand to the right."""
-    made = Table(title=title or None, title_justify="left", header_style="bold")
+    made = Table(title=Text(title) if title else None, title_justify="left", header_style="bold")
     listed = [list(row) for row in rows]
     for index, name in enumerate(columns):
         numeric = bool(listed) and all(isinstance(row[index], int | float) for row in listed)

@@ -44,7 +44,7 @@ _VERBS = {
     "init": "writing", "put": "writing", "ingest": "ingest", "retain": "writing",
     "read": "reading", "tail": "reading", "find": "reading", "get": "reading",
     "topics": "looking", "groups": "looking", "stat": "looking", "verify": "looking",
-    "plugins": "about", "config": "about", "demo": "demo",
+    "plugins": "plugins", "config": "config", "demo": "demo",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Verbs about Penstock itself: plugins, config."""
+"""The verb config."""
 
 import os
 from pathlib import Path
@@ -7,27 +7,8 @@ import click
 
 from penstock import config as configuration
 from penstock.cli.output import chosen, json_option, out_json, settings_options, table
-from penstock.cli.root import NO, examples
+from penstock.cli.root import examples
 from penstock.registry import load_registry
-
-
-@click.command("plugins", epilog=examples("penstock plugins", "penstock plugins --json"))
-@json_option
-def plugins_command(as_json: bool) -> int:
-    """List installed plugins, what they offer, and which were set aside and why."""
-    registry = load_registry()
-    rows = []
-    for info in registry.plugins:
-        offers = ", ".join(f"{kind}:{name}" for kind, name in info.offers)
-        status = f"set aside: {info.error}" if info.error else "loaded"
-        rows.append((info.entry_point, info.distribution, info.version, offers, status))
-    names = ("plugin", "distribution", "version", "offers", "status")
-    if as_json:
-        for row in rows:
-            out_json(**dict(zip(names, row, strict=True)))
-    else:
-        table("", names, rows)
-    return NO if any(info.error for info in registry.plugins) else 0
 
 
 @click.command(
