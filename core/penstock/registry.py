@@ -106,6 +106,12 @@ class StrategySet(Generic[S]):
         self._offered_by[name] = plugin
         return None
 
+    def replace(self, cls: type[S], plugin: str) -> None:
+        """Offer a class instead of whatever has its name; for tests of one that is not installed."""
+        self._contested.pop(cls.name, None)
+        self._classes[cls.name] = cls
+        self._offered_by[cls.name] = plugin
+
     def names(self) -> tuple[str, ...]:
         """Return every name, sorted."""
         return tuple(sorted(self._classes))

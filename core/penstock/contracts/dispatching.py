@@ -58,6 +58,8 @@ class Dispatcher(Strategy):
 
     The kernel hands over batches in log order; batches may come again after a restart, from any
     offset at or below `progress`, and must change nothing then.
+    Capabilities: "queues" (a `QueueIndex`), "keys" (a `KeyIndex`), "checks" (has a `checker`),
+    "own-files" (its files are not touched through `Context.files`, as those of a database).
     """
 
     @property

@@ -31,6 +31,9 @@ class Flusher(Protocol):
 class FlushPolicy(Strategy):
     """Decides when appended bytes become durable (`[flush]`).
 
+    Capabilities: "waits" (`appender_waits` is True), "syncs" (what was put becomes durable in time
+    without anybody asking).
+
     Attributes:
         appender_waits: a put with `wait=True` returns only when its bytes are durable, or in doubt.
         timeout_ms: how long such a put waits before its receipt says `FLUSH_DISK_TIMEOUT`.

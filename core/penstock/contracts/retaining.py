@@ -39,7 +39,10 @@ class Vote(NamedTuple):
 
 
 class RetentionPolicy(Strategy):
-    """Says which segments may go (`[retention]`). Any number are configured; the largest vote counts."""
+    """Says which segments may go (`[retention]`). Any number are configured; the largest vote counts.
+
+    Capabilities: "refuses-writes" (may ask for a stop to writing).
+    """
 
     @abstractmethod
     def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:

@@ -60,7 +60,8 @@ class Committer(Protocol):
 class SegmentWriter(Strategy):
     """How appended bytes reach a segment file (`[write]`).
 
-    Capabilities: "mapped" (writes through the map that `File.map` gives, so prefaulting helps).
+    Capabilities: "mapped" (writes through the map that `File.map` gives, so prefaulting helps),
+    "holds-back" (`commits_at_once` is False).
 
     Attributes:
         needs_allocated_file: the file must have all its blocks before the first write. A store

@@ -1,6 +1,64 @@
-"""For tests of stores and of strategies: files that fail on request, a clock and threads that obey."""
+"""For tests of stores and of strategies.
+
+Contract suites (subclass one, fill the fixture `strategy`, see `penstock.testing.suites`); files that
+fail or die on request, a clock and threads that obey; small stores with strategies that need not be
+installed. The suites need pytest: `pip install 'penstock[testing]'`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from penstock.testing.control import ManualClock, ManualWorkers
-from penstock.testing.faults import FaultyFiles
+from penstock.testing.faults import FaultyFiles, KilledError
+from penstock.testing.kit import WrittenLog, make_context, messages, open_store
 
-__all__ = ["FaultyFiles", "ManualClock", "ManualWorkers"]
+if TYPE_CHECKING:
+    from penstock.testing.suites.allocator import AllocatorContract
+    from penstock.testing.suites.dispatcher import (
+        DispatcherContract,
+        KeyIndexContract,
+        QueueIndexContract,
+    )
+    from penstock.testing.suites.flush import FlushPolicyContract
+    from penstock.testing.suites.retention import RetentionPolicyContract
+    from penstock.testing.suites.writer import SegmentWriterContract
+
+SUITES = {
+    "AllocatorContract": "allocator",
+    "DispatcherContract": "dispatcher",
+    "FlushPolicyContract": "flush",
+    "KeyIndexContract": "dispatcher",
+    "QueueIndexContract": "dispatcher",
+    "RetentionPolicyContract": "retention",
+    "SegmentWriterContract": "writer",
+}
+
+__all__ = [
+    "AllocatorContract",
+    "DispatcherContract",
+    "FaultyFiles",
+    "FlushPolicyContract",
+    "KeyIndexContract",
+    "KilledError",
+    "ManualClock",
+    "ManualWorkers",
+    "QueueIndexContract",
+    "RetentionPolicyContract",
+    "SegmentWriterContract",
+    "WrittenLog",
+    "make_context",
+    "messages",
+    "open_store",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a suite when it is asked for: the rest works without pytest."""
+    if name not in SUITES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pytest  # noqa: PLC0415 - an extra
+
+    # Before the suites are imported, or their failures show no values in another project's run.
+    for module in ("base", *sorted(set(SUITES.values()))):
+        pytest.register_assert_rewrite(f"penstock.testing.suites.{module}")
+    return getattr(importlib.import_module(f"penstock.testing.suites.{SUITES[name]}"), name)

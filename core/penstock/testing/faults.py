@@ -1,10 +1,20 @@
-"""A file system that does what the real one does, until it is told to fail."""
+"""A file system that does what the real one does, until it is told to fail or to die."""
 
 import errno
 import os
 from pathlib import Path
 
-from penstock.files import File, Files
+from penstock.files import File, Files, Lock
+
+# The calls that change something outside the process, and `open`; a plan may make each of them fail.
+CALLS = (
+    "open", "create", "pread", "pwrite", "sync", "allocate", "resize", "erase", "rename", "remove",
+    "make_folder", "sync_folder",
+)  # fmt: skip
+
+
+class KilledError(BaseException):
+    """The process died here, as far as the store can tell; no handler of `Exception` may catch it."""
 
 
 class Plan:
@@ -12,20 +22,36 @@ class Plan:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        self.total = 0
         self.rules: list[tuple[str, int, int, str]] = []
+        self._die_at: int | None = None
+        self.is_dead = False
+        self.died_in = ""
 
     def fail(self, call: str, number: int = errno.EIO, *, after: int = 0, path: str = "") -> None:
         """Let `call` fail with an errno from now on, once `after` more of its kind have passed."""
         passed = self.counts.get(call, 0) if not path else 0
         self.rules.append((call, passed + after, number, path))
 
+    def die_at(self, count: int) -> None:
+        """Let the process die instead of its `count`-th call from now, and never do a call again."""
+        self._die_at = self.total + count
+
     def heal(self) -> None:
         """Let everything work again."""
         self.rules.clear()
+        self._die_at, self.is_dead = None, False
 
     def check(self, call: str, path: Path) -> None:
         """Count a call, and raise if it is to fail."""
+        if self.is_dead:
+            raise KilledError
         count = self.counts[call] = self.counts.get(call, 0) + 1
+        if call not in ("open", "pread"):
+            self.total += 1
+        if self._die_at is not None and self.total >= self._die_at:
+            self.is_dead, self.died_in = True, f"{call} {path.name}"
+            raise KilledError
         for name, passed, number, part in self.rules:
             if name == call and part in str(path) and (part or count > passed):
                 raise OSError(number, os.strerror(number), str(path))
@@ -63,12 +89,23 @@ class FaultyFile(File):
         self._plan.check("allocate", self.path)
         super().allocate(size)
 
+    def resize(self, size: int) -> None:
+        """See `File`; call "resize"."""
+        self._plan.check("resize", self.path)
+        super().resize(size)
+
+    def erase(self, start: int, stop: int) -> None:
+        """See `File`; call "erase"."""
+        self._plan.check("erase", self.path)
+        super().erase(start, stop)
+
 
 class FaultyFiles(Files):
-    """Files that fail as `plan` says: "open", "create", "pread", "pwrite", "sync", "allocate", "rename", "sync_folder"."""
+    """Files that fail, or die, as `plan` says; the calls it knows are `CALLS`."""
 
     def __init__(self) -> None:
         self.plan = Plan()
+        self._locks: list[Lock] = []
 
     def open(self, path: Path, *, writable: bool = False) -> File:
         """See `Files`; call "open"."""
@@ -88,7 +125,30 @@ class FaultyFiles(Files):
         self.plan.check("rename", source)
         super().rename(source, target)
 
+    def remove(self, path: Path) -> None:
+        """See `Files`; call "remove"."""
+        self.plan.check("remove", path)
+        super().remove(path)
+
+    def make_folder(self, path: Path) -> list[Path]:
+        """See `Files`; call "make_folder"."""
+        if not self.is_folder(path):
+            self.plan.check("make_folder", path)
+        return super().make_folder(path)
+
     def sync_folder(self, path: Path) -> None:
         """See `Files`; call "sync_folder"."""
         self.plan.check("sync_folder", path)
         super().sync_folder(path)
+
+    def lock(self, path: Path) -> Lock | None:
+        """See `Files`; the lock is remembered for `abandon`."""
+        lock = super().lock(path)
+        if lock is not None:
+            self._locks.append(lock)
+        return lock
+
+    def abandon(self) -> None:
+        """Give up locks, as the system does for a process that died."""
+        while self._locks:
+            self._locks.pop().release()

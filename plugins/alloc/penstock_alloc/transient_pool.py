@@ -112,6 +112,7 @@ class TransientPoolWriter(SegmentWriter):
     """Holds appended bytes back in memory, and commits them at intervals. Safe from any thread."""
 
     name: ClassVar[str] = "transient-pool"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"holds-back"})
     Options: ClassVar[type] = TransientPoolOptions
     needs_allocated_file: ClassVar[bool] = True
     commits_at_once: ClassVar[bool] = False

@@ -29,6 +29,7 @@ class AsyncFlush(FlushPolicy):
     """Puts return at once; bytes are on disk an interval later. Safe from any thread."""
 
     name: ClassVar[str] = "async"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"syncs"})
     Options: ClassVar[type] = AsyncOptions
 
     def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:

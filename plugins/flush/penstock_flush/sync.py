@@ -28,6 +28,7 @@ class SyncFlush(FlushPolicy):
     """Puts wait until their bytes are on disk. Safe from any thread."""
 
     name: ClassVar[str] = "sync"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"waits"})
     Options: ClassVar[type] = SyncOptions
     appender_waits: ClassVar[bool] = True
 

@@ -1,0 +1,253 @@
+"""The contract of an allocator, as tests."""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.contracts import Allocator, Context
+from penstock.files import File
+from penstock.progress import SIDE_FOLDER
+from penstock.testing.control import ManualWorkers
+from penstock.testing.faults import FaultyFiles
+from penstock.testing.kit import SMALL, open_store
+from penstock.testing.suites.base import ContractSuite
+
+SIZE = SMALL.segment_bytes
+
+
+class AllocatorContract(ContractSuite):
+    """Subclass this and return your allocator's class from `strategy`."""
+
+    contract = Allocator
+
+    @pytest.fixture
+    def allocator(
+        self, strategy: type[Allocator], options: dict[str, Any], context: Context
+    ) -> Iterator[Allocator]:
+        """Return an allocator that was asked for nothing yet."""
+        allocator = strategy(strategy.Options(**options), context)
+        yield allocator
+        allocator.close()
+
+    @staticmethod
+    def path(context: Context, number: int) -> Path:
+        """Return the path of the n-th segment."""
+        return context.root / "commitlog" / f"{number * SIZE:020d}"
+
+    @staticmethod
+    def run(workers: ManualWorkers) -> None:
+        """Let all background work happen."""
+        for name in list(workers.by_name):
+            workers.run(name)
+
+    def obtain(self, allocator: Allocator, context: Context, number: int) -> File:
+        """Ask for the n-th segment as the kernel does: the next two are expected then."""
+        file = allocator.obtain(self.path(context, number), SIZE, allocated=True)
+        following = [self.path(context, number + ahead) for ahead in (1, 2)]
+        allocator.expect(following, SIZE, allocated=True)
+        return file
+
+    @pytest.mark.parametrize("allocated", [True, False])
+    def test_a_file_is_there_whole_and_zero(
+        self, allocator: Allocator, context: Context, allocated: bool
+    ) -> None:
+        """Of the right size under its name, every byte zero, with blocks if they are asked for."""
+        file = allocator.obtain(self.path(context, 0), SIZE, allocated=allocated)
+        path = self.path(context, 0)
+        assert file.path == path
+        assert path.read_bytes() == bytes(SIZE)
+        if allocated:
+            assert path.stat().st_blocks * 512 >= SIZE
+        file.pwrite(b"takes writes", 7)
+        file.close()
+        assert path.read_bytes()[7:19] == b"takes writes"
+
+    def test_expected_files_are_the_same_made_before_or_not(
+        self, allocator: Allocator, context: Context, workers: ManualWorkers
+    ) -> None:
+        """Whether background work has run when a file is asked for changes nothing."""
+        for number in range(6):
+            file = self.obtain(allocator, context, number)
+            assert self.path(context, number).read_bytes() == bytes(SIZE)
+            file.pwrite(b"used" * (SIZE // 4), 0)
+            file.close()
+            if number % 2:
+                self.run(workers)
+        for number in range(6):
+            assert self.path(context, number).read_bytes() == b"used" * (SIZE // 4)
+
+    def test_expect_returns_at_once(
+        self, allocator: Allocator, context: Context, files: FaultyFiles
+    ) -> None:
+        """It is called under the append lock: no file is made, and nothing synced, by it."""
+        before = dict(files.plan.counts)
+        allocator.expect([self.path(context, n) for n in (1, 2)], SIZE, allocated=True)
+        for call in ("create", "allocate", "sync", "sync_folder", "rename", "pwrite"):
+            assert files.plan.counts.get(call) == before.get(call), call
+
+    def test_a_file_nobody_expected(self, allocator: Allocator, context: Context) -> None:
+        """The kernel may need another one than it said."""
+        allocator.expect([self.path(context, n) for n in (1, 2)], SIZE, allocated=True)
+        allocator.obtain(self.path(context, 5), SIZE, allocated=True).close()
+        assert self.path(context, 5).read_bytes() == bytes(SIZE)
+
+    @pytest.mark.parametrize("call", ["create", "allocate", "sync", "rename", "sync_folder"])
+    def test_a_failure_is_told_leaves_no_trace_and_passes(
+        self, allocator: Allocator, context: Context, files: FaultyFiles, call: str
+    ) -> None:
+        """A file that may not be durable is not handed out; when the disk is well again, it goes on."""
+        files.plan.fail(call, errno.ENOSPC)
+        try:
+            allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
+            told = 0
+        except OSError as error:
+            told = error.errno or -1
+        assert told in (0, errno.ENOSPC)
+        assert self.path(context, 0).exists() == (told == 0)
+        files.plan.heal()
+        if told:
+            allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
+        assert self.path(context, 0).read_bytes() == bytes(SIZE)
+
+    def test_a_failure_in_the_background_is_no_failure_of_the_next_put(
+        self,
+        allocator: Allocator,
+        context: Context,
+        files: FaultyFiles,
+        workers: ManualWorkers,
+    ) -> None:
+        """What could not be made ahead is made, or refused, when it is needed."""
+        self.obtain(allocator, context, 0).close()
+        files.plan.fail("create", errno.ENOSPC)
+        files.plan.fail("rename", errno.ENOSPC)
+        self.run(workers)
+        with pytest.raises(OSError, match="No space"):
+            allocator.obtain(self.path(context, 1), SIZE, allocated=True)
+        assert not self.path(context, 1).exists()
+        files.plan.heal()
+        self.obtain(allocator, context, 1).close()
+        assert self.path(context, 1).read_bytes() == bytes(SIZE)
+
+    def test_closing_leaves_only_what_was_asked_for(
+        self, allocator: Allocator, context: Context, workers: ManualWorkers
+    ) -> None:
+        """Files made in advance, and spares, are removed."""
+        for number in range(3):
+            self.obtain(allocator, context, number).close()
+        self.run(workers)
+        allocator.discard(self.path(context, 0))
+        self.run(workers)
+        allocator.close()
+        left = sorted(path.name for path in (context.root / "commitlog").iterdir())
+        assert left == [self.path(context, number).name for number in (1, 2)]
+        assert not list((context.root / SIDE_FOLDER).iterdir())
+
+    def test_a_discarded_name_is_gone(
+        self, allocator: Allocator, context: Context, files: FaultyFiles
+    ) -> None:
+        """When `discard` returns, durably: its folder was synced after."""
+        self.obtain(allocator, context, 0).close()
+        before = files.plan.counts.get("sync_folder", 0)
+        allocator.discard(self.path(context, 0))
+        assert not self.path(context, 0).exists()
+        assert files.plan.counts["sync_folder"] > before
+
+    def test_old_bytes_never_come_back(
+        self, allocator: Allocator, context: Context, workers: ManualWorkers
+    ) -> None:
+        """Whatever becomes of a discarded file, a new one is all zero."""
+        for number in range(12):
+            file = self.obtain(allocator, context, number)
+            assert self.path(context, number).read_bytes() == bytes(SIZE), number
+            file.pwrite(b"old record" * (SIZE // 10), 0)
+            file.close()
+            if number >= 2:
+                allocator.discard(self.path(context, number - 2))
+            if number % 3 == 0:
+                self.run(workers)
+
+    def test_old_bytes_never_come_back_after_a_crash(
+        self,
+        strategy: type[Allocator],
+        options: dict[str, Any],
+        allocator: Allocator,
+        context: Context,
+        workers: ManualWorkers,
+    ) -> None:
+        """Another process finds what the dead one left in the side folder."""
+        for number in range(4):
+            file = self.obtain(allocator, context, number)
+            file.pwrite(b"old record" * (SIZE // 10), 0)
+            file.close()
+        for number in range(3):
+            allocator.discard(self.path(context, number))
+        # The first one's background work never ran: it died.
+        for path in (context.root / "commitlog").iterdir():
+            if path != self.path(context, 3):
+                path.unlink()
+        heir = strategy(strategy.Options(**options), context)
+        heir.expect([self.path(context, n) for n in (4, 5)], SIZE, allocated=True)
+        self.run(workers)
+        for number in range(4, 9):
+            self.obtain(heir, context, number).close()
+            self.run(workers)
+            assert self.path(context, number).read_bytes() == bytes(SIZE), number
+        heir.close()
+
+    def test_bytes_in_use_never_change(
+        self, allocator: Allocator, context: Context, workers: ManualWorkers
+    ) -> None:
+        """A reader that was passed over keeps what it looks at."""
+        file = self.obtain(allocator, context, 0)
+        file.pwrite(b"still read" * 100, 0)
+        view = memoryview(file.map(SIZE, writable=False))
+        file.close()
+        allocator.discard(self.path(context, 0), in_use=True)
+        for number in range(1, 5):
+            self.run(workers)
+            self.obtain(allocator, context, number).close()
+        assert bytes(view[:1000]) == b"still read" * 100
+
+    def test_discarded_files_are_used_again_if_it_says_so(
+        self,
+        allocator: Allocator,
+        context: Context,
+        strategy: type[Allocator],
+        workers: ManualWorkers,
+    ) -> None:
+        """The capability "recycles": the same file on disk under another name."""
+        self.obtain(allocator, context, 0).close()
+        self.obtain(allocator, context, 1).close()
+        # Held open, so that its number is not given to another file.
+        old = self.path(context, 0).open("rb")
+        number = self.path(context, 0).stat().st_ino
+        allocator.discard(self.path(context, 0))
+        seen = set()
+        for segment in range(2, 8):
+            self.run(workers)
+            self.obtain(allocator, context, segment).close()
+            seen.add(self.path(context, segment).stat().st_ino)
+        old.close()
+        assert (number in seen) == ("recycles" in strategy.capabilities)
+
+    def test_a_store_on_it_keeps_every_message(
+        self, strategy: type[Allocator], options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """Rolls, retention and reopening with real threads."""
+        given = {f"alloc.{strategy.name}.{key}": value for key, value in options.items()}
+        chosen: dict[str, Any] = {"alloc": strategy.name, **given}
+        bodies = [b"%d:" % number + b"z" * 3000 for number in range(300)]
+        with open_store(tmp_path / "s", strategies=[strategy], **chosen) as store:
+            for number, body in enumerate(bodies):
+                store.put("t", body)
+                if number % 50 == 49:
+                    store.flush()
+                    store.discard_before(log_offset=store.stats()["log_end_offset"] - 3 * SIZE)
+            kept = [m.body for m in store.scan("t")]
+            assert kept == bodies[-len(kept) :]
+        with open_store(tmp_path / "s", strategies=[strategy], **chosen) as store:
+            assert [m.body for m in store.scan("t")] == kept
+            assert not list(store.verify())

@@ -1,0 +1,377 @@
+"""The contract of a dispatcher, of one that knows the queues, and of one that finds by key, as tests."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Trust
+from penstock.progress import SIDE_FOLDER
+from penstock.testing.control import ManualClock, ManualWorkers
+from penstock.testing.faults import FaultyFiles
+from penstock.testing.kit import WrittenLog, make_context, open_store
+from penstock.testing.suites.base import ContractSuite
+
+MakeDispatcher = Callable[[], Dispatcher]
+
+
+class DispatcherContract(ContractSuite):
+    """Subclass this and return your dispatcher's class from `strategy`.
+
+    Two dispatchers have the same content when their `snapshot` is equal; a subclass that overrides it
+    (to return rows of its tables, say) makes the tests sharper.
+    """
+
+    contract: ClassVar[Any] = Dispatcher
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> WrittenLog:
+        """Return a log of 1500 records over several segments."""
+        return WrittenLog(tmp_path / "log")
+
+    @pytest.fixture
+    def context(
+        self,
+        tmp_path: Path,
+        files: FaultyFiles,
+        workers: ManualWorkers,
+        clock: ManualClock,
+        log: WrittenLog,
+    ) -> Context:
+        """Return a context in a folder of its own, apart from the log's."""
+        return make_context(tmp_path / "store", files=files, spawn=workers, clock=clock)
+
+    @pytest.fixture
+    def make(
+        self, strategy: type[Dispatcher], options: dict[str, Any], context: Context
+    ) -> Iterator[MakeDispatcher]:
+        """Return a function that makes a dispatcher, as each opening of a store does."""
+        made: list[Dispatcher] = []
+
+        def make_it() -> Dispatcher:
+            for dispatcher in made:
+                dispatcher.close()
+            made.append(strategy(strategy.Options(**options), context))
+            return made[-1]
+
+        yield make_it
+        for dispatcher in made:
+            dispatcher.close()
+
+    def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
+        """Return what the dispatcher holds, to be compared."""
+        return dispatcher.stats()
+
+    @staticmethod
+    def trust(log: WrittenLog, *, durable: int = 0, is_clean: bool = False) -> Trust:
+        """Return what the kernel says when a store is opened."""
+        return Trust(
+            log=log.view, durable_offset=durable, is_clean=is_clean, was_abnormal=not is_clean
+        )
+
+    def filled(self, make: MakeDispatcher, log: WrittenLog) -> Dispatcher:
+        """Return a dispatcher that has everything."""
+        dispatcher = make()
+        dispatcher.load(self.trust(log, is_clean=True))
+        return self.catch_up(dispatcher, log)
+
+    @staticmethod
+    def catch_up(dispatcher: Dispatcher, log: WrittenLog) -> Dispatcher:
+        """Hand over everything from its progress on, as the kernel does."""
+        for batch in log.batches(max(dispatcher.progress, log.view.min_offset)):
+            dispatcher.dispatch(batch)
+        return dispatcher
+
+    def check(self, dispatcher: Dispatcher, log: WrittenLog, expected: object) -> None:
+        """Compare with what a dispatcher that had no trouble holds."""
+        assert dispatcher.progress == log.end_offset
+        assert self.snapshot(dispatcher, log) == expected
+
+    def test_progress_follows_what_it_is_given(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """From nothing, batch by batch, to the end."""
+        dispatcher = make()
+        dispatcher.load(self.trust(log, is_clean=True))
+        assert dispatcher.progress == 0
+        for batch in log.batches():
+            dispatcher.dispatch(batch)
+            assert dispatcher.progress == batch.end_offset
+        assert dispatcher.progress == log.end_offset
+
+    def test_a_batch_twice_changes_nothing(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """After a restart the kernel hands over again from any offset at or below the progress."""
+        expected = self.snapshot(self.filled(make, log), log)
+        dispatcher = make()
+        dispatcher.load(self.trust(log))
+        self.catch_up(dispatcher, log)
+        for start in (0, log.offsets()[700], log.offsets()[-1]):
+            for batch in log.batches(start):
+                dispatcher.dispatch(batch)
+        self.check(dispatcher, log, expected)
+
+    def test_flush_claims_no_more_than_its_progress(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """What it answers is believed at the next open."""
+        dispatcher = make()
+        dispatcher.load(self.trust(log, is_clean=True))
+        for batch in log.batches():
+            dispatcher.dispatch(batch)
+            assert 0 <= dispatcher.flush() <= dispatcher.progress
+        assert dispatcher.flush() == log.end_offset
+
+    @pytest.mark.parametrize("is_clean", [True, False])
+    def test_it_is_all_there_after_reopening(
+        self, make: MakeDispatcher, log: WrittenLog, is_clean: bool
+    ) -> None:
+        """After a clean close nothing is handed over again; after another, from its progress."""
+        first = self.filled(make, log)
+        expected = self.snapshot(first, log)
+        durable = first.flush()
+        heir = make()
+        heir.load(self.trust(log, durable=durable, is_clean=is_clean))
+        if is_clean:
+            assert heir.progress == log.end_offset
+        self.check(self.catch_up(heir, log), log, expected)
+
+    def test_what_was_not_flushed_is_made_again(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """The process died behind the last flush."""
+        expected = self.snapshot(self.filled(make, log), log)
+        half = log.offsets()[800]
+        dispatcher = make()
+        dispatcher.load(self.trust(log))
+        for batch in log.batches(0, half):
+            dispatcher.dispatch(batch)
+        durable = dispatcher.flush()
+        for batch in log.batches(half):
+            dispatcher.dispatch(batch)
+        heir = make()
+        heir.load(self.trust(log, durable=durable))
+        self.check(self.catch_up(heir, log), log, expected)
+
+    @pytest.mark.parametrize("row", [0, 1, 640, 1499])
+    def test_truncate_forgets_what_lies_behind(
+        self, make: MakeDispatcher, log: WrittenLog, row: int
+    ) -> None:
+        """And what comes in its place is taken in."""
+        dispatcher = self.filled(make, log)
+        expected = self.snapshot(dispatcher, log)
+        cut = log.offsets()[row]
+        dispatcher.truncate(cut)
+        assert dispatcher.progress <= cut
+        self.check(self.catch_up(dispatcher, log), log, expected)
+
+    def test_it_points_to_nothing_behind_the_logs_end(
+        self, make: MakeDispatcher, tmp_path: Path, log: WrittenLog
+    ) -> None:
+        """The log lost its tail in a crash, and the dispatcher's files did not."""
+        self.filled(make, log).flush()
+        short = WrittenLog(tmp_path / "short", 600)
+        dispatcher = make()
+        dispatcher.load(self.trust(short, durable=log.end_offset))
+        assert dispatcher.progress <= short.end_offset
+        self.catch_up(dispatcher, short)
+        assert dispatcher.progress == short.end_offset
+
+    def test_trim_is_heard(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """Retention has cut the log's head; the rest stays, twice the same."""
+        dispatcher = self.filled(make, log)
+        dispatcher.trim(log.view.spans()[2][0])
+        dispatcher.trim(log.view.spans()[2][0])
+        assert dispatcher.progress == log.end_offset
+        assert dispatcher.flush() == log.end_offset
+
+    @pytest.mark.parametrize("harm", ["removed", "emptied", "garbage"])
+    def test_whatever_happens_to_its_files_is_mended(
+        self, make: MakeDispatcher, log: WrittenLog, context: Context, harm: str
+    ) -> None:
+        """Files can be lost or damaged; the log gives everything back, and nothing is raised."""
+        before = set(_files(context.root))
+        expected = self.snapshot(self.filled(make, log), log)
+        make().close()
+        own = sorted(set(_files(context.root)) - before)
+        for path in own[:: max(len(own) // 5, 1)]:
+            _harm(path, harm)
+            heir = make()
+            heir.load(self.trust(log, durable=0))
+            self.check(self.catch_up(heir, log), log, expected)
+            heir.flush()
+
+    def test_an_error_leaves_progress_where_it_was(
+        self, make: MakeDispatcher, log: WrittenLog, files: FaultyFiles
+    ) -> None:
+        """The kernel tries again from there, when the disk is well."""
+        expected = self.snapshot(self.filled(make, log), log)
+        shutil.rmtree(make().context.root)
+        make_context(make().context.root)
+        dispatcher = make()
+        dispatcher.load(self.trust(log))
+        batches = log.batches()
+        dispatcher.dispatch(batches[0])
+        for call in ("pwrite", "create", "open", "allocate", "rename"):
+            files.plan.fail(call, after=1)
+            before = dispatcher.progress
+            try:
+                for batch in log.batches(before):
+                    before = dispatcher.progress
+                    dispatcher.dispatch(batch)
+            except OSError:
+                assert dispatcher.progress == before
+            files.plan.heal()
+        self.check(self.catch_up(dispatcher, log), log, expected)
+
+    def test_a_failed_sync_is_told(
+        self,
+        make: MakeDispatcher,
+        log: WrittenLog,
+        files: FaultyFiles,
+        strategy: type[Dispatcher],
+    ) -> None:
+        """Unless it does not use the kernel's files, where nobody can make it fail."""
+        dispatcher = self.filled(make, log)
+        files.plan.fail("sync")
+        if "own-files" in strategy.capabilities:
+            assert dispatcher.flush() == log.end_offset
+        else:
+            with pytest.raises(OSError, match="Input/output"):
+                dispatcher.flush()
+
+    def test_its_checker_finds_nothing_where_nothing_is_wrong(
+        self, make: MakeDispatcher, log: WrittenLog, strategy: type[Dispatcher]
+    ) -> None:
+        """And one that says it checks has a checker."""
+        checker = self.filled(make, log).checker()
+        assert (checker is not None) == ("checks" in strategy.capabilities)
+        if checker is not None:
+            found = [finding for batch in log.batches() for finding in checker.batch(batch)]
+            assert not [*found, *checker.finish(log.end_offset)]
+
+    def test_a_store_with_it_works(
+        self, strategy: type[Dispatcher], options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """Beside the built-in ones, with real threads: put, close, reopen, verify."""
+        use = [strategy.name]
+        if not issubclass(strategy, QueueIndex):
+            use = ["consume-queue", strategy.name]
+        given = {f"index.{strategy.name}.{key}": value for key, value in options.items()}
+        chosen: dict[str, Any] = {"strategies": [strategy], "index": use, **given}
+        with open_store(tmp_path / "s", **chosen) as store:
+            for number in range(300):
+                store.put("t", b"%d" % number, keys=[f"k{number}"])
+            assert store.max_offset("t") == 300
+        for _ in range(2):
+            with open_store(tmp_path / "s", **chosen) as store:
+                assert store.recovery is not None
+                assert store.recovery.state == "clean"
+                assert store.recovery.mended == ()
+                assert store.stats()["dispatchers"][strategy.name]["error"] is None
+                assert not list(store.verify())
+
+
+class QueueIndexContract(DispatcherContract):
+    """Subclass this for a dispatcher that knows the order of each queue."""
+
+    contract = QueueIndex
+
+    def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
+        """Return every entry of every queue."""
+        assert isinstance(dispatcher, QueueIndex)
+        found = {}
+        for topic, queue in dispatcher.queues():
+            low, high = dispatcher.min_offset(topic, queue), dispatcher.max_offset(topic, queue)
+            entries = dispatcher.entries(topic, queue, low, high)
+            found[topic, queue] = (low, high, *(column.tolist() for column in entries))
+        return found
+
+    def test_entries_are_those_of_the_log(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """Each record once, at its queue offset, with its size and tag code."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        for batch in log.batches():
+            for row in range(len(batch)):
+                topic = batch.topics[batch.topic_rows[row]].decode()
+                at = int(batch.queue_offsets[row])
+                entries = dispatcher.entries(topic, int(batch.queues[row]), at, at + 1)
+                assert [int(column[0]) for column in entries] == [
+                    int(batch.log_offsets[row]), int(batch.sizes[row]), int(batch.tag_codes[row]),
+                ]  # fmt: skip
+        assert dispatcher.end_log_offset() == log.end_offset
+
+    def test_a_queue_that_is_not_there_is_empty(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """And asking for it makes none."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        before = dispatcher.queues()
+        assert dispatcher.max_offset("nothing", 3) == dispatcher.min_offset("nothing", 3) == 0
+        assert len(dispatcher.entries("nothing", 3, 0, 10).sizes) == 0
+        assert dispatcher.queues() == before == sorted(before)
+
+    def test_trim_moves_the_minimum(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """To the first entry whose record is still there."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        low = log.view.spans()[2][0]
+        dispatcher.trim(low)
+        for topic, queue in dispatcher.queues():
+            first = dispatcher.min_offset(topic, queue)
+            assert dispatcher.entries(topic, queue, first, first + 1).log_offsets[0] >= low
+            if first:
+                before = dispatcher.entries(topic, queue, first - 1, first)
+                assert len(before.sizes) == 0 or before.log_offsets[0] < low
+
+
+class KeyIndexContract(DispatcherContract):
+    """Subclass this for a dispatcher that finds records by key."""
+
+    contract = KeyIndex
+
+    def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
+        """Return what some keys find."""
+        assert isinstance(dispatcher, KeyIndex)
+        forever = 1 << 62
+        return {
+            (topic, key): sorted(set(dispatcher.candidates(topic, key, 0, forever)))
+            for topic in ("topic-0", "topic-1")
+            for key in ("key-1", "key-2", "only-77", "only-1499", "only-1", "none")
+        }
+
+    def test_no_record_with_the_key_is_left_out(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """Others may come with it: the caller looks into the records."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, KeyIndex)
+        offsets = log.offsets()
+        for number, message in enumerate(log.sent):
+            for key in message.keys:
+                if number % 37 == 0 or key.startswith("key-1"):
+                    found = dispatcher.candidates(message.topic, key, 0, 1 << 62)
+                    assert offsets[number] in found
+
+    def test_the_newest_come_first(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """So that a limit keeps them."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, KeyIndex)
+        found = list(dispatcher.candidates("topic-1", "key-1", 0, 1 << 62))
+        assert found == sorted(found, reverse=True)
+
+
+def _files(root: Path) -> list[Path]:
+    found = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
+    return [path for path in found if path.parent.name != SIDE_FOLDER]
+
+
+def _harm(path: Path, how: str) -> None:
+    size = path.stat().st_size
+    if how == "removed":
+        path.unlink()
+    elif how == "emptied":
+        path.write_bytes(b"")
+    else:
+        path.write_bytes(b"\xa5garbage" * (size // 8) + b"\xff" * (size % 8))

@@ -1,0 +1,216 @@
+"""The contract of a flush policy, as tests."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.contracts import Context, FlushPolicy
+from penstock.errors import StoreFailedError
+from penstock.message import Durability, PutStatus
+from penstock.testing.control import ManualClock, ManualWorkers
+from penstock.testing.faults import FaultyFiles
+from penstock.testing.kit import open_store
+from penstock.testing.suites.base import ContractSuite
+
+
+class RecordingFlusher:
+    """The kernel's side of flushing, without a log: offsets that the test moves."""
+
+    def __init__(self) -> None:
+        self.wrote_offset = 0
+        self.committed_offset = 0
+        self.flushed_offset = 0
+        self.flushes = 0
+        self.failure: StoreFailedError | None = None
+
+    def append(self, size: int) -> int:
+        """Say that `size` more bytes were appended; returns the end."""
+        self.wrote_offset += size
+        self.committed_offset = self.wrote_offset
+        return self.wrote_offset
+
+    def flush(self) -> int:
+        """See `contracts.Flusher`."""
+        if self.failure is not None:
+            raise self.failure
+        self.flushes += 1
+        self.flushed_offset = self.wrote_offset
+        return self.flushed_offset
+
+
+MakePolicy = Callable[[], FlushPolicy]
+
+
+class FlushPolicyContract(ContractSuite):
+    """Subclass this and return your policy's class from `strategy`."""
+
+    contract = FlushPolicy
+
+    @pytest.fixture
+    def flusher(self) -> RecordingFlusher:
+        """Return what the policy flushes with."""
+        return RecordingFlusher()
+
+    @pytest.fixture
+    def policy(
+        self,
+        strategy: type[FlushPolicy],
+        options: dict[str, Any],
+        context: Context,
+        flusher: RecordingFlusher,
+    ) -> Iterator[FlushPolicy]:
+        """Return a started policy."""
+        policy = strategy(strategy.Options(**options), context, flusher)
+        policy.start()
+        yield policy
+        policy.close()
+
+    @staticmethod
+    def run(workers: ManualWorkers) -> None:
+        """Let all background work happen once."""
+        for name in list(workers.by_name):
+            workers.run(name)
+
+    def settings(
+        self, strategy: type[FlushPolicy], options: dict[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """Return how a store picks the policy under test."""
+        given = {f"flush.{strategy.name}.{key}": value for key, value in options.items()}
+        return {"strategies": [strategy], "flush": strategy.name, **given, **more}
+
+    def test_it_says_whether_puts_wait(self, strategy: type[FlushPolicy]) -> None:
+        """The kernel goes by `appender_waits`, people by the capability."""
+        assert strategy.appender_waits == ("waits" in strategy.capabilities)
+
+    def test_a_request_is_met_soon(
+        self, policy: FlushPolicy, flusher: RecordingFlusher, workers: ManualWorkers
+    ) -> None:
+        """Whoever asks for durability gets it without another put."""
+        policy.after_append(flusher.append(100))
+        policy.request()
+        self.run(workers)
+        assert flusher.flushed_offset == 100
+
+    def test_nothing_to_flush_is_fine(
+        self, policy: FlushPolicy, flusher: RecordingFlusher, workers: ManualWorkers
+    ) -> None:
+        """As at the start, or when nobody puts anything."""
+        policy.request()
+        for _ in range(3):
+            self.run(workers)
+        assert flusher.flushed_offset == 0
+
+    def test_what_was_put_becomes_durable_in_time_if_it_says_so(
+        self,
+        policy: FlushPolicy,
+        strategy: type[FlushPolicy],
+        flusher: RecordingFlusher,
+        workers: ManualWorkers,
+        clock: ManualClock,
+    ) -> None:
+        """The capability "syncs": within a minute, though nobody asks."""
+        policy.after_append(flusher.append(1))
+        for _ in range(600):
+            clock.now_ms += 100
+            self.run(workers)
+        if "syncs" in strategy.capabilities:
+            assert flusher.flushed_offset == 1
+
+    def test_a_failed_flush_does_not_kill_its_thread(
+        self, policy: FlushPolicy, flusher: RecordingFlusher, workers: ManualWorkers
+    ) -> None:
+        """The store has told every waiter; the background work must not raise on top of it."""
+        flusher.append(100_000)
+        flusher.failure = StoreFailedError("the disk is ill", 0)
+        # In the caller's thread it may be told.
+        with contextlib.suppress(StoreFailedError):
+            policy.request()
+        self.run(workers)
+        self.run(workers)
+
+    def test_closing_ends_its_threads(
+        self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """Nothing runs on behind a closed store."""
+        before = set(threading.enumerate())
+        open_store(tmp_path / "s", **self.settings(strategy, options)).close()
+        assert set(threading.enumerate()) <= before
+
+    def test_a_put_says_what_is_known(
+        self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """On disk only if it is; accepted without waiting; a future is done when it is durable."""
+        with open_store(tmp_path / "s", **self.settings(strategy, options)) as store:
+            receipt = store.put("t", b"waits")
+            end = receipt.log_offset + receipt.size
+            if strategy.appender_waits:
+                assert receipt.durability is Durability.ON_DISK
+            if receipt.durability is Durability.ON_DISK:
+                assert store.stats()["flushed_offset"] >= end
+            quick = store.put("t", b"does not", wait=False)
+            assert quick.status is PutStatus.PUT_OK
+            future = store.submit("t", b"later")
+            done = future.result(timeout=30)
+            assert done.durability is Durability.ON_DISK
+            assert store.stats()["flushed_offset"] >= done.log_offset + done.size
+
+    def test_flush_makes_everything_durable(
+        self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """Under any policy, and across a roll."""
+        with open_store(tmp_path / "s", **self.settings(strategy, options)) as store:
+            for _ in range(100):
+                store.put("t", b"x" * 2000, wait=False)
+            end = store.stats()["log_end_offset"]
+            assert store.flush() == end == store.stats()["flushed_offset"]
+
+    def test_a_failed_sync_stops_the_store_and_nothing_is_retried(
+        self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """One named error for every waiter, now and ever after; reading goes on; reopening heals."""
+        files = FaultyFiles()
+        chosen = self.settings(strategy, options)
+        store = open_store(tmp_path / "s", files=files, **chosen)
+        store.put("t", b"good")
+        durable = store.flush()
+        files.plan.fail("sync")
+        with contextlib.suppress(StoreFailedError):
+            store.put("t", b"in doubt")
+        with pytest.raises(StoreFailedError):
+            store.flush()
+        files.plan.heal()
+        with pytest.raises(StoreFailedError) as caught:
+            store.put("t", b"refused")
+        assert caught.value.durable_offset == durable
+        with pytest.raises(StoreFailedError):
+            store.flush()
+        assert next(m.body for m in store.scan("t")) == b"good"
+        with pytest.raises(StoreFailedError):
+            store.close()
+        with open_store(tmp_path / "s", **chosen) as store:
+            assert [m.body for m in store.scan("t")] in ([b"good"], [b"good", b"in doubt"])
+            store.put("t", b"well again")
+            assert not list(store.verify())
+
+    def test_many_threads_put_at_once(
+        self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """Each message once, in the order of its thread."""
+        with open_store(tmp_path / "s", **self.settings(strategy, options)) as store:
+
+            def produce(queue: int) -> None:
+                for number in range(60):
+                    store.put("t", b"%d" % number, queue=queue)
+
+            threads = [threading.Thread(target=produce, args=(queue,)) for queue in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for queue in range(4):
+                bodies = [m.body for m in store.scan("t", queue)]
+                assert bodies == [b"%d" % number for number in range(60)]
