@@ -222,9 +222,11 @@ class SegmentedLog:
         kept = []
         for segment in self._segments:
             if segment.base_offset >= log_offset and segment is not self._segments[0]:
+                is_fresh = not any(take(segment, 0, 8, mapped=False))
+                what = "made ahead and not used" if is_fresh else "behind the end of the log"
                 segment.close()
                 self._files.remove(segment.path)
-                mended.append(f"removed segment {segment.path.name}, behind the end of the log")
+                mended.append(f"removed segment {segment.path.name}, {what}")
             else:
                 kept.append(segment)
         if mended:

@@ -1,14 +1,17 @@
 """The verb plugins: what is installed, and whether a strategy keeps its contract."""
 
+import difflib
 import inspect
+import logging
 from typing import Any
 
 import attrs
 import click
 
-from penstock.cli.output import json_option, note, out_json, table
+from penstock.cli.output import Bar, json_option, note, out, out_json, table
 from penstock.cli.root import NO, examples
 from penstock.contracts import Strategy
+from penstock.errors import MissingExtraError
 from penstock.registry import PluginInfo, PluginStatus, Registry, load_registry
 
 _FINE = (PluginStatus.LOADED, PluginStatus.SLOW, PluginStatus.BLOCKED)
@@ -99,3 +102,84 @@ def _remark(info: PluginInfo) -> None:
         note(f"{name} is blocked by plugins.block")
     elif info.error is not None:
         note(f"{name} is {info.status}: {info.error}")
+
+
+@plugins_command.command(
+    "check",
+    epilog=examples(
+        "penstock plugins check flush.none --step test_a_request_is_met_soon",
+        "penstock plugins check age --step crash_exploration --points 5 --json",
+    ),
+)
+@click.argument("name")
+@click.option("--step", default=None, help="One step only, by its name.")
+@click.option(
+    "--points", default=40, show_default=True, help="How many kills the crash exploration tries."
+)
+@json_option
+def check_command(name: str, step: str | None, points: int, as_json: bool) -> int:
+    """Put strategy NAME (flush.every, or every if that is clear) through its contract's suite.
+
+    Then a store with it is killed at many calls to the system, and must come back whole. All this happens
+    in a folder of its own; no store of yours is touched.
+    """
+    registry = load_registry()
+    kind, name = _find(registry, name)
+    checking = _checking()
+    # What a store says while it is killed and mended again and again is no news.
+    logging.getLogger("penstock").setLevel(logging.CRITICAL)
+    with Bar(f"{kind}.{name}", None, "steps", quiet=as_json) as bar:
+        done: list[object] = []
+
+        def told(one: object) -> None:
+            done.append(one)
+            bar.set(len(done), len(done))
+
+        verdict = checking.check(registry, kind, name, only=step, points=points, told=told)
+    if not verdict.steps:
+        raise click.UsageError(f"there is no step {step!r}; leave --step out to see all")
+    if as_json:
+        out_json(
+            section=kind, name=name, contract=verdict.contract, plugin=verdict.plugin,
+            distribution=verdict.distribution, version=verdict.version, passed=not verdict.failed,
+            sentence=verdict.sentence, steps=[attrs.asdict(each) for each in verdict.steps],
+        )  # fmt: skip
+    else:
+        for each in verdict.steps:
+            out(f"{'FAILED' if each.failure else 'passed'}  {each.name}: {each.about}")
+        note(verdict.sentence)
+        if verdict.failed:
+            note(
+                f"repeat it: penstock plugins check {kind}.{name} --step '{verdict.failed[0].name}'"
+            )
+    return NO if verdict.failed else 0
+
+
+def _checking() -> Any:
+    try:
+        from penstock.testing import check  # noqa: PLC0415 - pytest is an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(str(error.name), "testing", "penstock plugins check") from error
+    return check
+
+
+def _find(registry: Registry, name: str) -> tuple[str, str]:
+    section, dot, short = name.rpartition(".")
+    found = [
+        kind
+        for kind, strategies in registry.sets().items()
+        if short in strategies.names() and (not dot or kind == section)
+    ]
+    if len(found) == 1:
+        return found[0], short
+    if found:
+        names = " or ".join(f"{kind}.{short}" for kind in found)
+        raise click.UsageError(f"{name} is offered in several sections: say {names}")
+    offered = [
+        f"{kind}.{each}"
+        for kind, strategies in registry.sets().items()
+        for each in strategies.names()
+    ]
+    near = difflib.get_close_matches(name, [*offered, *(o.partition(".")[2] for o in offered)], 1)
+    hint = f"; did you mean {near[0]}?" if near else f"; installed: {', '.join(offered)}"
+    raise click.UsageError(f"no strategy is called {name}{hint}")

@@ -47,9 +47,41 @@ class ManualWorkers:
 
     def __call__(self, name: str, step: Callable[[], float | None]) -> ManualWorker:
         """Make a worker."""
-        self.by_name[name] = ManualWorker(step)
+        self.by_name[name] = self._worker(step)
         return self.by_name[name]
+
+    @staticmethod
+    def _worker(step: Callable[[], float | None]) -> ManualWorker:
+        return ManualWorker(step)
 
     def run(self, name: str) -> float | None:
         """Run one step of one worker."""
         return self.by_name[name].step()
+
+    def run_all(self) -> None:
+        """Run one step of each worker."""
+        for worker in list(self.by_name.values()):
+            worker.step()
+
+
+class InlineWorker(ManualWorker):
+    """A worker that does its step in the thread of whoever wakes it."""
+
+    _is_running = False
+
+    def wake(self) -> None:
+        """Run the step now, unless it is what is running."""
+        if not self._is_running:
+            self._is_running = True
+            try:
+                self.step()
+            finally:
+                self._is_running = False
+
+
+class InlineWorkers(ManualWorkers):
+    """Gives a store workers without threads: woken, they run at once, so a story is the same each time."""
+
+    @staticmethod
+    def _worker(step: Callable[[], float | None]) -> ManualWorker:
+        return InlineWorker(step)

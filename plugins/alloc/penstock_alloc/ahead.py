@@ -89,9 +89,13 @@ class Ahead:
         return self._make(path, size, allocated)
 
     def close(self) -> list[File]:
-        """Take no more orders; returns the files that nobody asked for."""
+        """Take no more orders; returns the files that nobody asked for, the last one first.
+
+        Removed in this order they never leave a gap, should the process die meanwhile.
+        """
         with self._changed:
             self._is_closed = True
-            left = [order.file for order in self._orders.values() if order.file is not None]
+            orders = [self._orders[path] for path in sorted(self._orders, reverse=True)]
+            left = [order.file for order in orders if order.file is not None]
             self._orders.clear()
         return left

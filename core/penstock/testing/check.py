@@ -1,0 +1,231 @@
+"""A strategy put to the test: its contract's suite, then a short crash exploration.
+
+For `penstock plugins check`. When a step fails, the built-in strategy of the same contract goes through the
+same step: where that passes, the fault is the strategy's; where it fails as well, it is this machine's or
+Penstock's own. Everything happens in a folder that is made for it and removed.
+"""
+
+import inspect
+import tempfile
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from penstock.contracts import KeyIndex, QueueIndex, Strategy
+from penstock.registry import Registry
+from penstock.testing import SUITES
+from penstock.testing.crash import explore
+
+_SUITE_OF = {
+    "write": "SegmentWriterContract",
+    "alloc": "AllocatorContract",
+    "flush": "FlushPolicyContract",
+    "index": "DispatcherContract",
+    "retention": "RetentionPolicyContract",
+}
+_REFERENCE = {
+    "write": "mmap", "alloc": "on-demand", "flush": "async", "index": "hash-index", "retention": "age",
+}  # fmt: skip
+_MODULE = """
+import pytest
+import penstock.testing as testing
+from penstock.registry import load_registry
+
+class TestIt(testing.{suite}):
+    @pytest.fixture
+    def strategy(self):
+        return load_registry().sets()[{kind!r}].get({name!r})
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """One test of a suite, or the crash exploration: what it is about, and what went wrong if it did.
+
+    Attributes:
+        name: the test's name, to repeat it alone.
+        about: what must hold, in a sentence.
+        failure: the last line of what was raised; None if it passed.
+    """
+
+    name: str
+    about: str
+    failure: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """What a check came to. `sentence` says it all in one."""
+
+    kind: str
+    name: str
+    contract: str
+    plugin: str
+    distribution: str
+    version: str
+    steps: list[Step]
+    blames_strategy: bool = True
+
+    @property
+    def failed(self) -> list[Step]:
+        """The steps that failed."""
+        return [step for step in self.steps if step.failure is not None]
+
+    @property
+    def sentence(self) -> str:
+        """Whose fault it is, in one sentence."""
+        what = f"{self.kind} strategy {self.name!r} of {self.distribution} {self.version}"
+        if not self.failed:
+            return f"{what} keeps the contract {self.contract}: {len(self.steps)} of {len(self.steps)} steps"
+        step = self.failed[0]
+        harm = "no store of yours was touched"
+        if not self.blames_strategy:
+            return (
+                f"step {step.name} fails here for the built-in strategy {_REFERENCE[self.kind]!r} as well, "
+                f"so {what} is not to blame but this machine or Penstock itself: {step.failure}; {harm}"
+            )
+        return (
+            f"{what} (plugin {self.plugin!r}) breaks the contract {self.contract} at step {step.name} "
+            f"({step.about}): {step.failure}; the fault is the plugin's, and {harm}"
+        )
+
+
+def suite_of(kind: str, cls: type[Strategy]) -> str:
+    """Return the name of the suite that a class must pass."""
+    if issubclass(cls, QueueIndex):
+        return "QueueIndexContract"
+    if issubclass(cls, KeyIndex):
+        return "KeyIndexContract"
+    return _SUITE_OF[kind]
+
+
+def check(
+    registry: Registry,
+    kind: str,
+    name: str,
+    *,
+    only: str | None = None,
+    points: int = 40,
+    told: Callable[[Step], None] = lambda _: None,
+) -> Verdict:
+    """Put an installed strategy to the test.
+
+    Args:
+        registry: where it is found.
+        kind: its section of the configuration.
+        name: what it is called.
+        only: one step's name, instead of all.
+        points: how many deaths the crash exploration tries.
+        told: called after each step.
+    """
+    strategies = registry.sets()[kind]
+    cls = strategies.get(name)
+    plugin = strategies.offered_by(name)
+    info = next(info for info in registry.plugins if info.entry_point == plugin)
+    steps = _run(kind, cls, only, points, told)
+    failed = [step for step in steps if step.failure is not None]
+    blames = True
+    if failed and name != _REFERENCE[kind]:
+        reference = strategies.get(_REFERENCE[kind])
+        again = _run(kind, reference, failed[0].name, points, lambda _: None)
+        blames = not any(step.failure for step in again)
+    return Verdict(
+        kind=kind, name=name, contract=strategies.contract.__name__, plugin=plugin,
+        distribution=info.distribution, version=info.version, steps=steps, blames_strategy=blames,
+    )  # fmt: skip
+
+
+def _run(
+    kind: str, cls: type[Strategy], only: str | None, points: int, told: Callable[[Step], None]
+) -> list[Step]:
+    steps: list[Step] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
+        for step in (
+            *_run_suite(Path(folder), kind, cls, only), *_explore(Path(folder), kind, cls, only, points)
+        ):  # fmt: skip
+            steps.append(step)
+            told(step)
+    return steps
+
+
+class _Listener:
+    """Hears from pytest what each test came to."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Step] = {}
+        self._about: dict[str, str] = {}
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        function = getattr(item, "function", None)
+        self._about[item.nodeid] = (inspect.getdoc(function) or "").partition("\n")[0].rstrip(".")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = report.nodeid.rpartition("::")[2]
+        if report.when == "call" or report.failed:
+            failure = None
+            if report.failed:
+                crash = getattr(report.longrepr, "reprcrash", None)
+                text = crash.message if crash is not None else report.longreprtext
+                failure = textwrap.shorten(text, 300)
+            known = self.steps.get(name)
+            if known is None or known.failure is None:
+                about = self._about.get(report.nodeid, "")
+                self.steps[name] = Step(name=name, about=about, failure=failure)
+
+
+def _run_suite(folder: Path, kind: str, cls: type[Strategy], only: str | None) -> Iterator[Step]:
+    if only == "crash_exploration":
+        return
+    suite = suite_of(kind, cls)
+    assert suite in SUITES
+    # A name of its own: pytest keeps modules by name, and the reference is run in the same process.
+    module = folder / f"test_{kind}_{cls.name.replace(chr(45), chr(95))}.py"
+    module.write_text(_MODULE.format(suite=suite, kind=kind, name=cls.name))
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    listener = _Listener()
+    given = [str(module), "-p", "no:cacheprovider", "-p", "no:terminal",
+             "--rootdir", str(folder), "-c", str(folder / "pytest.ini"), "--import-mode=importlib",
+             "--basetemp", str(folder / "tmp")]  # fmt: skip
+    if only is not None:
+        given += ["-k", only.partition("[")[0]]
+    with warnings.catch_warnings():
+        # The suites may be imported already; then their assertions are plain, which is fine.
+        warnings.simplefilter("ignore")
+        code = pytest.main(given, plugins=[listener])
+    if code not in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.TESTS_FAILED,
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    ):
+        raise RuntimeError(f"the suite {suite} could not be run: pytest ended with {code!r}")
+    yield from listener.steps.values()
+
+
+def _explore(
+    folder: Path, kind: str, cls: type[Strategy], only: str | None, points: int
+) -> Iterator[Step]:
+    if only not in (None, "crash_exploration"):
+        return
+    picks: Any = cls.name
+    if kind == "index":
+        picks = [cls.name] if issubclass(cls, QueueIndex) else ["consume-queue", "hash-index"]
+        picks += [cls.name] if cls.name not in picks and not issubclass(cls, QueueIndex) else []
+        picks += ["hash-index"] if "hash-index" not in picks else []
+    elif kind == "retention":
+        picks = [cls.name]
+    died, failure = 0, None
+    try:
+        for point, problem in explore(folder / "crash", points=points, **{kind: picks}):
+            died += 1
+            if problem is not None:
+                failure = f"killed at call {point} ({problem.call}): {problem.text}"
+                break
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+    about = f"a store with it survives being killed at {died} calls to the system"
+    yield Step(name="crash_exploration", about=about, failure=failure)

@@ -1,0 +1,144 @@
+"""The suites can fail: strategies that break their contract are caught, and blamed by name."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import InstallPlugin
+
+from penstock.testing.check import Step, Verdict
+
+# Plugin source, the strategy, the step that must fail, and a word of what it must say.
+BROKEN = {
+    "a writer that hides a failed sync": ("""
+        from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
+        from penstock import hookimpl
+        class Channel(MmapChannel):
+            def flush(self):
+                try:
+                    super().flush()
+                except OSError:
+                    pass
+        class Hider(MmapWriter):
+            "Hides a failed sync."
+            name = "hider"
+            def open(self, file, capacity, position):
+                return Channel(file, capacity)
+        @hookimpl
+        def penstock_register_writer():
+            return [Hider]
+        """, "write.hider", "test_a_failed_sync_is_told", "DID NOT RAISE"),
+    "a writer that keeps in memory what it says is readable": ("""
+        from penstock_alloc.transient_pool import TransientPoolWriter
+        from penstock import hookimpl
+        class Forgetful(TransientPoolWriter):
+            "Says that it commits at once, and does not."
+            name = "forgetful"
+            capabilities = frozenset()
+            commits_at_once = True
+        @hookimpl
+        def penstock_register_writer():
+            return [Forgetful]
+        """, "write.forgetful", "crash_exploration", "behind the log"),
+    "an allocator that brings old records back": ("""
+        from penstock_alloc.recycle import RecycleAllocator
+        from penstock import hookimpl
+        class Stale(RecycleAllocator):
+            "Uses files again without erasing them."
+            name = "stale"
+            def _fill_with_zeros(self, spare):
+                pass
+        @hookimpl
+        def penstock_register_allocator():
+            return [Stale]
+        """, "alloc.stale", "test_old_bytes_never_come_back", "old record"),
+    "a flush policy that ignores requests": ("""
+        from penstock import FlushPolicy, hookimpl
+        class Lazy(FlushPolicy):
+            "Never flushes."
+            name = "lazy"
+            def after_append(self, end_offset):
+                pass
+            def request(self):
+                pass
+        @hookimpl
+        def penstock_register_flush():
+            return [Lazy]
+        """, "flush.lazy", "test_a_request_is_met_soon", "assert 0 == 100"),
+    "a dispatcher that claims too much": ("""
+        from penstock_index.hash_index import HashIndexDispatcher
+        from penstock import hookimpl
+        class Boaster(HashIndexDispatcher):
+            "Claims what it has not got."
+            name = "boaster"
+            def flush(self):
+                return super().flush() + 1
+        @hookimpl
+        def penstock_register_dispatcher():
+            return [Boaster]
+        """, "index.boaster", "test_flush_claims_no_more_than_its_progress", "assert"),
+    "a dispatcher that loses keys": ("""
+        from penstock_index.hash_index import HashIndexDispatcher
+        from penstock import hookimpl
+        class Loser(HashIndexDispatcher):
+            "Leaves some out."
+            name = "loser"
+            def candidates(self, topic, key, begin_ms, end_ms):
+                return (c for c in super().candidates(topic, key, begin_ms, end_ms) if c % 7)
+        @hookimpl
+        def penstock_register_dispatcher():
+            return [Loser]
+        """, "index.loser", "test_no_record_with_the_key_is_left_out", "assert"),
+    "a retention policy that raises on an empty log": ("""
+        from penstock import RetentionPolicy, hookimpl
+        from penstock.contracts import Vote
+        class Hasty(RetentionPolicy):
+            "Looks at the first segment without asking whether there is one."
+            name = "hasty"
+            def vote(self, segments, now_ms, disk):
+                return Vote(int(segments[0].last_write_ms < now_ms), "old")
+        @hookimpl
+        def penstock_register_retention():
+            return [Hasty]
+        """, "retention.hasty", "test_odd_clocks_disks_and_logs", "IndexError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_strategy_is_caught_and_blamed(
+    case: str, install_plugin: InstallPlugin, tmp_path: Path
+) -> None:
+    source, name, step, word = BROKEN[case]
+    install_plugin("penstock-broken", source)
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "plugins", "check", name, "--step", step, "--json"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["passed"] is False
+    assert step in verdict["sentence"]
+    assert word in verdict["sentence"]
+    assert "penstock-broken 1.0 (plugin 'penstock_broken')" in verdict["sentence"]
+    assert "the fault is the plugin's" in verdict["sentence"]
+    assert "no store of yours was touched" in verdict["sentence"]
+
+
+def test_a_step_that_fails_for_the_built_in_strategy_too_blames_nobody() -> None:
+    given: dict[str, Any] = {"kind": "flush", "name": "every", "contract": "FlushPolicy"}
+    verdict = Verdict(
+        **given,
+        plugin="every",
+        distribution="penstock-every",
+        version="1.0",
+        steps=[Step(name="test_x", about="x", failure="OSError: no space")],
+        blames_strategy=False,
+    )
+    assert "not to blame but this machine or Penstock itself" in verdict.sentence
