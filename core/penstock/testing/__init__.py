@@ -8,7 +8,7 @@ installed. The suites need pytest: `pip install 'penstock[testing]'`.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing.control import ManualClock, ManualWorkers
+from penstock.testing.control import InlineWorkers, ManualClock, ManualWorkers
 from penstock.testing.faults import FaultyFiles, KilledError
 from penstock.testing.kit import WrittenLog, make_context, messages, open_store
 
@@ -38,6 +38,7 @@ __all__ = [
     "DispatcherContract",
     "FaultyFiles",
     "FlushPolicyContract",
+    "InlineWorkers",
     "KeyIndexContract",
     "KilledError",
     "ManualClock",

@@ -1,0 +1,77 @@
+"""Whatever strategies are picked, the files are the same: log, queues, index and offsets, byte for byte."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from tests.matrix.combos import ALLOWED, REFUSED, Combo
+
+import penstock
+from penstock.errors import ConflictError
+from penstock.testing import InlineWorkers, ManualClock, messages, open_store
+
+SEGMENT = 64 * 1024
+
+
+def digests(root: Path) -> dict[str, str]:
+    """Return a digest of each file that is RocketMQ's."""
+    found = {}
+    for folder in ("commitlog", "consumequeue", "index", "config"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file():
+                data = path.read_bytes()
+                found[str(path.relative_to(root))] = hashlib.sha256(data).hexdigest()[:16]
+    return found
+
+
+def play(root: Path, combo: Combo) -> dict[str, str]:
+    """Singles, batches, rolls, retention while a reader goes on, a clean close."""
+    workers, clock = InlineWorkers(), ManualClock()
+    sent = messages(1000)
+    store = open_store(root, clock=clock, spawn=workers, **combo.settings())
+    with store:
+        for start in range(0, 1000, 100):
+            clock.now_ms += 1000
+            for one in sent[start : start + 20]:
+                store.put(
+                    one.topic, one.body, queue=one.queue, tag=one.tag, keys=one.keys,
+                    properties=one.properties,
+                )  # fmt: skip
+            store.put_many(sent[start + 20 : start + 100])
+            workers.run_all()
+            reader = store.scan("topic-1")
+            before = next(reader)
+            store.flush()
+            if start >= 600:
+                end = store.stats()["log_end_offset"]
+                store.discard_before(log_offset=end - SEGMENT)
+            assert before.body
+            seen = {m.body for m in store.scan("topic-0")} | {m.body for m in store.scan("topic-1")}
+            assert {one.body for one in sent[start : start + 100]} <= seen
+            assert sum(1 for _ in reader) > 0
+        store.commit_offset("g", "topic-0", 0, offset=7)
+        assert not list(store.verify())
+    return digests(root)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return what the plainest combination leaves."""
+    plain = Combo("mmap", "on-demand", "async", "follow")
+    return play(tmp_path_factory.mktemp("plain") / "s", plain)
+
+
+@pytest.mark.parametrize("combo", ALLOWED, ids=lambda combo: combo.label)
+def test_every_combination_leaves_the_same_files(
+    combo: Combo, expected: dict[str, str], tmp_path: Path
+) -> None:
+    assert play(tmp_path / "s", combo) == expected
+    assert len([name for name in expected if name.startswith("commitlog")]) >= 2
+
+
+@pytest.mark.parametrize("combo", REFUSED, ids=lambda combo: combo.label)
+def test_what_makes_no_sense_is_refused_with_the_reason(combo: Combo, tmp_path: Path) -> None:
+    with pytest.raises(ConflictError, match=f"{combo.write}|{combo.alloc}|{combo.flush}") as caught:
+        penstock.open(tmp_path / "s", environ={}, **combo.settings())
+    assert caught.value.reason == combo.conflict()
+    assert not (tmp_path / "s").exists(), "refused before anything is made"

@@ -1,0 +1,173 @@
+"""Every combination with producers, readers and retention at once, and killed with SIGKILL in the middle."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import SMALL
+from tests.matrix.combos import ALLOWED, Combo
+
+import penstock
+from penstock import Durability, Message
+from penstock.store import Store
+from penstock.testing.crash import explore
+
+QUEUES = range(3)
+QUICK = {"flush.async.interval_ms": 5, "write.transient-pool.interval_ms": 5}
+
+
+def open_it(path: Path, combo: Combo) -> Store:
+    chosen: dict[str, Any] = {**SMALL, **QUICK, **combo.settings()}
+    return penstock.open(path, environ={}, **chosen)
+
+
+def body(queue: int, number: int) -> bytes:
+    return b"%d:%d:" % (queue, number) + b"b" * (number * 71 % 900)
+
+
+def produce(store: Store, queue: int, count: int) -> None:
+    number = 0
+    while number < count:
+        if number % 40 == 20:
+            batch = [Message("t", body(queue, number + i), queue=queue) for i in range(30)]
+            store.put_many(batch)
+            number += 30
+        else:
+            store.put("t", body(queue, number), queue=queue, keys=[f"{queue}-{number}"])
+            number += 1
+
+
+class Crowd:
+    """Threads of one store: producers, a follower for each queue, and one that lets old segments go."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.stop = threading.Event()
+        self.seen: dict[int, list[tuple[int, bytes]]] = {}
+        self.failures: list[BaseException] = []
+
+    def run(self, count: int) -> None:
+        """Let all of them work until the producers have put `count` messages each."""
+        producers = [self._thread(produce, self.store, queue, count) for queue in QUEUES]
+        others = [
+            *(self._thread(self._follow, queue) for queue in QUEUES),
+            self._thread(self._let_go),
+        ]
+        for thread in producers:
+            thread.join(60)
+        self.stop.set()
+        for thread in others:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert not self.failures
+
+    def _thread(self, work: Callable[..., None], *given: Any) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work(*given)
+            except BaseException as error:
+                self.failures.append(error)
+
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        return thread
+
+    def _follow(self, queue: int) -> None:
+        at = 0
+        seen = self.seen[queue] = []
+        while not self.stop.is_set() or at < self.store.max_offset("t", queue):
+            result = self.store.read("t", queue, at, 50)
+            seen += [(m.queue_offset, m.body) for m in result.messages]
+            at = max(result.next_offset, self.store.min_offset("t", queue))
+
+    def _let_go(self) -> None:
+        while not self.stop.wait(0.01):
+            self.store.flush()
+            end = self.store.stats()["log_end_offset"]
+            self.store.discard_before(log_offset=end - 3 * 65536)
+
+
+def contents(store: Store) -> dict[int, list[tuple[int, bytes]]]:
+    return {queue: [(m.queue_offset, m.body) for m in store.scan("t", queue)] for queue in QUEUES}
+
+
+@pytest.mark.parametrize("combo", ALLOWED, ids=lambda combo: combo.label)
+def test_producers_readers_and_retention_at_once(combo: Combo, tmp_path: Path) -> None:
+    """Each message once and in order, whatever goes on beside it; then a clean close and reopening."""
+    with open_it(tmp_path / "s", combo) as store:
+        crowd = Crowd(store)
+        crowd.run(160)
+        kept = contents(store)
+        for queue in QUEUES:
+            total = store.max_offset("t", queue)
+            wanted = [(n, body(queue, n)) for n in range(total)]
+            assert kept[queue] == wanted[total - len(kept[queue]) :]
+            # What retention had taken before the reader came is passed over, nothing else.
+            seen = set(crowd.seen[queue])
+            assert [pair for pair in wanted if pair in seen] == crowd.seen[queue]
+        assert not list(store.verify())
+    with open_it(tmp_path / "s", combo) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert contents(store) == kept
+
+
+def write_until_killed(path: str, combo: Combo, told: Connection) -> None:
+    """Put for ever; tell how many messages the policy's word would keep over a kill."""
+    store = open_it(Path(path), combo)
+    holds_back = combo.write == "transient-pool"
+    number = store.max_offset("t")
+    while True:
+        receipt = store.put("t", body(0, number), keys=[f"0-{number}"])
+        number += 1
+        if holds_back and number % 25 == 0:
+            store.flush()
+        if not holds_back or number % 25 == 0 or receipt.durability is Durability.ON_DISK:
+            told.send(number)
+
+
+@pytest.mark.parametrize("combo", ALLOWED, ids=lambda combo: combo.label)
+def test_killed_in_the_middle_it_comes_back_whole(combo: Combo, tmp_path: Path) -> None:
+    spawner = multiprocessing.get_context("forkserver")
+    spawner.set_forkserver_preload(["tests.matrix.test_threads_and_kills"])
+    for kill in range(2):
+        listen, tell = spawner.Pipe(duplex=False)
+        process = spawner.Process(
+            target=write_until_killed, args=(str(tmp_path / "s"), combo, tell)
+        )
+        process.start()
+        tell.close()
+        acknowledged = 0
+        target = 120 + 90 * kill
+        while acknowledged < target + (100 if kill else 0):
+            assert listen.poll(30), "the writer says nothing"
+            acknowledged = listen.recv()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        while listen.poll():
+            try:
+                acknowledged = listen.recv()
+            except EOFError:
+                break
+        listen.close()
+        with open_it(tmp_path / "s", combo) as store:
+            assert store.recovery is not None
+            assert store.recovery.state == "abnormal"
+            bodies = [m.body for m in store.scan("t")]
+            assert len(bodies) >= acknowledged
+            assert bodies == [body(0, number) for number in range(len(bodies))]
+            assert [m.body for m in store.find("t", "0-100")] == [body(0, 100)]
+            assert not list(store.verify())
+
+
+@pytest.mark.parametrize("combo", ALLOWED, ids=lambda combo: combo.label)
+def test_killed_at_calls_to_the_system(combo: Combo, tmp_path: Path) -> None:
+    problems = [p for _, p in explore(tmp_path, points=6, **combo.settings()) if p is not None]
+    assert not problems
