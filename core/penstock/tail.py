@@ -121,6 +121,8 @@ class LogTail:
         if tail is not None:
             room = tail.capacity - tail.wrote_position
             self.write(tail, BLANK.pack(room, MAGIC_BLANK), tail.last_append_ms)
+            assert tail.channel is not None
+            tail.channel.end()
             tail.wrote_position = tail.capacity
             if self._commits_at_once:
                 tail.committed_position = tail.capacity

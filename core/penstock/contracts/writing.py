@@ -26,6 +26,9 @@ class SegmentChannel(ABC):
     def write(self, position: int, data: Buffer) -> None:
         """Put `data` at `position`; raises `OSError` and leaves nothing that counts when it cannot."""
 
+    def end(self) -> None:  # noqa: B027 - most have nothing to do
+        """Hear that nothing more will be written; the rest of the file stays zero. Must return at once."""
+
     @abstractmethod
     def commit(self) -> None:
         """Hand all that was written to the operating system. Runs beside `write`, never beside itself."""

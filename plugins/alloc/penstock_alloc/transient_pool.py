@@ -49,7 +49,7 @@ class PooledChannel(SegmentChannel):
 
     def __init__(self, file: File, capacity: int, position: int, pool: BufferPool) -> None:
         self._file = file
-        self._capacity = capacity
+        self._has_ended = False
         self._pool = pool
         self._view = memoryview(file.map(capacity, writable=False))
         self._buffer = pool.borrow()
@@ -80,15 +80,19 @@ class PooledChannel(SegmentChannel):
             np.copyto(room, np.frombuffer(data, np.uint8))
         self._wrote = stop
 
+    def end(self) -> None:
+        """See `SegmentChannel`: the buffer goes back with the next commit."""
+        self._has_ended = True
+
     def commit(self) -> None:
         """Write what waits to the file; a full segment's buffer goes back to the pool."""
         with self._guard:
-            wrote = self._wrote
+            has_ended, wrote = self._has_ended, self._wrote
             if self._buffer is not None:
                 if wrote > self._committed:
                     with memoryview(self._buffer) as waiting:
                         self._file.pwrite(waiting[self._committed : wrote], self._committed)
-                if wrote == self._capacity:
+                if has_ended:
                     self._release()
             self._committed = wrote
 
