@@ -71,11 +71,12 @@ class SegmentWriter(Strategy):
             through a map into a hole kills the process when the disk is full; for others it moves
             "disk full" from the middle of a record to the roll.
         commits_at_once: what was written is readable, and survives the process, as soon as `write`
-            returns. A writer without it holds bytes back, and commits them by itself from `start` on.
+            returns. A writer without it holds bytes back, and commits them by itself from `start` on;
+            under a flush policy that waits (`Context.appenders_wait`) it may leave that to the syncs.
     """
 
     needs_allocated_file: ClassVar[bool] = True
-    commits_at_once: ClassVar[bool] = True
+    commits_at_once: bool = True
 
     def start(self, committer: Committer) -> None:
         """Begin background work; called once, before the first append."""

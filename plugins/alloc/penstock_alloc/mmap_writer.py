@@ -57,7 +57,7 @@ class MmapWriter(SegmentWriter):
     name: ClassVar[str] = "mmap"
     capabilities: ClassVar[frozenset[str]] = frozenset({"mapped"})
     needs_allocated_file: ClassVar[bool] = True
-    commits_at_once: ClassVar[bool] = True
+    commits_at_once: bool = True
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         """See `SegmentWriter`."""

@@ -119,7 +119,7 @@ class TransientPoolWriter(SegmentWriter):
     capabilities: ClassVar[frozenset[str]] = frozenset({"holds-back"})
     Options: ClassVar[type] = TransientPoolOptions
     needs_allocated_file: ClassVar[bool] = True
-    commits_at_once: ClassVar[bool] = False
+    commits_at_once: bool = False
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)

@@ -10,8 +10,9 @@ import pytest
 
 from penstock.contracts import Context, SegmentChannel, SegmentWriter
 from penstock.files import File
+from penstock.testing.control import ManualClock, ManualWorkers
 from penstock.testing.faults import FaultyFiles
-from penstock.testing.kit import SMALL, open_store
+from penstock.testing.kit import SMALL, make_context, open_store
 from penstock.testing.suites.base import ContractSuite
 
 CAPACITY = SMALL.segment_bytes
@@ -22,6 +23,24 @@ class SegmentWriterContract(ContractSuite):
     """Subclass this and return your writer's class from `strategy`."""
 
     contract = SegmentWriter
+
+    @pytest.fixture(params=[False, True], ids=["puts return", "puts wait"])
+    def context(
+        self,
+        request: pytest.FixtureRequest,
+        tmp_path: Path,
+        files: FaultyFiles,
+        workers: ManualWorkers,
+        clock: ManualClock,
+    ) -> Context:
+        """Return what the kernel lends: with a flush policy that waits for the disk, and one that does not."""
+        return make_context(
+            tmp_path / "store",
+            files=files,
+            spawn=workers,
+            clock=clock,
+            appenders_wait=request.param,
+        )
 
     @pytest.fixture
     def writer(
@@ -55,9 +74,12 @@ class SegmentWriterContract(ContractSuite):
         """Return a segment's bytes as another process sees them."""
         return (context.root / "commitlog" / f"{number * CAPACITY:020d}").read_bytes()
 
-    def test_it_says_whether_it_holds_bytes_back(self, strategy: type[SegmentWriter]) -> None:
-        """The kernel and readers go by `commits_at_once`, people by the capability."""
-        assert strategy.commits_at_once != ("holds-back" in strategy.capabilities)
+    def test_it_says_whether_it_holds_bytes_back(
+        self, writer: SegmentWriter, context: Context
+    ) -> None:
+        """The kernel goes by `commits_at_once`, people by the capability; while puts wait both may hold back."""
+        if not context.appenders_wait:
+            assert writer.commits_at_once != ("holds-back" in writer.capabilities)
 
     def test_committed_bytes_are_in_the_view_and_in_the_file(
         self, open_channel: OpenChannel, context: Context
@@ -72,12 +94,12 @@ class SegmentWriterContract(ContractSuite):
         assert self.on_disk(context)[:12] == b"firstsecond\0"
 
     def test_what_is_committed_at_once_needs_no_commit(
-        self, open_channel: OpenChannel, strategy: type[SegmentWriter], context: Context
+        self, open_channel: OpenChannel, writer: SegmentWriter, context: Context
     ) -> None:
         """Under `commits_at_once` the bytes survive the process when `write` returns."""
         channel = open_channel()
         channel.write(0, b"at once")
-        if strategy.commits_at_once:
+        if writer.commits_at_once:
             assert bytes(channel.view[:7]) == b"at once"
             assert self.on_disk(context)[:7] == b"at once"
         else:
@@ -131,6 +153,7 @@ class SegmentWriterContract(ContractSuite):
     ) -> None:
         """Whether at `write` or at `commit`: an error, or the bytes are there."""
         channel = open_channel(b"kept")
+        channel.commit()
         files.plan.fail("pwrite")
         try:
             channel.write(4, b"refused")
