@@ -106,10 +106,12 @@ class RetentionConfig:
     Attributes:
         use: retention policies; the largest vote counts. An empty list keeps everything.
         interval_ms: how often they are asked.
+        pause_ms: pause between two segments of a round, so that removing them does not crowd the disk.
     """
 
     use: list[str] = attrs.Factory(lambda: ["age"])
     interval_ms: int = 10_000
+    pause_ms: int = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -332,6 +334,8 @@ _BROKER_KEYS = {
     "maxMessageSize": "log.body_bytes_max",
     "fileReservedTime": "retention.age.reserved_hours",
     "deleteWhen": "retention.age.delete_when",
+    "deleteCommitLogFilesInterval": "retention.pause_ms",
+    "diskMaxUsedSpaceRatio": "retention.disk-ratio.early_percent",
     "osPageCacheBusyTimeOutMills": "log.busy_ms",
     "transientStorePoolSize": "write.transient-pool.buffers",
 }
@@ -339,7 +343,7 @@ _BROKER_KEYS = {
 
 def from_broker_conf(text: str) -> dict[str, Any]:
     """Return overrides that a RocketMQ `broker.conf` asks for; keys without a meaning here are passed over."""
-    found: dict[str, Any] = {"profile": "rocketmq"}
+    found: dict[str, Any] = {"profile": "rocketmq", "retention.use": ["age", "disk-ratio"]}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
         name, value = name.strip(), value.strip()
@@ -348,6 +352,8 @@ def from_broker_conf(text: str) -> dict[str, Any]:
         if name in _BROKER_KEYS:
             is_text = name == "deleteWhen"
             found[_BROKER_KEYS[name]] = value if is_text else int(value)
+            if name == "fileReservedTime":
+                found["retention.disk-ratio.reserved_hours"] = int(value)
         elif name == "mappedFileSizeConsumeQueue":
             found["geometry.queue_entries"] = -(-int(value) // 20)
         elif name == "flushDiskType":

@@ -52,6 +52,7 @@ from penstock.retention import Retention
 logger = logging.getLogger(__name__)
 
 Fire = Callable[..., None]
+Ask = Callable[..., list[tuple[str, Exception]]]
 # How long the tail follower pauses when records are there that may not be dispatched yet.
 _WAITING_S = 0.02
 
@@ -86,6 +87,7 @@ class Engine:
     offsets: ConsumerOffsets
     pace: Pace
     fire: Fire
+    ask: Ask
     body_bytes_max: int
     lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
@@ -102,7 +104,22 @@ class Engine:
         self.flusher.on_failed = self.on_failed
         self.follower.visible = self.visible_offset
         self.retention.safe_offset = self.safe_offset
+        self.retention.make_safe = self._make_safe
+        self.retention.on_expired = self._may_go
         self.retention.on_deleted = self._tell_deleted
+
+    def _make_safe(self) -> None:
+        self.flusher.flush()
+        self.follower.catch_up()
+
+    def _may_go(self, info: SegmentInfo, reason: str) -> bool:
+        return not self.ask(
+            "penstock_segment_expired",
+            path=str(info.path),
+            base_offset=info.base_offset,
+            size=info.size,
+            reason=reason,
+        )
 
     def _tell_deleted(self, info: SegmentInfo, reason: str) -> None:
         self.fire(
@@ -127,11 +144,15 @@ class Engine:
 
     # --- appending
 
-    def check_writable(self) -> None:
-        """Raise if nothing may be put now."""
+    def check_open(self) -> None:
+        """Raise if the store was closed, or has failed."""
         if self._closed:
             raise StoreClosedError
         self.flusher.check()
+
+    def check_writable(self) -> None:
+        """Raise if nothing may be put now."""
+        self.check_open()
         if self.retention.refusal is not None:
             raise ReadOnlyError(self.retention.refusal)
 
@@ -271,10 +292,11 @@ class Engine:
     # --- retention
 
     def _retain_step(self) -> float:
-        try:
-            self.retention.run()
-        except OSError:
-            logger.exception("retention stopped early; tried again later")
+        if self.flusher.failure is None:
+            try:
+                self.retention.run()
+            except (OSError, StoreFailedError):
+                logger.exception("retention stopped early; tried again later")
         return self.pace.retain_ms / 1000
 
     def safe_offset(self) -> int:
@@ -294,6 +316,7 @@ class Engine:
         if self._closed:
             return
         self._closed = True
+        self.retention.stop()
         for worker in self._workers:
             worker.stop()
         self.policy.close()

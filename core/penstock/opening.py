@@ -18,7 +18,14 @@ from penstock.checkpoint import Checkpoint
 from penstock.clock import Clock
 from penstock.commitlog import CommitLog
 from penstock.config import Config
-from penstock.contracts import Context, Dispatcher, QueueIndex, SpawnWorker, Trust
+from penstock.contracts import (
+    Context,
+    Dispatcher,
+    QueueIndex,
+    RetentionPolicy,
+    SpawnWorker,
+    Trust,
+)
 from penstock.discover import check_layout, find_geometry, is_store, write_geometry
 from penstock.dispatch import TailFollower
 from penstock.encode import host_bytes
@@ -32,6 +39,7 @@ from penstock.errors import (
 )
 from penstock.files import Files, Lock
 from penstock.flushing import LogFlusher
+from penstock.forecast import Outlook
 from penstock.geometry import Geometry
 from penstock.handover import HandOver
 from penstock.log import SegmentedLog
@@ -173,6 +181,14 @@ class Opener:
         classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
         return [cls(self.config.options_for("index", cls), context) for cls in classes]
 
+    def _policies(self, context: Context) -> list[RetentionPolicy]:
+        classes = [self.registry.retention_policies.get(n) for n in self.config.retention.use]
+        return [cls(self.config.options_for("retention", cls), context) for cls in classes]
+
+    def _outlook(self, context: Context, log: SegmentedLog) -> Outlook:
+        # Policies of its own: those in use may remember what they said.
+        return Outlook(log, lambda: self._policies(context), self.files, self.clock.time_ms)
+
     # --- reading
 
     def open_for_reading(self) -> Store:
@@ -185,11 +201,13 @@ class Opener:
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
         log.refresh()
-        dispatchers = self._dispatchers(self._context(geometry, log, read_only=True))
+        context = self._context(geometry, log, read_only=True)
+        dispatchers = self._dispatchers(context)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
         return Store(
-            self.root, log, dispatchers, engine=None, offsets=offsets, recovery=None,
+            self.root, log, dispatchers, engine=None, offsets=offsets,
             published=lambda: visible_offset(self.files, self.root),
+            outlook=self._outlook(context, log),
         )  # fmt: skip
 
     # --- writing
@@ -292,7 +310,6 @@ class Opener:
         writer_cls = registry.writers.get(config.write.use)
         allocator_cls = registry.allocators.get(config.alloc.use)
         flush_cls = registry.flush_policies.get(config.flush.use)
-        retention_classes = [registry.retention_policies.get(n) for n in config.retention.use]
         dispatchers = self._dispatchers(context)
         allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
         writer = writer_cls(config.options_for("write", writer_cls), context)
@@ -311,11 +328,12 @@ class Opener:
         follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
         retention = Retention(
             log,
-            [cls(config.options_for("retention", cls), context) for cls in retention_classes],
+            self._policies(context),
             dispatchers,
             allocator,
             files=self.files,
             now_ms=self.clock.time_ms,
+            pause_ms=config.retention.pause_ms,
         )
         offsets = ConsumerOffsets(self.files, self.root, read_only=False)
         engine = Engine(
@@ -323,7 +341,7 @@ class Opener:
             policy=policy, follower=follower, dispatchers=dispatchers,
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
-            lock=lock, offsets=offsets, fire=self.registry.fire,
+            lock=lock, offsets=offsets, fire=registry.fire, ask=registry.ask,
             body_bytes_max=config.log.body_bytes_max,
             pace=Pace(
                 follow_ms=config.index.follow_interval_ms,
@@ -332,7 +350,8 @@ class Opener:
             ),
         )  # fmt: skip
         engine.connect()
-        store = Store(self.root, log, dispatchers, engine=engine, offsets=offsets, recovery=None)
+        outlook = self._outlook(context, log)
+        store = Store(self.root, log, dispatchers, engine=engine, offsets=offsets, outlook=outlook)
         return engine, store
 
     def _bring_up(

@@ -170,6 +170,17 @@ class Registry:
         for implementation in getattr(self._manager.hook, hook_name).get_hookimpls():
             yield implementation.plugin_name, implementation.function()
 
+    def ask(self, event: str, **facts: object) -> list[tuple[str, Exception]]:
+        """Tell every plugin of an event, whatever the others do; returns who raised what."""
+        raised: list[tuple[str, Exception]] = []
+        for implementation in getattr(self._manager.hook, event).get_hookimpls():
+            try:
+                implementation.function(**{name: facts[name] for name in implementation.argnames})
+            except Exception as error:
+                logger.exception("plugin %r failed in %s", implementation.plugin_name, event)
+                raised.append((implementation.plugin_name, error))
+        return raised
+
     def fire(self, event: str, **facts: object) -> None:
         """Tell every plugin of an event; one that raises is logged and not told of that event again."""
         for implementation in getattr(self._manager.hook, event).get_hookimpls():

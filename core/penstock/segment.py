@@ -24,6 +24,8 @@ from penstock.errors import OffsetError
 from penstock.files import File, Files
 
 NAME_DIGITS = 20
+# Added to a lease's count when its holders are passed over (spec section 9.5).
+_FORCED = -1000
 
 
 def segment_name(base_offset: int) -> str:
@@ -49,6 +51,11 @@ class Lease:
         """Whether nobody holds it any more."""
         return self._count <= 0
 
+    @property
+    def was_forced(self) -> bool:
+        """Whether somebody still held it when it ended, and may look at the bytes yet."""
+        return self._count <= _FORCED
+
     def hold(self) -> bool:
         """Take a hold; False when it was retired."""
         with self._lock:
@@ -70,7 +77,7 @@ class Lease:
                 self._count -= 1
             elif self._count > 0 and now_ms - self._retired_at_ms >= force_after_ms:
                 # Far below zero, so that late releases never bring it back to life.
-                self._count = -1000 - self._count
+                self._count = _FORCED - self._count
             return self._count <= 0
 
 

@@ -20,12 +20,14 @@ from penstock.errors import (
     StoreFailedError,
 )
 from penstock.findings import Finding
+from penstock.forecast import Departure, Outlook
 from penstock.lane import Lane, RecordParts
 from penstock.log import SegmentedLog
 from penstock.message import Durability, Message, PutStatus, Receipt
 from penstock.offsets import ConsumerOffsets
 from penstock.reader import Reader
 from penstock.recovery import RecoveryReport
+from penstock.space import TopicSpace, space_by_topic
 from penstock.verify import Tally, verify
 
 if TYPE_CHECKING:
@@ -48,16 +50,17 @@ class Store(Reader):
         *,
         engine: Engine | None,
         offsets: ConsumerOffsets,
-        recovery: RecoveryReport | None,
+        outlook: Outlook,
         published: Callable[[], int | None] = lambda: None,
     ) -> None:
         queue_index, key_index = pick_indexes(dispatchers)
         super().__init__(log, queue_index, key_index, live=engine is None, published=published)
         self.path = path
-        self.recovery = recovery
+        self.recovery: RecoveryReport | None = None
         self._engine = engine
         self._offsets = offsets
         self._dispatchers = dispatchers
+        self._outlook = outlook
 
     @property
     def read_only(self) -> bool:
@@ -65,12 +68,19 @@ class Store(Reader):
         return self._engine is None
 
     def _writer(self) -> Engine:
+        """Return the writing half, if messages may be put."""
+        engine = self._owner()
+        engine.check_writable()
+        return engine
+
+    def _owner(self) -> Engine:
+        """Return the writing half, also while a retention policy refuses messages."""
         engine = self._engine
         if self._closed:
             raise StoreClosedError
         if engine is None:
             raise ReadOnlyError
-        engine.check_writable()
+        engine.check_open()
         return engine
 
     def _settle(self, needed: Dispatcher | None = None) -> None:
@@ -237,7 +247,7 @@ class Store(Reader):
 
     def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
         """Note durably that a group has read a queue up to (not with) `offset`."""
-        self._writer()
+        self._owner()
         self._offsets.put(group, topic, queue, offset)
 
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
@@ -261,11 +271,28 @@ class Store(Reader):
 
         Raises `StoreFailedError` if that cannot be promised, now and ever after.
         """
-        return self._writer().flusher.flush()
+        return self._owner().flusher.flush()
 
     def retain(self) -> int:
         """Let go now of what the retention policies give up; returns how many segments went."""
-        return self._writer().retention.run()
+        return self._owner().retention.run()
+
+    def forecast(self, days: float = 14) -> list[Departure]:
+        """Return when each segment would go, and why, as the policies see it now; changes nothing."""
+        self._check_open()
+        return self._outlook.forecast(days)
+
+    def space(
+        self, below: int = 0, told: Callable[[int], None] = lambda _: None
+    ) -> list[TopicSpace]:
+        """Return what each topic takes of the log, the largest first; changes nothing.
+
+        Args:
+            below: how much of it lies before this log offset is told as well.
+            told: called as it goes, with the number of queues done.
+        """
+        self._settle()
+        return space_by_topic(self._queue_index, below, told)
 
     def discard_before(self, *, log_offset: int = 0, time_ms: int = 0) -> int:
         """Let go of the segments that lie wholly before a log offset, or were last written before a time.
@@ -273,7 +300,7 @@ class Store(Reader):
         Whatever the retention policies say; but never the last segment, nor one that is not durable, not
         dispatched, or still being read. Returns how many went.
         """
-        engine = self._writer()
+        engine = self._owner()
         count = max(self._log.count_before_offset(log_offset), self._log.count_before_time(time_ms))
         return engine.retention.let_go(count, "asked for")
 

@@ -25,6 +25,8 @@ from penstock_flush.sync import SyncFlush
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
 from penstock_retention.age import AgeRetention
+from penstock_retention.disk_ratio import DiskRatioRetention
+from penstock_retention.size import SizeRetention
 
 
 class TestMmap(SegmentWriterContract):
@@ -117,3 +119,19 @@ class TestAge(RetentionPolicyContract):
     @pytest.fixture
     def options(self) -> dict[str, Any]:
         return {"reserved_hours": 24.0, "delete_when": "*"}
+
+
+class TestSize(RetentionPolicyContract):
+    @pytest.fixture
+    def strategy(self) -> type[Strategy]:
+        return SizeRetention
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        return {"bytes_max": 200_000}
+
+
+class TestDiskRatio(RetentionPolicyContract):
+    @pytest.fixture
+    def strategy(self) -> type[Strategy]:
+        return DiskRatioRetention

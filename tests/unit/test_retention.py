@@ -1,21 +1,28 @@
 """What may go, when, and what never goes."""
 
+import json
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import OpenStore
+from tests.conftest import InstallPlugin, OpenStore
 
 import penstock
 from penstock.contracts import Context, DiskUse, SegmentInfo
-from penstock.errors import ReadOnlyError
+from penstock.errors import ConfigError, ReadOnlyError
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.testing import ManualClock, ManualWorkers
 from penstock_retention.age import AgeOptions, AgeRetention
+from penstock_retention.disk_ratio import DiskRatioOptions, DiskRatioRetention
+from penstock_retention.size import SizeOptions, SizeRetention
 
 HOUR = 3_600_000
+QUICKLY: dict[str, Any] = {"retention.pause_ms": 0}
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 65536}
 FOUR = int(time.mktime((2026, 11, 21, 4, 30, 0, 0, 0, -1))) * 1000
 DISK = DiskUse(1, 1)
@@ -65,11 +72,9 @@ def test_segments_go_and_queues_and_index_follow(open_small: OpenStore, tmp_path
     with open_small(spawn=ManualWorkers(), **settings) as store:
         for number in range(2000):
             store.put("t", b"x" * 200, queue=number % 2, keys=[f"k{number}"])
-        assert store.retain() == 0, "nothing goes that is not durable"
-        store.flush()
-        store.topics()
-        store.find("t", "k0")
+        assert store.stats()["flushed_offset"] == 0
         assert store.retain() == 9
+        assert store.stats()["flushed_offset"] > 9 * 65536, "made durable before anything goes"
         low = store.min_offset("t", 0)
         assert low > 0
         assert store.read("t", 0, 0).status == "OFFSET_TOO_SMALL"
@@ -140,3 +145,145 @@ def test_raw_copies_of_a_log_are_the_same_log(open_small: OpenStore, tmp_path: P
     with pytest.raises(LookupError):
         engine.log.append_raw(5, b"x")
     copy.close()
+
+
+# --- the other policies
+
+
+def info(number: int, age_hours: float, size: int = 100) -> SegmentInfo:
+    return SegmentInfo(number * size, size, int(FOUR - age_hours * HOUR), Path("x"))
+
+
+def context() -> Context:
+    return Context(
+        root=Path("/"),
+        files=Files(),
+        clock=ManualClock(),
+        geometry=Geometry(),
+        spawn=ManualWorkers(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [(1000, 0), (500, 0), (499, 1), (400, 1), (301, 2), (100, 4), (0, 4)]
+)
+def test_size_lets_the_oldest_go_while_the_log_is_too_large(limit: int, count: int) -> None:
+    size = SizeRetention(SizeOptions(bytes_max=limit), context())
+    vote = size.vote([info(n, 0) for n in range(5)], FOUR, DISK)
+    assert vote.expired_count == count
+    assert ("over" in vote.reason) == (limit < 500)
+
+
+@pytest.mark.parametrize(
+    ("percent", "count", "refuses"),
+    [(74, 0, False), (75, 0, False), (76, 2, False), (85, 2, False), (86, 3, False), (90, 3, False),
+     (91, 3, True), (100, 3, True)],
+)  # fmt: skip
+def test_disk_ratio_has_three_levels(percent: int, count: int, refuses: bool) -> None:
+    policy = DiskRatioRetention(DiskRatioOptions(), context())
+    log = [info(0, 100), info(1, 73), info(2, 71), info(3, 0)]
+    vote = policy.vote(log, FOUR, DiskUse(percent, 100 - percent))
+    assert (vote.expired_count, vote.refuse_writes) == (count, refuses)
+    assert f"{percent} %" in vote.reason
+
+
+def test_disk_ratio_rounds_up_and_resumes_only_at_the_lower_level() -> None:
+    policy = DiskRatioRetention(DiskRatioOptions(), context())
+    said = [policy.vote([info(0, 0)], FOUR, DiskUse(used, 1000 - used)).refuse_writes
+            for used in (900, 901, 880, 851, 850, 900, 901)]  # fmt: skip
+    assert said == [False, True, True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"early_percent": 0}, {"refuse_percent": 101}, {"early_percent": 86}, {"forced_percent": 95}],
+)
+def test_levels_that_make_no_sense_are_refused(wrong: dict[str, int], tmp_path: Path) -> None:
+    given: dict[str, Any] = {f"retention.disk-ratio.{name}": value for name, value in wrong.items()}
+    with pytest.raises(ConfigError, match=r"retention\.disk-ratio"):
+        penstock.open(tmp_path / "s", environ={}, retention=["disk-ratio"], **given)
+
+
+# --- the round
+
+
+def test_a_plugin_archives_a_segment_before_it_goes_or_keeps_it(
+    install_plugin: InstallPlugin, open_small: OpenStore, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    install_plugin(
+        "penstock-archive",
+        f"""
+        import pathlib, shutil
+        from penstock import hookimpl
+        @hookimpl
+        def penstock_segment_expired(path, size, reason):
+            shutil.copy(path, {str(archive)!r} + "/" + pathlib.Path(path).name)
+            assert pathlib.Path(path).stat().st_size == size
+            assert reason == "asked for"
+    """,
+    )
+    with open_small(spawn=ManualWorkers(), **QUICKLY) as store:
+        for number in range(300):
+            store.put("t", b"%d:" % number + b"x" * 1000)
+        whole = store._log.segments[0].path.read_bytes()
+        end = store.stats()["log_end_offset"]
+        assert store.discard_before(log_offset=end) == 0, "there is no archive, so it stays"
+        assert store._log.min_offset == 0
+        archive.mkdir()
+        assert store.discard_before(log_offset=end) == 5
+        kept = sorted(archive.iterdir())
+        assert len(kept) == 5
+        assert kept[0].read_bytes() == whole
+        assert not list(store.verify())
+
+
+def test_at_most_ten_go_a_round_with_pauses_that_a_close_cuts_short(open_small: OpenStore) -> None:
+    settings: dict[str, Any] = {
+        "retention.use": ["size"], "retention.size.bytes_max": 0, "retention.pause_ms": 600_000,
+    }  # fmt: skip
+    with open_small(spawn=ManualWorkers(), **{**settings, "retention.pause_ms": 0}) as store:
+        for _ in range(1000):
+            store.put("t", b"x" * 1000)
+        before = store.stats()["segments"]
+        assert store.retain() == 10
+        assert store.stats()["segments"] == before - 10
+    store = open_small(spawn=ManualWorkers(), **settings)
+    engine = store._engine
+    assert engine is not None
+    round_ = threading.Thread(target=engine.retention.run)
+    round_.start()
+    while store.stats()["segments"] == before - 10:
+        time.sleep(0.001)
+    store.close()
+    round_.join(30)
+    assert not round_.is_alive()
+
+
+def test_dry_run_tells_and_changes_nothing(open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small(spawn=ManualWorkers()) as store:
+        for number in range(600):
+            store.put(f"t{number % 3}", b"x" * (number % 3 * 400 + 100), queue=number % 2)
+        sizes = {topic: sum(m.size for m in store.scan(topic)) for topic in ("t0", "t1", "t2")}
+    root = tmp_path / "store"
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    command = [sys.executable, "-m", "penstock", "retain", str(root), "--dry-run",
+               "--set", "retention.use=size", "--set", "retention.size.bytes_max=131072"]  # fmt: skip
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    whole = len(list((root / "commitlog").iterdir()))
+    assert (
+        f"{whole - 2} segments ({(whole - 2) * 64}.0 KiB) go now; nothing was changed"
+        in shown.stderr
+    )
+    assert "What takes the space" in shown.stdout
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    segments = [fact for fact in facts if fact["kind"] == "segment"]
+    assert [fact["goes_now"] for fact in segments] == [True] * (whole - 2) + [False] * 2
+    assert segments[-1]["reason"] == "the last segment never goes"
+    topics = {fact["topic"]: fact for fact in facts if fact["kind"] == "topic"}
+    assert {topic: fact["bytes"] for topic, fact in topics.items()} == sizes
+    assert sum(fact["messages"] for fact in topics.values()) == 600
+    assert 0 < topics["t0"]["bytes_going_now"] < sizes["t0"]
+    assert sum(fact["share"] for fact in topics.values()) == pytest.approx(1)
+    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}

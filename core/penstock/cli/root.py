@@ -41,7 +41,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 
 # Verb to module, so that a verb's help does not import all others.
 _VERBS = {
-    "init": "writing", "put": "writing", "ingest": "ingest", "retain": "writing",
+    "init": "writing", "put": "writing", "ingest": "ingest", "retain": "retain",
     "read": "reading", "tail": "reading", "find": "reading", "get": "reading",
     "topics": "looking", "groups": "looking", "stat": "looking", "verify": "looking",
     "plugins": "plugins", "config": "config", "demo": "demo",

@@ -1,4 +1,4 @@
-"""Verbs that write: init, put, retain."""
+"""Verbs that write: init, put."""
 
 import sys
 
@@ -84,27 +84,4 @@ def put_command(
               store_time_ms=receipt.store_time_ms)  # fmt: skip
     else:
         out(receipt.message_id)
-    return 0
-
-
-@click.command(
-    "retain",
-    epilog=examples(
-        "penstock retain data", "penstock retain data --set retention.age.delete_when='\"*\"'"
-    ),
-)
-@click.argument("path", type=click.Path(exists=True))
-@settings_options
-@json_option
-def retain_command(
-    path: str, settings: tuple[str, ...], config: str | None, broker_conf: str | None, as_json: bool
-) -> int:
-    """Let go now of the segments that the retention policies give up."""
-    with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
-        gone = store.retain()
-        left = store.stats()["segments"]
-    if as_json:
-        out_json(segments_gone=gone, segments_left=left)
-    else:
-        note(f"{gone} segments went, {left} are left")
     return 0

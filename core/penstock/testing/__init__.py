@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from penstock.testing.control import InlineWorkers, ManualClock, ManualWorkers
+from penstock.testing.disk import SimulatedDisk
 from penstock.testing.faults import FaultyFiles, KilledError
 from penstock.testing.kit import WrittenLog, make_context, messages, open_store
 
@@ -46,6 +47,7 @@ __all__ = [
     "QueueIndexContract",
     "RetentionPolicyContract",
     "SegmentWriterContract",
+    "SimulatedDisk",
     "WrittenLog",
     "make_context",
     "messages",

@@ -3,9 +3,11 @@
 from penstock.contracts import RetentionPolicy
 from penstock.hookspecs import hookimpl
 from penstock_retention.age import AgeRetention
+from penstock_retention.disk_ratio import DiskRatioRetention
+from penstock_retention.size import SizeRetention
 
 
 @hookimpl
 def penstock_register_retention() -> list[type[RetentionPolicy]]:
     """Offer the built-in retention policies."""
-    return [AgeRetention]
+    return [AgeRetention, SizeRetention, DiskRatioRetention]

@@ -1,0 +1,47 @@
+"""What takes the space: messages and bytes of each topic, from the queues' entries alone."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.contracts import QueueIndex
+
+_ENTRIES_AT_ONCE = 1 << 20
+
+
+class TopicSpace(NamedTuple):
+    """One topic's part of the log.
+
+    Attributes:
+        topic: which one.
+        messages: how many records its queues point to.
+        size: their bytes.
+        size_below: the bytes of those before the log offset that was asked about.
+    """
+
+    topic: str
+    messages: int
+    size: int
+    size_below: int
+
+
+def space_by_topic(index: QueueIndex, below: int, told: Callable[[int], None]) -> list[TopicSpace]:
+    """Return each topic's part of the log, the largest first; see `Store.space`."""
+    found: dict[str, TopicSpace] = {}
+    for done, (topic, queue) in enumerate(index.queues(), 1):
+        so_far = found.get(topic, TopicSpace(topic, 0, 0, 0))
+        found[topic] = _add_queue(index, so_far, queue, below)
+        told(done)
+    return sorted(found.values(), key=lambda space: -space.size)
+
+
+def _add_queue(index: QueueIndex, space: TopicSpace, queue: int, below: int) -> TopicSpace:
+    topic, messages, size, size_below = space
+    low, high = index.min_offset(topic, queue), index.max_offset(topic, queue)
+    for start in range(low, high, _ENTRIES_AT_ONCE):
+        entries = index.entries(topic, queue, start, min(start + _ENTRIES_AT_ONCE, high))
+        messages += int(np.count_nonzero(entries.sizes))
+        size += int(entries.sizes.sum())
+        size_below += int(entries.sizes[entries.log_offsets < below].sum())
+    return TopicSpace(topic, messages, size, size_below)

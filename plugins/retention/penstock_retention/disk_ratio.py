@@ -1,0 +1,89 @@
+"""Segments go as the disk fills, and writing stops before it is full (spec section 11.2).
+
+Three levels, in percent of the disk used, rounded up: above the first, old segments go at any hour; above
+the second, segments go whatever their age; above the third, writes are refused until the use is
+back at the second.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from penstock.contracts import Context, DiskUse, RetentionPolicy, SegmentInfo, Vote
+
+_HOUR_MS = 3_600_000
+_PERCENT = (attrs.validators.ge(1), attrs.validators.le(100))
+
+
+@attrs.frozen(kw_only=True)
+class DiskRatioOptions:
+    """Options of the disk-ratio policy.
+
+    Attributes:
+        early_percent: above this, segments older than `reserved_hours` go at any hour.
+        forced_percent: above this, segments go whatever their age; writing resumes at or below it.
+        refuse_percent: above this, writes are refused as well.
+        reserved_hours: how long after its last write a segment counts as old.
+    """
+
+    early_percent: int = attrs.field(default=75, validator=_PERCENT)
+    forced_percent: int = attrs.field(default=85, validator=_PERCENT)
+    refuse_percent: int = attrs.field(default=90, validator=_PERCENT)
+    reserved_hours: float = attrs.field(default=72.0, validator=attrs.validators.ge(0))
+
+    def __attrs_post_init__(self) -> None:
+        if not self.early_percent <= self.forced_percent <= self.refuse_percent:
+            raise ValueError(
+                f"early_percent {self.early_percent}, forced_percent {self.forced_percent} and "
+                f"refuse_percent {self.refuse_percent} must not decrease"
+            )
+
+
+class DiskRatioRetention(RetentionPolicy):
+    """Makes room as the disk fills. Remembers whether it refuses writes; one round at a time asks it."""
+
+    name: ClassVar[str] = "disk-ratio"
+    Options: ClassVar[type] = DiskRatioOptions
+    capabilities: ClassVar[frozenset[str]] = frozenset({"refuses-writes"})
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self._refuses = False
+
+    def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
+        """Count what may go at this use of the disk."""
+        options = self.options
+        percent = _percent(disk)
+        if percent > options.refuse_percent:
+            self._refuses = True
+        elif percent <= options.forced_percent:
+            self._refuses = False
+        if percent > options.forced_percent:
+            reason = (
+                f"{percent} % of the disk is used, over {options.forced_percent} %: any age goes"
+            )
+            return Vote(max(len(segments) - 1, 0), reason, self._refuses)
+        if percent > options.early_percent:
+            count = self._old(segments, now_ms)
+            reason = (
+                f"{percent} % of the disk is used, over {options.early_percent} %: what was not "
+                f"written for {options.reserved_hours:g} hours goes at any hour"
+            )
+            return Vote(count, reason, self._refuses)
+        return Vote(0, f"{percent} % of the disk is used, within {options.early_percent} %")
+
+    def _old(self, segments: Sequence[SegmentInfo], now_ms: int) -> int:
+        reserved_ms = int(self.options.reserved_hours * _HOUR_MS)
+        count = 0
+        for segment in segments[:-1]:
+            if now_ms < segment.last_write_ms + reserved_ms:
+                break
+            count += 1
+        return count
+
+
+def _percent(disk: DiskUse) -> int:
+    """Return used / (used + usable) in whole percent, rounded up."""
+    whole = disk.used + disk.usable
+    return -(-disk.used * 100 // whole) if whole else 100
