@@ -32,6 +32,7 @@ Facts are attributes; each message says what, where and what now. An `OSError` p
 it makes the store unusable.
 """
 
+import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -52,7 +53,9 @@ class UnknownStrategyError(ConfigError):
         self.name = name
         self.known = tuple(sorted(known))
         offered = ", ".join(self.known) or "none"
-        super().__init__(f"no {kind} strategy is called {name!r}; installed: {offered}")
+        near = difflib.get_close_matches(name, self.known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"no {kind} strategy is called {name!r}{hint}; installed: {offered}")
 
 
 class GeometryError(ConfigError):

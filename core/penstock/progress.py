@@ -172,7 +172,7 @@ def fingerprint(files: Files, folders: Iterable[Path]) -> str:
 
 def vouched_for(root: Path) -> list[Path]:
     """Return the folders whose files a clean mark vouches for."""
-    return [root / "commitlog", root / "consumequeue", root / "index"]
+    return [root / name for name in ("commitlog", "consumequeue", "consumequeue_ext", "index")]
 
 
 @attrs.frozen(kw_only=True)

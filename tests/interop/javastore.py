@@ -184,6 +184,18 @@ class JavaStore:
         """Return what getMessage answers."""
         return self.call("read", topic=topic, queue=queue, offset=offset, limit=limit)
 
+    def filtered(self, topic: str, queue: int, tag: str) -> list[dict[str, Any]]:
+        """Return the messages of a queue that Java gives a consumer of one tag, by the tag code alone."""
+        found: list[dict[str, Any]] = self.call("filter", topic=topic, queue=queue, tag=tag)[
+            "messages"
+        ]
+        return found
+
+    def units(self, topic: str, queue: int) -> list[tuple[int | None, int | None]]:
+        """Return tag code and store time of each entry's unit in the extension; None where Java finds none."""
+        found = self.call("units", topic=topic, queue=queue)
+        return list(zip(found["codes"], found["times"], strict=True))
+
     def records(self) -> list[dict[str, Any]]:
         """Return every record of the log in order, with blank ones and those that are in no queue."""
         found: list[dict[str, Any]] = self.call("records")["records"]

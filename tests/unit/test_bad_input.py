@@ -93,7 +93,7 @@ def test_bad_input_is_refused_and_nothing_is_written(case: str, open_small: Open
 
 
 BAD_CONFIG: dict[str, tuple[dict[str, Any], type[PenstockError], str]] = {
-    "unknown strategy": ({"flush": "snyc"}, UnknownStrategyError, "installed: async, sync"),
+    "unknown strategy": ({"flush": "snyc"}, UnknownStrategyError, "did you mean 'sync'"),
     "unknown key": ({"flush.interval": 1}, ConfigError, "there is no setting flush.interval"),
     "nearest key": ({"log.checksums": "crc32"}, ConfigError, "did you mean log.checksum"),
     "wrong type": ({"flush.sync.timeout_ms": "soon"}, ConfigError, "must be of type int"),

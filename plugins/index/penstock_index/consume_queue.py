@@ -2,7 +2,8 @@
 
 RocketMQ's own files (see `queue_files`). Each entry is written at the place that the record's queue
 offset gives it, so handing a record over twice changes nothing, and any hole is mended by handing over
-the log again from the hole on.
+the log again from the hole on. With `extended`, or where a broker wrote them, entries hold the addresses
+of units in extension files (see `queue_extension`); readers get the tag codes of the units.
 
 Invariants:
     * Entry n of a queue is the record whose QUEUEOFFSET is n, or pre-blank when there is none.
@@ -27,7 +28,9 @@ from penstock.findings import Checker
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.names import check_topic
 from penstock.progress import SIDE_FOLDER
+from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
 from penstock_index.queue_check import QueueChecker
+from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import (
     ENTRY,
     PRE_BLANK,
@@ -35,8 +38,10 @@ from penstock_index.queue_files import (
     OpenFiles,
     QueueFolder,
 )
-from penstock_index.queue_holes import Queue, first_hole
-from penstock_index.queue_runs import runs_of
+from penstock_index.queue_holes import first_hole
+from penstock_index.queue_runs import Run, runs_of
+from penstock_index.queue_state import Queue
+from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
 
 logger = logging.getLogger(__name__)
 
@@ -47,21 +52,33 @@ class ConsumeQueueOptions:
 
     Attributes:
         open_files_max: how many queue files stay open; more cost descriptors, fewer cost opens.
+        extended: write each entry's tag code and store time into extension files, as a broker does with
+            enableConsumeQueueExt; costs 20 bytes more a record. Existing entries stay as they are, and
+            extension files are read either way.
+        extension_bytes: size of an extension file; a broker that shares the directory must have the same as
+            its mappedFileSizeConsumeQueueExt.
     """
 
     open_files_max: int = 256
+    extended: bool = False
+    extension_bytes: int = attrs.field(
+        default=48 << 20,
+        validator=[attrs.validators.ge(FILE_BYTES_MIN), attrs.validators.le(FILE_BYTES_MAX)],
+    )
 
 
 class ConsumeQueueDispatcher(QueueIndex):
     """RocketMQ's consume queues. Safe from any thread."""
 
     name: ClassVar[str] = "consume-queue"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"checks", "queues"})
     Options: ClassVar[type] = ConsumeQueueOptions
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
         self._files = context.files
         self._root = context.root / "consumequeue"
+        self._extension_root = context.root / "consumequeue_ext"
         self._pool = OpenFiles(context.files, options.open_files_max)
         self._pool.read_only = context.read_only
         self._queues: dict[tuple[str, int], Queue] = {}
@@ -87,7 +104,7 @@ class ConsumeQueueDispatcher(QueueIndex):
                     self._refuse(f"a record near log offset {run.log_offset}")
                     continue
                 queue = self._queue_for(run.topic, run.queue, run.ordinal)
-                self._write_run(queue, run.ordinal, run.data)
+                self._take_in(queue, run, batch.start_offset)
             self._progress = max(self._progress, batch.end_offset)
 
     def _refuse(self, what: str) -> None:
@@ -100,12 +117,52 @@ class ConsumeQueueDispatcher(QueueIndex):
         if queue is None:
             path = self._root / topic / str(number)
             self._dirty_folders.update(self._files.make_folder(path))
-            queue = Queue(self._folder(path), first_ordinal, 0)
+            queue = self._new_queue(topic, number, first_ordinal)
+            for stray in queue.extension.scan():
+                logger.warning("%s", self._set_aside(stray.path, stray.is_file))
             self._queues[topic, number] = queue
         return queue
 
-    def _folder(self, path: Path) -> QueueFolder:
-        return QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
+    def _new_queue(self, topic: str, number: int, first_ordinal: int) -> Queue:
+        path = self._root / topic / str(number)
+        folder = QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
+        extension = Extension(
+            self._files,
+            self._pool,
+            self._extension_root / topic / str(number),
+            self.options.extension_bytes,
+            adopts=self.context.read_only or not self.options.extended,
+        )
+        return Queue(folder, extension, first_ordinal, 0)
+
+    def _take_in(self, queue: Queue, run: Run, batch_start: int) -> None:
+        """Write a run, with the addresses it has already, and new ones if there are to be any."""
+        if not self.options.extended and not queue.extension.bases:
+            self._write_run(queue, run.ordinal, run.data)
+            return
+        entries, is_right = known(queue, run)
+        extension, kept = queue.extension, len(is_right)
+        if not self._compare:
+            extension.write_again(entries["tag_code"][:kept][is_right].astype(np.int64))
+        end = extension.end
+        if self.options.extended:
+            if not is_right.all():
+                # Addresses must ascend: what lies behind is cut off here, and comes again.
+                kept = int(np.argmin(is_right))
+                entries[kept:] = np.frombuffer(run.data, ENTRY)[kept:]
+                self._cut_at(queue, run.ordinal + kept)
+                self._progress = min(self._progress, batch_start)
+            side = self.context.root / SIDE_FOLDER
+            end = give_addresses(queue, entries[kept:], run.store_times[kept:], side)
+        self._write_run(queue, run.ordinal, entries.tobytes())
+        extension.end = end
+        self._collect(extension)
+
+    def _collect(self, extension: Extension) -> None:
+        self._dirty |= extension.dirty
+        self._dirty_folders |= extension.dirty_folders
+        extension.dirty.clear()
+        extension.dirty_folders.clear()
 
     def _write_run(self, queue: Queue, ordinal: int, data: bytes) -> None:
         folder = queue.folder
@@ -157,25 +214,32 @@ class ConsumeQueueDispatcher(QueueIndex):
         end = queue.folder.find_log_offset(log_offset, queue.min_offset, queue.max_offset)
         if end >= queue.max_offset:
             return False
-        self._dirty.update(queue.folder.cut(end))
-        self._dirty_folders.add(queue.folder.folder)
-        queue.max_offset = end
-        queue.min_offset = min(queue.min_offset, end)
+        self._cut_at(queue, end)
         return True
+
+    def _cut_at(self, queue: Queue, ordinal: int) -> None:
+        self._dirty.update(queue.folder.cut(ordinal))
+        self._dirty_folders.add(queue.folder.folder)
+        queue.max_offset = ordinal
+        queue.min_offset = min(queue.min_offset, ordinal)
+        self._cut_extension(queue, found_only=False)
+
+    def _cut_extension(self, queue: Queue, *, found_only: bool) -> None:
+        """Cut off the units behind that of the queue's last address, as Java does."""
+        queue.extension.end = None
+        if queue.extension.bases:
+            queue.extension.cut(end_of_units(queue, found_only=found_only))
+            self._collect(queue.extension)
 
     def trim(self, log_offset: int) -> None:
         """Drop leading files whose records are all gone, never the last one; move the minimum."""
         with self._lock:
             for queue in self._queues.values():
-                folder = queue.folder
-                queue.min_offset = folder.find_log_offset(
-                    log_offset, queue.min_offset, queue.max_offset
-                )
-                per_file = self.context.geometry.queue_entries
-                for base in folder.bases[:-1]:
-                    if base + per_file <= queue.min_offset:
-                        folder.remove(base)
-                        self._dirty_folders.add(folder.folder)
+                if queue.trim(log_offset):
+                    self._dirty_folders.add(queue.folder.folder)
+                if len(queue.extension.bases) > 1:
+                    queue.extension.trim(first_needed(queue))
+                    self._collect(queue.extension)
 
     def close(self) -> None:
         """See `Dispatcher`."""
@@ -194,16 +258,25 @@ class ConsumeQueueDispatcher(QueueIndex):
     def load(self, trust: Trust) -> list[str]:
         """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
         mended: list[str] = []
-        for topic, number, path in self._folders():
-            queue = Queue(self._folder(path), 0, 0)
+        has_extensions = self._files.is_folder(self._extension_root)
+        for topic, number, _ in self._folders():
+            queue = self._new_queue(topic, number, 0)
             strays = list(queue.folder.scan())
             mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
+            strays = queue.extension.scan() if has_extensions else []
+            mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
+            if trust.is_clean and any(s.is_file and s.name.isdigit() for s in strays):
+                # Shortened, or of another size than the options say: all units are looked at again.
+                trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
             self._queues[topic, number] = queue
             self._find_bounds(queue, trust)
         end = trust.log.end_offset
         for (topic, number), queue in self._queues.items():
             if self._cut_queue(queue, end):
                 mended.append(f"queue {topic}/{number} pointed behind the log's end; cut it there")
+        if not trust.is_clean:
+            for queue in self._queues.values():
+                self._cut_extension(queue, found_only=True)
         self._progress = self._believed(trust, mended)
         return mended
 
@@ -245,6 +318,7 @@ class ConsumeQueueDispatcher(QueueIndex):
             self._compare = True
             for queue in self._queues.values():
                 self._dirty.update(queue.folder.path(base) for base in queue.folder.bases)
+                self._dirty.update(queue.extension.path(base) for base in queue.extension.bases)
             return log.min_offset
         durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
         hole = first_hole(list(self._queues.values()), log, durable)
@@ -281,11 +355,12 @@ class ConsumeQueueDispatcher(QueueIndex):
                 entries = np.empty(0, ENTRY)
             else:
                 entries = found.folder.read(start, min(stop, found.max_offset))
+            codes = entries["tag_code"].astype(np.int64)
+            if found is not None:
+                found.extension.resolve(codes)
         sizes = entries["size"].astype(np.int64)
         sizes[(sizes < 0) | (sizes == PRE_BLANK_SIZE)] = 0
-        return QueueEntries(
-            entries["log_offset"].astype(np.int64), sizes, entries["tag_code"].astype(np.int64)
-        )
+        return QueueEntries(entries["log_offset"].astype(np.int64), sizes, codes)
 
     def end_log_offset(self) -> int:
         """See `QueueIndex`."""
@@ -305,29 +380,14 @@ class ConsumeQueueDispatcher(QueueIndex):
         queue = self._queues.get((topic, number))
         return self._looked_up(topic, number, queue) if self.context.read_only else queue
 
-    def _looked_up(self, topic: str, number: int, known: Queue | None) -> Queue | None:
+    def _looked_up(self, topic: str, number: int, before: Queue | None) -> Queue | None:
         """Look at the files again: another process may have written them."""
         path = self._root / check_topic(topic) / str(number)
         if not self._files.is_folder(path):
             return None
-        queue = known or Queue(self._folder(path), 0, 0)
+        queue = before or self._new_queue(topic, number, 0)
         log_min = self.context.log_min_offset()
-        if known is None or not self._is_unchanged(queue, log_min):
-            for _ in queue.folder.scan():
-                pass
-            bases = queue.folder.bases
-            queue.max_offset = queue.folder.find_end() if bases else 0
-            first = bases[0] if bases else 0
-            queue.min_offset = queue.folder.find_log_offset(log_min, first, queue.max_offset)
+        if before is None or not queue.is_unchanged(log_min):
+            queue.look_again(log_min)
             self._queues[topic, number] = queue
         return queue
-
-    @staticmethod
-    def _is_unchanged(queue: Queue, log_min: int) -> bool:
-        """Whether the entry behind the end is still absent, the last and the first still there."""
-        low, high = queue.min_offset, queue.max_offset
-        around = queue.folder.read(high - 1, high + 1) if high > low else np.empty(0, ENTRY)
-        if len(around) != 2 or around["size"][0] <= 0 or around["size"][1] > 0:  # noqa: PLR2004 - last, next
-            return False
-        first = queue.folder.read(low, low + 1)
-        return len(first) == 1 and int(first["log_offset"][0]) >= log_min

@@ -1,4 +1,4 @@
-"""Compares consume queues with the log, entry by entry."""
+"""Compares consume queues with the log, entry by entry, tag codes through the extension where there is one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +11,7 @@ from penstock.findings import Checker, Finding
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_runs import Run, runs_of
-
-_INT32_MIN = -(1 << 31)
+from penstock_index.queue_units import are_addresses
 
 
 class QueueChecker(Checker):
@@ -44,11 +43,12 @@ class QueueChecker(Checker):
         have = len(found.sizes)
         offsets = expected["log_offset"][:have].astype(np.int64)
         wrong = (found.log_offsets != offsets) | (found.sizes != expected["size"][:have])
-        # A code below all hashes is the address of an extended entry.
-        is_hash = found.tag_codes >= _INT32_MIN
-        codes = is_hash & ~wrong & (found.tag_codes != expected["tag_code"][:have])
-        for row in np.nonzero(wrong | codes)[0].tolist():
+        # The index gives tag codes; what is an address still leads to no unit of the extension.
+        lost = are_addresses(found.tag_codes) & ~wrong
+        codes = ~lost & ~wrong & (found.tag_codes != expected["tag_code"][:have])
+        for row in np.nonzero(wrong | codes | lost)[0].tolist():
             what = "another tag code" if codes[row] else "another record, or none"
+            what = "an address without a unit in the extension" if lost[row] else what
             yield self._finding(
                 topic, run.queue, run.ordinal + row, int(offsets[row]), f"the entry has {what}"
             )

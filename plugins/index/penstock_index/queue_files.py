@@ -172,6 +172,10 @@ class QueueFolder:
         """Return the first ordinal of the file that holds `ordinal`."""
         return ordinal - ordinal % self._per_file
 
+    def stop_of(self, base: int) -> int:
+        """Return the ordinal behind the last of the file whose first entry is `base`."""
+        return base + self._per_file
+
     def make_file(self, base: int, side_folder: Path) -> None:
         """Make one file of full size, all zero, in one step."""
         fresh = side_folder / f"new-{self.folder.parent.name[:64]}-{self.folder.name}-{base}"

@@ -4,26 +4,18 @@ import numpy as np
 
 from penstock.contracts import LogView
 from penstock.record import PREPARED, ROLLBACK
-from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, QueueFolder
+from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
+from penstock_index.queue_state import Queue
+from penstock_index.queue_units import are_addresses
 
 _CHECK_ENTRIES = 1 << 18
-
-
-class Queue:
-    """What is known of one queue."""
-
-    __slots__ = ("folder", "max_offset", "min_offset")
-
-    def __init__(self, folder: QueueFolder, min_offset: int, max_offset: int) -> None:
-        self.folder = folder
-        self.min_offset = min_offset
-        self.max_offset = max_offset
 
 
 def first_hole(queues: list[Queue], log: LogView, durable: int) -> int | None:
     """Return the first record below `durable` that has no entry although it should.
 
-    The entries of all queues, sorted, must tile the log; only where they do not is the log read.
+    The entries of all queues, sorted, must tile the log; only where they do not is the log read. An entry
+    with an address that leads to no unit counts as missing.
     """
     cursors = {queue: queue.min_offset for queue in queues}
     for start, stop in log.spans():
@@ -50,7 +42,7 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np
             entries = queue.folder.read(at, min(at + _CHECK_ENTRIES, queue.max_offset))
             below = entries["log_offset"].astype(np.int64) < stop
             count = len(entries) if below.all() else int(np.argmin(below))
-            parts.append(entries[:count])
+            parts.append(_without_lost_units(queue, entries[:count]))
             at += count
             if count < _CHECK_ENTRIES:
                 break
@@ -61,6 +53,16 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np
     offsets, sizes = entries["log_offset"].astype(np.int64)[real], sizes[real]
     order = np.argsort(offsets, kind="stable")
     return offsets[order], sizes[order]
+
+
+def _without_lost_units(queue: Queue, entries: Entries) -> Entries:
+    codes = entries["tag_code"].astype(np.int64)
+    is_lost = are_addresses(codes)
+    if not is_lost.any():
+        return entries
+    is_lost &= ~queue.extension.units(codes)[0]
+    kept: Entries = entries[~is_lost]
+    return kept
 
 
 def _first_queued(log: LogView, start: int, stop: int) -> int | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.batch import DispatchBatch
 from penstock.geometry import QUEUE_ENTRY_SIZE
@@ -29,6 +30,7 @@ class Run(NamedTuple):
     ordinal: int
     data: bytes
     log_offset: int
+    store_times: npt.NDArray[np.int64]
 
 
 def runs_of(batch: DispatchBatch) -> Iterator[Run]:
@@ -39,7 +41,7 @@ def runs_of(batch: DispatchBatch) -> Iterator[Run]:
     sound = (queues >= 0) & (queues <= QUEUE_MAX) & (ordinals >= 0) & (ordinals < _ORDINAL_MAX)
     for row in rows[~sound].tolist():
         offset = int(batch.log_offsets[row])
-        yield Run(None, 0, 0, b"", offset)
+        yield Run(None, 0, 0, b"", offset, batch.store_times_ms[:0])
     rows = rows[sound]
     if len(rows) == 0:
         return
@@ -52,6 +54,7 @@ def runs_of(batch: DispatchBatch) -> Iterator[Run]:
     entries["size"] = batch.sizes[rows]
     entries["tag_code"] = batch.tag_codes[rows]
     data = entries.tobytes()
+    times = batch.store_times_ms[rows]
     topics = [topic_of(raw) for raw in batch.topics]
     breaks = np.nonzero((lanes[1:] != lanes[:-1]) | (ordinals[1:] != ordinals[:-1] + 1))[0] + 1
     bounds = [0, *breaks.tolist(), len(rows)]
@@ -59,4 +62,4 @@ def runs_of(batch: DispatchBatch) -> Iterator[Run]:
         topic_row, queue = divmod(int(lanes[start]), _LANES)
         piece = data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE]
         first = int(batch.log_offsets[rows[start]])
-        yield Run(topics[topic_row], queue, int(ordinals[start]), piece, first)
+        yield Run(topics[topic_row], queue, int(ordinals[start]), piece, first, times[start:stop])

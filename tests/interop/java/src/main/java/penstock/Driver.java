@@ -66,6 +66,8 @@ public class Driver {
             case "records": done.put("records", records()); break;
             case "look": done.put("messages", look(command.getJSONArray("offsets"))); break;
             case "read": read(command, done); break;
+            case "filter": done.put("messages", filtered(command)); break;
+            case "units": units(command, done); break;
             case "query": done.put("messages", query(command)); break;
             case "time": time(command, done); break;
             case "state": state(done); break;
@@ -408,6 +410,59 @@ public class Driver {
         done.put("max", got.getMaxOffset());
         done.put("messages", shown(got.getMessageBufferList()));
         got.release();
+    }
+
+    /** What a consumer of one tag is given: the entry's tag code decides, as in DefaultMessageFilter. */
+    private static JSONArray filtered(JSONObject command) throws Exception {
+        int hash = command.getString("tag").hashCode();
+        MessageFilter filter = new MessageFilter() {
+            public boolean isMatchedByConsumeQueue(Long code, ConsumeQueueExt.CqExtUnit unit) {
+                return code == null || code.intValue() == hash;
+            }
+
+            public boolean isMatchedByCommitLog(ByteBuffer record, Map<String, String> properties) {
+                return true;
+            }
+        };
+        String topic = command.getString("topic");
+        int queue = command.getIntValue("queue");
+        JSONArray messages = new JSONArray();
+        for (long at = store.getMinOffsetInQueue(topic, queue); at < store.getMaxOffsetInQueue(topic, queue); ) {
+            GetMessageResult got = store.getMessage("interop", topic, queue, at, 32, filter);
+            messages.addAll(shown(got.getMessageBufferList()));
+            long next = got.getNextBeginOffset();
+            got.release();
+            if (next <= at) {
+                break;
+            }
+            at = next;
+        }
+        return messages;
+    }
+
+    /** The unit in the extension of each entry of a queue, as the store shows it to a filter; null for none. */
+    private static void units(JSONObject command, JSONObject done) throws Exception {
+        JSONArray codes = new JSONArray();
+        JSONArray times = new JSONArray();
+        MessageFilter looking = new MessageFilter() {
+            public boolean isMatchedByConsumeQueue(Long code, ConsumeQueueExt.CqExtUnit unit) {
+                codes.add(unit == null ? null : unit.getTagsCode());
+                times.add(unit == null ? null : unit.getMsgStoreTime());
+                return true;
+            }
+
+            public boolean isMatchedByCommitLog(ByteBuffer record, Map<String, String> properties) {
+                return true;
+            }
+        };
+        String topic = command.getString("topic");
+        int queue = command.getIntValue("queue");
+        long max = store.getMaxOffsetInQueue(topic, queue);
+        for (long at = store.getMinOffsetInQueue(topic, queue); at < max; at++) {
+            store.getMessage("interop", topic, queue, at, 1, looking).release();
+        }
+        done.put("codes", codes);
+        done.put("times", times);
     }
 
     private static JSONArray query(JSONObject command) throws Exception {

@@ -1,0 +1,100 @@
+"""What a queue's entries and its extension say of each other: which addresses are right, where the units end."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock_index.queue_files import ENTRY, Entries
+from penstock_index.queue_runs import Run
+from penstock_index.queue_state import Queue
+from penstock_index.queue_units import UNIT_SIZE, Bools, Int64s, are_addresses, offsets_of
+
+# Entries looked at in one read when an address is searched.
+_SCANNED = 4096
+
+
+class Known(NamedTuple):
+    """What of a run is in its queue already.
+
+    Attributes:
+        entries: the run's entries; those that are there already have the third field that stands there.
+        is_right: for each row that lies below the queue's end, whether its entry is there and right.
+    """
+
+    entries: Entries
+    is_right: Bools
+
+
+def known(queue: Queue, run: Run) -> Known:
+    """Compare a run with what its queue has: log offset, size, and tag code, there or in the unit."""
+    entries = np.frombuffer(run.data, ENTRY).copy()
+    count = min(max(queue.max_offset - run.ordinal, 0), len(entries))
+    is_right = np.zeros(count, np.bool_)
+    there = queue.folder.read(run.ordinal, run.ordinal + count)
+    have = len(there)
+    asked = entries[:have]
+    is_same = (there["log_offset"] == asked["log_offset"]) & (there["size"] == asked["size"])
+    codes = there["tag_code"].astype(np.int64)
+    found, units = queue.extension.units(codes)
+    in_unit = (units["tag_code"] == asked["tag_code"]) & (
+        units["store_time_ms"] == run.store_times[:have]
+    )
+    is_right[:have] = is_same & np.where(found, in_unit, codes == asked["tag_code"])
+    asked["tag_code"][is_right[:have]] = codes[is_right[:have]]
+    return Known(entries, is_right)
+
+
+def give_addresses(queue: Queue, entries: Entries, store_times: Int64s, side_folder: Path) -> int:
+    """Write a unit for each of these entries and put its address in; returns where the units end then.
+
+    The caller sets the extension's end to that once the entries are written.
+    """
+    extension = queue.extension
+    end = extension.end
+    if end is None:
+        end = end_of_units(queue, found_only=False)
+        extension.cut(end)
+    codes = entries["tag_code"].astype(np.int64)
+    entries["tag_code"], end = extension.put(end, codes, store_times, side_folder)
+    return end
+
+
+def end_of_units(queue: Queue, *, found_only: bool) -> int:
+    """Return the offset behind the unit of the last address in the queue, or 0 where there is none.
+
+    With `found_only`, addresses that lead to no unit are passed over, as they are to be made again. Without,
+    one counts as if it led to a unit of the least size, so that no new unit comes to stand under it.
+    """
+    high = queue.max_offset
+    while high > queue.min_offset:
+        low = max(high - _SCANNED, queue.min_offset)
+        codes = _codes(queue, low, high)
+        rows = are_addresses(codes)
+        found, units = queue.extension.units(codes)
+        if found_only:
+            rows &= found
+        if rows.any():
+            last = int(np.nonzero(rows)[0][-1])
+            size = int(units["size"][last]) if found[last] else UNIT_SIZE
+            return int(offsets_of(codes[last : last + 1])[0]) + size
+        high = low
+    return 0
+
+
+def first_needed(queue: Queue) -> int:
+    """Return the offset of the first unit that an entry has the address of; where there is none, the end of all."""
+    low = queue.min_offset
+    while low < queue.max_offset:
+        high = min(low + _SCANNED, queue.max_offset)
+        codes = _codes(queue, low, high)
+        found, _ = queue.extension.units(codes)
+        if found.any():
+            return int(offsets_of(codes[found])[0])
+        low = high
+    return 1 << 63
+
+
+def _codes(queue: Queue, start: int, stop: int) -> Int64s:
+    codes: Int64s = queue.folder.read(start, stop)["tag_code"].astype(np.int64)
+    return codes

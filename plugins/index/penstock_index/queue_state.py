@@ -1,0 +1,54 @@
+"""What is known of one queue: its files, and which of its entries count."""
+
+import numpy as np
+
+from penstock_index.queue_extension import Extension
+from penstock_index.queue_files import ENTRY, QueueFolder
+
+
+class Queue:
+    """One queue. Not thread-safe; the dispatcher's lock guards it.
+
+    Attributes:
+        folder: the files of entries.
+        extension: the files of units that entries may hold the addresses of.
+        min_offset: the first entry whose record the log still has.
+        max_offset: the ordinal behind the last entry.
+    """
+
+    __slots__ = ("extension", "folder", "max_offset", "min_offset")
+
+    def __init__(
+        self, folder: QueueFolder, extension: Extension, min_offset: int, max_offset: int
+    ) -> None:
+        self.folder = folder
+        self.extension = extension
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    def trim(self, log_offset: int) -> bool:
+        """Move the minimum; drop leading files whose records are all gone. Says whether there were any."""
+        folder = self.folder
+        self.min_offset = folder.find_log_offset(log_offset, self.min_offset, self.max_offset)
+        gone = [base for base in folder.bases[:-1] if folder.stop_of(base) <= self.min_offset]
+        for base in gone:
+            folder.remove(base)
+        return bool(gone)
+
+    def look_again(self, log_min: int) -> None:
+        """Take in what another process has done to the files."""
+        for _ in self.folder.scan():
+            pass
+        bases = self.folder.bases
+        self.max_offset = self.folder.find_end() if bases else 0
+        first = bases[0] if bases else 0
+        self.min_offset = self.folder.find_log_offset(log_min, first, self.max_offset)
+
+    def is_unchanged(self, log_min: int) -> bool:
+        """Whether the entry behind the end is still absent, the last and the first still there."""
+        low, high = self.min_offset, self.max_offset
+        around = self.folder.read(high - 1, high + 1) if high > low else np.empty(0, ENTRY)
+        if len(around) != 2 or around["size"][0] <= 0 or around["size"][1] > 0:  # noqa: PLR2004 - last, next
+            return False
+        first = self.folder.read(low, low + 1)
+        return len(first) == 1 and int(first["log_offset"][0]) >= log_min
