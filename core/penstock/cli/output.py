@@ -25,6 +25,7 @@ from penstock.stored import StoredMessage
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
 _BODY_SHOWN = 80
+_PIPE_COLUMNS = 160
 
 
 def out(line: str) -> None:
@@ -116,7 +117,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
         made.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         made.add_row(*(Text(f"{c:,}" if isinstance(c, int) else str(c)) for c in row))
-    Console(file=sys.stdout).print(made)
+    # Into a file or a pipe nothing is folded for a terminal that is not there.
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    Console(file=sys.stdout, width=width).print(made)
 
 
 class Bar:

@@ -44,7 +44,7 @@ _VERBS = {
     "init": "writing", "put": "writing", "ingest": "ingest", "retain": "retain",
     "read": "reading", "tail": "reading", "find": "reading", "get": "reading",
     "topics": "looking", "groups": "looking", "stat": "looking", "verify": "looking",
-    "plugins": "plugins", "config": "config", "demo": "demo",
+    "plugins": "plugins", "config": "config", "matrix": "matrix", "demo": "demo",
 }  # fmt: skip
 
 

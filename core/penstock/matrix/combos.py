@@ -1,0 +1,95 @@
+"""Every combination of installed strategies; a third party's are in it as soon as they are installed."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.config import FEEDS, IndexConfig, RetentionConfig
+from penstock.errors import ConfigError
+from penstock.registry import Registry
+
+KINDS = ("write", "alloc", "flush", "feed")
+_IN_MEMORY = "what was not committed yet, a contiguous tail"
+_UNSYNCED = "what was not synced yet, a contiguous tail"
+
+
+class Combo(NamedTuple):
+    """One writer, allocator, flush policy and dispatch feed."""
+
+    write: str
+    alloc: str
+    flush: str
+    feed: str
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables and tests."""
+        return " ".join(self)
+
+    def settings(self) -> dict[str, Any]:
+        """Return how `penstock.open` picks them."""
+        return {
+            "write": self.write,
+            "alloc": self.alloc,
+            "flush": self.flush,
+            "index.feed": self.feed,
+        }
+
+    def toml(self) -> str:
+        """Return the configuration to paste."""
+        return (
+            f'[write]\nuse = "{self.write}"\n\n[alloc]\nuse = "{self.alloc}"\n\n'
+            f'[flush]\nuse = "{self.flush}"\n\n[index]\nfeed = "{self.feed}"\n'
+        )
+
+    def conflict(self, registry: Registry) -> str | None:
+        """Return why it makes no sense, as the kernel says at open."""
+        picks: Mapping[str, Sequence[str]] = {
+            "write": [self.write],
+            "alloc": [self.alloc],
+            "flush": [self.flush],
+            "index": IndexConfig().use,
+            "retention": RetentionConfig().use,
+        }
+        for kind in ("write", "alloc", "flush"):
+            reason: str | None = registry.sets()[kind].get(picks[kind][0]).conflict(picks)
+            if reason is not None:
+                return reason
+        return None
+
+
+class Promise(NamedTuple):
+    """What an acknowledgement means, and what crashes may take."""
+
+    acknowledged: str
+    process_crash: str
+    machine_crash: str
+
+
+def promise(combo: Combo, registry: Registry) -> Promise:
+    """Return what a put's answer is worth under a combination."""
+    if registry.flush_policies.get(combo.flush).appender_waits:
+        return Promise("on disk", "nothing acknowledged", "nothing acknowledged")
+    if registry.writers.get(combo.write).commits_at_once:
+        return Promise("in the page cache", "nothing acknowledged", _UNSYNCED)
+    return Promise("in the process's memory", _IN_MEMORY, _UNSYNCED)
+
+
+def combinations(registry: Registry, only: Iterable[tuple[str, str]] = ()) -> list[Combo]:
+    """Return every combination, those that make no sense included.
+
+    `only` has (kind, name) pairs; a kind that is named keeps only the names that are given for it.
+    """
+    names: dict[str, Sequence[str]] = {
+        "write": registry.writers.names(),
+        "alloc": registry.allocators.names(),
+        "flush": registry.flush_policies.names(),
+        "feed": FEEDS,
+    }
+    asked: dict[str, list[str]] = {}
+    for kind, name in only:
+        if name not in names.get(kind, ()):
+            offered = ", ".join(names.get(kind, ())) or f"kinds: {', '.join(KINDS)}"
+            raise ConfigError(f"there is no {kind} called {name!r}; {offered}")
+        asked.setdefault(kind, []).append(name)
+    return [Combo(*each) for each in itertools.product(*(asked.get(k, names[k]) for k in KINDS))]

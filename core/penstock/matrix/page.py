@@ -1,0 +1,201 @@
+"""One self-contained page of a report: cards, heat map, plots, tables. Loads nothing from anywhere."""
+
+import json
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from penstock.matrix.plots import plots
+from penstock.matrix.summary import Report, Row
+
+_CARDS = (
+    ("throughput", "Most messages a second", "put_per_s"),
+    ("p99", "Lowest p99 of a put", "put_p99_us"),
+    ("durability", "Most durable puts, many threads", "sync_threads_per_s"),
+)
+_COLUMNS = (
+    "put_per_s", "put_p50_us", "put_p99_us", "put_p999_us", "batch_per_s", "sync_per_s", "sync_threads_per_s",
+    "synced_mib_s", "lag_ms", "recovery_ms", "disk_per_byte", "memory_mib",
+)  # fmt: skip
+
+
+def render(report: Report) -> str:
+    """Return the page as HTML text."""
+    style = files("penstock.matrix").joinpath("page.css").read_text()
+    script = files("penstock.matrix").joinpath("page.js").read_text()
+    # A script element ends at "</", whatever stands around it.
+    data = json.dumps(report, ensure_ascii=False).replace("</", "<\\/")
+    return "\n".join([
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>Penstock matrix, {escape(report['made'][:10])}</title><style>{style}</style></head><body><main>",
+        *_head(report), *_cards(report), *_heat(report), *_effects(report), *_plots(report), *_table(report),
+        *_refused(report), *_method(report),
+        f'</main><script type="application/json" id="report">{data}</script><script>{script}</script></body></html>',
+    ])  # fmt: skip
+
+
+def number(value: float) -> str:
+    """Return a figure with as many digits as mean something."""
+    if value >= 100:  # noqa: PLR2004 - three digits
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"  # noqa: PLR2004 - as above
+
+
+def _head(report: Report) -> Iterable[str]:
+    yield "<h1>Penstock matrix</h1>"
+    plan = report["plan"]
+    yield (
+        f'<p class="soft">{len(report["rows"])} combinations of strategies on one disk; bodies of '
+        f"{plan['body']:,} bytes, batches of {plan['batch']:,}, {plan['threads']} putting "
+        f"{'thread' if plan['threads'] == 1 else 'threads'}; medians of {plan['rounds']} interleaved rounds. "
+        f'Made {escape(report["made"])} in {report["seconds"]:.0f} s.</p><ul class="facts">'
+    )
+    for name, text in report["machine"].items():
+        yield f"<li>{escape(name)} <b>{escape(str(text))}</b></li>"
+    yield "</ul>"
+
+
+def _cards(report: Report) -> Iterable[str]:
+    rows = {row["label"]: row for row in report["rows"]}
+    yield '<div class="cards">'
+    for name, title, metric in _CARDS:
+        row = rows.get(report["best"].get(name, ""))
+        if row is None:
+            continue
+        figure, unit = row["figures"][metric], report["metrics"][metric]["unit"]
+        yield (
+            f'<section class="card"><h3>{escape(title)}</h3><div class="figure">{number(figure["median"])} '
+            f"<small>{escape(unit)}</small></div>"
+            f'<div class="label">{escape(row["label"])}</div><p class="loses">{_loses(row)}</p>'
+            f'<div class="paste"><button type="button">copy</button><pre>{escape(row["config"])}</pre></div></section>'
+        )
+    yield "</div>"
+
+
+def _loses(row: Row) -> str:
+    return escape(
+        f"A put is answered when its bytes are {row['acknowledged']}. A crash of the process may lose "
+        f"{row['process_crash']}; a crash of the machine, {row['machine_crash']}."
+    )
+
+
+def _heat(report: Report) -> Iterable[str]:
+    rows = report["rows"]
+    across = sorted({(row["flush"], row["feed"]) for row in rows})
+    down = sorted({(row["write"], row["alloc"]) for row in rows})
+    places = {
+        (row["write"], row["alloc"], row["flush"], row["feed"]): n for n, row in enumerate(rows)
+    }
+    options = "".join(
+        f'<option value="{escape(name)}">{escape(about["title"])}</option>'
+        for name, about in report["metrics"].items()
+    )
+    yield "<h2>Heat map</h2><p>Greener is better; the scale is logarithmic between the worst and the best.</p>"
+    yield f'<p><label>Show <select id="metric">{options}</select></label> <span class="soft" id="unit"></span></p>'
+    yield '<div class="scroll"><table id="heat"><thead><tr><th>writer, allocator</th>'
+    yield "".join(f"<th>{escape(flush)}<br>{escape(feed)}</th>" for flush, feed in across)
+    yield "</tr></thead><tbody>"
+    for write, alloc in down:
+        cells = "".join(_cell(places.get((write, alloc, flush, feed))) for flush, feed in across)
+        yield f"<tr><th>{escape(write)} · {escape(alloc)}</th>{cells}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _cell(row: int | None) -> str:
+    if row is None:
+        return '<td class="cell none" title="refused, see below">refused</td>'
+    return f'<td class="cell" data-row="{row}"></td>'
+
+
+def _effects(report: Report) -> Iterable[str]:
+    if not report["effects"]:
+        return
+    yield "<h2>What each choice changes</h2>"
+    yield (
+        "<p>The median ratio over pairs of combinations that differ in nothing else, with the lowest and the "
+        "highest pair. Above 1 is more of the metric: good for rates, bad for times.</p>"
+    )
+    yield '<div class="scroll"><table><thead><tr><th>choice</th><th class="text">against</th>'
+    yield '<th class="text">where</th><th class="text">metric</th><th>ratio</th><th>pairs</th></tr></thead><tbody>'
+    for effect in report["effects"]:
+        about = report["metrics"][effect["metric"]]
+        better = (effect["median"] > 1) == (about["better"] == "higher")
+        yield (
+            f'<tr><td>{escape(effect["name"])}</td><td class="text">{escape(effect["against"])}</td>'
+            f'<td class="text">{escape(effect["where"] or "all")}</td>'
+            f'<td class="text">{escape(about["title"])}, {escape(about["unit"])}</td>'
+            f'<td class="{"best" if better else ""}">{effect["median"]:.2f}'
+            f'<span class="spread">{effect["low"]:.2f} to {effect["high"]:.2f}</span></td><td>{effect["pairs"]}</td></tr>'
+        )
+    yield "</tbody></table></div>"
+
+
+def _plots(report: Report) -> Iterable[str]:
+    for title, about, svg in plots(report):
+        yield f'<h2>{escape(title)}</h2><p>{escape(about)}</p><div class="plot">{svg}</div>'
+
+
+def _table(report: Report) -> Iterable[str]:
+    metrics = report["metrics"]
+    tops = {name: _top(report["rows"], name, metrics[name]["better"]) for name in _COLUMNS}
+    yield "<h2>Every figure</h2><p>Medians, with the lowest and the highest round. Click a heading to sort.</p>"
+    yield '<div class="scroll"><table id="all"><thead><tr><th data-sort="label">combination</th>'
+    yield '<th class="text" data-sort="acknowledged">a put is answered</th>'
+    for name in _COLUMNS:
+        about = metrics[name]
+        yield f'<th data-sort="{name}">{escape(about["title"])}<br>{escape(about["unit"])}</th>'
+    yield "</tr></thead><tbody>"
+    for row in report["rows"]:
+        cells = "".join(_figure(row, name, tops[name]) for name in _COLUMNS)
+        failed = f" (failed: {row['failure']})" if row["failure"] else ""
+        yield (
+            f"<tr><td>{escape(row['label'] + failed)}</td>"
+            f'<td class="text" title="{_loses(row)}">{escape(row["acknowledged"])}</td>{cells}</tr>'
+        )
+    yield "</tbody></table></div>"
+
+
+def _top(rows: list[Row], metric: str, better: str) -> float | None:
+    values: list[float] = [
+        row["figures"][metric]["median"] for row in rows if metric in row["figures"]
+    ]
+    if not values:
+        return None
+    return max(values) if better == "higher" else min(values)
+
+
+def _figure(row: Row, metric: str, top: float | None) -> str:
+    figure: dict[str, Any] | None = row["figures"].get(metric)
+    if figure is None:
+        return "<td>-</td>"
+    mark = ' class="best"' if figure["median"] == top else ""
+    spread = f'<span class="spread">{number(figure["low"])} to {number(figure["high"])}</span>'
+    return f'<td{mark} data-value="{figure["median"]:.6g}">{number(figure["median"])}{spread}</td>'
+
+
+def _refused(report: Report) -> Iterable[str]:
+    if not report["refused"]:
+        return
+    yield "<h2>Refused</h2><p>Combinations that make no sense; a store does not open with them.</p>"
+    yield '<div class="scroll"><table><thead><tr><th>combination</th><th class="text">why</th></tr></thead><tbody>'
+    for row in report["refused"]:
+        yield (
+            f"<tr><td>{escape(row['label'])}</td>"
+            f'<td class="text" style="white-space:normal">{escape(row["reason"])}</td></tr>'
+        )
+    yield "</tbody></table></div>"
+
+
+def _method(report: Report) -> Iterable[str]:
+    plan = report["plan"]
+    yield (
+        "<footer><h2>How it was measured</h2><p>Each combination ran in a process of its own, in another order each "
+        f"round; each metric for {plan['seconds']:g} s (synced bytes twice as long) after a warm-up over three segments of "
+        f"{plan['segment_bytes'] >> 20} MiB, with queues and key index on. Old segments were let go on the way, so that "
+        f"recycling has something to recycle. Many threads means {plan['sync_threads']}. Under policies that do not wait, a "
+        "durable put is a put and a flush. Dispatch lag is the time from a put's answer to its entry being in queues "
+        "and index. Recovery is the next open after SIGKILL with messages not yet synced. Figures of a shared "
+        "or virtual machine vary; compare within this page only.</p></footer>"
+    )

@@ -1,0 +1,175 @@
+"""One report from the rounds: medians with their spread, the best combinations, what each choice changes."""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import attrs
+
+import penstock
+from penstock.matrix.combos import KINDS, Combo, promise
+from penstock.matrix.measure import Plan
+from penstock.matrix.run import Outcome
+from penstock.registry import Registry
+
+Row = dict[str, Any]
+Report = dict[str, Any]
+
+METRICS: dict[str, tuple[str, str, str]] = {
+    "put_per_s": ("put", "messages/s", "higher"),
+    "put_mib_s": ("put, bytes", "MiB/s", "higher"),
+    "put_p50_us": ("put p50", "us", "lower"),
+    "put_p99_us": ("put p99", "us", "lower"),
+    "put_p999_us": ("put p99.9", "us", "lower"),
+    "put_max_us": ("put slowest", "us", "lower"),
+    "batch_per_s": ("put_many", "messages/s", "higher"),
+    "batch_mib_s": ("put_many, bytes", "MiB/s", "higher"),
+    "sync_per_s": ("durable puts, 1 thread", "puts/s", "higher"),
+    "sync_threads_per_s": ("durable puts, many threads", "puts/s", "higher"),
+    "synced_mib_s": ("synced bytes", "MiB/s", "higher"),
+    "sync_ms_per_mib": ("a sync of 1 MiB", "ms", "lower"),
+    "lag_ms": ("dispatch lag", "ms", "lower"),
+    "recovery_ms": ("recovery after SIGKILL", "ms", "lower"),
+    "disk_per_byte": ("disk for a byte of body", "bytes", "lower"),
+    "memory_mib": ("memory beyond mapped files", "MiB", "lower"),
+}
+_BASE = {"write": "mmap", "alloc": "on-demand", "flush": "async", "feed": "follow"}
+# Which effects are worth telling: kind, metric, and where (kind, name) pairs must hold.
+_EFFECTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
+    ("write", "sync_per_s", (("flush", "sync"),)),
+    ("write", "sync_threads_per_s", (("flush", "sync"),)),
+    ("write", "put_per_s", (("flush", "async"),)),
+    ("write", "put_p99_us", (("flush", "async"),)),
+    ("alloc", "put_p99_us", (("flush", "async"),)),
+    ("alloc", "put_p999_us", (("flush", "async"),)),
+    ("alloc", "put_max_us", (("flush", "async"),)),
+    ("alloc", "synced_mib_s", ()),
+    ("alloc", "sync_ms_per_mib", ()),
+    ("flush", "put_per_s", ()),
+    ("feed", "put_per_s", ()),
+    ("feed", "batch_per_s", ()),
+    ("feed", "lag_ms", ()),
+)
+
+
+def make_report(
+    outcomes: Sequence[Outcome],
+    refused: Sequence[tuple[Combo, str]],
+    plan: Plan,
+    registry: Registry,
+    *,
+    folder: Path,
+    seconds: float,
+) -> Report:
+    """Return the report of a run; see `penstock.matrix`."""
+    rows = [_row(outcome, registry) for outcome in outcomes]
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        "machine": machine(folder),
+        "plan": attrs.asdict(plan),
+        "metrics": {
+            name: {"title": title, "unit": unit, "better": better}
+            for name, (title, unit, better) in METRICS.items()
+        },
+        "rows": rows,
+        "refused": [
+            {"label": combo.label, **combo._asdict(), "reason": reason} for combo, reason in refused
+        ],
+        "best": best(rows),
+        "effects": list(effects(rows)),
+    }
+
+
+def _row(outcome: Outcome, registry: Registry) -> Row:
+    combo = outcome.combo
+    figures = {}
+    for name in METRICS:
+        values = [figures[name] for figures in outcome.rounds if name in figures]
+        if values:
+            figures[name] = {
+                "median": median(values), "low": min(values), "high": max(values), "rounds": values,
+            }  # fmt: skip
+    return {
+        "label": combo.label,
+        **combo._asdict(),
+        **promise(combo, registry)._asdict(),
+        "config": combo.toml(),
+        "failure": outcome.failure,
+        "figures": figures,
+    }
+
+
+def best(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the best combination by throughput, by p99, and of those that acknowledge on disk."""
+    found = {}
+    durable = [row for row in rows if row["acknowledged"] == "on disk"]
+    for name, metric, among in (
+        ("throughput", "put_per_s", rows),
+        ("p99", "put_p99_us", rows),
+        ("durability", "sync_threads_per_s", durable),
+    ):
+        measured = [row for row in among if metric in row["figures"]]
+        if measured:
+            sign = 1 if METRICS[metric][2] == "higher" else -1
+            top = max(measured, key=lambda row: sign * row["figures"][metric]["median"])
+            found[name] = top["label"]
+    return found
+
+
+def effects(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Return what each choice changes, over pairs of rows that differ in nothing else."""
+    for kind, metric, where in _EFFECTS:
+        inside = [row for row in rows if all(row[k] == name for k, name in where)]
+        for name in sorted({row[kind] for row in inside} - {_BASE[kind]}):
+            ratios = list(_ratios(inside, kind, name, metric))
+            if ratios:
+                yield {
+                    "kind": kind, "name": name, "against": _BASE[kind], "metric": metric,
+                    "where": " ".join(name for _, name in where), "median": median(ratios),
+                    "low": min(ratios), "high": max(ratios), "pairs": len(ratios),
+                }  # fmt: skip
+
+
+def _ratios(rows: Sequence[Row], kind: str, name: str, metric: str) -> Iterator[float]:
+    others = [each for each in KINDS if each != kind]
+    bases = {tuple(row[each] for each in others): row for row in rows if row[kind] == _BASE[kind]}
+    for row in rows:
+        base = bases.get(tuple(row[each] for each in others))
+        if row[kind] == name and base is not None:
+            ours, theirs = row["figures"].get(metric), base["figures"].get(metric)
+            if ours and theirs and theirs["median"]:
+                yield ours["median"] / theirs["median"]
+
+
+def machine(folder: Path) -> dict[str, str]:
+    """Return what there is to know of the machine and the disk of `folder`."""
+    kind, device = _file_system(folder.resolve())
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.release()}",
+        "file system": f"{kind} on {device}",
+        "python": platform.python_version(),
+        "penstock": penstock.__version__,
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system(folder: Path) -> tuple[str, str]:
+    found = ("", "unknown", "unknown")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        device, at, kind = line.split()[:3]
+        if folder.is_relative_to(at) and len(at) >= len(found[0]):
+            found = (at, kind, device)
+    return found[1], found[2]
