@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from tests.interop.compare import same
 from tests.interop.javastore import SMALL_GEOMETRY, JavaStore
-from tests.matrix.combos import TENTH, Combo
+from tests.matrix.combos import TENTH, name_of, settings_of
 
 import penstock
+from penstock.matrix.combos import Combo
 from penstock.store import Store
 from penstock.testing import messages
 
@@ -23,7 +24,7 @@ RECYCLING = [
 
 
 def open_here(root: Path, combo: Combo) -> Store:
-    chosen: dict[str, Any] = {**SMALL_GEOMETRY, **combo.settings()}
+    chosen: dict[str, Any] = {**SMALL_GEOMETRY, **settings_of(combo)}
     return penstock.open(root, environ={}, **chosen)
 
 
@@ -36,7 +37,7 @@ def fill(store: Store, first: int = 0) -> None:
         store.discard_before(log_offset=store.stats()["log_end_offset"] - 3 * 65536)
 
 
-@pytest.mark.parametrize("combo", [*TENTH, *RECYCLING], ids=lambda combo: combo.label)
+@pytest.mark.parametrize("combo", [*TENTH, *RECYCLING], ids=name_of)
 def test_java_opens_what_any_combination_wrote(
     combo: Combo, java: JavaStore, tmp_path: Path
 ) -> None:
@@ -61,7 +62,7 @@ def fill_until_killed(root: Path, combo: Combo, told: Connection) -> None:
         told.send(store.stats()["strategies"]["alloc"].get("segments_recycled", 1))
 
 
-@pytest.mark.parametrize("combo", RECYCLING, ids=lambda combo: combo.label)
+@pytest.mark.parametrize("combo", RECYCLING, ids=name_of)
 def test_java_sees_no_old_record_in_a_recycled_segment_after_a_kill(
     combo: Combo, java: JavaStore, tmp_path: Path
 ) -> None:

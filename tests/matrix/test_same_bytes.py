@@ -4,10 +4,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from tests.matrix.combos import ALLOWED, REFUSED, Combo
+from tests.matrix.combos import ALLOWED, REFUSED, REGISTRY, name_of, settings_of
 
 import penstock
 from penstock.errors import ConflictError
+from penstock.matrix.combos import Combo
 from penstock.testing import InlineWorkers, ManualClock, messages, open_store
 
 SEGMENT = 64 * 1024
@@ -28,7 +29,7 @@ def play(root: Path, combo: Combo) -> dict[str, str]:
     """Singles, batches, rolls, retention while a reader goes on, a clean close."""
     workers, clock = InlineWorkers(), ManualClock()
     sent = messages(1000)
-    store = open_store(root, clock=clock, spawn=workers, **combo.settings())
+    store = open_store(root, clock=clock, spawn=workers, **settings_of(combo))
     with store:
         for start in range(0, 1000, 100):
             clock.now_ms += 1000
@@ -61,7 +62,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return play(tmp_path_factory.mktemp("plain") / "s", plain)
 
 
-@pytest.mark.parametrize("combo", ALLOWED, ids=lambda combo: combo.label)
+@pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
 def test_every_combination_leaves_the_same_files(
     combo: Combo, expected: dict[str, str], tmp_path: Path
 ) -> None:
@@ -69,9 +70,9 @@ def test_every_combination_leaves_the_same_files(
     assert len([name for name in expected if name.startswith("commitlog")]) >= 2
 
 
-@pytest.mark.parametrize("combo", REFUSED, ids=lambda combo: combo.label)
+@pytest.mark.parametrize("combo", REFUSED, ids=name_of)
 def test_what_makes_no_sense_is_refused_with_the_reason(combo: Combo, tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match=f"{combo.write}|{combo.alloc}|{combo.flush}") as caught:
-        penstock.open(tmp_path / "s", environ={}, **combo.settings())
-    assert caught.value.reason == combo.conflict()
+        penstock.open(tmp_path / "s", environ={}, **settings_of(combo))
+    assert caught.value.reason == combo.conflict(REGISTRY)
     assert not (tmp_path / "s").exists(), "refused before anything is made"

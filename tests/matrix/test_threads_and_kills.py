@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.conftest import SMALL
-from tests.matrix.combos import ALLOWED, Combo
+from tests.matrix.combos import ALLOWED, name_of, settings_of
 
 import penstock
 from penstock import Durability, Message
+from penstock.matrix.combos import Combo
 from penstock.store import Store
 from penstock.testing.crash import explore
 
@@ -23,7 +24,7 @@ QUICK = {"flush.async.interval_ms": 5, "write.transient-pool.interval_ms": 5}
 
 
 def open_it(path: Path, combo: Combo) -> Store:
-    chosen: dict[str, Any] = {**SMALL, **QUICK, **combo.settings()}
+    chosen: dict[str, Any] = {**SMALL, **QUICK, **settings_of(combo)}
     return penstock.open(path, environ={}, **chosen)
 
 
@@ -97,7 +98,7 @@ def contents(store: Store) -> dict[int, list[tuple[int, bytes]]]:
     return {queue: [(m.queue_offset, m.body) for m in store.scan("t", queue)] for queue in QUEUES}
 
 
-@pytest.mark.parametrize("combo", ALLOWED, ids=lambda combo: combo.label)
+@pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
 def test_producers_readers_and_retention_at_once(combo: Combo, tmp_path: Path) -> None:
     """Each message once and in order, whatever goes on beside it; then a clean close and reopening."""
     with open_it(tmp_path / "s", combo) as store:
@@ -132,7 +133,7 @@ def write_until_killed(path: str, combo: Combo, told: Connection) -> None:
             told.send(number)
 
 
-@pytest.mark.parametrize("combo", ALLOWED, ids=lambda combo: combo.label)
+@pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
 def test_killed_in_the_middle_it_comes_back_whole(combo: Combo, tmp_path: Path) -> None:
     spawner = multiprocessing.get_context("forkserver")
     spawner.set_forkserver_preload(["tests.matrix.test_threads_and_kills"])
@@ -167,7 +168,7 @@ def test_killed_in_the_middle_it_comes_back_whole(combo: Combo, tmp_path: Path) 
             assert not list(store.verify())
 
 
-@pytest.mark.parametrize("combo", ALLOWED, ids=lambda combo: combo.label)
+@pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
 def test_killed_at_calls_to_the_system(combo: Combo, tmp_path: Path) -> None:
-    problems = [p for _, p in explore(tmp_path, points=6, **combo.settings()) if p is not None]
+    problems = [p for _, p in explore(tmp_path, points=6, **settings_of(combo)) if p is not None]
     assert not problems

@@ -61,12 +61,7 @@ def _drawn(pyplot: Any, rows: list[Row], draw: Callable[[Any, list[Row]], None])
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     # Sized by the page, not in points.
-    return re.sub(
-        r'<svg ([^>]*?)height="[^"]*" ([^>]*?)width="[^"]*"|(?<=<svg )(?=xmlns)',
-        r"<svg \1\2",
-        svg,
-        count=1,
-    )
+    return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", svg, count=1)
 
 
 def _values(rows: Sequence[Row], metric: str) -> list[float]:

@@ -89,7 +89,8 @@ def _row(outcome: Outcome, registry: Registry) -> Row:
     combo = outcome.combo
     figures = {}
     for name in METRICS:
-        values = [figures[name] for figures in outcome.rounds if name in figures]
+        # Six digits mean more than enough, and keep the page small.
+        values = [float(f"{each[name]:.6g}") for each in outcome.rounds if name in each]
         if values:
             figures[name] = {
                 "median": median(values), "low": min(values), "high": max(values), "rounds": values,
