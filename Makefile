@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := core plugins pipeline bench tests
+CODE := core plugins pipeline bench examples tests
 
 .PHONY: help demo test check bench docs clean
 

@@ -98,6 +98,12 @@ class WrittenLog:
         self._log.load(repair=False)
         self.view = RecoveredLog(self._log, end)
 
+    def lose_head(self, segments: int) -> None:
+        """Take the oldest segments away, as retention does."""
+        for segment in self._log.segments[:segments]:
+            segment.path.unlink()
+        self._log.load(repair=False)
+
     @property
     def end_offset(self) -> int:
         """Log offset behind the last record."""
@@ -105,7 +111,8 @@ class WrittenLog:
 
     def batches(self, start: int = 0, stop: int | None = None) -> list[DispatchBatch]:
         """Return the records of [start, stop), a batch a segment; `start` must begin a record."""
-        return list(self.view.batches(start, self.end_offset if stop is None else stop))
+        first = max(start, self.view.min_offset)
+        return list(self.view.batches(first, self.end_offset if stop is None else stop))
 
     def offsets(self) -> list[int]:
         """Return the log offset of every record."""

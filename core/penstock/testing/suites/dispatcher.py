@@ -185,6 +185,22 @@ class DispatcherContract(ContractSuite):
         assert dispatcher.progress == log.end_offset
         assert dispatcher.flush() == log.end_offset
 
+    @pytest.mark.parametrize("is_clean", [True, False])
+    def test_a_trim_that_was_not_heard_is_made_up_for(
+        self, make: MakeDispatcher, log: WrittenLog, is_clean: bool
+    ) -> None:
+        """The process died between the segment's end and `trim`; `load` sees the log's first byte."""
+        durable = self.filled(make, log).flush()
+        log.lose_head(2)
+        heir = make()
+        heir.load(self.trust(log, durable=durable, is_clean=is_clean))
+        self.catch_up(heir, log)
+        assert heir.progress == log.end_offset
+        checker = heir.checker()
+        if checker is not None:
+            found = [finding for batch in log.batches() for finding in checker.batch(batch)]
+            assert not [*found, *checker.finish(log.end_offset)]
+
     @pytest.mark.parametrize("harm", ["removed", "emptied", "garbage"])
     def test_whatever_happens_to_its_files_is_mended(
         self, make: MakeDispatcher, log: WrittenLog, context: Context, harm: str

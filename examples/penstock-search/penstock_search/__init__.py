@@ -1,0 +1,1 @@
+"""Full-text search for Penstock stores: an example of a plugin distribution."""
