@@ -18,46 +18,45 @@ class AppendLock:
     """A lock that knows how long it is held and how often somebody had to wait."""
 
     __slots__ = (
-        "_limit_ns",
-        "_lock",
-        "_now_ns",
-        "_since_ns",
-        "longest_hold_ns",
-        "refused",
+        "_limit_ns", "_lock", "free", "longest_hold_ns", "now_ns", "refused", "since_ns", "take",
         "waits",
-    )
+    )  # fmt: skip
 
     def __init__(self, limit_ms: int, now_ns: Callable[[], int]) -> None:
         self._lock = threading.Lock()
-        self._now_ns = now_ns
+        # For the hot path, which does what `acquire` and `release` do without calling them.
+        self.take = self._lock.acquire
+        self.free = self._lock.release
+        self.now_ns = now_ns
         self._limit_ns = limit_ms * _MS
         # When it was taken; 0 while it is free.
-        self._since_ns = 0
+        self.since_ns = 0
         self.longest_hold_ns = 0
         self.waits = 0
         self.refused = 0
 
     def acquire(self) -> None:
         """Take it; `BusyError` when one other holds it for longer than the limit."""
-        if not self._lock.acquire(blocking=False):
-            self._wait()
-        self._since_ns = self._now_ns()
+        if not self.take(blocking=False):
+            self.wait()
+        self.since_ns = self.now_ns()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Take it when it is free, or raise as `acquire` does."""
         self.waits += 1
         while not self._lock.acquire(timeout=_LOOK_AGAIN_S):
-            since = self._since_ns
-            held_ns = self._now_ns() - since if since else 0
+            since = self.since_ns
+            held_ns = self.now_ns() - since if since else 0
             if held_ns > self._limit_ns:
                 self.refused += 1
                 raise BusyError("another append has been under way", held_ns // _MS)
 
     def release(self) -> None:
         """Give it back, and note how long it was held."""
-        held_ns = self._now_ns() - self._since_ns
+        held_ns = self.now_ns() - self.since_ns
         self.longest_hold_ns = max(self.longest_hold_ns, held_ns)
-        self._since_ns = 0
-        self._lock.release()
+        self.since_ns = 0
+        self.free()
 
     def __enter__(self) -> None:
         self.acquire()

@@ -14,6 +14,5 @@ class Clock:
         """Return milliseconds that never go back, for measuring how long something took."""
         return time.monotonic_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        """Return nanoseconds that never go back, for measuring short stretches."""
-        return time.monotonic_ns()
+    # Nanoseconds that never go back, for measuring short stretches. No method of its own: twice a put.
+    monotonic_ns = staticmethod(time.monotonic_ns)

@@ -35,9 +35,7 @@ from penstock.dispatch import TailFollower
 from penstock.errors import (
     DiskFullError,
     PenstockError,
-    ReadOnlyError,
     StorageError,
-    StoreClosedError,
     StoreFailedError,
 )
 from penstock.files import Files, Lock
@@ -143,18 +141,6 @@ class Engine:
         self.policy.start()
 
     # --- appending
-
-    def check_open(self) -> None:
-        """Raise if the store was closed, or has failed."""
-        if self._closed:
-            raise StoreClosedError
-        self.flusher.check()
-
-    def check_writable(self) -> None:
-        """Raise if nothing may be put now."""
-        self.check_open()
-        if self.retention.refusal is not None:
-            raise ReadOnlyError(self.retention.refusal)
 
     def lane(self, topic: str, queue: int) -> Lane:
         """Return the lane of a queue; names are checked the first time."""

@@ -92,7 +92,6 @@ class Segment:
         self.wrote_position = capacity
         self.committed_position = capacity
         self.flushed_position = capacity
-        self.last_append_ms = 0
         self.lease = Lease()
         self.channel: SegmentChannel | None = None
         self._holds_back = False

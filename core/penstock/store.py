@@ -70,7 +70,9 @@ class Store(Reader):
     def _writer(self) -> Engine:
         """Return the writing half, if messages may be put."""
         engine = self._owner()
-        engine.check_writable()
+        refusal = engine.retention.refusal
+        if refusal is not None:
+            raise ReadOnlyError(refusal)
         return engine
 
     def _owner(self) -> Engine:
@@ -80,7 +82,8 @@ class Store(Reader):
             raise StoreClosedError
         if engine is None:
             raise ReadOnlyError
-        engine.check_open()
+        if engine.flusher.failure is not None:
+            raise engine.flusher.failure
         return engine
 
     def _settle(self, needed: Dispatcher | None = None) -> None:

@@ -68,29 +68,24 @@ class LogTail:
             paths, self._log.segment_bytes, allocated=self.writer.needs_allocated_file
         )
 
-    def with_room(self, size: int) -> Segment:
-        """Return the segment that takes a record of `size` bytes; a fresh one if it does not fit."""
-        tail = self.segment
-        if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:
-            fresh = self.obtain(self._log.next_free_base())
-            self.turn_to(fresh)
-            return fresh
-        return tail
+    def roll(self) -> Segment:
+        """Go on in a fresh segment, because a record did not fit; return it."""
+        fresh = self.obtain(self._log.next_free_base())
+        self.turn_to(fresh)
+        return fresh
 
-    def write(self, segment: Segment, data: Buffer, now_ms: int) -> None:
+    def write(self, segment: Segment, data: Buffer) -> None:
         """Put `data` behind what `segment` holds; when this raises nothing of it counts."""
-        assert segment.channel is not None
         position = segment.wrote_position
         try:
-            segment.channel.write(position, data)
+            segment.channel.write(position, data)  # type: ignore[union-attr] # it is being written
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise DiskFullError(segment.path, len(data)) from error
             raise
-        segment.wrote_position = position + len(data)
-        segment.last_append_ms = now_ms
+        segment.wrote_position = end = position + len(data)
         if self._commits_at_once:
-            segment.committed_position = segment.wrote_position
+            segment.committed_position = end
 
     def obtain(self, base_offset: int) -> Segment:
         """Return a fresh segment that is not in the log yet."""
@@ -120,7 +115,7 @@ class LogTail:
         tail = self.segment
         if tail is not None:
             room = tail.capacity - tail.wrote_position
-            self.write(tail, BLANK.pack(room, MAGIC_BLANK), tail.last_append_ms)
+            self.write(tail, BLANK.pack(room, MAGIC_BLANK))
             assert tail.channel is not None
             tail.channel.end()
             tail.wrote_position = tail.capacity
@@ -169,12 +164,12 @@ class LogTail:
             raise
         return pieces, log_offsets
 
-    def write_pieces(self, pieces: list[Piece], data: Buffer, now_ms: int) -> None:
+    def write_pieces(self, pieces: list[Piece], data: Buffer) -> None:
         """Write a batch as planned."""
         for piece in pieces:
             if piece.segment is not self.segment:
                 self.turn_to(piece.segment)
-            self.write(piece.segment, data[piece.start : piece.stop], now_ms)
+            self.write(piece.segment, data[piece.start : piece.stop])
 
     def close(self) -> None:
         """Let go of what the strategies keep; the segments must be closed by then."""
