@@ -97,8 +97,10 @@ class CommitLog:
 
     def stop(self) -> None:
         """Take no more records: whoever comes after this is refused, whoever came before is done."""
-        with self.lock:
-            self._is_stopped = True
+        # However long that takes: a close is not turned away.
+        self.lock.take()
+        self._is_stopped = True
+        self.lock.free()
 
     @property
     def end_offset(self) -> int:

@@ -2,11 +2,13 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.matrix.combos import ALLOWED, REFUSED, REGISTRY, name_of, settings_of
 
 import penstock
+from penstock.config import FEEDS
 from penstock.errors import ConflictError
 from penstock.matrix.combos import Combo
 from penstock.testing import InlineWorkers, ManualClock, messages, open_store
@@ -17,7 +19,7 @@ SEGMENT = 64 * 1024
 def digests(root: Path) -> dict[str, str]:
     """Return a digest of each file that is RocketMQ's."""
     found = {}
-    for folder in ("commitlog", "consumequeue", "index", "config"):
+    for folder in ("commitlog", "consumequeue", "consumequeue_ext", "index", "config"):
         for path in sorted((root / folder).rglob("*")):
             if path.is_file():
                 data = path.read_bytes()
@@ -25,11 +27,12 @@ def digests(root: Path) -> dict[str, str]:
     return found
 
 
-def play(root: Path, combo: Combo) -> dict[str, str]:
+def play(root: Path, combo: Combo, **more: Any) -> dict[str, str]:
     """Singles, batches, rolls, retention while a reader goes on, a clean close."""
     workers, clock = InlineWorkers(), ManualClock()
     sent = messages(1000)
-    store = open_store(root, clock=clock, spawn=workers, **settings_of(combo))
+    chosen = {**settings_of(combo), **more}
+    store = open_store(root, clock=clock, spawn=workers, **chosen)
     with store:
         for start in range(0, 1000, 100):
             clock.now_ms += 1000
@@ -68,6 +71,38 @@ def test_every_combination_leaves_the_same_files(
 ) -> None:
     assert play(tmp_path / "s", combo) == expected
     assert len([name for name in expected if name.startswith("commitlog")]) >= 2
+
+
+INDEXES: dict[str, dict[str, Any]] = {
+    "queues": {"index": ["consume-queue"]},
+    "queues first": {"index": ["consume-queue", "hash-index"]},
+    "keys first": {"index": ["hash-index", "consume-queue"]},
+    "extended": {"index.consume-queue.extended": True},
+}
+RETENTION: dict[str, dict[str, Any]] = {
+    "nothing": {"retention": []},
+    "age": {"retention": ["age"], "retention.age.reserved_hours": 1e5, "retention.age.delete_when": "*"},
+    "size": {"retention": ["size"], "retention.size.bytes_max": 5 * SEGMENT},
+    "all": {"retention": ["age", "size", "disk-ratio"], "retention.disk-ratio.early_percent": 100,
+            "retention.disk-ratio.forced_percent": 100, "retention.disk-ratio.refuse_percent": 100},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("retention", RETENTION)
+@pytest.mark.parametrize("index", INDEXES)
+def test_index_and_retention_meet_feed_and_allocator(
+    index: str, retention: str, tmp_path: Path
+) -> None:
+    """For each index and retention, feeds and allocators still leave the same files."""
+    more = {**INDEXES[index], **RETENTION[retention], "retention.pause_ms": 0}
+    left = [
+        play(tmp_path / f"{alloc}-{feed}", Combo("file", alloc, "sync", feed), **more)
+        for alloc in ("on-demand", "recycle")
+        for feed in FEEDS
+    ]
+    assert all(each == left[0] for each in left)
+    assert any(name.startswith("consumequeue_ext") for name in left[0]) == (index == "extended")
+    assert any(name.startswith("index/") for name in left[0]) == (index != "queues")
 
 
 @pytest.mark.parametrize("combo", REFUSED, ids=name_of)

@@ -171,6 +171,21 @@ def test_a_segment_in_the_making_is_waited_for_up_to_the_limit() -> None:
     assert [file.path for file in ahead.close()] == [Path("2")]
 
 
+def test_the_nearest_file_is_made_first() -> None:
+    made: list[str] = []
+
+    def make(path: Path, size: int, allocated: bool) -> File:
+        made.append(path.name)
+        return File(path, os.open("/dev/null", os.O_RDONLY))
+
+    ahead = Ahead(make, 1000)
+    ahead.order([Path("3"), Path("1")], SIZE, allocated=True)
+    ahead.order([Path("2"), Path("1")], SIZE, allocated=True)
+    ahead.work()
+    assert made == ["1", "2", "3"]
+    assert [file.path.name for file in ahead.close()] == ["3", "2", "1"]
+
+
 def test_locked_segments_are_unlocked_when_they_are_full(tmp_path: Path) -> None:
     class CountingFiles(Files):
         locked = 0
@@ -250,6 +265,17 @@ def test_syncs_are_shared_and_each_waiter_is_told(tmp_path: Path) -> None:
         assert store.stats()["flushes"] < 80
 
 
+def test_a_batch_across_rolls_is_on_disk_whole(tmp_path: Path) -> None:
+    for writer in ("mmap", "file"):
+        with open_store(tmp_path / writer, flush="sync", write=writer) as store:
+            receipts = store.put_many([penstock.Message("t", b"x" * 20_000) for _ in range(12)])
+            assert {receipt.durability for receipt in receipts} == {Durability.ON_DISK}
+            assert store.stats()["segments"] == 4
+            last = receipts[-1]
+            assert store.stats()["flushed_offset"] == last.log_offset + last.size
+            assert [m.body for m in store.scan("t")] == [b"x" * 20_000] * 12
+
+
 def test_a_sync_that_takes_too_long_is_said_in_the_receipt(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"flush": "sync", "flush.sync.timeout_ms": 20}
     with open_store(tmp_path / "s", spawn=ManualWorkers(), **chosen) as store:
@@ -323,6 +349,35 @@ def test_a_stuck_disk_is_back_pressure_not_a_pile_of_threads(tmp_path: Path) -> 
         assert figures["longest_hold_us"] >= 40_000
 
 
+def test_a_close_waits_for_a_stuck_put(tmp_path: Path) -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    class StuckFiles(Files):
+        def create(self, path: Path) -> File:
+            if path.name.endswith(f"{SIZE:020d}"):
+                entered.set()
+                gate.wait(30)
+            return super().create(path)
+
+    chosen: dict[str, Any] = {"log.busy_ms": 20}
+    store = open_store(tmp_path / "s", files=StuckFiles(), clock=_RealClock(), **chosen)
+    store.put("t", b"x" * 60_000)
+    put = threading.Thread(target=store.put, args=("t", b"y" * 60_000))
+    put.start()
+    assert entered.wait(30)
+    close = threading.Thread(target=store.close)
+    close.start()
+    close.join(0.2)
+    assert close.is_alive(), "it waits, and is not turned away as a put would be"
+    gate.set()
+    put.join()
+    close.join()
+    with open_store(tmp_path / "s") as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert len(list(store.scan("t"))) == 2
+
+
 class _RealClock(ManualClock):
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
@@ -377,6 +432,27 @@ def test_a_dispatcher_that_was_in_trouble_gets_what_it_missed(
         store.put("t", b"20", keys=["k20"])
         for number in range(21):
             assert [m.body for m in store.find("t", f"k{number}")] == [b"%d" % number]
+
+
+# --- many queues
+
+
+def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"index.consume-queue.open_files_max": 8}
+    with open_store(tmp_path / "s", **chosen) as store:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for turn in range(2):
+            store.put_many([
+                penstock.Message(f"topic{number % 50}", b"%d" % turn, queue=number // 50)
+                for number in range(1000)
+            ])  # fmt: skip
+            assert len(store.topics()) == 50
+        assert sum(len(queues) for queues in store.topics().values()) == 1000
+        for number in range(0, 1000, 7):
+            assert len(store.read(f"topic{number % 50}", number // 50).messages) == 2
+        # A segment has its file, and one for its map.
+        limit = 8 + 2 * store.stats()["segments"]
+        assert len(list(Path("/proc/self/fd").iterdir())) - before <= limit
 
 
 # --- a recycled segment and a reader elsewhere
