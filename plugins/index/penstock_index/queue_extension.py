@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock.files import Entry, Files
 from penstock.segment import segment_name
-from penstock_index.queue_files import OpenFiles
+from penstock_index.queue_files import OpenFiles, make_sparse
 from penstock_index.queue_units import (
     END_BYTES,
     END_MARK,
@@ -214,15 +214,8 @@ class Extension:
     def _make_file(self, base: int, side_folder: Path) -> None:
         """Make one file of full size, all zero, in one step."""
         self.dirty_folders.update([*self._files.make_folder(self.folder), self.folder])
-        fresh = side_folder / f"new-ext-{self.folder.parent.name[:64]}-{self.folder.name}-{base}"
-        if self._files.exists(fresh):
-            self._files.remove(fresh)
-        file = self._files.create(fresh)
-        try:
-            file.resize(self.file_bytes)
-        finally:
-            file.close()
-        self._files.rename(fresh, self.path(base))
+        name = f"{self.folder.parent.name[:64]}-{self.folder.name}-{base}"
+        make_sparse(self._files, side_folder / f"new-ext-{name}", self.path(base), self.file_bytes)
         self.bases = sorted([*self.bases, base])
 
     # --- cutting, trimming

@@ -106,6 +106,18 @@ class OpenFiles:
             self._open.clear()
 
 
+def make_sparse(files: Files, fresh: Path, path: Path, size: int) -> None:
+    """Make a file of `size` zero bytes without blocks under `fresh`, and give it its name in one step."""
+    if files.exists(fresh):
+        files.remove(fresh)
+    file = files.create(fresh)
+    try:
+        file.resize(size)
+    finally:
+        file.close()
+    files.rename(fresh, path)
+
+
 class QueueFolder:
     """The files of one queue. Not thread-safe; the dispatcher's lock guards it.
 
@@ -178,15 +190,8 @@ class QueueFolder:
 
     def make_file(self, base: int, side_folder: Path) -> None:
         """Make one file of full size, all zero, in one step."""
-        fresh = side_folder / f"new-{self.folder.parent.name[:64]}-{self.folder.name}-{base}"
-        if self._files.exists(fresh):
-            self._files.remove(fresh)
-        file = self._files.create(fresh)
-        try:
-            file.resize(self.file_bytes)
-        finally:
-            file.close()
-        self._files.rename(fresh, self.path(base))
+        name = f"{self.folder.parent.name[:64]}-{self.folder.name}-{base}"
+        make_sparse(self._files, side_folder / f"new-{name}", self.path(base), self.file_bytes)
         self.bases = sorted({*self.bases, base})
 
     def find_end(self) -> int:

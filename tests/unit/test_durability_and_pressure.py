@@ -1,0 +1,166 @@
+"""Group commit, and the append lock when the disk is stuck."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import BusyError, Durability, PutStatus
+from penstock.appendlock import AppendLock
+from penstock.clock import Clock
+from penstock.files import File, Files
+from penstock.testing import ManualClock, ManualWorkers, open_store
+
+SIZE = 64 * 1024
+DIRECT: dict[str, Any] = {"index.feed": "direct"}
+
+
+# --- group commit
+
+
+def test_syncs_are_shared_and_each_waiter_is_told(tmp_path: Path) -> None:
+    class SlowFiles(Files):
+        def create(self, path: Path) -> File:
+            made = super().create(path)
+            return SlowFile(made.path, made.detach())
+
+    class SlowFile(File):
+        def sync(self) -> None:
+            time.sleep(0.005)
+            super().sync()
+
+    with open_store(tmp_path / "s", files=SlowFiles(), flush="sync", write="file") as store:
+        receipts: list[penstock.Receipt] = []
+
+        def produce(queue: int) -> None:
+            receipts.extend(store.put("t", b"x" * 100, queue=queue) for _ in range(20))
+
+        threads = [threading.Thread(target=produce, args=(queue,)) for queue in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(receipts) == 160
+        assert {receipt.durability for receipt in receipts} == {Durability.ON_DISK}
+        assert store.stats()["flushes"] < 80
+
+
+def test_a_batch_across_rolls_is_on_disk_whole(tmp_path: Path) -> None:
+    for writer in ("mmap", "file"):
+        with open_store(tmp_path / writer, flush="sync", write=writer) as store:
+            receipts = store.put_many([penstock.Message("t", b"x" * 20_000) for _ in range(12)])
+            assert {receipt.durability for receipt in receipts} == {Durability.ON_DISK}
+            assert store.stats()["segments"] == 4
+            last = receipts[-1]
+            assert store.stats()["flushed_offset"] == last.log_offset + last.size
+            assert [m.body for m in store.scan("t")] == [b"x" * 20_000] * 12
+
+
+def test_a_sync_that_takes_too_long_is_said_in_the_receipt(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"flush": "sync", "flush.sync.timeout_ms": 20}
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), **chosen) as store:
+        late = store.put("t", b"nobody syncs")
+        assert (late.status, late.durability) == (PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN)
+        quick = store.put("t", b"nobody waits", wait=False)
+        assert (quick.status, quick.durability) == (PutStatus.PUT_OK, Durability.ACCEPTED)
+
+
+def test_none_never_syncs_the_log_by_itself(tmp_path: Path) -> None:
+    workers, clock = ManualWorkers(), ManualClock()
+    with open_store(tmp_path / "s", spawn=workers, clock=clock, flush="none") as store:
+        for _ in range(100):
+            store.put("t", b"x" * 3000)
+            clock.now_ms += 60_000
+            workers.run_all()
+        assert store.stats()["flushes"] == 0
+        assert store.submit("t", b"asked for").result(10).durability is Durability.ON_DISK
+
+
+# --- the append lock
+
+
+def test_a_lock_held_too_long_turns_the_others_away() -> None:
+    lock = AppendLock(30, Clock().monotonic_ns)
+    lock.acquire()
+    caught: list[BusyError] = []
+
+    def put() -> None:
+        try:
+            lock.acquire()
+        except BusyError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    thread.join(30)
+    assert caught
+    assert caught[0].waited_ms >= 30
+    lock.release()
+    assert lock.stats()["refused"] == lock.stats()["waits"] == 1
+    assert lock.stats()["longest_hold_us"] >= 30_000
+    with lock:
+        pass
+
+
+def test_a_stuck_disk_is_back_pressure_not_a_pile_of_threads(tmp_path: Path) -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    class StuckFiles(Files):
+        def create(self, path: Path) -> File:
+            made = super().create(path)
+            if path.name.endswith(f"{SIZE:020d}"):
+                entered.set()
+                gate.wait(30)
+            return made
+
+    chosen: dict[str, Any] = {"log.busy_ms": 40}
+    with open_store(tmp_path / "s", files=StuckFiles(), clock=_RealClock(), **chosen) as store:
+        store.put("t", b"x" * 60_000)
+        roll = threading.Thread(target=store.put, args=("t", b"y" * 60_000))
+        roll.start()
+        assert entered.wait(30)
+        with pytest.raises(BusyError, match="nothing was stored"):
+            store.put("t", b"turned away")
+        gate.set()
+        roll.join()
+        assert [m.body[:1] for m in store.scan("t")] == [b"x", b"y"]
+        figures = store.stats()["append_lock"]
+        assert figures["refused"] == 1
+        assert figures["longest_hold_us"] >= 40_000
+
+
+def test_a_close_waits_for_a_stuck_put(tmp_path: Path) -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    class StuckFiles(Files):
+        def create(self, path: Path) -> File:
+            if path.name.endswith(f"{SIZE:020d}"):
+                entered.set()
+                gate.wait(30)
+            return super().create(path)
+
+    chosen: dict[str, Any] = {"log.busy_ms": 20}
+    store = open_store(tmp_path / "s", files=StuckFiles(), clock=_RealClock(), **chosen)
+    store.put("t", b"x" * 60_000)
+    put = threading.Thread(target=store.put, args=("t", b"y" * 60_000))
+    put.start()
+    assert entered.wait(30)
+    close = threading.Thread(target=store.close)
+    close.start()
+    close.join(0.2)
+    assert close.is_alive(), "it waits, and is not turned away as a put would be"
+    gate.set()
+    put.join()
+    close.join()
+    with open_store(tmp_path / "s") as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert len(list(store.scan("t"))) == 2
+
+
+class _RealClock(ManualClock):
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()

@@ -1,0 +1,121 @@
+"""The direct feed, many queues, and readers elsewhere while segments are recycled."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import OpenStore
+
+import penstock
+from penstock.handover import HandOver
+from penstock.testing import ManualWorkers, open_store
+
+SIZE = 64 * 1024
+DIRECT: dict[str, Any] = {"index.feed": "direct"}
+
+
+# --- the direct feed
+
+
+def test_direct_and_follow_give_the_same_when_the_follower_is_far_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.handover.BYTES_MAX", 5000)
+    monkeypatch.setattr("penstock.opening.HandOver", lambda: HandOver(5000))
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), **DIRECT) as store:
+        for number in range(500):
+            store.put(
+                "t", b"%d" % number + b"x" * (number % 700), queue=number % 3, keys=[f"k{number}"]
+            )
+        assert len(store.read("t", 0, 0, limit=1000).messages) == 167
+        assert [m.body[:3] for m in store.find("t", "k499")] == [b"499"]
+        for number in range(500, 520):
+            store.put("t", b"%d" % number, keys=[f"k{number}"])
+        assert [m.body for m in store.find("t", "k519")] == [b"519"]
+        assert not list(store.verify())
+
+
+def test_the_direct_feed_reads_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), **DIRECT) as store:
+        engine = store._engine
+        assert engine is not None
+        monkeypatch.setattr(type(engine.log), "batches", lambda *_: pytest.fail("the log was read"))
+        for number in range(50):
+            store.put("t", b"%d" % number)
+        store.put_many([penstock.Message("t", b"m") for _ in range(50)])
+        assert store.max_offset("t") == 100
+
+
+def test_a_dispatcher_that_was_in_trouble_gets_what_it_missed(
+    open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_small(spawn=ManualWorkers(), **{"index.feed": "direct"}) as store:
+        engine = store._engine
+        assert engine is not None
+        index = engine.dispatchers[1]
+        monkeypatch.setattr(index, "dispatch", lambda _: 1 / 0)
+        for number in range(20):
+            store.put("t", b"%d" % number, keys=[f"k{number}"])
+        assert store.max_offset("t") == 20
+        assert "ZeroDivisionError" in store.stats()["dispatchers"]["hash-index"]["error"]
+        monkeypatch.undo()
+        engine.follower.troubles.clear()
+        store.put("t", b"20", keys=["k20"])
+        for number in range(21):
+            assert [m.body for m in store.find("t", f"k{number}")] == [b"%d" % number]
+
+
+# --- many queues
+
+
+def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"index.consume-queue.open_files_max": 8}
+    with open_store(tmp_path / "s", **chosen) as store:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for turn in range(2):
+            store.put_many([
+                penstock.Message(f"topic{number % 50}", b"%d" % turn, queue=number // 50)
+                for number in range(1000)
+            ])  # fmt: skip
+            assert len(store.topics()) == 50
+        assert sum(len(queues) for queues in store.topics().values()) == 1000
+        for number in range(0, 1000, 7):
+            assert len(store.read(f"topic{number % 50}", number // 50).messages) == 2
+        # A segment has its file, and one for its map.
+        limit = 8 + 2 * store.stats()["segments"]
+        assert len(list(Path("/proc/self/fd").iterdir())) - before <= limit
+
+
+# --- a recycled segment and a reader elsewhere
+
+
+def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -> None:
+    """It has the old segment's file open when the file becomes the next segment."""
+    workers = ManualWorkers()
+    with open_store(tmp_path / "s", spawn=workers, alloc="recycle") as store:
+        for number in range(200):
+            store.put("t", b"%d:" % number + b"o" * 1500)
+        store.flush()
+        store.topics()
+        reader = penstock.open(tmp_path / "s", read_only=True, environ={})
+        first = reader.read("t", 0, 0, 3).messages
+        assert len(first) == 3
+        store.discard_before(log_offset=store.stats()["log_end_offset"])
+        workers.run("penstock-allocate")
+        for number in range(200, 500):
+            store.put("t", b"%d:" % number + b"n" * 1500)
+            workers.run("penstock-allocate")
+        assert store.stats()["strategies"]["alloc"]["segments_recycled"] > 0
+        store.topics()
+        with pytest.raises(penstock.PenstockError, match="outside what the store holds"):
+            reader.at(first[0].log_offset)
+        assert reader.read("t", 0, 0, 3).status == "OFFSET_TOO_SMALL"
+        assert reader.damaged_reads == 0
+        reader.close()
+
+
+def test_busy_is_part_of_the_public_face() -> None:
+    code = "import penstock; assert issubclass(penstock.BusyError, penstock.PenstockError)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,252 @@
+"""Pooled buffers and files made ahead: options, limits, what they say when they are refused."""
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import BusyError
+from penstock.files import File, Files
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, make_context, open_store
+from penstock_alloc.ahead import Ahead
+from penstock_alloc.preallocate import PreallocateAllocator, PreallocateOptions
+
+SIZE = 64 * 1024
+DIRECT: dict[str, Any] = {"index.feed": "direct"}
+
+
+class NoLockFiles(Files):
+    """A machine without room for locked memory."""
+
+    def lock_memory(self, memory: Any) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+# --- the transient pool
+
+
+def pooled(path: Path, workers: ManualWorkers | None, **more: Any) -> penstock.Store:
+    options = {
+        f"write.transient-pool.{name}": value for name, value in more.pop("options", {}).items()
+    }
+    options.setdefault("write.transient-pool.lock_memory", False)
+    return open_store(path, spawn=workers, write="transient-pool", **options, **more)
+
+
+def figures(store: penstock.Store) -> Any:
+    return store.stats()["strategies"]["write"]
+
+
+def test_other_processes_see_only_what_is_committed(tmp_path: Path) -> None:
+    workers, clock = ManualWorkers(), ManualClock()
+    with pooled(tmp_path / "s", workers, clock=clock) as store:
+        store.put("t", b"held back")
+        segment = next((tmp_path / "s" / "commitlog").iterdir())
+        assert b"held back" not in segment.read_bytes()
+        workers.run("penstock-follow")
+        with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
+            assert reader.max_offset("t") == 0
+        clock.now_ms += 200
+        workers.run("penstock-commit")
+        assert b"held back" in segment.read_bytes()
+        workers.run("penstock-follow")
+        with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
+            assert [m.body for m in reader.scan("t")] == [b"held back"]
+
+
+def test_a_reader_of_the_same_process_finds_what_was_put(tmp_path: Path) -> None:
+    with pooled(tmp_path / "s", ManualWorkers()) as store:
+        store.put("t", b"mine")
+        assert [m.body for m in store.scan("t")] == [b"mine"]
+
+
+def test_the_commit_service_waits_for_its_least_pages(tmp_path: Path) -> None:
+    workers, clock = ManualWorkers(), ManualClock()
+    options = {"least_pages": 2, "thorough_interval_ms": 1000}
+    with pooled(tmp_path / "s", workers, clock=clock, options=options) as store:
+        engine = store._engine
+        assert engine is not None
+        store.put("t", b"x" * 4000)
+        clock.now_ms += 200
+        assert workers.run("penstock-commit") == pytest.approx(0.2)
+        assert engine.flusher.committed_offset == 0
+        store.put("t", b"x" * 5000)
+        workers.run("penstock-commit")
+        assert engine.flusher.committed_offset == engine.log.end_offset
+        store.put("t", b"little")
+        clock.now_ms += 1000
+        workers.run("penstock-commit")
+        assert engine.flusher.committed_offset == engine.log.end_offset
+
+
+def test_a_full_committed_segment_gives_its_buffer_back(tmp_path: Path) -> None:
+    workers = ManualWorkers()
+    with pooled(tmp_path / "s", workers, options={"buffers": 2}) as store:
+        store.put("t", b"x" * 60_000)
+        assert figures(store)["buffers_free"] == 1
+        store.put("t", b"x" * 60_000)
+        # `stats` commits, as every read does: the first buffer is free again.
+        assert figures(store)["buffers_free"] == 1
+        for _ in range(6):
+            store.put("t", b"x" * 60_000)
+            store.flush()
+        assert figures(store) == {
+            "name": "transient-pool",
+            "buffers_free": 1,
+            "segments_without_buffer": 0,
+        }
+
+
+def test_a_later_segment_is_never_committed_before_an_earlier_one(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = pooled(tmp_path / "s", ManualWorkers(), files=files)
+    for _ in range(3):
+        store.put("t", b"x" * 40_000)
+    engine = store._engine
+    assert engine is not None
+    assert engine.log.log.committed_offset == 0
+    first, second, third = sorted((tmp_path / "s" / "commitlog").iterdir())
+    files.plan.fail("pwrite", path=second.name)
+    with pytest.raises(penstock.PenstockError, match="the system took no more bytes"):
+        engine.flusher.commit()
+    assert engine.log.log.committed_offset == SIZE
+    assert b"x" in first.read_bytes()
+    assert b"x" not in third.read_bytes()
+    with pytest.raises(penstock.PenstockError, match="takes no more writes"):
+        store.put("t", b"no")
+    with pytest.raises(penstock.PenstockError):
+        store.close()
+    with open_store(tmp_path / "s") as store:
+        assert len(list(store.scan("t"))) == 1
+
+
+def test_without_a_free_buffer_it_writes_to_the_file_or_fails_fast(tmp_path: Path) -> None:
+    with pooled(tmp_path / "s", ManualWorkers(), options={"buffers": 1}) as store:
+        for _ in range(4):
+            store.put("t", b"x" * 60_000)
+        assert store.stats()["strategies"]["write"]["segments_without_buffer"] > 0
+        assert len(list(store.scan("t"))) == 4
+    options = {"buffers": 1, "fast_fail": True}
+    with pooled(tmp_path / "f", ManualWorkers(), options=options) as store:
+        store.put("t", b"x" * 60_000)
+        with pytest.raises(BusyError, match="no buffer"):
+            store.put("t", b"refused" * 9000)
+        store.flush()
+        # The full segment is committed only when there is a next one; then its buffer is free.
+        assert [m.body[:1] for m in store.scan("t")] == [b"x"]
+        assert len(list((tmp_path / "f" / "commitlog").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"write": "transient-pool"},
+        {"alloc": "preallocate", "alloc.preallocate.lock_memory": True},
+    ],
+)
+def test_memory_that_cannot_be_locked_is_said_once_and_no_more(
+    chosen: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(tmp_path / "s", files=NoLockFiles(), **chosen) as store:
+        for _ in range(6):
+            store.put("t", b"x" * 40_000)
+            store.flush()
+            time.sleep(0.02)
+        assert len(list(store.scan("t"))) == 6
+    said = [record.getMessage() for record in caplog.records if "ulimit -l" in record.getMessage()]
+    assert len(said) == 1
+    assert "locked into memory" in said[0]
+
+
+# --- preallocation
+
+
+def test_a_segment_in_the_making_is_waited_for_up_to_the_limit() -> None:
+    gate, begun = threading.Event(), threading.Event()
+
+    def make(path: Path, size: int, allocated: bool) -> File:
+        begun.set()
+        gate.wait(30)
+        return File(path, os.open("/dev/null", os.O_RDONLY))
+
+    ahead = Ahead(make, 50)
+    ahead.order([Path("1"), Path("2")], SIZE, allocated=True)
+    worker = threading.Thread(target=ahead.work)
+    worker.start()
+    assert begun.wait(30)
+    with pytest.raises(BusyError, match="in the making for 50 ms"):
+        ahead.obtain(Path("1"), SIZE, allocated=True)
+    gate.set()
+    worker.join()
+    assert ahead.ready == 2
+    assert ahead.obtain(Path("1"), SIZE, allocated=True).path == Path("1")
+    assert [file.path for file in ahead.close()] == [Path("2")]
+
+
+def test_the_nearest_file_is_made_first() -> None:
+    made: list[str] = []
+
+    def make(path: Path, size: int, allocated: bool) -> File:
+        made.append(path.name)
+        return File(path, os.open("/dev/null", os.O_RDONLY))
+
+    ahead = Ahead(make, 1000)
+    ahead.order([Path("3"), Path("1")], SIZE, allocated=True)
+    ahead.order([Path("2"), Path("1")], SIZE, allocated=True)
+    ahead.work()
+    assert made == ["1", "2", "3"]
+    assert [file.path.name for file in ahead.close()] == ["3", "2", "1"]
+
+
+def test_locked_segments_are_unlocked_when_they_are_full(tmp_path: Path) -> None:
+    class CountingFiles(Files):
+        locked = 0
+
+        def lock_memory(self, memory: Any) -> None:
+            self.locked += 1
+
+        def unlock_memory(self, memory: Any) -> None:
+            self.locked -= 1
+
+    files, workers = CountingFiles(), ManualWorkers()
+    context = make_context(tmp_path, files=files, spawn=workers)
+    allocator = PreallocateAllocator(PreallocateOptions(lock_memory=True), context)
+    paths = [tmp_path / "commitlog" / str(number) for number in range(3)]
+    allocator.expect(paths, SIZE, allocated=True)
+    workers.run("penstock-allocate")
+    assert files.locked == 3
+    allocator.obtain(paths[0], SIZE, allocated=True).close()
+    allocator.sealed(paths[0])
+    workers.run("penstock-allocate")
+    assert files.locked == 2
+    assert allocator.stats() == {"files_ready": 2, "segments_locked": 2}
+    allocator.close()
+
+
+def test_a_prefaulted_map_is_the_one_that_is_written(tmp_path: Path) -> None:
+    file = Files().create(tmp_path / "f")
+    file.allocate(SIZE)
+    assert file.prefault(SIZE) is file.map(SIZE, writable=True)
+    file.close()
+
+
+def test_preallocated_files_left_by_a_crash_are_removed(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path / "s", files=files, spawn=ManualWorkers(), alloc="preallocate")
+    store.put("t", b"x")
+    engine = store._engine
+    assert engine is not None
+    engine.log.tail.allocator._step()  # type: ignore[attr-defined] # its background work
+    assert len(list((tmp_path / "s" / "commitlog").iterdir())) == 3
+    files.plan.is_dead = True
+    files.abandon()
+    with open_store(tmp_path / "s") as store:
+        assert store.recovery is not None
+        assert sum("made ahead and not used" in text for text in store.recovery.mended) == 2
+        assert [m.body for m in store.scan("t")] == [b"x"]
+        assert len(list((tmp_path / "s" / "commitlog").iterdir())) == 1
