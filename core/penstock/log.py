@@ -195,7 +195,12 @@ class SegmentedLog:
     def commit(self) -> int:
         """Hand every written byte to the system, oldest first; returns the committed offset."""
         with self._committing:
-            for segment in self._segments:
+            segments = self._segments
+            first = len(segments)
+            # Only the last few are being written, however long the log is.
+            while first and segments[first - 1].channel is not None:
+                first -= 1
+            for segment in segments[first:]:
                 segment.commit()
         return self.committed_offset
 

@@ -203,7 +203,8 @@ def test_the_nearest_file_is_made_first() -> None:
     assert [file.path.name for file in ahead.close()] == ["3", "2", "1"]
 
 
-def test_locked_segments_are_unlocked_when_they_are_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_locked_segments_are_unlocked_when_they_are_full(waits: bool, tmp_path: Path) -> None:
     class CountingFiles(Files):
         locked = 0
 
@@ -214,7 +215,7 @@ def test_locked_segments_are_unlocked_when_they_are_full(tmp_path: Path) -> None
             self.locked -= 1
 
     files, workers = CountingFiles(), ManualWorkers()
-    context = make_context(tmp_path, files=files, spawn=workers)
+    context = make_context(tmp_path, files=files, spawn=workers, appenders_wait=waits)
     allocator = PreallocateAllocator(PreallocateOptions(lock_memory=True), context)
     paths = [tmp_path / "commitlog" / str(number) for number in range(3)]
     allocator.expect(paths, SIZE, allocated=True)

@@ -64,7 +64,7 @@ class Ahead:
                 order.file = self._make(path, order.size, order.allocated)
             except OSError:
                 with self._changed:
-                    del self._orders[path]
+                    self._orders.pop(path, None)
                     self._changed.notify_all()
                 return
             with self._changed:

@@ -5,6 +5,7 @@ final names, as RocketMQ's do, so a running store shows up to two zero files beh
 clean close removes them; after a crash the next open does.
 """
 
+import functools
 import logging
 import mmap
 from collections.abc import Sequence
@@ -91,18 +92,19 @@ class PreallocateAllocator(Allocator):
             return make_file(files, root, path, size, allocated=allocated)
         if self.context.appenders_wait:
             # Synced as zeros now, or the first sync of a put would have to write them all.
-            return make_file(files, root, path, size, allocated=True, prepare=self._prefault)
+            prepare = functools.partial(self._prefault, path)
+            return make_file(files, root, path, size, allocated=True, prepare=prepare)
         file = make_file(files, root, path, size, allocated=True)
-        self._prefault(file)
+        self._prefault(path, file)
         return file
 
-    def _prefault(self, file: File) -> None:
-        """Bring the pages in; where the system cannot, say so once and go on without."""
+    def _prefault(self, path: Path, file: File) -> None:
+        """Bring in the pages of what will be `path`; where the system cannot, say so once and go on without."""
         try:
             memory = file.prefault(file.size)
             if self._locks:
                 self.context.files.lock_memory(memory)
-                self._locked[file.path] = memory
+                self._locked[path] = memory
         except OSError as error:
             logger.warning(
                 "segments are not prefaulted or locked into memory from now on: %s (locking needs room "

@@ -142,6 +142,9 @@ class RecycleAllocator(Allocator):
             self._files.sync_folder(path.parent)
         except OSError:
             file.close()
+            for name in (spare, path):
+                if self._files.exists(name):
+                    self._files.remove(name)
             raise
         file.path = path
         self._recycled += 1

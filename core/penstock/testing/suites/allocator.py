@@ -112,6 +112,34 @@ class AllocatorContract(ContractSuite):
             allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
         assert self.path(context, 0).read_bytes() == bytes(SIZE)
 
+    @pytest.mark.parametrize("call", ["open", "rename", "sync_folder"])
+    def test_a_failure_with_files_at_hand_leaves_no_trace_either(
+        self,
+        allocator: Allocator,
+        context: Context,
+        files: FaultyFiles,
+        workers: ManualWorkers,
+        call: str,
+    ) -> None:
+        """As before, when discarded files and files made ahead are there to be taken."""
+        for number in range(4):
+            self.obtain(allocator, context, number).close()
+        for number in range(3):
+            allocator.discard(self.path(context, number))
+            self.run(workers)
+        for number in range(4, 9):
+            files.plan.fail(call, errno.EIO)
+            try:
+                self.obtain(allocator, context, number).close()
+                told = False
+            except OSError:
+                told = True
+            assert self.path(context, number).exists() != told
+            files.plan.heal()
+            if told:
+                self.obtain(allocator, context, number).close()
+            assert self.path(context, number).read_bytes() == bytes(SIZE)
+
     def test_a_failure_in_the_background_is_no_failure_of_the_next_put(
         self,
         allocator: Allocator,
