@@ -281,7 +281,8 @@ class Engine:
         if self.flusher.failure is None:
             try:
                 self.retention.run()
-            except (OSError, StoreFailedError):
+            except Exception:
+                # A plugin's mistake among them must not end the thread, which would end all writing.
                 logger.exception("retention stopped early; tried again later")
         return self.pace.retain_ms / 1000
 

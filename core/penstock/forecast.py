@@ -1,17 +1,25 @@
 """When each segment would go: the policies are asked hour by hour, as if nothing else were put.
 
-The use of the disk is taken as it is now, less what would have gone by then. Changes nothing.
+Within an hour the rounds are played through as retention runs them, at most ten segments each. The use
+of the disk is taken as it is now, less what would have gone by then. Changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo
+from penstock.errors import ConfigError, OffsetError
 from penstock.files import Files
 from penstock.log import SegmentedLog
-from penstock.retention import largest
+from penstock.retention import SEGMENTS_A_ROUND_MAX, consult
 
+# Each hour is asked for, so an endless look ahead would not come back.
+DAYS_MAX = 3660
 _HOUR_MS = 3_600_000
+# So often segments may go while they are looked at; then there is something else.
+_LOOKS = 100
 
 
 class Departure(NamedTuple):
@@ -31,7 +39,7 @@ class Departure(NamedTuple):
 
 
 class Outlook:
-    """Looks ahead for one store."""
+    """Looks ahead for one store. With `is_foreign` another process may write it meanwhile."""
 
     def __init__(
         self,
@@ -39,35 +47,70 @@ class Outlook:
         make_policies: Callable[[], Sequence[RetentionPolicy]],
         files: Files,
         now_ms: Callable[[], int],
+        *,
+        interval_ms: int,
+        is_foreign: bool,
     ) -> None:
         self._log = log
         self._make_policies = make_policies
         self._files = files
         self._now_ms = now_ms
+        self._interval_ms = interval_ms
+        self._is_foreign = is_foreign
 
     def forecast(self, days: float) -> list[Departure]:
         """Return what becomes of each segment within so many days, oldest first."""
-        segments = self._log.infos()
+        if not 0 <= days <= DAYS_MAX:
+            raise ConfigError(f"days is {days}; it must be 0 to {DAYS_MAX}")
+        segments = self._present()
         policies = self._make_policies()
-        used, usable = self._files.free_bytes(self._log.folder)
+        use = DiskUse(*self._files.free_bytes(self._log.folder))
         now = self._now_ms()
-        # On the hour, as policies that know hours of the day change then.
-        first = now - now % _HOUR_MS + _HOUR_MS
-        times = [now, *range(first, now + int(days * 24 * _HOUR_MS) + 1, _HOUR_MS)]
         found: list[Departure] = []
-        reason = "no policy is configured"
-        for time_ms in times:
-            left = segments[len(found) :]
-            freed = sum(departure.segment.size for departure in found)
-            disk = DiskUse(max(used - freed, 0), usable + freed)
-            vote = largest([policy.vote(left, time_ms, disk) for policy in policies])
-            count = max(min(vote.expired_count, len(left) - 1), 0)
-            is_now = time_ms == now
-            found += [Departure(segment, time_ms, vote.reason, is_now) for segment in left[:count]]
-            reason = vote.reason
+        reason = ""
+        for hour_ms in _hours(now, now + int(days * 24 * _HOUR_MS)):
+            for at_ms in range(hour_ms, hour_ms + _HOUR_MS, max(self._interval_ms, 1)):
+                left = segments[len(found) :]
+                freed = sum(departure.segment.size for departure in found)
+                disk = DiskUse(max(use.used - freed, 0), use.usable + freed)
+                count, reason, _, _ = consult(policies, left, at_ms, disk)
+                if not count:
+                    break
+                is_now = at_ms == now
+                going = left[: min(count, SEGMENTS_A_ROUND_MAX)]
+                found += [Departure(segment, at_ms, reason, is_now) for segment in going]
         return found + [self._kept(segments, at, reason) for at in range(len(found), len(segments))]
+
+    def _present(self) -> list[SegmentInfo]:
+        """Return the segments that hold records; files that were made ahead are none yet."""
+        segments: list[SegmentInfo] = []
+        for _ in range(_LOOKS):
+            # One that retention takes away while it is looked at belongs to no answer.
+            with contextlib.suppress(FileNotFoundError):
+                if self._is_foreign:
+                    self._log.refresh()
+                segments = self._log.infos()
+                break
+        while len(segments) > 1 and not self._has_records(segments[-1]):
+            segments.pop()
+        return segments
+
+    def _has_records(self, segment: SegmentInfo) -> bool:
+        try:
+            return any(self._log.read(segment.base_offset, 8))
+        except OffsetError:
+            return False
 
     @staticmethod
     def _kept(segments: Sequence[SegmentInfo], at: int, reason: str) -> Departure:
         is_last = at == len(segments) - 1
         return Departure(segments[at], None, "the last segment never goes" if is_last else reason)
+
+
+def _hours(start_ms: int, stop_ms: int) -> Iterator[int]:
+    """Return the start, then every full hour of local time: policies that know hours change then."""
+    at_ms = start_ms
+    while at_ms <= stop_ms:
+        yield at_ms
+        local = time.localtime(at_ms // 1000)
+        at_ms += _HOUR_MS - (local.tm_min * 60 + local.tm_sec) * 1000 - at_ms % 1000

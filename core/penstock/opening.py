@@ -187,7 +187,10 @@ class Opener:
 
     def _outlook(self, context: Context, log: SegmentedLog) -> Outlook:
         # Policies of its own: those in use may remember what they said.
-        return Outlook(log, lambda: self._policies(context), self.files, self.clock.time_ms)
+        return Outlook(
+            log, lambda: self._policies(context), self.files, self.clock.time_ms,
+            interval_ms=self.config.retention.interval_ms, is_foreign=context.read_only,
+        )  # fmt: skip
 
     # --- reading
 

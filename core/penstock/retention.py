@@ -3,21 +3,55 @@
 A segment goes only if it is not the last, is durable, was dispatched everywhere, no plugin keeps it, and
 no reader holds it; a hold that outlasts the interval is passed over. Queues and index are trimmed after.
 Source: spec sections 9.5 and 11.
+
+Invariants:
+    * Segments leave the disk in order: while one cannot be removed, or is still held, no later one
+      goes, so the log never gets a hole.
+    * What a round began the next one ends, whatever the policies say by then: such a segment is closed
+      to readers already.
+    * A policy that raises has no say; it neither ends retention nor stops the store.
 """
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from penstock.contracts import Allocator, DiskUse, Dispatcher, RetentionPolicy, SegmentInfo, Vote
 from penstock.files import Files
 from penstock.log import SegmentedLog
+from penstock.segment import Segment
 
 logger = logging.getLogger(__name__)
 
 FORCE_AFTER_MS = 120_000
 # Never more in one round, so that a wrong clock cannot empty a store at once.
 SEGMENTS_A_ROUND_MAX = 10
+
+
+class Verdict(NamedTuple):
+    """What all policies together ask for.
+
+    Attributes:
+        going: how many of the oldest segments may go, without the last one.
+        reason: why, or why none.
+        refusal: why no message may be put; None if messages may.
+        failed: what policies raised that could not say anything, by name.
+    """
+
+    going: int
+    reason: str
+    refusal: str | None
+    failed: dict[str, Exception]
+
+
+class _Leaving(NamedTuple):
+    """A segment that is on its way out; `segment` is there once it has left the log."""
+
+    info: SegmentInfo
+    reason: str
+    segment: Segment | None = None
 
 
 class Retention:
@@ -48,79 +82,154 @@ class Retention:
         self.on_expired: Callable[[SegmentInfo, str], bool] = lambda _info, _reason: True
         self.on_deleted: Callable[[SegmentInfo, str], None] = lambda _info, _reason: None
         self.refusal: str | None = None
-        self._released_base = -1
+        self._leaving: _Leaving | None = None
+        self._trimmed_to = log.min_offset
+        self._failing: set[str] = set()
         self._stopping = threading.Event()
-        self._one_at_a_time = threading.Lock()
-
-    def vote(self) -> Vote:
-        """Return the largest vote, and a refusal of writes if any policy asks for it."""
-        segments = self._log.infos()
-        disk = DiskUse(*self._files.free_bytes(self._log.folder))
-        now = self._now_ms()
-        votes = [policy.vote(segments, now, disk) for policy in self._policies]
-        refusing = next((vote for vote in votes if vote.refuse_writes), None)
-        self.refusal = refusing.reason if refusing else None
-        return largest(votes)
+        # Reentrant, so that a plugin may close the store from a hook.
+        self._one_at_a_time = threading.RLock()
 
     def run(self) -> int:
         """Let expired segments go; returns how many went."""
         with self._one_at_a_time:
-            vote = self.vote()
-            gone = self._let_go(min(vote.expired_count, SEGMENTS_A_ROUND_MAX), vote.reason)
+            gone = self._round(self._voted, SEGMENTS_A_ROUND_MAX)
             if gone and self.refusal is not None:
                 # There may be room again: whoever puts need not wait for the next round.
-                self.vote()
+                self._voted()
             return gone
 
-    def let_go(self, count: int, reason: str) -> int:
-        """Let up to `count` of the oldest segments go; returns how many went."""
+    def let_go_before(self, log_offset: int, time_ms: int, reason: str) -> int:
+        """Let go of what lies wholly before a log offset or was last written before a time."""
+
+        def count() -> tuple[int, str]:
+            # Asked within the round: what another one took meanwhile must not count again.
+            by_offset = self._log.count_before_offset(log_offset)
+            return max(by_offset, self._log.count_before_time(time_ms)), reason
+
         with self._one_at_a_time:
-            return self._let_go(count, reason)
+            return self._round(count, sys.maxsize)
 
     def stop(self) -> None:
-        """End a round that is under way; later ones let nothing go."""
+        """End a round that is under way, in whatever thread, and wait for it; later ones do nothing."""
         self._stopping.set()
+        with self._one_at_a_time:
+            pass
 
-    def _let_go(self, count: int, reason: str) -> int:
-        infos = self._log.infos()
-        going = infos[: min(count, len(infos) - 1)] if infos else []
+    def _voted(self) -> tuple[int, str]:
+        disk = DiskUse(*self._files.free_bytes(self._log.folder))
+        verdict = consult(self._policies, self._log.infos(), self._now_ms(), disk)
+        for name in verdict.failed.keys() - self._failing:
+            logger.error(
+                "retention policy %r failed and has no say until it no longer does",
+                name,
+                exc_info=verdict.failed[name],
+            )
+        self._failing = set(verdict.failed)
+        self.refusal = verdict.refusal
+        return verdict.going, verdict.reason
+
+    def _round(self, choose: Callable[[], tuple[int, str]], most: int) -> int:
+        if self._stopping.is_set():
+            return 0
+        try:
+            gone = int(self._go_on())
+            count, reason = choose()
+            if self._leaving is None:
+                gone += self._let_go(min(count, most - gone), reason, paused=not gone)
+            return gone
+        finally:
+            self._trim()
+
+    def _let_go(self, count: int, reason: str, *, paused: bool) -> int:
+        going = self._log.infos()[:-1][:count]
         if going and going[-1].base_offset + going[-1].size > self.safe_offset():
             # Under a policy that never syncs nothing else would make it durable.
             self.make_safe()
         gone = 0
         for info in going:
-            if gone and self._stopping.wait(self._pause_s):
+            if not paused and self._stopping.wait(self._pause_s):
                 break
+            paused = False
             if not self._let_one_go(info, reason):
                 break
             gone += 1
-        if gone:
-            for dispatcher in self._dispatchers:
-                dispatcher.trim(self._log.min_offset)
         return gone
 
     def _let_one_go(self, info: SegmentInfo, reason: str) -> bool:
-        if info.base_offset + info.size > self.safe_offset():
+        if info.base_offset + info.size > self.safe_offset() or not self.on_expired(info, reason):
             return False
-        if self._released_base != info.base_offset:
-            if not self.on_expired(info, reason):
-                return False
-            # Asked once, however often a reader makes us come back for it.
-            self._released_base = info.base_offset
-        segment = self._log.retire_first(self._now_ms(), FORCE_AFTER_MS)
+        if self._stopping.is_set() or self._log.min_offset != info.base_offset:
+            # A plugin closed the store, or started a round of its own.
+            return False
+        self._leaving = _Leaving(info, reason)
+        return self._go_on()
+
+    def _go_on(self) -> bool:
+        """Take the segment that is leaving a step further; says whether it is gone for good."""
+        if self._leaving is None:
+            return False
+        info, reason, segment = self._leaving
         if segment is None:
-            logger.info("segment %s is still being read; tried again later", info.path.name)
-            return False
-        if segment.lease.was_forced:
-            logger.warning("segment %s goes though a reader has held it too long", info.path.name)
-        self._allocator.discard(segment.path, in_use=segment.lease.was_forced)
+            segment = self._log.retire_first(self._now_ms(), FORCE_AFTER_MS)
+            if segment is None:
+                logger.info("segment %s is still being read; tried again later", info.path.name)
+                return False
+            if segment.lease.was_forced:
+                logger.warning(
+                    "segment %s goes though a reader has held it too long", info.path.name
+                )
+            self._leaving = _Leaving(info, reason, segment)
+        self._discard(segment)
+        self._leaving = None
         logger.info("segment %s went: %s", info.path.name, reason)
         self.on_deleted(info, reason)
         return True
 
+    def _discard(self, segment: Segment) -> None:
+        if self._files.exists(segment.path):
+            self._allocator.discard(segment.path, in_use=segment.lease.was_forced)
+        else:
+            # An earlier try took the name away and failed after that.
+            self._files.sync_folder(segment.path.parent)
 
-def largest(votes: Sequence[Vote]) -> Vote:
-    """Return the vote that counts."""
+    def _trim(self) -> None:
+        low = self._log.min_offset
+        if low <= self._trimmed_to:
+            return
+        failed = False
+        for dispatcher in self._dispatchers:
+            try:
+                dispatcher.trim(low)
+            except Exception:
+                failed = True
+                logger.exception("%s could not be trimmed; tried again later", dispatcher.name)
+        if not failed:
+            self._trimmed_to = low
+
+
+def consult(
+    policies: Sequence[RetentionPolicy],
+    segments: Sequence[SegmentInfo],
+    now_ms: int,
+    disk: DiskUse,
+) -> Verdict:
+    """Ask every policy; the largest vote counts, and any of them may refuse writes."""
+    votes: list[Vote] = []
+    failed: dict[str, Exception] = {}
+    most = max(len(segments) - 1, 0)
+    for policy in policies:
+        try:
+            count, reason, refuses = policy.vote(segments, now_ms, disk)
+            # Out of range it would be taken from the list's other end.
+            votes.append(Vote(min(max(int(count), 0), most), reason, refuses))
+        except Exception as error:
+            failed[policy.name] = error
+            votes.append(Vote(0, f"policy {policy.name!r} failed: {error!r}"))
     if not votes:
-        return Vote(0, "no policy is configured")
-    return max(votes, key=lambda vote: vote.expired_count)
+        return Verdict(0, "no policy is configured", None, failed)
+    refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)
+    largest = max(votes, key=lambda vote: vote.expired_count)
+    reason = largest.reason
+    if not largest.expired_count:
+        reason = "; ".join(vote.reason for vote in votes)
+    return Verdict(largest.expired_count, reason, refusal, failed)

@@ -303,9 +303,7 @@ class Store(Reader):
         Whatever the retention policies say; but never the last segment, nor one that is not durable, not
         dispatched, or still being read. Returns how many went.
         """
-        engine = self._owner()
-        count = max(self._log.count_before_offset(log_offset), self._log.count_before_time(time_ms))
-        return engine.retention.let_go(count, "asked for")
+        return self._owner().retention.let_go_before(log_offset, time_ms, "asked for")
 
     def stats(self) -> dict[str, Any]:
         """Return figures about the store: offsets in bytes, times in Unix milliseconds."""

@@ -128,7 +128,12 @@ def _sentence(
         return "the log is empty: nothing can go"
     if going:
         size = sum(departure.segment.size for departure in going)
-        return f"{len(going)} segments ({size_text(size)}) go now; nothing was changed"
+        more = len(later) - len(going)
+        after = f", {more} more within {days:g} days" if more else ""
+        what = f"1 segment ({size_text(size)}) goes"
+        if len(going) > 1:
+            what = f"{len(going)} segments ({size_text(size)}) go"
+        return f"{what} now{after}; nothing was changed"
     if not later:
         return f"nothing goes within {days:g} days: {departures[0].reason}"
     first = later[0]

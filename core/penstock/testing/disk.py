@@ -1,5 +1,6 @@
 """A disk whose size, other users and file times are in a test's hands."""
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -26,12 +27,18 @@ class SimulatedDisk(Files):
     @property
     def used(self) -> int:
         """Bytes in use, our own files and others."""
-        own = sum(
-            (Path(folder) / name).lstat().st_size
-            for folder, _, names in os.walk(self.root)
-            for name in names
-        )
+        own = 0
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                # Another thread may take it away meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    own += (Path(folder) / name).lstat().st_size
         return own + self.others
+
+    def check_room(self, size: int, path: Path) -> None:
+        """Raise ENOSPC if `size` bytes more are not there."""
+        if self.used + size > self.capacity:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def free_bytes(self, path: Path) -> tuple[int, int]:
         """See `Files`."""
@@ -45,6 +52,7 @@ class SimulatedDisk(Files):
 
     def create(self, path: Path) -> File:
         """See `Files`."""
+        self.check_room(1, path)
         file = super().create(path)
         made = SimulatedFile(path, file.detach(), self)
         made.touch()
@@ -73,6 +81,7 @@ class SimulatedFile(File):
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """See `File`."""
+        self._make_room(position + len(data))
         super().pwrite(data, position)
         self.touch()
 
@@ -92,5 +101,5 @@ class SimulatedFile(File):
         super().resize(size)
 
     def _make_room(self, size: int) -> None:
-        if self._disk.used + size - self.size > self._disk.capacity:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        if size > self.size:
+            self._disk.check_room(size - self.size, self.path)

@@ -7,12 +7,12 @@ from typing import ClassVar
 import attrs
 
 from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote
+from penstock_retention.aging import HOUR_MS, check_hours, count_old
 
-_HOUR_MS = 3_600_000
 _HOURS = range(24)
 
 
-def _check_hours(_instance: object, _field: object, text: str) -> None:
+def _check_times(_instance: object, _field: object, text: str) -> None:
     for word in text.split(";"):
         if word.strip() != "*" and not (word.strip().isdigit() and int(word) in _HOURS):
             raise ValueError(
@@ -29,8 +29,8 @@ class AgeOptions:
         delete_when: the hours of the day, local time, at which segments go; "*" for any.
     """
 
-    reserved_hours: float = attrs.field(default=72.0, validator=attrs.validators.ge(0))
-    delete_when: str = attrs.field(default="04", validator=_check_hours)
+    reserved_hours: float = attrs.field(default=72.0, validator=check_hours)
+    delete_when: str = attrs.field(default="04", validator=_check_times)
 
 
 class AgeRetention(RetentionPolicy):
@@ -41,17 +41,25 @@ class AgeRetention(RetentionPolicy):
 
     def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
         """Count the oldest segments that are expired; the last one never is."""
+        hours = self.options.reserved_hours
+        count = count_old(segments, now_ms, hours)
+        if not count:
+            return Vote(0, _why_none(segments, now_ms, hours))
         if not self._is_hour(now_ms):
-            return Vote(0, f"it is not {self.options.delete_when} o'clock")
-        reserved_ms = int(self.options.reserved_hours * _HOUR_MS)
-        count = 0
-        for segment in segments[:-1]:
-            if now_ms < segment.last_write_ms + reserved_ms:
-                break
-            count += 1
-        return Vote(count, f"not written for {self.options.reserved_hours:g} hours")
+            when = self.options.delete_when
+            return Vote(
+                0, f"{count} not written for {hours:g} hours, but they go at {when} o'clock"
+            )
+        return Vote(count, f"not written for {hours:g} hours")
 
     def _is_hour(self, now_ms: int) -> bool:
         hours = [word.strip() for word in self.options.delete_when.split(";")]
         hour = time.localtime(now_ms / 1000).tm_hour
         return "*" in hours or any(int(word) == hour for word in hours)
+
+
+def _why_none(segments: Sequence[SegmentInfo], now_ms: int, hours: float) -> str:
+    if len(segments) <= 1:
+        return "there is only the last segment"
+    age = max(now_ms - segments[0].last_write_ms, 0) / HOUR_MS
+    return f"the oldest was written {age:.1f} hours ago, within the {hours:g} kept"

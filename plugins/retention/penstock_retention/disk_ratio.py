@@ -2,7 +2,7 @@
 
 Three levels, in percent of the disk used, rounded up: above the first, old segments go at any hour; above
 the second, segments go whatever their age; above the third, writes are refused until the use is
-back at the second.
+back at the second. Of a disk that does not tell its size nothing is concluded but that old segments go.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import attrs
 
 from penstock.contracts import Context, DiskUse, RetentionPolicy, SegmentInfo, Vote
+from penstock_retention.aging import check_hours, count_old
 
-_HOUR_MS = 3_600_000
 _PERCENT = (attrs.validators.ge(1), attrs.validators.le(100))
 
 
@@ -30,7 +30,7 @@ class DiskRatioOptions:
     early_percent: int = attrs.field(default=75, validator=_PERCENT)
     forced_percent: int = attrs.field(default=85, validator=_PERCENT)
     refuse_percent: int = attrs.field(default=90, validator=_PERCENT)
-    reserved_hours: float = attrs.field(default=72.0, validator=attrs.validators.ge(0))
+    reserved_hours: float = attrs.field(default=72.0, validator=check_hours)
 
     def __attrs_post_init__(self) -> None:
         if not self.early_percent <= self.forced_percent <= self.refuse_percent:
@@ -55,6 +55,11 @@ class DiskRatioRetention(RetentionPolicy):
         """Count what may go at this use of the disk."""
         options = self.options
         percent = _percent(disk)
+        if percent is None:
+            self._refuses = False
+            count = count_old(segments, now_ms, options.reserved_hours)
+            old = f"what was not written for {options.reserved_hours:g} hours"
+            return Vote(count, f"the disk does not tell its size: {old} goes at any hour")
         if percent > options.refuse_percent:
             self._refuses = True
         elif percent <= options.forced_percent:
@@ -65,7 +70,7 @@ class DiskRatioRetention(RetentionPolicy):
             )
             return Vote(max(len(segments) - 1, 0), reason, self._refuses)
         if percent > options.early_percent:
-            count = self._old(segments, now_ms)
+            count = count_old(segments, now_ms, options.reserved_hours)
             reason = (
                 f"{percent} % of the disk is used, over {options.early_percent} %: what was not "
                 f"written for {options.reserved_hours:g} hours goes at any hour"
@@ -73,17 +78,8 @@ class DiskRatioRetention(RetentionPolicy):
             return Vote(count, reason, self._refuses)
         return Vote(0, f"{percent} % of the disk is used, within {options.early_percent} %")
 
-    def _old(self, segments: Sequence[SegmentInfo], now_ms: int) -> int:
-        reserved_ms = int(self.options.reserved_hours * _HOUR_MS)
-        count = 0
-        for segment in segments[:-1]:
-            if now_ms < segment.last_write_ms + reserved_ms:
-                break
-            count += 1
-        return count
 
-
-def _percent(disk: DiskUse) -> int:
-    """Return used / (used + usable) in whole percent, rounded up."""
+def _percent(disk: DiskUse) -> int | None:
+    """Return used / (used + usable) in whole percent, rounded up; None where both are 0."""
     whole = disk.used + disk.usable
-    return -(-disk.used * 100 // whole) if whole else 100
+    return -(-disk.used * 100 // whole) if whole else None

@@ -39,5 +39,6 @@ class SizeRetention(RetentionPolicy):
             count += 1
         relation = "over" if total > limit else "within"
         return Vote(
-            count, f"the log has {total // _MIB} MiB, {relation} the {limit // _MIB} MiB kept"
+            count,
+            f"the log has {total / _MIB:,.6g} MiB, {relation} the {limit / _MIB:,.6g} MiB kept",
         )

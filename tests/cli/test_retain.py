@@ -1,0 +1,103 @@
+"""`penstock retain --dry-run` as a user runs it: on a live store, on a broker's directory, on nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SIZES: dict[str, Any] = {"geometry.segment_bytes": 65536}
+ALL = ("--set", "retention.use=size", "--set", "retention.size.bytes_max=0")
+
+
+def retain(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock", "retain", str(root), *arguments]
+    environment = {**os.environ, "COLUMNS": "160", "TERM": "dumb"}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+
+
+def facts(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    return [fact for fact in map(json.loads, done.stdout.splitlines()) if fact["kind"] == kind]
+
+
+def everything(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Return every file's time and bytes, and every folder."""
+    return {
+        str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def test_a_live_store_is_looked_at_without_its_lock(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with penstock.open(root, environ={}, flush="sync", **SIZES) as store:
+        for number in range(200):
+            store.put(("a", "b")[number % 2], b"x" * 1000)
+        segments = store.stats()["segments"]
+        exact = {t: sum(m.size for m in store.scan(t)) for t in ("a", "b")}
+        store.flush()
+        done = retain(root, "--dry-run", "--json", *ALL)
+        assert [f["goes_now"] for f in facts(done, "segment")] == [True] * (segments - 1) + [False]
+        assert {f["topic"]: f["bytes"] for f in facts(done, "topic")} == exact
+        assert store.stats()["segments"] == segments
+        store.put("a", b"the writer goes on")
+        refused = retain(root, *ALL)
+        assert refused.returncode == 3, "without --dry-run it needs the lock"
+
+
+@pytest.mark.parametrize("name", ["java-4.9.8-clean", "java-5.3.3-clean", "java-5.3.3-killed"])
+def test_a_brokers_directory_is_looked_at_and_left_alone(name: str, tmp_path: Path) -> None:
+    with tarfile.open(GOLDEN / f"{name}.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    root = tmp_path / "store"
+    (tmp_path / "broker.conf").write_text("fileReservedTime=0\ndeleteWhen=00\n")
+    before = everything(root)
+    done = retain(root, "--dry-run", "--json", "--broker-conf", str(tmp_path / "broker.conf"))
+    segments = facts(done, "segment")
+    assert segments[-1]["reason"] == "the last segment never goes"
+    assert all(fact["goes_at_ms"] is not None for fact in segments[:-1])
+    with penstock.open(root, read_only=True) as store:
+        exact = {t: [m.size for m in store.scan(t)] for t in store.topics()}
+    told = {fact["topic"]: (fact["messages"], fact["bytes"]) for fact in facts(done, "topic")}
+    assert told == {topic: (len(sizes), sum(sizes)) for topic, sizes in exact.items()}
+    assert before == everything(root)
+
+
+def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with penstock.open(root, environ={}, **SIZES) as store:
+        for _ in range(800):
+            store.put("t", b"x" * 1000)
+        segments = store.stats()["segments"]
+    for path in (root / "commitlog").iterdir():
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    rounds = retain(root, "--dry-run", *ALL)
+    assert f"10 segments (640.0 KiB) go now, {segments - 11} more within 14 days" in rounds.stderr
+    limit = f"retention.size.bytes_max={(segments - 1) * 65536}"
+    one = retain(root, "--dry-run", *ALL[:2], "--set", limit)
+    assert one.stderr == "1 segment (64.0 KiB) goes now; nothing was changed\n"
+    none = retain(root, "--dry-run", "--set", "retention.age.reserved_hours=200000")
+    assert none.stderr.startswith("nothing goes within 14 days: the oldest was written ")
+    none = retain(root, "--dry-run", "--days", "0", "--set", "retention.use=[]")
+    assert none.stderr == "nothing goes within 0 days: no policy is configured\n"
+    empty = tmp_path / "empty"
+    penstock.open(empty, environ={}, **SIZES).close()
+    assert retain(empty, "--dry-run").stderr == "the log is empty: nothing can go\n"
+
+
+@pytest.mark.parametrize("days", ["-1", "inf", "nan", "soon", "3661"])
+def test_days_must_be_a_number_of_days(days: str, tmp_path: Path) -> None:
+    penstock.open(tmp_path / "s", environ={}, **SIZES).close()
+    done = retain(tmp_path / "s", "--dry-run", "--days", days)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
