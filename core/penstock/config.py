@@ -341,6 +341,11 @@ _BROKER_KEYS = {
 }
 
 
+def _broker_number(name: str, value: str) -> int:
+    # In Java the level of 85 acts first, whatever this one says.
+    return min(int(value), 85) if name == "diskMaxUsedSpaceRatio" else int(value)
+
+
 def from_broker_conf(text: str) -> dict[str, Any]:
     """Return overrides that a RocketMQ `broker.conf` asks for; keys without a meaning here are passed over."""
     found: dict[str, Any] = {"profile": "rocketmq", "retention.use": ["age", "disk-ratio"]}
@@ -351,7 +356,7 @@ def from_broker_conf(text: str) -> dict[str, Any]:
             continue
         if name in _BROKER_KEYS:
             is_text = name == "deleteWhen"
-            found[_BROKER_KEYS[name]] = value if is_text else int(value)
+            found[_BROKER_KEYS[name]] = value if is_text else _broker_number(name, value)
             if name == "fileReservedTime":
                 found["retention.disk-ratio.reserved_hours"] = int(value)
         elif name == "mappedFileSizeConsumeQueue":

@@ -177,7 +177,14 @@ class Segment:
     def last_write_ms(self) -> int:
         """Return when the file was last written, as the system says."""
         with self._opening:
-            return self._reader().mtime_ms
+            if self._file is not None:
+                return self._file.mtime_ms
+            # Retention asks every segment: left open, a large log would use up the descriptors.
+            file = self._files.open(self.path)
+            try:
+                return file.mtime_ms
+            finally:
+                file.close()
 
     def sync(self) -> None:
         """Make durable whatever the file holds."""

@@ -104,3 +104,10 @@ def test_a_new_store_is_small_and_remembers_its_sizes(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", environ={}, profile="rocketmq") as store:
         assert store.recovery is not None
         assert store.recovery.state == "clean"
+
+
+def test_a_brokers_disk_level_over_the_forced_one_is_taken_as_that() -> None:
+    found = config.from_broker_conf("diskMaxUsedSpaceRatio=88\nfileReservedTime=48\n")
+    assert found["retention.disk-ratio.early_percent"] == 85
+    assert found["retention.disk-ratio.reserved_hours"] == 48
+    assert found["retention.use"] == ["age", "disk-ratio"]

@@ -284,3 +284,17 @@ def test_ten_is_the_most_also_when_a_round_ends_what_another_began(tmp_path: Pat
         assert bases(store)[0] == 10 * SEGMENT
         numbers = [base // SEGMENT for base in bases(store)]
         assert all(b == a + 1 for a, b in itertools.pairwise(numbers))
+
+
+def test_asking_every_segment_keeps_no_file_open(tmp_path: Path) -> None:
+    """Each was left open once, and a store of a thousand segments ran out of descriptors."""
+    with open_store(tmp_path / "s", retention=["age"], spawn=ManualWorkers()) as store:
+        for _ in range(60):
+            store.put("t", b"x" * 60_000)
+            store.flush()
+    with open_store(tmp_path / "s", retention=["age"], spawn=ManualWorkers()) as store:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        store.retain()
+        store.forecast()
+        assert store.stats()["segments"] == 60
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before
