@@ -1,11 +1,9 @@
-"""The matrix: what is in it, what a report says, and the page that shows it."""
+"""The matrix: what is in it, what is measured, what a report says, and the page that shows it."""
 
 import json
+import mmap
 import os
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,14 +15,17 @@ from tests.conftest import InstallPlugin
 import penstock
 from penstock.errors import ConfigError
 from penstock.matrix.combos import Combo, combinations, promise
-from penstock.matrix.measure import Plan
+from penstock.matrix.measure import Plan, Subject, open_store, own_kib
 from penstock.matrix.page import render
-from penstock.matrix.run import Outcome
+from penstock.matrix.run import Outcome, run
 from penstock.matrix.summary import METRICS, Report, make_report
 from penstock.registry import load_registry
 
 REGISTRY = load_registry()
-HEADINGS = ("Heat map", "What each choice changes", "Throughput", "Every figure", "Refused")
+PLAIN = Combo("mmap", "on-demand", "async", "follow")
+TINY = Plan(body=200, batch=50, sync_threads=2, seconds=0.005, rounds=2, segment_bytes=256 << 10)
+HEADINGS = ("Heat map", "What each choice changes", "Throughput", "Every figure", "Refused",
+            "Memory", "Disk", "How it was measured")  # fmt: skip
 
 
 def figures(scale: float) -> dict[str, float]:
@@ -109,6 +110,146 @@ def test_configurations_to_paste_open_a_store(report: Report, tmp_path: Path) ->
             assert store.stats()["strategies"]["write"]["name"] == row["write"]
 
 
+def test_a_configuration_has_the_settings_that_mean_something_with_it() -> None:
+    settings = {
+        "profile": "embedded", "log.checksum": 'odd "\u00fc"', "index.use": ["consume-queue"],
+        "write.transient-pool.buffers": 2, "flush.async.interval_ms": 7, "alloc.recycle.spares": 1,
+    }  # fmt: skip
+    assert tomllib.loads(PLAIN.toml(settings)) == {
+        "profile": "embedded", "log": {"checksum": 'odd "\u00fc"'}, "write": {"use": "mmap"},
+        "alloc": {"use": "on-demand"}, "flush": {"use": "async", "async": {"interval_ms": 7}},
+        "index": {"use": ["consume-queue"], "feed": "follow"},
+    }  # fmt: skip
+    assert PLAIN.toml().startswith('[write]\nuse = "mmap"\n\n[alloc]')
+
+
+def outcome(scale: float, combo: Combo = PLAIN, **more: Any) -> Outcome:
+    return Outcome(combo, [figures(scale)], **more)
+
+
+def report_of(*outcomes: Outcome) -> Report:
+    return make_report(outcomes, [], Plan(rounds=1), REGISTRY, folder=Path(), seconds=1)
+
+
+def test_what_failed_in_a_later_round_is_not_recommended() -> None:
+    other = PLAIN._replace(write="file")
+    report = report_of(outcome(9, failure="out of room"), outcome(1, other))
+    assert report["best"] == {"throughput": other.label, "p99": other.label}
+    assert report["rows"][0]["figures"], "what it gave before is still shown"
+
+
+def test_what_a_store_refuses_at_open_is_no_row() -> None:
+    third = PLAIN._replace(flush="none")
+    report = report_of(outcome(1), Outcome(third, refusal="it makes no sense"))
+    assert [row["label"] for row in report["rows"]] == [PLAIN.label]
+    assert report["refused"] == [
+        {"label": third.label, **third._asdict(), "reason": "it makes no sense"}
+    ]
+    assert "it makes no sense" in render(report)
+
+
+def test_a_page_without_any_row_is_whole() -> None:
+    page = render(report_of(Outcome(PLAIN, refusal="it makes no sense")))
+    assert "it makes no sense" in page
+    assert "<svg" not in page
+
+
+def test_an_effect_counts_only_where_all_pairs_agree() -> None:
+    flushes = ("async", "none", "sync")
+    rows = [outcome(1, PLAIN._replace(flush=flush)) for flush in flushes]
+    same, better = (1.5, 0.9, 1.6), (1.5, 1.2, 1.6)
+    for scales, verdict in ((same, "unclear"), (better, "best")):
+        others = [
+            outcome(scale, PLAIN._replace(flush=flush, alloc="recycle"))
+            for scale, flush in zip(scales, flushes, strict=True)
+        ]
+        page = render(report_of(*rows, *others))
+        (cell,) = re.findall(r'synced bytes, MiB/s</td><td class="(\w+)">', page)
+        assert cell == verdict
+        (time,) = re.findall(r'a sync of 1 MiB, ms</td><td class="(\w+)">', page)
+        assert time == verdict, "less is better there"
+
+
+# --- measuring
+
+
+@pytest.mark.parametrize("flush", REGISTRY.flush_policies.names())
+def test_recycling_recycles_before_it_is_measured(flush: str, tmp_path: Path) -> None:
+    settings = {"alloc": "recycle", "flush": flush}
+    with open_store(str(tmp_path / "s"), settings, TINY) as store:
+        Subject(store, TINY).warm_up()
+        assert store.stats()["strategies"]["alloc"]["segments_recycled"] > 0
+        assert store.stats()["segments"] <= 4
+
+
+def test_memory_that_belongs_to_no_file_is_counted() -> None:
+    before = own_kib()
+    private = bytearray(os.urandom(4 << 20))
+    shared = mmap.mmap(-1, 4 << 20)
+    shared[:] = private
+    grown = own_kib() - before
+    shared.close()
+    assert 8 << 10 <= grown < 10 << 10
+
+
+def test_a_sync_has_something_to_sync_under_a_policy_that_waits(tmp_path: Path) -> None:
+    (found,) = run(tmp_path, [PLAIN._replace(flush="sync")], TINY, settings={})
+    assert found.failure is None
+    # Without a sync in it, a call takes some microseconds.
+    assert all(each["sync_ms_per_mib"] > 0.1 for each in found.rounds)
+
+
+def test_one_process_that_dies_is_told_and_the_others_go_on(
+    install_plugin: InstallPlugin, tmp_path: Path
+) -> None:
+    install_plugin(
+        "penstock-bad",
+        """
+        import os, signal
+        from penstock import FlushPolicy, hookimpl
+        from penstock.errors import ConfigError
+        class Dies(FlushPolicy):
+            "Dies."
+            name = "dies"
+            def after_append(self, end_offset): os.kill(os.getpid(), signal.SIGTERM)
+        class Raises(Dies):
+            "Raises."
+            name = "raises"
+            def after_append(self, end_offset): raise ValueError("no such thing")
+        class Refuses(Dies):
+            "Refuses."
+            name = "refuses"
+            def __init__(self, options, context, flusher): raise ConfigError("not on a Monday")
+        @hookimpl
+        def penstock_register_flush(): return [Dies, Raises, Refuses]
+    """,
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    names = ("dies", "raises", "refuses", "none")
+    told: list[str] = []
+    dies, raises, refuses, fine = run(
+        work, [PLAIN._replace(flush=name) for name in names], TINY, settings={},
+        told=lambda outcome: told.append(outcome.combo.flush),
+    )  # fmt: skip
+    assert dies.failure == "its process ended without an answer: killed by SIGTERM"
+    assert raises.failure == "ValueError: no such thing"
+    assert (refuses.failure, refuses.refusal) == (None, "not on a Monday")
+    assert len(fine.rounds) == 2
+    assert sorted(told) == sorted(names * 2)
+    assert list(work.iterdir()) == []
+
+
+def test_a_combination_beats_a_setting_for_all(tmp_path: Path) -> None:
+    settings = {"log.checksum": "crc32+record", "flush": "none"}
+    (found,) = run(tmp_path, [PLAIN._replace(flush="sync")], TINY, settings=settings)
+    assert found.failure is None
+    assert found.rounds[0]["put_p50_us"] > 30, "a put that waits for the disk"
+
+
+# --- the page
+
+
 class Tags(HTMLParser):
     """Checks that elements close in order, and gathers what the page would load."""
 
@@ -146,92 +287,6 @@ def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
         assert page.count(row["label"]) >= 2
     for heading in HEADINGS:
         assert f"<h2>{heading}" in page
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     assert "its process &lt;b&gt;ended&lt;/b&gt;" in page
     assert "<b>ended</b>" not in page.replace("its process <b>ended<\\/b>", "")
-
-
-@pytest.fixture
-def browser() -> str:
-    """Return the path of a Chromium; skips, or fails in CI, where there is none."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        if os.environ.get("PENSTOCK_REQUIRE_CHROMIUM") == "1":
-            pytest.fail("the page's test needs chromium")
-        pytest.skip("the page's test needs chromium")
-    return found
-
-
-def look(browser: str, home: Path, url: str, *options: str) -> str:
-    """Open a page in a headless browser."""
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-               f"--user-data-dir={home}", *options, url]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout
-
-
-def test_the_page_works_in_a_browser(report: Report, browser: str, tmp_path: Path) -> None:
-    page = tmp_path / "m.html"
-    page.write_text(render(report))
-    shown = look(
-        browser, tmp_path / "b", f"{page.as_uri()}#metric=put_p99_us&sort=put_per_s", "--dump-dom"
-    )
-    heat = shown[shown.index('id="heat"') :][: shown.index("</table>")]
-    assert 'data-metric="put_p99_us"' in heat
-    assert "color-mix" in heat
-    assert "us, lower is better" in shown
-    table = shown[shown.index('id="all"') :]
-    assert 'aria-sort="ascending"' in table
-    rates = [
-        float(text)
-        for text in re.findall(
-            r"<tr><td>[^<]*</td><td[^>]*>[^<]*</td><td[^>]*data-value=\"([^\"]+)\"", table
-        )
-    ]
-    assert len(rates) == len(report["rows"]) - 1
-    assert rates == sorted(rates)
-    assert rates[0] < rates[-1]
-    picture = tmp_path / "m.png"
-    look(
-        browser, tmp_path / "b", page.as_uri(), "--window-size=1280,1400", f"--screenshot={picture}"
-    )
-    from matplotlib.image import imread  # noqa: PLC0415 - an extra of this test only
-
-    pixels = imread(picture)
-    assert pixels.shape[:2] == (1400, 1280)
-    assert pixels[..., :3].std() > 0.05, "not blank"
-
-
-def test_the_verb_measures_and_writes_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    command = [sys.executable, "-m", "penstock", "matrix", str(tmp_path), "--only", "write=mmap",
-               "--only", "alloc=recycle", "--only", "flush=sync", "--only", "feed=direct", "--quick",
-               "--seconds", "0.02", "--body", "200", "--html", str(page), "--json"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    report: dict[str, Any] = json.loads(done.stdout)
-    (row,) = report["rows"]
-    assert row["failure"] is None
-    assert row["acknowledged"] == "on disk"
-    assert set(row["figures"]) == set(METRICS)
-    for name, figure in row["figures"].items():
-        assert len(figure["rounds"]) == 2, name
-        assert figure["low"] <= figure["median"] <= figure["high"], name
-        assert figure["median"] > 0 or name == "memory_mib", name
-    assert report["plan"]["body"] == 200
-    assert "mmap recycle sync direct" in page.read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html"], "all is removed"
-
-
-def test_a_setting_that_is_wrong_is_said_once(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "penstock",
-        "matrix",
-        str(tmp_path),
-        "--set",
-        "flush.asinc.x=1",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "there is no setting flush.asinc.x" in done.stderr

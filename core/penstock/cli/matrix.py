@@ -1,17 +1,25 @@
 """The verb matrix: every combination of strategies, measured on the user's own disk."""
 
+import os
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from penstock.cli.output import Bar, chosen, json_option, note, out_json, table
+from penstock.cli.output import Bar, chosen, json_option, note, out_json
 from penstock.cli.root import NO, examples
+from penstock.config import gather
 from penstock.matrix.combos import Combo, combinations
-from penstock.matrix.measure import Plan
+from penstock.matrix.measure import Plan, open_store
 from penstock.matrix.page import number, render
+from penstock.matrix.plots import ready
 from penstock.matrix.run import Outcome, run
 from penstock.matrix.summary import METRICS, Report, make_report
 from penstock.registry import load_registry
@@ -22,6 +30,11 @@ _SHOWN = {
     "sync_per_s": "durable/s", "synced_mib_s": "synced MiB/s", "recovery_ms": "recovery ms",
 }  # fmt: skip
 _ONE = "--only write=mmap --only alloc=on-demand --only flush=async"
+_PICKED = {
+    "write.use": "write", "alloc.use": "alloc", "flush.use": "flush", "index.feed": "feed",
+}  # fmt: skip
+_SEGMENT = "geometry.segment_bytes"
+_PIPE_COLUMNS = 160
 
 
 @click.command(
@@ -32,9 +45,18 @@ _ONE = "--only write=mmap --only alloc=on-demand --only flush=async"
     ),
 )
 @click.argument("path", type=click.Path(exists=True, file_okay=False), default=".")
-@click.option("--body", default=1024, show_default=True, help="Bytes in a message's body.")
-@click.option("--threads", default=1, show_default=True, help="How many threads put at once.")
-@click.option("--batch", default=1000, show_default=True, help="Messages in a batch.")
+@click.option(
+    "--body", type=click.IntRange(1), default=1024, show_default=True,
+    help="Bytes in a message's body.",
+)  # fmt: skip
+@click.option(
+    "--threads", type=click.IntRange(1, 256), default=1, show_default=True,
+    help="How many threads put at once.",
+)  # fmt: skip
+@click.option(
+    "--batch", type=click.IntRange(1), default=1000, show_default=True,
+    help="Messages in a batch.",
+)  # fmt: skip
 @click.option(
     "--only", multiple=True, metavar="KIND=NAME",
     help="Only these: write=mmap, alloc=..., flush=..., feed=...; may be given several times.",
@@ -43,20 +65,22 @@ _ONE = "--only write=mmap --only alloc=on-demand --only flush=async"
 @click.option(
     "--rounds", type=click.IntRange(1), help="How often each combination comes.  [5, quick: 2]"
 )
-@click.option("--seconds", type=float, help="How long each metric runs.  [0.3, quick: 0.05]")
 @click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A setting for all, as index.use=...",
-)
+    "--seconds", type=click.FloatRange(0.001),
+    help="How long each metric runs.  [0.3, quick: 0.05]",
+)  # fmt: skip
 @click.option(
-    "--html",
-    default="penstock-matrix.html",
-    show_default=True,
+    "--config", type=click.Path(dir_okay=False),
+    help="A TOML file of settings for all; which strategies it picks does not count.",
+)  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE",
+    help="A setting for all, as index.use=...; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--html", default="penstock-matrix.html", show_default=True,
     help="The page to write; '' for none.",
-)
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 def matrix_command(
@@ -68,6 +92,7 @@ def matrix_command(
     quick: bool,
     rounds: int | None,
     seconds: float | None,
+    config: str | None,
     settings: tuple[str, ...],
     html: str,
     quiet: bool,
@@ -78,27 +103,32 @@ def matrix_command(
     Works in a folder of its own below PATH and removes it. The result is a table, with --json the
     whole report, and one page with plots, a heat map, and the configuration to paste for the best.
     """
+    if html:
+        _check_page(Path(html))
     plan = Plan(
         body=body, threads=threads, batch=batch,
         sync_threads=4 if quick else 16,
         seconds=seconds or (0.05 if quick else 0.3),
         rounds=rounds or (2 if quick else 5),
-        segment_bytes=(4 if quick else 16) << 20,
+        # Some bodies must fit into it.
+        segment_bytes=max((4 if quick else 16) << 20, 4 * (body + 4096) // 4096 * 4096),
     )  # fmt: skip
-    registry = load_registry()
-    combos = combinations(registry, [_pair(text) for text in only])
-    reasons = [(combo, combo.conflict(registry)) for combo in combos]
-    refused = [(combo, reason) for combo, reason in reasons if reason is not None]
-    allowed = [combo for combo, reason in reasons if reason is None]
-    began = time.monotonic()
-    outcomes = _run(Path(path), allowed, plan, settings, quiet=quiet or as_json)
-    report = make_report(
-        outcomes, refused, plan, registry, folder=Path(path), seconds=time.monotonic() - began
-    )
+    given, plan = _settings(config, settings, plan)
+    report = _measured(Path(path), [_pair(text) for text in only], plan, given, quiet=quiet)
+    # First what cannot fail any more.
+    _tell(report, json_wanted=as_json)
     if html:
         Path(html).write_text(render(report))
-    _tell(report, html, json_wanted=as_json)
+        note(f"the page with plots and configurations: {html}")
     return NO if any(row["failure"] for row in report["rows"]) else 0
+
+
+def _check_page(page: Path) -> None:
+    """Say before the measuring what would keep the page from being written after it."""
+    ready()
+    there = page if page.exists() else page.parent
+    if page.is_dir() or not os.access(there, os.W_OK):
+        raise click.UsageError(f"--html {page}: no file can be written there")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -108,13 +138,46 @@ def _pair(text: str) -> tuple[str, str]:
     return kind.strip(), name.strip()
 
 
+def _settings(
+    config: str | None, settings: tuple[str, ...], plan: Plan
+) -> tuple[dict[str, Any], Plan]:
+    """Return what is set for all combinations, and the plan with what it takes from there."""
+    asked = {key: value for key, (value, _) in gather(None, {}, chosen(settings, None)).items()}
+    for key in asked.keys() & _PICKED.keys():
+        kind = _PICKED[key]
+        raise click.UsageError(
+            f"the matrix sets {key} itself, or the rows would not be what they are called; "
+            f"narrow it with --only {kind}={asked[key]}"
+        )
+    found = gather(Path(config) if config else None, {}, asked)
+    given = {key: value for key, (value, _) in found.items() if key not in _PICKED}
+    if isinstance(given.get(_SEGMENT), int):
+        plan = attrs.evolve(plan, segment_bytes=given.pop(_SEGMENT))
+    return given, plan
+
+
+def _measured(
+    folder: Path, only: list[tuple[str, str]], plan: Plan, given: dict[str, Any], *, quiet: bool
+) -> Report:
+    registry = load_registry()
+    combos = combinations(registry, only)
+    reasons = [(combo, combo.conflict(registry)) for combo in combos]
+    refused = [(combo, reason) for combo, reason in reasons if reason is not None]
+    allowed = [combo for combo, reason in reasons if reason is None]
+    began = time.monotonic()
+    outcomes = _run(folder, allowed, plan, given, quiet=quiet)
+    return make_report(
+        outcomes, refused, plan, registry, folder=folder, seconds=time.monotonic() - began,
+        settings=given,
+    )  # fmt: skip
+
+
 def _run(
-    folder: Path, combos: list[Combo], plan: Plan, settings: tuple[str, ...], *, quiet: bool
+    folder: Path, combos: list[Combo], plan: Plan, given: dict[str, Any], *, quiet: bool
 ) -> list[Outcome]:
-    given: dict[str, Any] = chosen(settings, None)
     # Said here, once, rather than by every child: a setting that is wrong, a disk that cannot be written.
     with tempfile.TemporaryDirectory(prefix="penstock-matrix-", dir=folder) as probe:
-        _probe(Path(probe) / "s", given, plan)
+        open_store(str(Path(probe) / "s"), given, plan).close()
     total = len(combos) * plan.rounds
     with Bar("matrix", total, "runs", quiet=quiet) as bar:
         done = 0
@@ -127,41 +190,53 @@ def _run(
         return run(folder, combos, plan, settings=given, told=told)
 
 
-def _probe(path: Path, settings: dict[str, Any], plan: Plan) -> None:
-    from penstock.matrix.measure import open_store  # noqa: PLC0415 - beside what it is for
-
-    open_store(str(path), settings, plan).close()
-
-
-def _tell(report: Report, html: str, *, json_wanted: bool) -> None:
+def _tell(report: Report, *, json_wanted: bool) -> None:
     if json_wanted:
         out_json(**report)
         return
-    rows = []
-    tops = {name: _best(report, name) for name in _SHOWN}
-    for row in sorted(report["rows"], key=lambda row: -_median(row, "put_per_s")):
-        shown = [
-            number(_median(row, name)) + (" *" if _median(row, name) == tops[name] else "")
-            for name in _SHOWN
-        ]
-        answered = row["acknowledged"].rpartition(" ")[2]
-        rows.append((row["label"], row["failure"] or answered, *shown))
-    table("", ("combination", "answer", *_SHOWN.values()), rows)
+    _show(report)
     note("* the best of its column; answer: where a put's bytes are when it returns")
     for name, label in report["best"].items():
         note(f"best by {name}: {label}")
+    for row in report["rows"]:
+        if row["failure"]:
+            note(f"failed: {row['label']}: {row['failure']}")
     for refused in report["refused"]:
         note(f"refused: {refused['label']}: {refused['reason']}")
-    if html:
-        note(f"the page with plots and configurations: {html}")
 
 
-def _median(row: dict[str, Any], metric: str) -> float:
-    return float(row["figures"].get(metric, {"median": 0.0})["median"])
+def _show(report: Report) -> None:
+    """Show the table, the best combination on top; the best of a column stands out in a pipe too."""
+    made = Table(header_style="bold")
+    made.add_column("combination", overflow="fold")
+    made.add_column("answer")
+    for heading in _SHOWN.values():
+        made.add_column(heading, justify="right")
+    tops = {name: _best(report, name) for name in _SHOWN}
+    for row in sorted(report["rows"], key=lambda row: -(_median(row, "put_per_s") or 0)):
+        answer = "failed" if row["failure"] else row["acknowledged"].rpartition(" ")[2]
+        cells = (_cell(_median(row, name), tops[name]) for name in _SHOWN)
+        made.add_row(Text(row["label"]), Text(answer), *cells)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(made)
 
 
-def _best(report: Report, metric: str) -> float:
-    values = [_median(row, metric) for row in report["rows"] if metric in row["figures"]]
+def _cell(value: float | None, top: float | None) -> Text:
+    if value is None:
+        return Text("-")
+    return Text(f"{number(value)} *", style="bold") if value == top else Text(f"{number(value)}  ")
+
+
+def _median(row: dict[str, Any], metric: str) -> float | None:
+    figure: dict[str, float] | None = row["figures"].get(metric)
+    return None if figure is None else figure["median"]
+
+
+def _best(report: Report, metric: str) -> float | None:
+    values = [
+        value
+        for row in report["rows"]
+        if not row["failure"] and (value := _median(row, metric)) is not None
+    ]
     if not values:
-        return 0.0
+        return None
     return max(values) if METRICS[metric][2] == "higher" else min(values)

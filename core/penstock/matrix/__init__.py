@@ -6,6 +6,7 @@ them, `summary` makes one report of it, `page` and `plots` show it.
 A report is plain JSON::
 
     {"made": ISO time, "seconds": how long it took, "machine": {name: text}, "plan": {name: number},
+     "settings": {dotted key: value, for all combinations},
      "metrics": {metric: {"title", "unit", "better": "higher" | "lower"}},
      "rows": [{"label", "write", "alloc", "flush", "feed", "acknowledged", "process_crash",
                "machine_crash", "config": TOML, "failure": text or null,
@@ -14,5 +15,6 @@ A report is plain JSON::
      "best": {"throughput" | "p99" | "durability": label},
      "effects": [{"kind", "name", "against", "where", "metric", "median", "low", "high", "pairs"}]}
 
+A refused combination is one that no store opens with; a row that failed may have figures of earlier rounds.
 An effect is the median, over pairs of rows that differ in nothing else, of the ratio of `name` to `against`.
 """

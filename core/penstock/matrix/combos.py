@@ -1,6 +1,7 @@
 """Every combination of installed strategies; a third party's are in it as soon as they are installed."""
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,11 +36,20 @@ class Combo(NamedTuple):
             "index.feed": self.feed,
         }
 
-    def toml(self) -> str:
-        """Return the configuration to paste."""
-        return (
-            f'[write]\nuse = "{self.write}"\n\n[alloc]\nuse = "{self.alloc}"\n\n'
-            f'[flush]\nuse = "{self.flush}"\n\n[index]\nfeed = "{self.feed}"\n'
+    def toml(self, settings: Mapping[str, Any] | None = None) -> str:
+        """Return the configuration to paste: the picks, and those of `settings` that mean something with them."""
+        picks = {"write.use": self.write, "alloc.use": self.alloc, "flush.use": self.flush}
+        tables: dict[str, dict[str, Any]] = {}
+        for key, value in {**picks, "index.feed": self.feed, **(settings or {})}.items():
+            table, _, name = key.rpartition(".")
+            kind, _, strategy = table.partition(".")
+            if not strategy or picks.get(f"{kind}.use", strategy) == strategy:
+                tables.setdefault(table, {})[name] = value
+        return "\n".join(
+            (f"[{table}]\n" if table else "")
+            # JSON's texts, numbers and lists are TOML's.
+            + "".join(f"{name} = {json.dumps(v, ensure_ascii=False)}\n" for name, v in rows.items())
+            for table, rows in sorted(tables.items(), key=_table_order)
         )
 
     def conflict(self, registry: Registry) -> str | None:
@@ -56,6 +66,14 @@ class Combo(NamedTuple):
             if reason is not None:
                 return reason
         return None
+
+
+def _table_order(item: tuple[str, Any]) -> tuple[bool, int, str]:
+    """Order tables as the parts of a combination come, keys without a table first, strategies after their kind."""
+    table = item[0]
+    kinds = ("write", "alloc", "flush", "index")
+    kind = table.partition(".")[0]
+    return bool(table), kinds.index(kind) if kind in kinds else len(kinds), table
 
 
 class Promise(NamedTuple):

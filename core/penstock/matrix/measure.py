@@ -1,14 +1,18 @@
 """What a child process does for one combination: work against the clock, then wait to be killed.
 
 Every figure is what one process sees from `put` on, queues and index included. Each metric runs for a
-fixed time, so a slow disk makes a run no longer, only its figures less sharp.
+fixed time, so a slow disk makes a run no longer, only its figures less sharp. Old segments are let go
+in between, for every combination alike and off the clock; what that sets going in the
+background, as a recycler's overwriting, runs on while the clock does.
 """
 
 import logging
 import os
+import re
 import signal
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,12 +23,21 @@ import numpy as np
 
 import penstock
 from penstock import Message
+from penstock.errors import ConfigError
+from penstock.registry import load_registry
 from penstock.store import Store
+
+FIGURES, REFUSED, FAILED = "figures", "refused", "failed"
+Answer = tuple[str, Any]
 
 _LAG_TRIES = 12
 _LAG_TRIES_LEAST = 2
 _LAG_LIMIT_S = 1.0
 _TOPIC = "matrix"
+_RECORD_BYTES = 110  # about what a record has besides its body
+# Files made ahead are used up first: after so many segments, those that come next are recycled ones.
+_WARM_UP_SEGMENTS = 6
+_MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*|^(?:Rss|Anonymous): +\d+", re.MULTILINE)
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +49,7 @@ class Plan:
         threads: how many threads put at once.
         sync_threads: how many ask for durable puts at once.
         batch: messages in a `put_many`.
-        seconds: how long each metric runs.
+        seconds: how long each metric runs; puts and synced bytes twice as long.
         rounds: how often every combination comes.
         segment_bytes: size of a segment; small ones, so that rolls are seen.
     """
@@ -49,82 +62,137 @@ class Plan:
     rounds: int = 5
     segment_bytes: int = 16 << 20
 
+    @property
+    def messages_a_segment(self) -> int:
+        """About how many messages fill a segment."""
+        return max(self.segment_bytes // (self.body + _RECORD_BYTES), 1)
+
 
 def measure(folder: str, settings: dict[str, Any], plan: Plan, told: Connection) -> None:
-    """Measure one combination and send the figures; the parent kills this process then."""
-    # That a killed store is mended at the next open is no news here.
-    logging.getLogger("penstock").setLevel(logging.ERROR)
-    before = _anonymous_kib()
-    store = open_store(folder, settings, plan)
-    body = os.urandom(plan.body)
-    _warm_up(store, body, plan)
-    figures = {
-        **_puts(store, body, plan),
-        **_batches(store, body, plan),
-        **_syncs(store, body, plan),
-        **_synced_bytes(store, body, plan),
-        "lag_ms": _lag_ms(store, body),
-    }
-    figures["memory_mib"] = max(_anonymous_kib() - before, 0) / 1024
-    figures["disk_per_byte"] = _disk_bytes(Path(folder)) / (_messages(store) * plan.body)
-    # Something for recovery to do: more than was synced or marked.
-    store.put_many([Message(_TOPIC, body)] * min(plan.batch, 200))
-    told.send(figures)
+    """Measure one combination and send the answer; the parent kills this process then."""
+    _answer(told, lambda: _figures(folder, settings, plan))
     signal.pause()
 
 
 def recover(folder: str, settings: dict[str, Any], plan: Plan, told: Connection) -> None:
     """Open what a killed process left, and send how long that took."""
+    _answer(told, lambda: _recovery(folder, settings, plan))
+
+
+def _answer(told: Connection, work: Callable[[], dict[str, float]]) -> None:
+    # That a killed store is mended at the next open is no news here.
     logging.getLogger("penstock").setLevel(logging.ERROR)
+    # Loading plugins takes longer than some of what is measured, and as long for each combination.
+    load_registry()
+    try:
+        told.send((FIGURES, work()))
+    except ConfigError as error:
+        told.send((REFUSED, str(error)))
+    except Exception as error:
+        told.send((FAILED, f"{type(error).__name__}: {error}"))
+
+
+def _figures(folder: str, settings: dict[str, Any], plan: Plan) -> dict[str, float]:
+    before = own_kib()
+    subject = Subject(open_store(folder, settings, plan), plan)
+    subject.warm_up()
+    figures = {
+        **_puts(subject),
+        **_batches(subject),
+        **_syncs(subject),
+        **_synced_bytes(subject),
+        "lag_ms": _lag_ms(subject),
+    }
+    subject.pause()
+    figures["memory_mib"] = max(subject.peak_kib - before, 0) / 1024
+    figures["disk_per_byte"] = _disk_bytes(Path(folder)) / (_messages(subject.store) * plan.body)
+    # Something for recovery to do: more than was synced or marked.
+    subject.store.put_many(subject.messages(min(plan.batch, 200)))
+    return figures
+
+
+def _recovery(folder: str, settings: dict[str, Any], plan: Plan) -> dict[str, float]:
     began = time.perf_counter()
     store = open_store(folder, settings, plan)
-    told.send({"recovery_ms": (time.perf_counter() - began) * 1000})
+    took = time.perf_counter() - began
+    assert store.recovery is not None
+    figures = {"recovery_ms": took * 1000, "recovery_own_ms": float(store.recovery.duration_ms)}
     store.close()
+    return figures
 
 
 def open_store(folder: str, settings: dict[str, Any], plan: Plan) -> Store:
     """Open the store that is measured."""
-    sizes = {"geometry.segment_bytes": plan.segment_bytes}
-    given: dict[str, Any] = {"retention": [], **sizes, **settings}
+    ours = {"retention": [], "retention.pause_ms": 0, "geometry.segment_bytes": plan.segment_bytes}
+    given: dict[str, Any] = {**ours, **settings}
     return penstock.open(folder, environ={}, **given)
 
 
-def _make_room(store: Store, plan: Plan) -> None:
-    """Let go of all but the newest segments, as retention would: recycling lives on it."""
-    end = store.stats()["log_end_offset"]
-    store.discard_before(log_offset=end - 2 * plan.segment_bytes)
+class Subject:
+    """The store that is measured, and what is done to it between pieces of work, off the clock."""
+
+    def __init__(self, store: Store, plan: Plan) -> None:
+        assert store._engine is not None
+        self.store = store
+        self.engine = store._engine
+        self.plan = plan
+        self.body = os.urandom(plan.body)
+        self.peak_kib = 0
+
+    def messages(self, count: int, *, wait: bool = True) -> list[Message]:
+        """Return messages to put at once."""
+        return [Message(_TOPIC, self.body, wait=wait)] * count
+
+    def pause(self) -> None:
+        """Let go of all but the newest segments, as retention would, and look at the memory."""
+        end = self.engine.log.end_offset
+        self.store.discard_before(log_offset=end - 2 * self.plan.segment_bytes)
+        self.peak_kib = max(self.peak_kib, own_kib())
+
+    def warm_up(self) -> None:
+        """Write several segments and let them go, so that there are used ones to recycle."""
+        plan = self.plan
+        size = plan.batch * (plan.body + _RECORD_BYTES)
+        messages = self.messages(plan.batch, wait=False)
+        written = 0
+        while written < _WARM_UP_SEGMENTS * plan.segment_bytes:
+            self.store.put_many(messages)
+            if written // plan.segment_bytes != (written + size) // plan.segment_bytes:
+                # What is not in the queues yet may not go.
+                self.store.stats()
+                self.pause()
+            written += size
+        self.store.flush()
+        # Files in the making are for what is measured next.
+        time.sleep(min(plan.seconds, 0.05))
 
 
-def _warm_up(store: Store, body: bytes, plan: Plan) -> None:
-    messages = [Message(_TOPIC, body)] * plan.batch
-    size = plan.batch * (plan.body + 110)
-    for _ in range(max(3 * plan.segment_bytes // size, 1)):
-        store.put_many(messages)
-    store.flush()
-    _make_room(store, plan)
-    # Files in the making are for what is measured next.
-    time.sleep(min(plan.seconds, 0.05))
-
-
-def _puts(store: Store, body: bytes, plan: Plan) -> dict[str, float]:
-    taken: list[list[int]] = [[] for _ in range(plan.threads)]
+def _puts(subject: Subject) -> dict[str, float]:
+    plan, body = subject.plan, subject.body
+    taken = [array("q") for _ in range(plan.threads)]
+    most = max(plan.messages_a_segment // plan.threads, 1)
+    spent = 0.0
 
     def work(number: int) -> None:
-        clock, put, add = time.perf_counter_ns, store.put, taken[number].append
-        end = clock() + int(plan.seconds * 1e9)
+        clock, put, add = time.perf_counter_ns, subject.store.put, taken[number].append
         began = clock()
-        while began < end:
+        end = began + int((2 * plan.seconds - spent) * 1e9)
+        for _ in range(most):
             put(_TOPIC, body, queue=number)
             done = clock()
             add(done - began)
+            if done >= end:
+                return
             began = done
 
-    seconds = _in_threads(plan.threads, work)
+    while spent < 2 * plan.seconds:
+        spent += _in_threads(plan.threads, work)
+        subject.pause()
     all_us = np.concatenate([np.array(each) for each in taken]) / 1000
     middle, high, higher = np.percentile(all_us, [50, 99, 99.9])
     return {
-        "put_per_s": len(all_us) / seconds,
-        "put_mib_s": len(all_us) * len(body) / seconds / (1 << 20),
+        "put_per_s": len(all_us) / spent,
+        "put_mib_s": len(all_us) * len(body) / spent / (1 << 20),
         "put_p50_us": float(middle),
         "put_p99_us": float(high),
         "put_p999_us": float(higher),
@@ -133,35 +201,49 @@ def _puts(store: Store, body: bytes, plan: Plan) -> dict[str, float]:
 
 
 def _in_threads(count: int, work: Callable[[int], None]) -> float:
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    """Let threads work, and return how long it took; what one of them raises is raised here."""
+    raised: list[Exception] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except Exception as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
     began = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    if raised:
+        raise raised[0]
+    return seconds
 
 
-def _batches(store: Store, body: bytes, plan: Plan) -> dict[str, float]:
-    messages = [Message(_TOPIC, body)] * plan.batch
-    count, began = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - began) < plan.seconds:
-        store.put_many(messages)
+def _batches(subject: Subject) -> dict[str, float]:
+    plan, messages = subject.plan, subject.messages(subject.plan.batch)
+    count, room, spent = 0, plan.messages_a_segment, 0.0
+    while spent < plan.seconds:
+        began = time.perf_counter()
+        subject.store.put_many(messages)
+        spent += time.perf_counter() - began
         count += plan.batch
-    return {
-        "batch_per_s": count / seconds,
-        "batch_mib_s": count * len(body) / seconds / (1 << 20),
-    }
+        if count >= room:
+            room = count + plan.messages_a_segment
+            subject.pause()
+    return {"batch_per_s": count / spent, "batch_mib_s": count * plan.body / spent / (1 << 20)}
 
 
-def _syncs(store: Store, body: bytes, plan: Plan) -> dict[str, float]:
-    assert store._engine is not None
-    waits = store._engine.policy.appender_waits
-    store.flush()
-    _make_room(store, plan)
+def _syncs(subject: Subject) -> dict[str, float]:
+    store, plan, body = subject.store, subject.plan, subject.body
+    waits = subject.engine.policy.appender_waits
 
     def rate(threads: int) -> float:
         counts = [0] * threads
+        store.flush()
+        subject.pause()
 
         def work(number: int) -> None:
             end = time.perf_counter() + plan.seconds
@@ -177,34 +259,36 @@ def _syncs(store: Store, body: bytes, plan: Plan) -> dict[str, float]:
     return {"sync_per_s": rate(1), "sync_threads_per_s": rate(plan.sync_threads)}
 
 
-def _synced_bytes(store: Store, body: bytes, plan: Plan) -> dict[str, float]:
-    """About a megabyte at a time, put and made durable."""
-    count = max((1 << 20) // max(plan.body, 1), 1)
-    messages = [Message(_TOPIC, body)] * min(count, 4096)
-    done, syncing = 0, 0.0
-    end = time.perf_counter() + 2 * plan.seconds
-    while time.perf_counter() < end:
-        store.put_many(messages)
+def _synced_bytes(subject: Subject) -> dict[str, float]:
+    """About a megabyte at a time, put and made durable.
+
+    No message waits by itself, or under a policy that waits there would be nothing left to sync.
+    """
+    store, plan = subject.store, subject.plan
+    count = min(max((1 << 20) // plan.body, 1), 4096)
+    messages = subject.messages(count, wait=False)
+    done, spent, syncing = 0, 0.0, 0.0
+    while spent < 2 * plan.seconds:
         began = time.perf_counter()
+        store.put_many(messages)
+        put = time.perf_counter()
         store.flush()
-        syncing += time.perf_counter() - began
-        done += len(messages) * len(body)
-        _make_room(store, plan)
-    spent = 2 * plan.seconds
-    return {
-        "synced_mib_s": done / spent / (1 << 20),
-        "sync_ms_per_mib": syncing * 1000 / (done / (1 << 20)),
-    }
+        ended = time.perf_counter()
+        spent += ended - began
+        syncing += ended - put
+        done += count * plan.body
+        subject.pause()
+    mib = done / (1 << 20)
+    return {"synced_mib_s": mib / spent, "sync_ms_per_mib": syncing * 1000 / mib}
 
 
-def _lag_ms(store: Store, body: bytes) -> float:
+def _lag_ms(subject: Subject) -> float:
     """Return the median time from a put's return to its entry being in queue and index."""
-    assert store._engine is not None
-    follower = store._engine.follower
+    follower = subject.engine.follower
     lags: list[float] = []
     # A writer that commits at intervals makes each try slow: fewer will do there.
     while len(lags) < _LAG_TRIES and (len(lags) < _LAG_TRIES_LEAST or sum(lags) < _LAG_LIMIT_S / 4):
-        receipt = store.put(_TOPIC, body)
+        receipt = subject.store.put(_TOPIC, subject.body)
         end = receipt.log_offset + receipt.size
         began = time.perf_counter()
         while follower.progress < end and time.perf_counter() - began < _LAG_LIMIT_S:
@@ -222,12 +306,21 @@ def _messages(store: Store) -> int:
 
 
 def _disk_bytes(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    # A file that the background removes meanwhile is none.
+    found = (path.stat() for path in folder.rglob("*") if path.is_file())
+    return sum(each.st_blocks * 512 for each in found)
 
 
-def _anonymous_kib() -> int:
-    """Return the process's own memory, mapped files left out."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1])
-    return 0
+def own_kib() -> int:
+    """Return the process's own memory: pages of no file, the shared ones of a pool's buffers included."""
+    total, is_nameless = 0, False
+    for line in _MAPPING.findall(Path("/proc/self/smaps").read_text()):
+        name, _, size = line.partition(":")
+        if name == "Rss":
+            total += int(size) if is_nameless else 0
+        elif name == "Anonymous":
+            total += 0 if is_nameless else int(size)
+        else:
+            # Shared memory without a file goes by this name.
+            is_nameless = line.endswith("/dev/zero (deleted)")
+    return total

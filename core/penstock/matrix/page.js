@@ -24,6 +24,11 @@ function show(value) {
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
+async function copy(node) {
+  try { await navigator.clipboard.writeText(node.textContent); }
+  catch { getSelection().selectAllChildren(node); document.execCommand("copy"); }
+}
+
 function sort(head) {
   const table = head.closest("table"), column = head.cellIndex, body = table.tBodies[0];
   const up = head.getAttribute("aria-sort") !== "ascending";
@@ -34,14 +39,13 @@ function sort(head) {
   body.append(...rows);
 }
 
-pick.addEventListener("change", () => shade(pick.value));
+pick?.addEventListener("change", () => shade(pick.value));
 document.querySelectorAll("th[data-sort]").forEach(head => head.addEventListener("click", () => sort(head)));
 document.querySelectorAll(".paste button").forEach(button => button.addEventListener("click", () => {
-  navigator.clipboard.writeText(button.nextElementSibling.textContent);
-  button.textContent = "copied";
+  copy(button.nextElementSibling).then(() => { button.textContent = "copied"; });
 }));
 const asked = new URLSearchParams(location.hash.slice(1));
-if (report.metrics[asked.get("metric")]) pick.value = asked.get("metric");
-shade(pick.value);
+if (pick && report.metrics[asked.get("metric")]) pick.value = asked.get("metric");
+if (heat) shade(pick.value);
 const column = document.querySelector(`th[data-sort="${CSS.escape(asked.get("sort") ?? "")}"]`);
 if (column) sort(column);

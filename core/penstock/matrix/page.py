@@ -14,9 +14,11 @@ _CARDS = (
     ("p99", "Lowest p99 of a put", "put_p99_us"),
     ("durability", "Most durable puts, many threads", "sync_threads_per_s"),
 )
+# A single pair agrees with itself.
+_PAIRS_LEAST = 3
 _COLUMNS = (
     "put_per_s", "put_p50_us", "put_p99_us", "put_p999_us", "batch_per_s", "sync_per_s", "sync_threads_per_s",
-    "synced_mib_s", "lag_ms", "recovery_ms", "disk_per_byte", "memory_mib",
+    "synced_mib_s", "sync_ms_per_mib", "lag_ms", "recovery_ms", "recovery_own_ms", "disk_per_byte", "memory_mib",
 )  # fmt: skip
 
 
@@ -52,7 +54,8 @@ def _head(report: Report) -> Iterable[str]:
         f"{'thread' if plan['threads'] == 1 else 'threads'}; medians of {plan['rounds']} interleaved rounds. "
         f'Made {escape(report["made"])} in {report["seconds"]:.0f} s.</p><ul class="facts">'
     )
-    for name, text in report["machine"].items():
+    facts = {**report["machine"], **{f"--set {key}": v for key, v in report["settings"].items()}}
+    for name, text in facts.items():
         yield f"<li>{escape(name)} <b>{escape(str(text))}</b></li>"
     yield "</ul>"
 
@@ -83,10 +86,15 @@ def _loses(row: Row) -> str:
 
 def _heat(report: Report) -> Iterable[str]:
     rows = report["rows"]
-    across = sorted({(row["flush"], row["feed"]) for row in rows})
-    down = sorted({(row["write"], row["alloc"]) for row in rows})
-    places = {
-        (row["write"], row["alloc"], row["flush"], row["feed"]): n for n, row in enumerate(rows)
+    if not rows:
+        yield "<p>Every combination that was asked for is refused.</p>"
+        return
+    shown = [*rows, *report["refused"]]
+    across = sorted({(row["flush"], row["feed"]) for row in shown})
+    down = sorted({(row["write"], row["alloc"]) for row in shown})
+    cells = {
+        (row["write"], row["alloc"], row["flush"], row["feed"]): _cell(n if n < len(rows) else None)
+        for n, row in enumerate(shown)
     }
     options = "".join(
         f'<option value="{escape(name)}">{escape(about["title"])}</option>'
@@ -98,8 +106,11 @@ def _heat(report: Report) -> Iterable[str]:
     yield "".join(f"<th>{escape(flush)}<br>{escape(feed)}</th>" for flush, feed in across)
     yield "</tr></thead><tbody>"
     for write, alloc in down:
-        cells = "".join(_cell(places.get((write, alloc, flush, feed))) for flush, feed in across)
-        yield f"<tr><th>{escape(write)} · {escape(alloc)}</th>{cells}</tr>"
+        line = "".join(
+            cells.get((write, alloc, *over), '<td class="cell none">not asked for</td>')
+            for over in across
+        )
+        yield f"<tr><th>{escape(write)} · {escape(alloc)}</th>{line}</tr>"
     yield "</tbody></table></div>"
 
 
@@ -115,21 +126,28 @@ def _effects(report: Report) -> Iterable[str]:
     yield "<h2>What each choice changes</h2>"
     yield (
         "<p>The median ratio over pairs of combinations that differ in nothing else, with the lowest and the "
-        "highest pair. Above 1 is more of the metric: good for rates, bad for times.</p>"
+        "highest pair. Above 1 is more of the metric: good for rates, bad for times. Green and red where all pairs "
+        "agree; where they do not, this run does not tell.</p>"
     )
     yield '<div class="scroll"><table><thead><tr><th>choice</th><th class="text">against</th>'
     yield '<th class="text">where</th><th class="text">metric</th><th>ratio</th><th>pairs</th></tr></thead><tbody>'
     for effect in report["effects"]:
         about = report["metrics"][effect["metric"]]
-        better = (effect["median"] > 1) == (about["better"] == "higher")
         yield (
             f'<tr><td>{escape(effect["name"])}</td><td class="text">{escape(effect["against"])}</td>'
             f'<td class="text">{escape(effect["where"] or "all")}</td>'
             f'<td class="text">{escape(about["title"])}, {escape(about["unit"])}</td>'
-            f'<td class="{"best" if better else ""}">{effect["median"]:.2f}'
+            f'<td class="{_verdict(effect, about["better"])}">{effect["median"]:.2f}'
             f'<span class="spread">{effect["low"]:.2f} to {effect["high"]:.2f}</span></td><td>{effect["pairs"]}</td></tr>'
         )
     yield "</tbody></table></div>"
+
+
+def _verdict(effect: dict[str, Any], better: str) -> str:
+    """Return the class of an effect's cell: better or worse only where every pair says so."""
+    if effect["pairs"] < _PAIRS_LEAST or effect["low"] <= 1 <= effect["high"]:
+        return "unclear"
+    return "best" if (effect["low"] > 1) == (better == "higher") else "worse"
 
 
 def _plots(report: Report) -> Iterable[str]:
@@ -192,10 +210,14 @@ def _method(report: Report) -> Iterable[str]:
     plan = report["plan"]
     yield (
         "<footer><h2>How it was measured</h2><p>Each combination ran in a process of its own, in another order each "
-        f"round; each metric for {plan['seconds']:g} s (synced bytes twice as long) after a warm-up over three segments of "
-        f"{plan['segment_bytes'] >> 20} MiB, with queues and key index on. Old segments were let go on the way, so that "
-        f"recycling has something to recycle. Many threads means {plan['sync_threads']}. Under policies that do not wait, a "
-        "durable put is a put and a flush. Dispatch lag is the time from a put's answer to its entry being in queues "
-        "and index. Recovery is the next open after SIGKILL with messages not yet synced. Figures of a shared "
-        "or virtual machine vary; compare within this page only.</p></footer>"
+        f"round; each metric for {plan['seconds']:g} s (puts and synced bytes twice as long) after a warm-up over several "
+        f"segments of {plan['segment_bytes'] >> 20} MiB, with queues and key index on. Old segments were let go in the "
+        "warm-up and between the pieces of work, off the clock, so that recycling has something to recycle; its overwriting "
+        f"in the background ran while the clock did. Many threads means {plan['sync_threads']}. Under policies that do not "
+        "wait, a durable put is a put and a flush. Synced bytes are a megabyte put as a batch and then flushed, over and "
+        "over. Dispatch lag is the time from a put's answer to its entry being in queues and index. The open after "
+        "SIGKILL finds messages that were not synced, and the page cache warm; plugins are loaded before it is timed. Memory "
+        "is the most of a process's own that was seen between pieces of work. Where a metric's time holds few puts, as "
+        "with syncs, p99.9 is the slowest or near it. Figures of a shared or virtual machine vary; compare within this "
+        "page only.</p></footer>"
     )

@@ -1,7 +1,6 @@
 """Rounds over all combinations, each in a process of its own, in another order each round."""
 
 import multiprocessing
-import os
 import random
 import shutil
 import signal
@@ -15,19 +14,24 @@ import attrs
 
 from penstock.matrix import measure
 from penstock.matrix.combos import Combo
-from penstock.matrix.measure import Plan
+from penstock.matrix.measure import FAILED, FIGURES, REFUSED, Answer, Plan
 
 _ANSWER_S = 120
+_END_S = 20
 _SEED = 20_130_612
 
 
 @attrs.define
 class Outcome:
-    """What the rounds of one combination gave: a dictionary of figures each, or why there are none."""
+    """What the rounds of one combination gave: a dictionary of figures each, or why there are none.
+
+    `failure` says what went wrong; `refusal`, that the store does not open with it, and why.
+    """
 
     combo: Combo
     rounds: list[dict[str, float]] = attrs.Factory(list)
     failure: str | None = None
+    refusal: str | None = None
 
 
 def run(
@@ -40,7 +44,8 @@ def run(
 ) -> list[Outcome]:
     """Measure every combination in every round; `told` is called after each.
 
-    Works in a folder of its own inside `folder`, and removes it, whatever happens.
+    `settings` are for all of them, and beaten by what a combination picks. Works in a folder of its
+    own inside `folder`, and removes it, whatever happens.
     """
     outcomes = [Outcome(combo) for combo in combos]
     spawner = multiprocessing.get_context("forkserver")
@@ -51,8 +56,8 @@ def run(
             order = list(outcomes)
             random.Random(_SEED + number).shuffle(order)
             for outcome in order:
-                if outcome.failure is None:
-                    given = {**outcome.combo.settings(), **settings}
+                if outcome.failure is None and outcome.refusal is None:
+                    given = {**settings, **outcome.combo.settings()}
                     _measure(spawner, home / "store", outcome, given, plan)
                 told(outcome)
     finally:
@@ -63,12 +68,19 @@ def run(
 def _measure(
     spawner: Any, path: Path, outcome: Outcome, settings: dict[str, Any], plan: Plan
 ) -> None:
+    figures: dict[str, float] = {}
     try:
-        figures = _ask(spawner, measure.measure, path, settings, plan)
-        figures |= _ask(spawner, measure.recover, path, settings, plan)
+        for work in (measure.measure, measure.recover):
+            kind, answer = _ask(spawner, work, path, settings, plan)
+            if kind == FIGURES:
+                figures |= answer
+            elif kind == REFUSED:
+                outcome.refusal = answer
+                return
+            else:
+                outcome.failure = answer
+                return
         outcome.rounds.append(figures)
-    except (EOFError, TimeoutError) as error:
-        outcome.failure = f"its process ended without figures ({type(error).__name__})"
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -79,19 +91,31 @@ def _ask(
     path: Path,
     settings: dict[str, Any],
     plan: Plan,
-) -> dict[str, float]:
-    """Run `work` in a child, return what it sends, and kill it if it does not end by itself."""
+) -> Answer:
+    """Run `work` in a child and return what it answers; the child has ended then, killed if need be."""
     listen, tell = spawner.Pipe(duplex=False)
     process = spawner.Process(target=work, args=(str(path), settings, plan, tell))
     process.start()
     tell.close()
+    answer: Answer | None = None
+    is_over = work is measure.recover
     try:
-        if not listen.poll(_ANSWER_S):
-            raise TimeoutError
-        answer: dict[str, float] = listen.recv()
+        late: Answer = (FAILED, f"its process gave no answer in {_ANSWER_S} s")
+        answer = listen.recv() if listen.poll(_ANSWER_S) else late
+    except EOFError:
+        is_over = True
     finally:
-        if work is not measure.recover and process.pid is not None:
-            os.kill(process.pid, signal.SIGKILL)
-        process.join(_ANSWER_S)
+        # One that was measured is killed with bytes unsynced; the others may end by themselves.
+        if is_over:
+            process.join(_END_S)
+        process.kill()
+        process.join()
         listen.close()
-    return answer
+    return answer or (FAILED, f"its process ended without an answer: {_ending(process.exitcode)}")
+
+
+def _ending(code: int | None) -> str:
+    """Return how a process ended."""
+    if code is not None and code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"

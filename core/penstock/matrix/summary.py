@@ -2,8 +2,9 @@
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,9 +34,10 @@ METRICS: dict[str, tuple[str, str, str]] = {
     "synced_mib_s": ("synced bytes", "MiB/s", "higher"),
     "sync_ms_per_mib": ("a sync of 1 MiB", "ms", "lower"),
     "lag_ms": ("dispatch lag", "ms", "lower"),
-    "recovery_ms": ("recovery after SIGKILL", "ms", "lower"),
+    "recovery_ms": ("open after SIGKILL", "ms", "lower"),
+    "recovery_own_ms": ("of it recovery", "ms", "lower"),
     "disk_per_byte": ("disk for a byte of body", "bytes", "lower"),
-    "memory_mib": ("memory beyond mapped files", "MiB", "lower"),
+    "memory_mib": ("peak memory, mapped files left out", "MiB", "lower"),
 }
 _BASE = {"write": "mmap", "alloc": "on-demand", "flush": "async", "feed": "follow"}
 # Which effects are worth telling: kind, metric, and where (kind, name) pairs must hold.
@@ -64,28 +66,35 @@ def make_report(
     *,
     folder: Path,
     seconds: float,
+    settings: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Return the report of a run; see `penstock.matrix`."""
-    rows = [_row(outcome, registry) for outcome in outcomes]
+    """Return the report of a run; see `penstock.matrix`.
+
+    `refused` are those that were not even tried; `settings` is what was set for all combinations.
+    """
+    rows = [_row(outcome, registry, settings or {}) for outcome in outcomes if not outcome.refusal]
+    tried = [(each.combo, each.refusal) for each in outcomes if each.refusal]
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         "machine": machine(folder),
         "plan": attrs.asdict(plan),
+        "settings": dict(settings or {}),
         "metrics": {
             name: {"title": title, "unit": unit, "better": better}
             for name, (title, unit, better) in METRICS.items()
         },
         "rows": rows,
         "refused": [
-            {"label": combo.label, **combo._asdict(), "reason": reason} for combo, reason in refused
+            {"label": combo.label, **combo._asdict(), "reason": reason}
+            for combo, reason in (*refused, *tried)
         ],
         "best": best(rows),
         "effects": list(effects(rows)),
     }
 
 
-def _row(outcome: Outcome, registry: Registry) -> Row:
+def _row(outcome: Outcome, registry: Registry, settings: Mapping[str, Any]) -> Row:
     combo = outcome.combo
     figures = {}
     for name in METRICS:
@@ -99,19 +108,23 @@ def _row(outcome: Outcome, registry: Registry) -> Row:
         "label": combo.label,
         **combo._asdict(),
         **promise(combo, registry)._asdict(),
-        "config": combo.toml(),
+        "config": combo.toml(settings),
         "failure": outcome.failure,
         "figures": figures,
     }
 
 
 def best(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the best combination by throughput, by p99, and of those that acknowledge on disk."""
+    """Return the best combination by throughput, by p99, and of those that acknowledge on disk.
+
+    One that failed, if only in a later round, is none to recommend.
+    """
     found = {}
-    durable = [row for row in rows if row["acknowledged"] == "on disk"]
+    sound = [row for row in rows if not row["failure"]]
+    durable = [row for row in sound if row["acknowledged"] == "on disk"]
     for name, metric, among in (
-        ("throughput", "put_per_s", rows),
-        ("p99", "put_p99_us", rows),
+        ("throughput", "put_per_s", sound),
+        ("p99", "put_p99_us", sound),
         ("durability", "sync_threads_per_s", durable),
     ):
         measured = [row for row in among if metric in row["figures"]]
@@ -155,8 +168,10 @@ def machine(folder: Path) -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}",
         "file system": f"{kind} on {device}",
+        "disk": _disk(folder),
         "python": platform.python_version(),
         "penstock": penstock.__version__,
+        **{name: version(name) for name in ("numpy", "isal", "crc32c")},
     }
 
 
@@ -174,3 +189,23 @@ def _file_system(folder: Path) -> tuple[str, str]:
         if folder.is_relative_to(at) and len(at) >= len(found[0]):
             found = (at, kind, device)
     return found[1], found[2]
+
+
+def _disk(folder: Path) -> str:
+    """Return the disk that holds a folder: name, model, size, and what it says of its write cache."""
+    number = folder.stat().st_dev
+    part = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    disk = next((at for at in (part, part.parent) if (at / "queue").is_dir()), None)
+    if disk is None:
+        return "unknown"
+    size = int(_line(disk / "size") or 0) * 512 / (1 << 30)
+    facts = [" ".join((disk.name, _line(disk / "device" / "model"))).strip(), f"{size:.0f} GiB"]
+    cache = _line(disk / "queue" / "write_cache")
+    return ", ".join(facts + ([f"its cache: {cache}"] if cache else []))
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,241 @@
+"""`penstock matrix` as a user runs it, and its page in a browser, from a report that is fixed."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.matrix.page import render
+from penstock.matrix.summary import METRICS, Report
+
+ONE = ("--only", "write=mmap", "--only", "alloc=on-demand", "--only", "flush=async", "--only",
+       "feed=follow", "--quick", "--seconds", "0.01", "--body", "200")  # fmt: skip
+
+
+def row(label: str, put: float, p99: float) -> dict[str, Any]:
+    """Return a row of a report; all metrics but two are the same in each."""
+    write, alloc, flush, feed = label.split()
+    figures = {
+        name: {"median": value, "low": value * 0.9, "high": value * 1.1, "rounds": [value]}
+        for name in METRICS
+        for value in ({"put_per_s": put, "put_p99_us": p99}.get(name, 10.0),)
+    }
+    return {
+        "label": label, "write": write, "alloc": alloc, "flush": flush, "feed": feed,
+        "acknowledged": "in the page cache", "process_crash": "nothing acknowledged",
+        "machine_crash": "what was not synced yet", "config": f'[write]\nuse = "{write}"\n',
+        "failure": None, "figures": figures,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def fixed() -> Report:
+    """Return a report as it is documented, through JSON."""
+    fastest, slowest = "mmap on-demand none follow", "file recycle async direct"
+    report = {
+        "made": "2026-01-02T03:04:05+00:00", "seconds": 12.5, "machine": {"processor": "<slow> & old"},
+        "plan": {"body": 1024, "threads": 1, "sync_threads": 4, "batch": 100, "seconds": 0.1,
+                 "rounds": 1, "segment_bytes": 4 << 20},
+        "settings": {"log.checksum": "crc32+record"},
+        "metrics": {name: dict(zip(("title", "unit", "better"), about, strict=True))
+                    for name, about in METRICS.items()},
+        "rows": [row("mmap preallocate async follow", 700, 90), row(slowest, 300, 12),
+                 row(fastest, 1500, 40)],
+        "refused": [{"label": "pool recycle sync follow", "write": "pool", "alloc": "recycle",
+                     "flush": "sync", "feed": "follow", "reason": "it would wait for nothing"}],
+        "best": {"throughput": fastest, "p99": slowest},
+        "effects": [],
+    }  # fmt: skip
+    found: Report = json.loads(json.dumps(report))
+    return found
+
+
+@pytest.fixture
+def browser() -> str:
+    """Return the path of a Chromium; skips, or fails in CI, where there is none."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        if os.environ.get("PENSTOCK_REQUIRE_CHROMIUM") == "1":
+            pytest.fail("the page's test needs chromium")
+        pytest.skip("the page's test needs chromium")
+    return found
+
+
+def look(browser: str, home: Path, url: str, *options: str) -> str:
+    """Open a page in a headless browser."""
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+               f"--user-data-dir={home}", *options, url]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def page(fixed: Report, tmp_path: Path) -> Path:
+    """Return the page of the fixed report, as a file."""
+    path = tmp_path / "m.html"
+    path.write_text(render(fixed))
+    return path
+
+
+def test_a_page_comes_from_the_documented_report_alone(fixed: Report) -> None:
+    text = render(fixed)
+    for each in fixed["rows"]:
+        assert text.count(each["label"]) >= 2
+    assert "pool recycle sync follow" in text
+    assert "it would wait for nothing" in text
+    assert "&lt;slow&gt; &amp; old" in text
+    assert "--set log.checksum <b>crc32+record</b>" in text
+    assert not re.search(r"(src|href)=.https?:|url\(\s*['\"]?https?:|@import|<link", text)
+
+
+def test_a_metric_can_be_picked(page: Path, browser: str, tmp_path: Path) -> None:
+    plain, picked = (
+        look(browser, tmp_path / "b", page.as_uri() + asked, "--dump-dom")
+        for asked in ("", "#metric=put_p99_us")
+    )
+    assert 'data-metric="put_per_s"' in plain
+    assert 'data-metric="put_p99_us"' in picked
+    assert "us, lower is better" in picked
+    shades = {
+        label: int(shade)
+        for shade, label in re.findall(
+            r'style="[^"]*var\(--good\) (\d+)%[^"]*" title="([^":]+):', picked
+        )
+    }
+    assert shades.pop("mmap preallocate async follow") == 8
+    assert shades.pop("file recycle async direct") == 70
+    assert 8 < shades.pop("mmap on-demand none follow") < 70
+    heat = picked[picked.index('id="heat"') :]
+    heat = heat[: heat.index("</table>")]
+    assert heat.count(">refused<") == 1
+    assert heat.count(">not asked for<") == 4 * 4 - 3 - 1, "four by four cells"
+
+
+def test_the_table_sorts(page: Path, browser: str, tmp_path: Path) -> None:
+    def rates(asked: str) -> list[str]:
+        shown = look(browser, tmp_path / "b", page.as_uri() + asked, "--dump-dom")
+        table = shown[shown.index('id="all"') :]
+        assert 'aria-sort="ascending"' in table or not asked
+        return re.findall(
+            r"<tr><td>[^<]*</td><td[^>]*>[^<]*</td><td[^>]*data-value=\"([^\"]+)\"", table
+        )
+
+    assert rates("") == ["700", "300", "1500"]
+    assert rates("#sort=put_per_s") == ["300", "700", "1500"], "as numbers, not as texts"
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+def test_a_picture_of_it_is_not_blank(page: Path, browser: str, tmp_path: Path, width: int) -> None:
+    picture = tmp_path / "m.png"
+    size = f"--window-size={width},1400"
+    look(browser, tmp_path / "b", page.as_uri(), size, f"--screenshot={picture}")
+    from matplotlib.image import imread  # noqa: PLC0415 - an extra of this test only
+
+    pixels = imread(picture)
+    assert pixels.shape[:2] == (1400, width)
+    assert pixels[..., :3].std() > 0.05
+
+
+# --- the verb
+
+
+def matrix(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", "matrix", *arguments],
+        capture_output=True, text=True, check=False, timeout=120, **more,
+    )  # fmt: skip
+
+
+def test_the_verb_measures_and_writes_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-m", "penstock", "matrix", str(tmp_path), "--only", "write=mmap",
+               "--only", "alloc=recycle", "--only", "flush=sync", "--only", "feed=direct", "--quick",
+               "--seconds", "0.02", "--body", "200", "--html", str(page), "--json"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    report: dict[str, Any] = json.loads(done.stdout)
+    (row,) = report["rows"]
+    assert row["failure"] is None
+    assert row["acknowledged"] == "on disk"
+    assert set(row["figures"]) == set(METRICS)
+    for name, figure in row["figures"].items():
+        assert len(figure["rounds"]) == 2, name
+        assert figure["low"] <= figure["median"] <= figure["high"], name
+        assert figure["median"] > 0 or name in ("memory_mib", "recovery_own_ms"), name
+    assert report["plan"]["body"] == 200
+    assert "mmap recycle sync direct" in page.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html"], "all is removed"
+
+
+def test_a_setting_that_is_wrong_is_said_once(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "matrix",
+        str(tmp_path),
+        "--set",
+        "flush.asinc.x=1",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there is no setting flush.asinc.x" in done.stderr
+
+
+def test_the_table_marks_the_best_and_a_file_of_settings_counts(tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text('[flush]\nuse = "sync"\n[flush.async]\ninterval_ms = 7\n')
+    done = matrix(str(tmp_path), *ONE, "--config", str(config), "--html", "", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"mmap on-demand async follow +│ cache +│ +[\d,.]+ \*", done.stdout)
+    assert "best by throughput: mmap on-demand async follow" in done.stderr
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_a_setting_of_the_matrix_own_is_refused(tmp_path: Path) -> None:
+    for setting in ("flush.use=sync", "flush=sync"):
+        done = matrix(str(tmp_path), *ONE, "--set", setting)
+        assert done.returncode == 2
+        assert "narrow it with --only flush=sync" in done.stderr
+    done = matrix(str(tmp_path), *ONE, "--set", "index.feed=direct")
+    assert "narrow it with --only feed=direct" in done.stderr
+
+
+def test_what_would_fail_at_the_end_is_said_at_once(tmp_path: Path) -> None:
+    wanted = matrix(str(tmp_path), *ONE, "--html", str(tmp_path / "none" / "x.html"))
+    assert wanted.returncode == 2
+    assert "no file can be written there" in wanted.stderr
+    site = tmp_path / "site" / "matplotlib"
+    site.mkdir(parents=True)
+    (site / "__init__.py").write_text("raise ModuleNotFoundError('none')")
+    environment = {**os.environ, "PYTHONPATH": f"{site.parent}:{os.environ.get('PYTHONPATH', '')}"}
+    missing = matrix(str(tmp_path), *ONE, env=environment, cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "pip install 'penstock[bench]'" in missing.stderr
+    assert "└" not in missing.stdout + wanted.stdout, "nothing was measured"
+    without = matrix(str(tmp_path), *ONE, "--html", "", env=environment, cwd=tmp_path)
+    assert without.returncode == 0, without.stderr
+
+
+def test_the_engine_does_not_import_what_draws() -> None:
+    code = "import sys, penstock, penstock.matrix.page; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_all_refused_and_large_bodies(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = matrix(str(tmp_path), "--only", "write=transient-pool", "--only", "flush=sync", "--quick",
+                  "--html", str(page))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("refused: ") == 6
+    assert "Every combination that was asked for is refused" in page.read_text()
+    done = matrix(str(tmp_path), *ONE[:-1], "3000000", "--batch", "2", "--html", "", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["plan"]["segment_bytes"] >= 12_000_000
+    for wrong in ("--threads", "--batch", "--body", "--rounds"):
+        assert matrix(str(tmp_path), *ONE, wrong, "0").returncode == 2
