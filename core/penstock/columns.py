@@ -282,6 +282,26 @@ class Columns:
                 return int(np.argmin(right))
         return stop if stop < len(self) else None
 
+    def first_torn(self, sector_bytes: int) -> int | None:
+        """Return the first row whose topic or properties look like a sector never written, or None.
+
+        The body's CRC does not cover them. What is written ends in no zero, and holds no sector of zeros.
+        """
+        topic_ends = self.topic_starts + self.topic_sizes
+        ends = self.property_starts + self.property_sizes
+        is_torn = (self.raw[np.maximum(topic_ends - 1, 0)] == 0) & (self.topic_sizes > 0)
+        is_torn |= (self.raw[np.maximum(ends - 1, 0)] == 0) & (self.property_sizes > 0)
+        zeros = bytes(sector_bytes)
+        for row in np.flatnonzero(self.property_sizes > sector_bytes).tolist():
+            start, stop = int(self.property_starts[row]), int(ends[row])
+            first = start + -(start + self.base) % sector_bytes
+            is_torn[row] |= any(
+                bytes(self.raw[at : at + sector_bytes]) == zeros
+                for at in range(first, stop - sector_bytes + 1, sector_bytes)
+            )
+        found = np.flatnonzero(is_torn)
+        return int(found[0]) if len(found) else None
+
     def head(self, count: int) -> "Columns":
         """Return the first `count` rows."""
         return (

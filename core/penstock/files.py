@@ -13,6 +13,7 @@ Assumptions about the medium:
 Links are never followed below a store's folder, and only regular files are opened.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -294,6 +295,19 @@ class Files:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_names_up(self, path: Path) -> None:
+        """Make the name of a folder durable, and those of its parents, as far as they may be opened."""
+        for folder in path.parents:
+            with contextlib.suppress(PermissionError):
+                self.sync_folder(folder)
+
+    def sync_names_below(self, path: Path) -> None:
+        """Make all names in a folder durable, and in the folders below it."""
+        self.sync_folder(path)
+        for entry in self.entries(path):
+            if entry.is_folder:
+                self.sync_names_below(entry.path)
 
     def remove(self, path: Path) -> None:
         """Remove a name."""

@@ -9,6 +9,7 @@ One writer, many readers: the list of segments is replaced, never changed in pla
 
 import logging
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -221,20 +222,21 @@ class SegmentedLog:
                 segment.seal()
         return max(reached, from_offset)
 
-    def truncate(self, log_offset: int) -> list[str]:
-        """Cut the log at `log_offset`: segments behind it go, bytes behind it are erased, durably."""
+    def truncate(self, log_offset: int, keep_in: Path | None = None) -> list[str]:
+        """Cut the log at `log_offset`: segments behind it go, bytes behind it are erased, durably.
+
+        With `keep_in`, a folder, segments that are not all zero go there instead.
+        """
         mended = []
         kept = []
         for segment in self._segments:
             if segment.base_offset >= log_offset and segment is not self._segments[0]:
-                is_fresh = not any(take(segment, 0, 8, mapped=False))
-                what = "made ahead and not used" if is_fresh else "behind the end of the log"
-                segment.close()
-                self._files.remove(segment.path)
-                mended.append(f"removed segment {segment.path.name}, {what}")
+                mended.append(self._remove(segment, keep_in))
             else:
                 kept.append(segment)
         if mended:
+            if keep_in is not None:
+                self._files.sync_folder(keep_in)
             self._files.sync_folder(self.folder)
         self._segments = tuple(kept)
         if kept and log_offset < kept[-1].end_offset:
@@ -242,6 +244,19 @@ class SegmentedLog:
             kept[-1].erase(position)
             kept[-1].set_position(position)
         return mended
+
+    def _remove(self, segment: Segment, keep_in: Path | None) -> str:
+        """Remove a segment behind the log's end, or move it to a folder if it holds anything."""
+        name = segment.path.name
+        is_fresh = not any(take(segment, 0, 8, mapped=False))
+        is_kept = keep_in is not None and not segment.is_zero()
+        segment.close()
+        if keep_in is not None and is_kept:
+            self._files.rename(segment.path, keep_in / f"{name}-{time.time_ns()}")
+            return f"moved segment {name}, behind the end of the log, to {keep_in}"
+        self._files.remove(segment.path)
+        what = "made ahead and not used" if is_fresh else "behind the end of the log"
+        return f"removed segment {name}, {what}"
 
     def count_before_offset(self, log_offset: int) -> int:
         """Return how many of the oldest segments lie wholly before a log offset; never the last."""

@@ -90,6 +90,6 @@ def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:
         found.is_ours = False
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
     found.walked_from = start
-    end = find_end(log, start, max(found.times.log_ms, 0))
-    check_damage(log, end, may_be_unwritten=found.was_abnormal)
+    end = find_end(log, start, max(found.times.log_ms, 0), may_be_torn=found.is_ours)
+    check_damage(log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours)
     return end

@@ -223,7 +223,10 @@ class Opener:
         if not is_new:
             check_layout(self.files, self.root)
         geometry = self._geometry()
-        self.files.make_folder_durably(self.root)
+        self.files.make_folder(self.root)
+        if is_new:
+            # Also those that an earlier try had made and not synced.
+            self.files.sync_names_up(self.root)
         lock = self._lock()
         try:
             store = self._open_locked(lock, geometry, is_new=is_new, began=began)
@@ -283,9 +286,11 @@ class Opener:
         end = found.end
         if found.is_clean or not log.segments:
             return end
+        keep_in = None
         if end.survivor is not None:
             found.saved_to = self._save(log, found.side, end)
-        found.mended.extend(log.truncate(end.offset))
+            keep_in = found.side.saved
+        found.mended.extend(log.truncate(end.offset, keep_in))
         if found.is_ours:
             durable = found.state.flushed_offset
             found.rewritten = rewrite(self.files, log, durable, end.offset)
@@ -300,10 +305,10 @@ class Opener:
         return end
 
     def _save(self, log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
+        """Keep what is cut off; what lies in later segments is moved by `SegmentedLog.truncate`."""
         segment = log.find(end.offset)
         assert segment is not None
-        stop = min(end.offset + end.dirty_bytes, segment.end_offset)
-        data = bytes(log.read(end.offset, stop - end.offset))
+        data = bytes(log.read(end.offset, segment.end_offset - end.offset)).rstrip(b"\0")
         return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
 
     def _wire(
@@ -380,6 +385,9 @@ class Opener:
         state.flushed_offset, state.failed = end.offset, False
         state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)
         engine.mark()
+        if not found.is_clean:
+            # Which names the last writer had synced before it died is not known.
+            self.files.sync_names_below(self.root)
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)
         return RecoveryReport(

@@ -191,6 +191,11 @@ class SideFolder:
         self._files = files
         self.path = root / SIDE_FOLDER
 
+    @property
+    def saved(self) -> Path:
+        """The folder for what recovery cut off."""
+        return self.path / "saved"
+
     def make(self) -> None:
         """Make the folder if it is not there; remove what an interrupted run left half made."""
         self._files.make_folder_durably(self.path)
@@ -238,8 +243,7 @@ class SideFolder:
 
     def save(self, name: str, data: bytes) -> Path:
         """Keep bytes that recovery is about to cut off; returns where."""
-        folder = self.path / "saved"
-        self._files.make_folder_durably(folder)
-        path = folder / name
+        self._files.make_folder_durably(self.saved)
+        path = self.saved / name
         self._files.write_whole(path, data)
         return path

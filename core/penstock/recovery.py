@@ -6,8 +6,9 @@
     2. The walk stops at the first bytes that are no sound record. Behind them, look for a survivor:
        a later record whose stored log offset is its own place.
     3. No survivor: a torn tail (or just the end). Cut there, erase the bytes behind, go on: normal.
-    4. A survivor, and whole sectors before it were never written: the machine stopped between page
-       writes that were never promised. The same as 3, but what is cut off is kept in the side folder.
+    4. A survivor, and a sector before it was never written, or not since records were added to it: the
+       machine stopped between writes that were never promised. The same as 3, but what is cut off is kept
+       in the side folder.
     5. A survivor otherwise: damage. Nothing is changed, and opening for writing is refused.
     6. After a crash, what was not known durable is written again and synced before it is believed:
        the page cache may hold bytes that a failed sync never got to the disk.
@@ -32,7 +33,10 @@ from penstock.segment import Segment
 
 _WALK_BYTES = 8 << 20
 _SEARCH_BYTES = 1 << 20
-_SECTOR = 512
+SECTOR_BYTES = 512
+# So many zeros at a sector's end say that it was not written, where nothing was promised to be.
+_TORN_BYTES = 8
+_TELLING_ZEROS = 3
 _NOTHING = bytes(_SEARCH_BYTES + 8)
 _MAGIC_HEAD = b"\xda\xa3\x20"
 # Java begins an abnormal recovery this long before the checkpoint's times.
@@ -133,11 +137,16 @@ def _first_time_ms(log: SegmentedLog, segment: Segment) -> int | None:
     return int(Columns(record, [0], segment.base_offset).store_times_ms[0])
 
 
-def find_end(log: SegmentedLog, start: int, last_time_ms: int) -> LogEnd:
-    """Walk from `start`, which begins a record or is the end, to the end of the sound records."""
+def find_end(
+    log: SegmentedLog, start: int, last_time_ms: int, *, may_be_torn: bool = False
+) -> LogEnd:
+    """Walk from `start`, which begins a record or is the end, to the end of the sound records.
+
+    `may_be_torn`: our own writer had synced what lies before `start`, and perhaps nothing behind it.
+    """
     at, reason = start, "the log's last segment is full"
     while (segment := log.find(at)) is not None:
-        at, reason, time_ms = _walk_segment(log, segment, at)
+        at, reason, time_ms = _walk_segment(log, segment, at, may_be_torn=may_be_torn)
         last_time_ms = max(last_time_ms, time_ms)
         if reason != "blank":
             break
@@ -149,7 +158,9 @@ def find_end(log: SegmentedLog, start: int, last_time_ms: int) -> LogEnd:
     )
 
 
-def _walk_segment(log: SegmentedLog, segment: Segment, start: int) -> tuple[int, str, int]:
+def _walk_segment(
+    log: SegmentedLog, segment: Segment, start: int, *, may_be_torn: bool
+) -> tuple[int, str, int]:
     """Return where the sound records of one segment end, why, and the greatest store time."""
     at, time_ms = start, 0
     window_bytes = _WALK_BYTES
@@ -159,6 +170,9 @@ def _walk_segment(log: SegmentedLog, segment: Segment, start: int) -> tuple[int,
         found = walk(window)
         columns = Columns(window, found.positions, at)
         bad = columns.first_bad(check_crc=True)
+        if may_be_torn:
+            torn = columns.head(len(columns) if bad is None else bad).first_torn(SECTOR_BYTES)
+            bad = bad if torn is None else torn
         good = columns if bad is None else columns.head(bad)
         if len(good):
             time_ms = max(time_ms, int(good.store_times_ms.max()))
@@ -229,9 +243,19 @@ def is_record_at(log: SegmentedLog, segment: Segment, offset: int) -> bool:
     return is_sound(log.read(offset, size), offset)
 
 
-def check_damage(log: SegmentedLog, end: LogEnd, *, may_be_unwritten: bool) -> None:
-    """Raise if what lies behind the end is damage rather than a torn tail; see the module, 4 and 5."""
-    if end.survivor is None or (may_be_unwritten and _has_unwritten(log, end)):
+def check_damage(log: SegmentedLog, end: LogEnd, *, was_abnormal: bool, is_ours: bool) -> None:
+    """Raise if what lies behind the end is damage rather than a torn tail; see the module, 4 and 5.
+
+    Args:
+        log: the log.
+        end: what the walk found.
+        was_abnormal: the last writer did not close the store.
+        is_ours: the walk began where our own writer had synced everything, so all behind it may be torn.
+    """
+    if end.survivor is None:
+        return
+    least = _TORN_BYTES if is_ours else SECTOR_BYTES
+    if was_abnormal and _has_unwritten(log, end.offset, end.survivor, least):
         return
     segment = log.find(end.offset)
     assert segment is not None
@@ -246,14 +270,20 @@ def check_damage(log: SegmentedLog, end: LogEnd, *, may_be_unwritten: bool) -> N
     )
 
 
-def _has_unwritten(log: SegmentedLog, end: LogEnd) -> bool:
-    """Say whether a whole sector between the end and the survivor is zero."""
-    assert end.survivor is not None
-    first = -(-end.offset // _SECTOR) * _SECTOR
-    zeros = bytes(_SECTOR)
-    for at in range(first, end.survivor - _SECTOR + 1, _SECTOR):
-        if bytes(log.read(at, _SECTOR)) == zeros:
-            return True
+def _has_unwritten(log: SegmentedLog, start: int, stop: int, least: int) -> bool:
+    """Say whether a sector of [start, stop) ends with `least` zeros, or with nothing but zeros behind `start`.
+
+    Sectors reach the disk whole. One that did not was written up to some record's end when it last did,
+    and is zero from there on. Fewer than three zeros may be the head of a record's size.
+    """
+    for segment in log.segments:
+        low = max(start, segment.base_offset)
+        high = min(stop, segment.end_offset)
+        first = low + SECTOR_BYTES - (low - segment.base_offset) % SECTOR_BYTES
+        for border in range(first, high + 1, SECTOR_BYTES):
+            at = max(border - least, low)
+            if border - at >= _TELLING_ZEROS and not any(log.read(at, border - at)):
+                return True
     return False
 
 

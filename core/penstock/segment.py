@@ -24,6 +24,7 @@ from penstock.errors import OffsetError
 from penstock.files import File, Files
 
 NAME_DIGITS = 20
+_READ_BYTES = 1 << 20
 # Added to a lease's count when its holders are passed over (spec section 9.5).
 _FORCED = -1000
 
@@ -185,6 +186,15 @@ class Segment:
                 return file.mtime_ms
             finally:
                 file.close()
+
+    def is_zero(self) -> bool:
+        """Say whether no byte of the file is anything but zero."""
+        zeros = bytes(_READ_BYTES)
+        for position in range(0, self.capacity, _READ_BYTES):
+            data = self.pread(min(_READ_BYTES, self.capacity - position), position)
+            if data != zeros[: len(data)]:
+                return False
+        return True
 
     def sync(self) -> None:
         """Make durable whatever the file holds."""

@@ -1,202 +1,306 @@
-"""Crash exploration: one story, killed at one call to the system after another, and what must hold then.
+"""Crash exploration: a story on a simulated disk, crashed before every call that changes the disk.
 
-The process dies in the middle of a call (`FaultyFiles.plan.die_at`): nothing of what it still held in
-memory reaches a file, what it wrote is in the page cache, its lock is gone. The next open must find
-every message that was acknowledged, once, in order; whatever else it finds is what was sent next; queues,
-index and consumer offsets agree with the log; `verify` finds nothing. Also when it dies again while it
-recovers.
+The story is played once. Before each call the whole disk is remembered, with what the store had
+promised until then; each memory is crashed in several ways (`Survival`) and opened again. The promises
+must hold then, queues, index, offsets and log must agree, and `verify` must find nothing. In turns,
+the opening itself is crashed at one of its calls; or what it found is taken for durable and the power is
+cut once more, also after more messages were put over what was cut off; or the store is closed, and
+must be clean and the same at the next open.
+
+Everything follows from a seed: `replay` plays one case again.
 """
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from random import Random
+from typing import Any
 
 import attrs
 
+from penstock import config as configuration
 from penstock.contracts import Strategy
 from penstock.errors import PenstockError
-from penstock.message import Durability, Message
+from penstock.opening import Opener
+from penstock.registry import Registry
 from penstock.store import Store
-from penstock.testing.control import InlineWorkers
-from penstock.testing.faults import FaultyFiles, KilledError
-from penstock.testing.kit import SMALL, open_store
+from penstock.testing.control import InlineWorkers, ManualClock
+from penstock.testing.disk import SimulatedDisk
+from penstock.testing.kit import registry_with
+from penstock.testing.platter import Image, Survival
+from penstock.testing.story import (
+    QUEUES,
+    TINY,
+    TOPIC,
+    Promised,
+    Story,
+    bodies_of,
+    wrong_queue,
+    wrong_with,
+    wrong_within,
+)
 
-_TOPIC = "story"
-_ROUNDS = 6
+ROOT = Path("/store")
+_RAISED = (PenstockError, OSError, AssertionError, ValueError, LookupError, TypeError)
+_POWER_CUTS = tuple(each for each in Survival if each is not Survival.PROCESS)
 
 
-class Problem(NamedTuple):
-    """One death that was not survived: the n-th call, what it was, and what is wrong afterwards."""
+@attrs.frozen
+class Case:
+    """One crash: before the n-th call of the story, and what survived it."""
 
     point: int
+    survival: Survival
+
+
+@attrs.frozen
+class Outcome:
+    """What came of one crash. `states` counts the crashed disks that were opened; `problem` is "" if all is well."""
+
+    case: Case
     call: str
-    text: str
+    states: int
+    problem: str
+    command: str = ""
 
 
-@attrs.define
-class Story:
-    """What happened, from the caller's side.
+@attrs.frozen
+class Plot:
+    """Which store a story is played on, and from which seed.
 
-    `sent` are bodies in the order they were put; `kept` how many of them a crash of the process must
-    leave; `discarded` how many of the oldest may be gone.
+    Args:
+        seed: what the story and all chance come from.
+        settings: which strategies to use, as for `penstock.open`.
+        strategies: classes that need not be installed.
+        steps: how long the story is.
+        write_back: how likely, at each call, the system writes back some pages by itself.
     """
 
-    sent: list[bytes] = attrs.Factory(list)
-    kept: int = 0
-    discarded: int = 0
-    offset: int | None = None
+    seed: int = 0
+    settings: Mapping[str, Any] = attrs.Factory(dict)
+    strategies: Sequence[type[Strategy]] = ()
+    steps: int = 24
+    write_back: float = 0.05
 
-    def play(self, store: Store, workers: InlineWorkers, *, holds_back: bool) -> None:
-        """Put, flush, let go, commit offsets, close; every background worker gets its turns."""
-        for step in range(_ROUNDS):
-            for _ in range(5):
-                self._put(store, 1, holds_back=holds_back)
-            self._put(store, 12, holds_back=holds_back)
-            workers.run_all()
-            if step % 2:
-                store.flush()
-                self.kept = len(self.sent)
-                store.commit_offset("group", _TOPIC, 0, offset=step)
-                self.offset = step
-            if step == _ROUNDS - 2:
-                end = store.stats()["log_end_offset"]
-                # Set before: it may die half way.
-                self.discarded = len(self.sent)
-                store.discard_before(log_offset=end - SMALL.segment_bytes)
-        store.close()
-        self.kept = len(self.sent)
+    def command(self, case: Case) -> str:
+        """Return the command that plays one case again."""
+        given = [f"--set {shlex.quote(f'{k}={_text(v)}')}" for k, v in self.settings.items()]
+        return " ".join([
+            "python -m penstock.testing.soak", f"--seed {self.seed}", f"--point {case.point}",
+            f"--survival {case.survival.value}", f"--steps {self.steps}", *given,
+        ])  # fmt: skip
 
-    def _put(self, store: Store, count: int, *, holds_back: bool) -> None:
-        first = len(self.sent)
-        bodies = [b"%d:" % n + b"." * (n * 611 % 4000) for n in range(first, first + count)]
-        self.sent += bodies
-        if count == 1:
-            receipt = store.put(_TOPIC, bodies[0], queue=first % 2, keys=[f"k{first}"])
-        else:
-            made = [
-                Message(_TOPIC, body, queue=n % 2, keys=[f"k{n}"])
-                for n, body in enumerate(bodies, first)
-            ]
-            receipt = store.put_many(made)[-1]
-        if receipt.durability is Durability.ON_DISK or not holds_back:
-            self.kept = len(self.sent)
+
+def _text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def explore(
-    folder: Path,
+    plot: Plot,
     *,
-    strategies: Sequence[type[Strategy]] = (),
-    points: int | None = None,
-    **settings: Any,
-) -> Iterator[tuple[int, Problem | None]]:
-    """Play the story once to count its calls, then kill it at each; yields (point, what went wrong).
-
-    Args:
-        folder: where the stores are made, one a point.
-        strategies: classes that need not be installed.
-        points: so many, evenly spread, instead of every call.
-        settings: which strategies to use, as for `penstock.open`.
-    """
-    total = _count(folder / "whole", strategies, settings)
-    wanted = range(1, total + 1)
-    if points is not None and points < total:
-        wanted = range(1 + total % points // 2, total + 1, total // points)
-    for point in wanted:
-        yield point, _die_at(folder / f"at-{point}", point, strategies, settings)
+    every: int = 1,
+    survivals: Sequence[Survival] = tuple(Survival),
+) -> Iterator[Outcome]:
+    """Play the story and crash it before each `every`-th call, in each way; yields what came of each."""
+    stage = Stage(plot)
+    for memory in stage.play():
+        if memory.point % every == plot.seed % every:
+            for survival in survivals:
+                yield stage.crash(memory, survival)
 
 
-def _open(
-    path: Path, files: FaultyFiles, strategies: Sequence[type[Strategy]], settings: dict[str, Any]
-) -> tuple[Store, InlineWorkers]:
-    workers = InlineWorkers()
-    store = open_store(path, strategies=strategies, files=files, spawn=workers, **settings)
-    return store, workers
+def replay(plot: Plot, case: Case) -> Outcome:
+    """Play one case again."""
+    stage = Stage(plot)
+    for memory in stage.play():
+        if memory.point == case.point:
+            return stage.crash(memory, case.survival)
+    raise ValueError(f"the story has no call {case.point}")
 
 
-def _holds_back(store: Store) -> bool:
-    assert store._engine is not None
-    return not store._engine.log.tail.writer.commits_at_once
+@attrs.frozen
+class Memory:
+    """The disk just before a call, and what had been promised."""
+
+    point: int
+    call: str
+    image: Image
+    promised: Promised
 
 
-def _count(path: Path, strategies: Sequence[type[Strategy]], settings: dict[str, Any]) -> int:
-    files = FaultyFiles()
-    store, workers = _open(path, files, strategies, settings)
-    files.plan.total = 0
-    Story().play(store, workers, holds_back=_holds_back(store))
-    return files.plan.total
+class Stage:
+    """Plays one plot and looks at what its crashes leave."""
+
+    def __init__(self, plot: Plot) -> None:
+        self.plot = plot
+        self._registry: Registry = registry_with(plot.strategies)
+        sizes = {f"geometry.{name}": size for name, size in attrs.asdict(TINY).items()}
+        given = configuration.gather(None, {}, {**sizes, **plot.settings})
+        self._config = configuration.build(given, self._registry)
+
+    def open(self, disk: SimulatedDisk, *, read_only: bool = False) -> tuple[Store, InlineWorkers]:
+        """Open the store on a disk."""
+        workers = InlineWorkers()
+        clock = disk.clock
+        opener = Opener(ROOT, self._config, self._registry, disk, clock, workers)
+        return (opener.open_for_reading() if read_only else opener.open_for_writing()), workers
+
+    def play(self) -> Iterator[Memory]:
+        """Play the story; yields a memory for each call, a step's calls at a time."""
+        clock = ManualClock()
+        disk = SimulatedDisk(clock=clock, seed=self.plot.seed, write_back=self.plot.write_back)
+        story = Story(self.plot.seed, clock)
+        memories: list[Memory] = []
+
+        def remember(call: str, path: Path) -> None:
+            about = f"{call} {path.name}"
+            memories.append(Memory(disk.plan.total, about, disk.image(), story.promised()))
+
+        disk.plan.watch = remember
+        story.begin(*self.open(disk))
+        for step in story.steps(self.plot.steps):
+            if step == "reopen":
+                story.close()
+                story.begin(*self.open(disk))
+            yield from memories
+            memories.clear()
+
+    def crash(self, memory: Memory, survival: Survival) -> Outcome:
+        """Crash one memory in one way, open what is left, and say what is wrong with it."""
+        case = Case(memory.point, survival)
+        chance = Random(f"{self.plot.seed} {case.point} {survival.value}")
+        look = Look(self, memory.promised, survival, chance)
+        try:
+            problem = look.at(memory.image)
+        except _RAISED as error:
+            problem = f"{type(error).__name__}: {error}"
+        command = self.plot.command(case) if problem else ""
+        return Outcome(case, memory.call, look.states, problem, command)
 
 
-def _die_at(
-    path: Path, point: int, strategies: Sequence[type[Strategy]], settings: dict[str, Any]
-) -> Problem | None:
-    files = FaultyFiles()
-    story = Story()
-    store, workers = _open(path, files, strategies, settings)
-    files.plan.die_at(point)
-    with suppress(KilledError):
-        story.play(store, workers, holds_back=_holds_back(store))
-    del store, workers
-    files.abandon()
-    call = files.plan.died_in
-    if point % 3 == 0:
-        _die_while_recovering(path, point, strategies, settings)
-    try:
-        text = _look(path, story, strategies, settings)
-    except (PenstockError, OSError, AssertionError) as error:
-        text = f"{type(error).__name__}: {error}"
-    return Problem(point, call, text) if text else None
+class Look:
+    """One crash and what follows it."""
 
+    def __init__(
+        self, stage: Stage, promised: Promised, survival: Survival, chance: Random
+    ) -> None:
+        self._stage = stage
+        self._promised = promised
+        self._survival = survival
+        self._chance = chance
+        self.states = 0
 
-def _die_while_recovering(
-    path: Path, point: int, strategies: Sequence[type[Strategy]], settings: dict[str, Any]
-) -> None:
-    files = FaultyFiles()
-    files.plan.die_at(1 + point % 25)
-    with suppress(KilledError):
-        _open(path, files, strategies, settings)
-    files.abandon()
+    def at(self, image: Image) -> str:
+        """Return what is wrong after the crash; "" for nothing."""
+        promised = self._promised
+        is_kill = self._survival is Survival.PROCESS
+        least = promised.kept if is_kill else promised.durable
+        disk = self._crashed(image, self._survival)
+        wrong = self._read_only(disk) if self._chance.random() < 0.2 else ""
+        follow = self._chance.choice(
+            (self._close, self._cut_again, self._put_and_cut, self._crash_the_opening)
+        )
+        if wrong:
+            return wrong
+        if follow == self._crash_the_opening:
+            return self._crash_the_opening(image, least)
+        store, workers = self._stage.open(disk)
+        found = bodies_of(store)
+        return (
+            wrong_with(found, promised, least=least)
+            or wrong_within(store, found, promised)
+            or follow(disk, store, workers, found)
+        )
 
+    def _crashed(self, image: Image, survival: Survival) -> SimulatedDisk:
+        self.states += 1
+        # The machine was off for a while.
+        clock = ManualClock(1_700_000_000_000 + 3_600_000 * self.states)
+        return SimulatedDisk.after(image, survival, self._chance, clock=clock)
 
-def _look(
-    path: Path, story: Story, strategies: Sequence[type[Strategy]], settings: dict[str, Any]
-) -> str:
-    """Open what is left, and say what is wrong with it; empty for nothing."""
-    store, _ = _open(path, FaultyFiles(), strategies, settings)
-    with store:
-        found = [message.body for message in store.scan(_TOPIC)]
-        wrong = _compare(found, story)
-        findings = list(store.verify())
-        if not wrong and findings:
-            wrong = f"verify: {findings[0].text}"
-        wrong = wrong or _look_up(store, found, story)
-    store, _ = _open(path, FaultyFiles(), strategies, settings)
-    with store:
-        assert store.recovery is not None
-        if not wrong and store.recovery.state != "clean":
-            wrong = f"after a clean close the store is {store.recovery.state}"
-        if not wrong and [message.body for message in store.scan(_TOPIC)] != found:
-            wrong = "after a clean close it holds other messages"
-    return wrong
+    def _read_only(self, disk: SimulatedDisk) -> str:
+        """A reader that comes before the next writer sees messages of each queue, in order, unaltered.
 
+        After a power cut not all of them: queue files reach the disk by themselves, and only the next
+        writer brings them up to the log.
+        """
+        try:
+            store, _ = self._stage.open(disk, read_only=True)
+        except PenstockError:
+            # There may be no store yet.
+            return "" if not self._promised.durable else "a reader cannot open it"
+        with store:
+            is_whole = self._survival is Survival.PROCESS
+            wrong = (wrong_queue(store, self._promised, q, is_whole=is_whole) for q in range(QUEUES))
+            return next(filter(None, wrong), "")
 
-def _compare(found: list[bytes], story: Story) -> str:
-    first = story.sent.index(found[0]) if found and found[0] in story.sent else 0
-    if found != story.sent[first : first + len(found)]:
-        return "messages are missing, twice, changed or out of order"
-    if first > story.discarded:
-        return f"the first {first} messages are gone, though nobody let them go"
-    if first + len(found) < story.kept:
-        return f"{story.kept} messages were acknowledged, the store ends at {first + len(found)}"
-    return ""
+    def _again(self, image: Image, survival: Survival, found: list[bytes], when: str) -> str:
+        """Crash once more, and expect exactly the messages that the first opening found."""
+        disk = self._crashed(image, survival)
+        store, _ = self._stage.open(disk)
+        seen = bodies_of(store)
+        # The first of them may have been let go on the way.
+        if seen != found:
+            return f"{when} it holds {len(seen)} messages, before that {len(found)}, or others"
+        return wrong_within(store, seen, self._promised)
 
+    # --- what follows the first opening
 
-def _look_up(store: Store, found: list[bytes], story: Story) -> str:
-    for body in found[:: max(len(found) // 4, 1)]:
-        number = int(body.partition(b":")[0])
-        if [message.body for message in store.find(_TOPIC, f"k{number}")] != [body]:
-            return f"message {number} is not found by its key"
-    offset = store.committed_offset("group", _TOPIC, 0)
-    if story.offset is not None and (offset is None or offset < story.offset):
-        return f"the consumer offset {story.offset} was committed, and is {offset}"
-    return ""
+    def _close(
+        self, disk: SimulatedDisk, store: Store, _workers: InlineWorkers, found: list[bytes]
+    ) -> str:
+        store.close()
+        again, _ = self._stage.open(disk)
+        assert again.recovery is not None
+        if again.recovery.state != "clean":
+            return f"after a clean close the store is {again.recovery.state}"
+        if bodies_of(again) != found:
+            return "after a clean close it holds other messages"
+        return ""
+
+    def _cut_again(
+        self, disk: SimulatedDisk, _store: Store, _workers: InlineWorkers, found: list[bytes]
+    ) -> str:
+        """What an opening has shown is durable."""
+        survival = self._chance.choice(_POWER_CUTS)
+        return self._again(disk.image(), survival, found, "after a power cut behind the opening")
+
+    def _put_and_cut(
+        self, disk: SimulatedDisk, store: Store, workers: InlineWorkers, found: list[bytes]
+    ) -> str:
+        """Put a message of the size of one that was cut off, so that what lay behind that one would fit."""
+        after = int(found[-1].partition(b":")[0]) + 1 if found else self._promised.discarded
+        sent = self._promised.sent
+        lost = sent[after] if after < len(sent) else b"%d:" % after
+        body = lost[: lost.index(b":") + 1] + b"~" * (len(lost) - lost.index(b":") - 1)
+        store.put(TOPIC, body, queue=after % QUEUES, keys=[f"k{after}"])
+        with suppress(IndexError):
+            workers.run_all()
+        store.flush()
+        survival = self._chance.choice(tuple(Survival))
+        return self._again(
+            disk.image(), survival, [*found, body], "after one more message and a crash"
+        )
+
+    def _crash_the_opening(self, image: Image, least: int) -> str:
+        """Crash the opening at one of its calls: the next one ends where the first would have."""
+        calls: list[Image] = []
+        disk = self._crashed(image, self._survival)
+        disk.plan.watch = lambda _call, _path: calls.append(disk.image())
+        store, _ = self._stage.open(disk)
+        found = bodies_of(store)
+        wrong = wrong_with(found, self._promised, least=least)
+        if wrong or not calls:
+            return wrong
+        second = self._chance.choice(tuple(Survival))
+        is_kill = Survival.PROCESS in (self._survival,) and second is not Survival.PROCESS
+        disk = self._crashed(self._chance.choice(calls), second)
+        store, _ = self._stage.open(disk)
+        seen = bodies_of(store)
+        if not is_kill and seen != found:
+            return f"after a crash of the opening it holds {len(seen)} messages, not {len(found)}"
+        # A kill and then a power cut leave what a power cut alone would.
+        return wrong_with(seen, self._promised, least=self._promised.durable) or wrong_within(
+            store, seen, self._promised
+        )

@@ -1,105 +1,333 @@
-"""A disk whose size, other users and file times are in a test's hands."""
+"""A disk in memory that forgets what was not synced, fails when told, and can be crashed at any call.
 
-import contextlib
+It stands in for `files.Files`, so a store or a strategy on it is what it is on a real disk: contents are
+real files in memory (`memfd_create`), maps are real maps. What a power cut would leave is kept apart;
+see `inode` for bytes and `platter` for names. Calls fail by `plan` (see `faults`).
+
+Other than a real disk: file times are those of `clock`, a map's stores count as written when it is
+synced or looked at, locks hold within this disk only, and memory cannot be locked.
+"""
+
 import errno
+import mmap
 import os
+import threading
 from pathlib import Path
+from random import Random
 
 from penstock.clock import Clock
-from penstock.files import File, Files
+from penstock.files import Entry, File, Files, Lock
+from penstock.testing.control import ManualClock
+from penstock.testing.faults import Plan
+from penstock.testing.inode import Inode
+from penstock.testing.platter import Image, Platter, Survival
+
+_AMPLE = 1 << 50
+
+
+class SimulatedFile(File):
+    """An open file of a simulated disk."""
+
+    def __init__(self, path: Path, descriptor: int, inode: Inode, disk: "SimulatedDisk") -> None:
+        super().__init__(path, descriptor)
+        self._inode = inode
+        self._disk = disk
+
+    @property
+    def inode(self) -> int:  # type: ignore[override]
+        """See `File`."""
+        return self._inode.number
+
+    @property
+    def mtime_ms(self) -> int:
+        """See `File`."""
+        return self._inode.mtime_ns // 1_000_000
+
+    def pread(self, size: int, position: int) -> bytes:
+        """See `File`; call "pread"."""
+        self._disk.plan.check("pread", self.path)
+        return super().pread(size, position)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """See `File`; call "pwrite". One that fails may have written a part."""
+        try:
+            self._disk.plan.check("pwrite", self.path)
+        except OSError:
+            part = memoryview(data)[: self._disk.chance.randint(0, len(data))]
+            self._write(part, position)
+            raise
+        self._make_room(position + len(data))
+        self._write(data, position)
+
+    def _write(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        super().pwrite(data, position)
+        with self._disk.guard:
+            self._inode.touch(position, position + len(data))
+            self._inode.mtime_ns = self._disk.now_ns()
+
+    def sync(self) -> None:
+        """See `File`; call "sync". The time of the last change is not made durable by it."""
+        self._sync()
+
+    def sync_all(self) -> None:
+        """See `File`; call "sync"."""
+        self._sync()
+        self._inode.durable_mtime_ns = self._inode.mtime_ns
+
+    def _sync(self) -> None:
+        disk, inode = self._disk, self._inode
+        try:
+            disk.plan.check("sync", self.path)
+        except OSError:
+            with disk.guard:
+                inode.fail_sync(disk.chance)
+            raise
+        with disk.guard:
+            if inode.dirty():
+                inode.mtime_ns = disk.now_ns()
+            inode.sync()
+
+    def allocate(self, size: int) -> None:
+        """See `File`; call "allocate"."""
+        self._disk.plan.check("allocate", self.path)
+        self._make_room(size)
+        super().allocate(size)
+
+    def resize(self, size: int) -> None:
+        """See `File`; call "resize"."""
+        self._disk.plan.check("resize", self.path)
+        self._make_room(size)
+        super().resize(size)
+
+    def erase(self, start: int, stop: int) -> None:
+        """See `File`; call "erase"."""
+        self._disk.plan.check("erase", self.path)
+        super().erase(start, stop)
+        with self._disk.guard:
+            self._inode.touch(start, stop)
+
+    def map(self, size: int, *, writable: bool) -> mmap.mmap:
+        """See `File`; call "map"."""
+        self._disk.plan.check("map", self.path)
+        return super().map(size, writable=writable)
+
+    def _make_room(self, size: int) -> None:
+        if size > self._inode.size:
+            self._disk.check_room(size - self._inode.size, self.path)
+
+
+class SimulatedLock(Lock):
+    """A lock on a simulated disk; it ends with `release`, or with the disk."""
+
+    def __init__(self, inode: Inode) -> None:
+        super().__init__(-1)
+        self._inode = inode
+
+    def release(self) -> None:
+        """See `Lock`."""
+        self._inode.is_locked = False
 
 
 class SimulatedDisk(Files):
-    """A disk of `capacity` bytes that holds the files below `root`, and `others` bytes of somebody else's.
+    """A disk in memory. Safe from any thread.
 
-    Files count with their whole size. A file that is made or grown beyond what is left is refused with
-    ENOSPC. File times are those of `clock` when bytes were last written through this object; writes
-    through a map count when they are synced, as on a real disk.
+    Args:
+        clock: whose time files get; one that stands still if None.
+        capacity: bytes that fit; files count with their whole size.
+        seed: what chance begins with, for write-back, failed syncs and partial writes.
+        write_back: how likely, at each call, the system writes back some pages of some file.
+
+    `others` bytes are somebody else's. `plan` says which calls fail.
     """
 
-    def __init__(self, root: Path, capacity: int, clock: Clock) -> None:
-        self.root = root
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        capacity: int = _AMPLE,
+        seed: int = 0,
+        write_back: float = 0.0,
+        platter: Platter | None = None,
+    ) -> None:
+        self.clock = clock or ManualClock()
         self.capacity = capacity
         self.others = 0
-        self.clock = clock
-        self.times_ms: dict[int, int] = {}
+        self.chance = Random(seed)
+        self.plan = Plan()
+        self.guard = threading.RLock()
+        self._platter = platter or Platter()
+        if write_back:
+            self.plan.before = self._maybe_write_back
+        self._write_back = write_back
+
+    # --- crashes
+
+    def image(self) -> Image:
+        """Return the whole disk as it is now."""
+        with self.guard:
+            return self._platter.image()
+
+    @classmethod
+    def after(
+        cls, image: Image, survival: Survival, chance: Random, *, clock: Clock | None = None
+    ) -> "SimulatedDisk":
+        """Return the disk that a crash at that moment leaves."""
+        return cls(clock=clock, seed=chance.getrandbits(32), platter=Platter.after(image, survival, chance))
+
+    def _maybe_write_back(self) -> None:
+        if self.chance.random() < self._write_back:
+            with self.guard:
+                files = [each for each in self._platter.inodes.values() if not each.is_folder]
+                if files:
+                    self.chance.choice(files).write_back(self.chance)
+
+    # --- room and time
 
     @property
     def used(self) -> int:
         """Bytes in use, our own files and others."""
-        own = 0
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                # Another thread may take it away meanwhile.
-                with contextlib.suppress(FileNotFoundError):
-                    own += (Path(folder) / name).lstat().st_size
-        return own + self.others
+        with self.guard:
+            return sum(each.size for each in self._platter.inodes.values()) + self.others
 
     def check_room(self, size: int, path: Path) -> None:
         """Raise ENOSPC if `size` bytes more are not there."""
-        if self.used + size > self.capacity:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if self.capacity < _AMPLE and self.used + size > self.capacity:
+            raise _error(errno.ENOSPC, path)
 
     def free_bytes(self, path: Path) -> tuple[int, int]:
         """See `Files`."""
         used = self.used
         return used, max(self.capacity - used, 0)
 
+    def now_ns(self) -> int:
+        """The clock's time, Unix nanoseconds."""
+        return self.clock.time_ms() * 1_000_000
+
+    # --- names
+
+    def _get(self, path: Path) -> Inode:
+        found = self._platter.find(path)
+        if found is None:
+            raise _error(errno.ENOENT, path)
+        return found
+
     def open(self, path: Path, *, writable: bool = False) -> File:
-        """See `Files`."""
-        file = super().open(path, writable=writable)
-        return SimulatedFile(path, file.detach(), self)
+        """See `Files`; call "open"."""
+        self.plan.check("open", path)
+        with self.guard:
+            inode = self._get(path)
+            if inode.is_folder:
+                raise _error(errno.EINVAL, path)
+            return self._opened(path, inode, os.O_RDWR if writable else os.O_RDONLY)
 
     def create(self, path: Path) -> File:
-        """See `Files`."""
+        """See `Files`; call "create"."""
+        self.plan.check("create", path)
         self.check_room(1, path)
-        file = super().create(path)
-        made = SimulatedFile(path, file.detach(), self)
-        made.touch()
-        return made
+        with self.guard:
+            if self._platter.find(path) is not None:
+                raise _error(errno.EEXIST, path)
+            self._get(path.parent)
+            made = self._platter.make(path, is_folder=False, mtime_ns=self.now_ns())
+            return self._opened(path, made, os.O_RDWR)
 
-    def mtime_ms(self, inode: int, real_ms: int) -> int:
-        """Return when a file was last written; the real time if never through this object."""
-        return self.times_ms.get(inode, real_ms)
+    def _opened(self, path: Path, inode: Inode, flags: int) -> File:
+        return SimulatedFile(path, inode.descriptor(flags | os.O_CLOEXEC), inode, self)
+
+    def entries(self, folder: Path) -> list[Entry]:
+        """See `Files`."""
+        with self.guard:
+            numbers = sorted(self._get(folder).names.items())
+            found = [(name, self._platter.inodes[number]) for name, number in numbers]
+            return [
+                Entry(name, folder / name, not it.is_folder, it.is_folder, it.size, it.mtime_ns)
+                for name, it in found
+            ]
+
+    def exists(self, path: Path) -> bool:
+        """See `Files`."""
+        with self.guard:
+            return self._platter.find(path) is not None
+
+    def mtime_ns(self, path: Path) -> int:
+        """See `Files`."""
+        with self.guard:
+            found = self._platter.find(path)
+            return found.mtime_ns if found else 0
+
+    def inode(self, path: Path) -> int:
+        """See `Files`."""
+        with self.guard:
+            found = self._platter.find(path)
+            return found.number if found else 0
+
+    def is_folder(self, path: Path) -> bool:
+        """See `Files`."""
+        with self.guard:
+            found = self._platter.find(path)
+            return found is not None and found.is_folder
+
+    def make_folder(self, path: Path) -> list[Path]:
+        """See `Files`; call "make_folder"."""
+        if self.is_folder(path):
+            return []
+        changed = [] if self.exists(path.parent) else self.make_folder(path.parent)
+        self.plan.check("make_folder", path)
+        with self.guard:
+            if self._platter.find(path) is not None:
+                raise _error(errno.EEXIST, path)
+            self._platter.make(path, is_folder=True, mtime_ns=self.now_ns())
+        return [*changed, path.parent]
+
+    def remove_folder(self, path: Path) -> None:
+        """See `Files`; call "remove"."""
+        self.plan.check("remove", path)
+        with self.guard:
+            inode = self._get(path)
+            if inode.names:
+                raise _error(errno.ENOTEMPTY, path)
+            self._platter.change((path, 0), inode=inode.number)
+
+    def sync_folder(self, path: Path) -> None:
+        """See `Files`; call "sync_folder"."""
+        self.plan.check("sync_folder", path)
+        with self.guard:
+            self._platter.sync_folder(self._get(path))
+
+    def remove(self, path: Path) -> None:
+        """See `Files`; call "remove"."""
+        self.plan.check("remove", path)
+        with self.guard:
+            inode = self._get(path)
+            if inode.is_folder:
+                raise _error(errno.EISDIR, path)
+            self._platter.change((path, 0), inode=inode.number)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Files`; call "rename"."""
+        self.plan.check("rename", source)
+        with self.guard:
+            inode = self._get(source)
+            self._platter.change((source, 0), (target, inode.number), inode=inode.number)
+
+    def lock(self, path: Path) -> Lock | None:
+        """See `Files`."""
+        if not self.exists(path):
+            self.create(path).close()
+        with self.guard:
+            inode = self._get(path)
+            if inode.is_locked:
+                return None
+            inode.is_locked = True
+            return SimulatedLock(inode)
+
+    def lock_memory(self, memory: mmap.mmap) -> None:
+        """See `Files`; it cannot."""
+        raise _error(errno.ENOMEM, Path("/"))
+
+    def unlock_memory(self, memory: mmap.mmap) -> None:
+        """See `Files`; nothing was locked."""
 
 
-class SimulatedFile(File):
-    """A file on a `SimulatedDisk`."""
-
-    def __init__(self, path: Path, descriptor: int, disk: SimulatedDisk) -> None:
-        super().__init__(path, descriptor)
-        self._disk = disk
-
-    def touch(self) -> None:
-        """Note that it was written now."""
-        self._disk.times_ms[self.inode] = self._disk.clock.time_ms()
-
-    @property
-    def mtime_ms(self) -> int:
-        """See `File`."""
-        return self._disk.mtime_ms(self.inode, super().mtime_ms)
-
-    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """See `File`."""
-        self._make_room(position + len(data))
-        super().pwrite(data, position)
-        self.touch()
-
-    def sync(self) -> None:
-        """See `File`."""
-        super().sync()
-        self.touch()
-
-    def allocate(self, size: int) -> None:
-        """See `File`."""
-        self._make_room(size)
-        super().allocate(size)
-
-    def resize(self, size: int) -> None:
-        """See `File`."""
-        self._make_room(size)
-        super().resize(size)
-
-    def _make_room(self, size: int) -> None:
-        if size > self.size:
-            self._disk.check_room(size - self.size, self.path)
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))

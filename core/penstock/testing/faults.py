@@ -2,15 +2,18 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.files import File, Files, Lock
 
-# The calls that change something outside the process, and `open`; a plan may make each of them fail.
+# The calls that a plan may make fail; those before "create" change nothing.
 CALLS = (
-    "open", "create", "pread", "pwrite", "sync", "allocate", "resize", "erase", "rename", "remove",
-    "make_folder", "sync_folder",
+    "open", "pread", "map",
+    "create", "pwrite", "sync", "allocate", "resize", "erase", "rename", "remove", "make_folder",
+    "sync_folder",
 )  # fmt: skip
+_LOOKING = CALLS[:3]
 
 
 class KilledError(BaseException):
@@ -18,9 +21,15 @@ class KilledError(BaseException):
 
 
 class Plan:
-    """Which calls fail: each rule is a call's name, how many to let pass, and what to raise then."""
+    """Which calls fail: each rule is a call's name, how many to let pass, and what to raise then.
+
+    `before`, if set, is called before each call that changes something, and then `watch` with the
+    call's name and path.
+    """
 
     def __init__(self) -> None:
+        self.before: Callable[[], None] | None = None
+        self.watch: Callable[[str, Path], None] | None = None
         self.counts: dict[str, int] = {}
         self.total = 0
         self.rules: list[tuple[str, int, int, str]] = []
@@ -47,8 +56,12 @@ class Plan:
         if self.is_dead:
             raise KilledError
         count = self.counts[call] = self.counts.get(call, 0) + 1
-        if call not in ("open", "pread"):
+        if call not in _LOOKING:
             self.total += 1
+            if self.before is not None:
+                self.before()
+            if self.watch is not None:
+                self.watch(call, path)
         if self._die_at is not None and self.total >= self._die_at:
             self.is_dead, self.died_in = True, f"{call} {path.name}"
             raise KilledError

@@ -211,7 +211,8 @@ class ConsumeQueueDispatcher(QueueIndex):
             self._progress = min(self._progress, log_offset)
 
     def _cut_queue(self, queue: Queue, log_offset: int) -> bool:
-        end = queue.folder.find_log_offset(log_offset, queue.min_offset, queue.max_offset)
+        # Not by halving: after a power cut there may be holes.
+        end = queue.folder.scan_below(log_offset, queue.min_offset, queue.max_offset)
         if end >= queue.max_offset:
             return False
         self._cut_at(queue, end)
@@ -304,9 +305,8 @@ class ConsumeQueueDispatcher(QueueIndex):
             return
         queue.min_offset = folder.bases[0]
         queue.max_offset = folder.find_end() if trust.is_clean else folder.scan_end()
-        queue.min_offset = folder.find_log_offset(
-            trust.log.min_offset, queue.min_offset, queue.max_offset
-        )
+        find = folder.find_log_offset if trust.is_clean else folder.scan_from
+        queue.min_offset = find(trust.log.min_offset, queue.min_offset, queue.max_offset)
 
     def _believed(self, trust: Trust, mended: list[str]) -> int:
         """Return the log offset from which records must be handed over again."""

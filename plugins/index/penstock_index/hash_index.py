@@ -29,6 +29,7 @@ from penstock_index.index_file import (
     IndexFile,
     Peek,
     record_time_ms,
+    sound_count,
 )
 from penstock_index.index_folder import IndexFolder
 
@@ -226,8 +227,7 @@ class HashIndexDispatcher(KeyIndex):
             file = self._folder.open(name)
             entries = file.entries()
             offsets = entries["log_offset"].astype(np.int64)
-            behind = np.nonzero((offsets >= log_offset) | (offsets < 0))[0]
-            keep = int(behind[0]) if len(behind) else len(offsets)
+            keep = sound_count(entries, log_offset)
             if keep == 0 and not file.is_empty:
                 file.close()
                 self._folder.remove(name)

@@ -208,6 +208,18 @@ def expected_chains(entries: Entries, slots_count: int) -> tuple[Int32s, Int32s]
     return slots, previous
 
 
+def sound_count(entries: Entries, log_offset: int) -> int:
+    """Return how many of the first entries are whole, in order, and of records before `log_offset`.
+
+    A header may count entries that a power cut kept from the disk: they are zero, or behind zeros.
+    """
+    offsets = entries["log_offset"].astype(np.int64)
+    is_absent = (offsets == 0) & (entries["hash"] == 0) & (entries["seconds"] == 0)
+    is_out_of_order = offsets < np.maximum.accumulate(offsets)
+    bad = np.nonzero((offsets >= log_offset) | (offsets < 0) | is_absent | is_out_of_order)[0]
+    return int(bad[0]) if len(bad) else len(offsets)
+
+
 class Readers:
     """A few index files kept open for look-ups; one that is dropped closes when nobody reads it. Safe from any thread."""
 

@@ -31,7 +31,8 @@ PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], ENTRY).tobytes()
 
 Entries = npt.NDArray[np.void]
-# Entries looked at in one read when the end is searched backwards.
+# Entries looked at in one read when an entry is searched one by one; fewer at first.
+_SCANNED_FIRST = 64
 _SCANNED = 4096
 
 
@@ -240,6 +241,53 @@ class QueueFolder:
             else:
                 high = middle
         return low
+
+    def scan_below(self, log_offset: int, low: int, high: int) -> int:
+        """Return the ordinal behind the last entry in [low, high) of a record before `log_offset`, or `low`.
+
+        As `find_log_offset`, but whatever holes there are; pre-blank entries behind it count with it.
+        """
+        stop, chunk = high, _SCANNED_FIRST
+        while stop > low:
+            start = max(stop - chunk, low)
+            offsets = _effective(self._read_padded(start, stop))
+            below = np.nonzero((offsets >= 0) & (offsets < log_offset))[0]
+            if len(below):
+                return self._over_blanks(start + int(below[-1]) + 1, high)
+            stop, chunk = start, _SCANNED
+        return self._over_blanks(low, high)
+
+    def _over_blanks(self, ordinal: int, high: int) -> int:
+        while ordinal < high:
+            entry = self.read(ordinal, ordinal + 1)
+            if len(entry) == 0 or entry["size"][0] != PRE_BLANK_SIZE:
+                break
+            ordinal += 1
+        return ordinal
+
+    def scan_from(self, log_offset: int, low: int, high: int) -> int:
+        """Return the first ordinal in [low, high) of a record at or behind `log_offset`, or `high`.
+
+        As `find_log_offset`, but whatever holes there are.
+        """
+        start, chunk = low, _SCANNED_FIRST
+        while start < high:
+            stop = min(start + chunk, high)
+            behind = np.nonzero(_effective(self._read_padded(start, stop)) >= log_offset)[0]
+            if len(behind):
+                return start + int(behind[0])
+            start, chunk = stop, _SCANNED
+        return high
+
+    def _read_padded(self, start: int, stop: int) -> Entries:
+        """Return the entries [start, stop); those of a missing file are absent."""
+        parts, at = [], start
+        while at < stop:
+            end = min(stop, self.file_base(at) + self._per_file)
+            found = self.read(at, end)
+            parts += [found, np.zeros(end - at - len(found), ENTRY)]
+            at = end
+        return np.concatenate(parts)
 
     def cut(self, ordinal: int) -> list[Path]:
         """Erase every entry from `ordinal` on; returns the paths touched or removed."""

@@ -1,0 +1,238 @@
+"""What is played on a store before it crashes, and what must hold of it afterwards.
+
+A story is a list of steps made from a seed: puts, batches, flushes, rounds of background work, retention,
+commits of offsets, clean closes. Beside the store goes a model of it, as small as can be: the bodies
+in the order they were sent, and how many of them may not be missing.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+import attrs
+
+from penstock.errors import ReadOnlyError
+from penstock.geometry import Geometry
+from penstock.message import Durability, Message
+from penstock.store import Store
+from penstock.testing.control import InlineWorkers, ManualClock
+
+TOPIC = "story"
+GROUP = "group"
+QUEUES = 2
+# Everything rolls within a story: segments, queue files, index files.
+TINY = Geometry(segment_bytes=32 * 1024, queue_entries=20, index_slots=20, index_entries=40)
+
+
+@attrs.frozen
+class Promised:
+    """What holds at one moment, from the caller's side.
+
+    Attributes:
+        sent: bodies in the order they were put; it may have grown since.
+        count: how many had been put, the one on the way counted.
+        kept: how many a crash of the process must leave.
+        durable: how many a crash of the machine must leave.
+        discarded: how many of the oldest may be gone.
+        offset: the consumer offset that was committed last; None for none.
+    """
+
+    sent: list[bytes]
+    count: int
+    kept: int
+    durable: int
+    discarded: int
+    offset: int | None
+
+
+class Story:
+    """A run of a store and the model beside it."""
+
+    def __init__(self, seed: int, clock: ManualClock) -> None:
+        self._chance = Random(seed)
+        self._clock = clock
+        self.sent: list[bytes] = []
+        self._ends: list[int] = []
+        self._acknowledged = 0
+        self._discarded = 0
+        self._offset: int | None = None
+        self._store: Store | None = None
+        self._workers = InlineWorkers()
+
+    def begin(self, store: Store, workers: InlineWorkers) -> None:
+        """Play on this store from now on."""
+        self._store, self._workers = store, workers
+
+    @property
+    def store(self) -> Store:
+        """The store that is played on."""
+        assert self._store is not None
+        return self._store
+
+    def promised(self) -> Promised:
+        """Return what a crash at this moment must leave."""
+        kept, durable = 0, self._acknowledged
+        engine = self._store._engine if self._store is not None else None
+        if engine is not None:
+            log = engine.log.log
+            kept = self._count_below(log.committed_offset)
+            # Whatever the store itself takes for durable is held against it.
+            durable = max(durable, self._count_below(engine.flusher.flushed_offset))
+        return Promised(
+            self.sent, len(self.sent), max(kept, durable), durable, self._discarded, self._offset
+        )
+
+    def _count_below(self, offset: int) -> int:
+        count = len(self._ends)
+        while count and self._ends[count - 1] > offset:
+            count -= 1
+        return count
+
+    # --- steps
+
+    def steps(self, count: int) -> Iterator[str]:
+        """Play so many steps, and yield after each; "reopen" asks for a clean close and a new `begin`."""
+        for number in range(count):
+            self._clock.now_ms += self._chance.choice((0, 1, 7, 300))
+            name = self._chance.choices(
+                ("put", "batch", "flush", "work", "submit", "commit", "discard", "reopen"),
+                (30, 14, 8, 24, 6, 6, 8, 3),
+            )[0]
+            # The end of a story is a clean close.
+            if number == count - 1:
+                name = "reopen"
+            if name != "reopen":
+                getattr(self, f"_{name}")()
+            yield name
+
+    def close(self) -> None:
+        """Close the store cleanly."""
+        self.store.close()
+        self._acknowledged = len(self.sent)
+        self._store = None
+
+    def _body(self) -> bytes:
+        size = self._chance.choice((0, 40, 200, 611, 1500, 4000))
+        return b"%d:" % len(self.sent) + bytes([len(self.sent) % 256]) * self._chance.randint(0, size)
+
+    def _put(self) -> None:
+        for _ in range(self._chance.randint(1, 5)):
+            number, body = len(self.sent), self._body()
+            self.sent.append(body)
+            try:
+                receipt = self.store.put(TOPIC, body, queue=number % QUEUES, keys=[f"k{number}"])
+            except ReadOnlyError:
+                self.sent.pop()
+                return
+            self._ends.append(receipt.log_offset + receipt.size)
+            if receipt.durability is Durability.ON_DISK:
+                self._acknowledged = len(self.sent)
+
+    def _batch(self) -> None:
+        made = []
+        for _ in range(self._chance.randint(2, 12)):
+            number, body = len(self.sent), self._body()
+            self.sent.append(body)
+            made.append(Message(TOPIC, body, queue=number % QUEUES, keys=[f"k{number}"]))
+        receipts = self.store.put_many(made)
+        self._ends += [each.log_offset + each.size for each in receipts]
+        if receipts[-1].durability is Durability.ON_DISK:
+            self._acknowledged = len(self.sent)
+
+    def _submit(self) -> None:
+        number, body = len(self.sent), self._body()
+        self.sent.append(body)
+        future = self.store.submit(TOPIC, body, queue=number % QUEUES, keys=[f"k{number}"])
+        if not future.done():
+            self._workers.run_all()
+        if future.done():
+            receipt = future.result()
+            self._ends.append(receipt.log_offset + receipt.size)
+            self._acknowledged = len(self.sent)
+        else:
+            self._ends.append(self.store.stats()["log_end_offset"])
+
+    def _flush(self) -> None:
+        self.store.flush()
+        self._acknowledged = len(self.sent)
+
+    def _work(self) -> None:
+        self._clock.now_ms += 500
+        self._workers.run_all()
+
+    def _commit(self) -> None:
+        offset = len(self.sent)
+        self.store.commit_offset(GROUP, TOPIC, 0, offset=offset)
+        self._offset = offset
+
+    def _discard(self) -> None:
+        stats = self.store.stats()
+        limit = stats["log_end_offset"] - self._chance.randint(1, 3) * TINY.segment_bytes
+        # Set before: it may die half way.
+        self._discarded = max(self._discarded, self._count_below(limit))
+        self.store.discard_before(log_offset=limit)
+
+
+# --- afterwards
+
+
+def bodies_of(store: Store) -> list[bytes]:
+    """Return all messages, by their queues."""
+    return [message.body for message in store.scan(TOPIC)]
+
+
+def wrong_with(found: list[bytes], promised: Promised, *, least: int) -> str:
+    """Compare what a store has with what was sent; empty for nothing wrong."""
+    sent = promised.sent[: promised.count]
+    first = int(found[0].partition(b":")[0]) if found else 0
+    if found != sent[first : first + len(found)]:
+        return "messages are missing, twice, changed or out of order"
+    if found and first > promised.discarded:
+        return f"the first {first} messages are gone, though only {promised.discarded} may be"
+    if not found and least > promised.discarded:
+        return f"{least} messages were acknowledged, the store is empty"
+    if found and first + len(found) < least:
+        return f"{least} messages were acknowledged, the store ends at {first + len(found)}"
+    return ""
+
+
+def wrong_queue(store: Store, promised: Promised, queue: int, *, is_whole: bool) -> str:
+    """Compare what a store shows of one queue with what was sent; empty for nothing wrong.
+
+    Unless `is_whole`, some may be missing.
+    """
+    found = [message.body for message in store.scan(TOPIC, queue)]
+    numbers = [int(body.partition(b":")[0]) for body in found]
+    if is_whole and numbers:
+        numbers = list(range(numbers[0], numbers[0] + len(found) * QUEUES, QUEUES))
+    if sorted(set(numbers)) != numbers or found != [promised.sent[n] for n in numbers]:
+        return f"a reader finds messages of queue {queue} missing, twice, changed or out of order"
+    return ""
+
+
+def wrong_within(store: Store, found: list[bytes], promised: Promised) -> str:
+    """Compare a store's parts with each other; empty for nothing wrong."""
+    for finding in store.verify():
+        return f"verify: {finding.path.name} at {finding.position}: {finding.text}"
+    for body in found[:: max(len(found) // 3, 1)]:
+        number = int(body.partition(b":")[0])
+        if [message.body for message in store.find(TOPIC, f"k{number}")] != [body]:
+            return f"message {number} is not found by its key"
+    wrong = _wrong_queues(store, found)
+    offset = store.committed_offset(GROUP, TOPIC, 0)
+    if not wrong and promised.offset is not None and (offset is None or offset < promised.offset):
+        return f"the consumer offset {promised.offset} was committed, and is {offset}"
+    return wrong
+
+
+def _wrong_queues(store: Store, found: list[bytes]) -> str:
+    for queue in range(QUEUES):
+        wanted = [body for body in found if int(body.partition(b":")[0]) % QUEUES == queue]
+        first, stop = store.min_offset(TOPIC, queue), store.max_offset(TOPIC, queue)
+        if stop - first != len(wanted):
+            return f"queue {queue} has offsets {first} to {stop} for {len(wanted)} messages"
+        if wanted and int(wanted[0].partition(b":")[0]) != first * QUEUES + queue:
+            return f"queue {queue} begins at offset {first} with another message"
+        got = store.read(TOPIC, queue, first, 1).messages if wanted else []
+        if wanted and [message.body for message in got] != wanted[:1]:
+            return f"queue {queue} at offset {first} has another message"
+    return ""
