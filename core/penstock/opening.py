@@ -44,14 +44,10 @@ from penstock.geometry import Geometry
 from penstock.handover import HandOver
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
+from penstock.mending import put_log_right
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import SideFolder, lock_mtime_ns, visible_offset
-from penstock.recovery import (
-    LogEnd,
-    RecoveredLog,
-    RecoveryReport,
-    rewrite,
-)
+from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
 from penstock.store import Store, pick_indexes
@@ -249,7 +245,7 @@ class Opener:
         self._claim(found, geometry)
         if not is_new:
             found.mended.extend(log.load(repair=True))
-        end = self._put_log_right(log, found)
+        end = put_log_right(self.files, log, found)
         context = self._context(geometry, log, read_only=False)
         engine, store = self._wire(lock, log, context, end, found)
         try:
@@ -277,39 +273,10 @@ class Opener:
         file = self.files.open(self.root / "lock", writable=True)
         try:
             file.pwrite(b"lock", 0)
-            file.sync()
+            # With its time, by which the next open knows that we wrote last.
+            file.sync_all()
         finally:
             file.close()
-
-    def _put_log_right(self, log: SegmentedLog, found: Findings) -> LogEnd:
-        """Cut what is behind the end, and make durable again what may not be."""
-        end = found.end
-        if found.is_clean or not log.segments:
-            return end
-        keep_in = None
-        if end.survivor is not None:
-            found.saved_to = self._save(log, found.side, end)
-            keep_in = found.side.saved
-        found.mended.extend(log.truncate(end.offset, keep_in))
-        if found.is_ours:
-            durable = found.state.flushed_offset
-            found.rewritten = rewrite(self.files, log, durable, end.offset)
-        elif found.was_abnormal:
-            # How much of it the other program synced is not known.
-            log.sync_from(found.walked_from)
-            found.rewritten = rewrite(self.files, log, log.segments[-1].base_offset, end.offset)
-        if end.dirty_bytes:
-            found.mended.append(
-                f"cut a torn tail of {end.dirty_bytes} bytes at log offset {end.offset}: {end.reason}"
-            )
-        return end
-
-    def _save(self, log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
-        """Keep what is cut off; what lies in later segments is moved by `SegmentedLog.truncate`."""
-        segment = log.find(end.offset)
-        assert segment is not None
-        data = bytes(log.read(end.offset, segment.end_offset - end.offset)).rstrip(b"\0")
-        return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
 
     def _wire(
         self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: Findings

@@ -278,7 +278,8 @@ def _has_unwritten(log: SegmentedLog, start: int, stop: int, least: int) -> bool
     """
     for segment in log.segments:
         low = max(start, segment.base_offset)
-        high = min(stop, segment.end_offset)
+        # A size begins with zeros, too, so the survivor's own may be all that stands in a sector.
+        high = min(stop + _TELLING_ZEROS - 1, segment.end_offset)
         first = low + SECTOR_BYTES - (low - segment.base_offset) % SECTOR_BYTES
         for border in range(first, high + 1, SECTOR_BYTES):
             at = max(border - least, low)

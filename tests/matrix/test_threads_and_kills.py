@@ -17,7 +17,6 @@ import penstock
 from penstock import Durability, Message
 from penstock.matrix.combos import Combo
 from penstock.store import Store
-from penstock.testing.crash import explore
 
 QUEUES = range(3)
 QUICK = {"flush.async.interval_ms": 5, "write.transient-pool.interval_ms": 5}
@@ -168,9 +167,3 @@ def test_killed_in_the_middle_it_comes_back_whole(combo: Combo, tmp_path: Path) 
             assert bodies == [body(0, number) for number in range(len(bodies))]
             assert [m.body for m in store.find("t", "0-100")] == [body(0, 100)]
             assert not list(store.verify())
-
-
-@pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
-def test_killed_at_calls_to_the_system(combo: Combo, tmp_path: Path) -> None:
-    problems = [p for _, p in explore(tmp_path, points=6, **settings_of(combo)) if p is not None]
-    assert not problems

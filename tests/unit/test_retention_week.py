@@ -22,7 +22,7 @@ class Week:
     def __init__(self, path: Path, writer: str, **settings: Any) -> None:
         self.clock = ManualClock(START)
         self.workers = ManualWorkers()
-        self.disk = SimulatedDisk(path, 8 << 20, self.clock)
+        self.disk = SimulatedDisk(capacity=8 << 20, clock=self.clock)
         self.store = open_store(
             path, files=self.disk, clock=self.clock, spawn=self.workers, write=writer,
             **{"retention.pause_ms": 0, **settings},

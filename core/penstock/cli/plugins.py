@@ -114,7 +114,7 @@ def _remark(info: PluginInfo) -> None:
 @click.argument("name")
 @click.option("--step", default=None, help="One step only, by its name.")
 @click.option(
-    "--points", default=40, show_default=True, help="How many kills the crash exploration tries."
+    "--points", default=40, show_default=True, help="How many crashes the exploration tries."
 )
 @json_option
 def check_command(name: str, step: str | None, points: int, as_json: bool) -> int:

@@ -19,7 +19,8 @@ import pytest
 from penstock.contracts import KeyIndex, QueueIndex, Strategy
 from penstock.registry import Registry
 from penstock.testing import SUITES
-from penstock.testing.crash import explore
+from penstock.testing.crash import Plot, explore
+from penstock.testing.kills import explore_kills
 
 _SUITE_OF = {
     "write": "SegmentWriterContract",
@@ -120,7 +121,7 @@ def check(
         kind: its section of the configuration.
         name: what it is called.
         only: one step's name, instead of all.
-        points: how many deaths the crash exploration tries.
+        points: how many crashes the exploration tries.
         told: called after each step.
     """
     strategies = registry.sets()[kind]
@@ -218,14 +219,26 @@ def _explore(
         picks += ["hash-index"] if "hash-index" not in picks else []
     elif kind == "retention":
         picks = [cls.name]
-    died, failure = 0, None
+    plot = Plot(settings={kind: picks})
+    has_own_files = "own-files" in cls.capabilities
+    crashes = (
+        explore_kills(folder / "crash", plot, points)
+        if has_own_files
+        else explore(plot, cases=points)
+    )
+    states, failure = 0, None
     try:
-        for point, problem in explore(folder / "crash", points=points, **{kind: picks}):
-            died += 1
-            if problem is not None:
-                failure = f"killed at call {point} ({problem.call}): {problem.text}"
+        for outcome in crashes:
+            states += outcome.states
+            if outcome.problem:
+                case = outcome.case
+                failure = (
+                    f"crashed before call {case.point} ({outcome.call}), of which {case.survival.value} "
+                    f"survived: {outcome.problem}"
+                )
                 break
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
-    about = f"a store with it survives being killed at {died} calls to the system"
+    way = "being killed" if has_own_files else "power cuts and kills"
+    about = f"a store with it survives {way} at its calls to the system, {states} states"
     yield Step(name="crash_exploration", about=about, failure=failure)

@@ -99,11 +99,21 @@ def _text(value: Any) -> str:
 def explore(
     plot: Plot,
     *,
-    every: int = 1,
+    cases: int | None = None,
     survivals: Sequence[Survival] = tuple(Survival),
 ) -> Iterator[Outcome]:
-    """Play the story and crash it before each `every`-th call, in each way; yields what came of each."""
+    """Play the story and crash it before each call, in each way; yields what came of each.
+
+    Args:
+        plot: the story and the store.
+        cases: about so many, evenly spread, instead of all.
+        survivals: the ways.
+    """
     stage = Stage(plot)
+    every = 1
+    if cases is not None:
+        total = sum(1 for _ in stage.play())
+        every = max(total * len(survivals) // cases, 1)
     for memory in stage.play():
         if memory.point % every == plot.seed % every:
             for survival in survivals:
@@ -198,15 +208,11 @@ class Look:
         least = promised.kept if is_kill else promised.durable
         disk = self._crashed(image, self._survival)
         wrong = self._read_only(disk) if self._chance.random() < 0.2 else ""
-        follow = self._chance.choice(
-            (self._close, self._cut_again, self._put_and_cut, self._crash_the_opening)
-        )
-        if wrong:
-            return wrong
-        if follow == self._crash_the_opening:
-            return self._crash_the_opening(image, least)
+        if wrong or self._chance.random() < 0.25:
+            return wrong or self._crash_the_opening(disk, least)
         store, workers = self._stage.open(disk)
         found = bodies_of(store)
+        follow = self._chance.choice((self._close, self._cut_again, self._put_and_cut))
         return (
             wrong_with(found, promised, least=least)
             or wrong_within(store, found, promised)
@@ -232,7 +238,9 @@ class Look:
             return "" if not self._promised.durable else "a reader cannot open it"
         with store:
             is_whole = self._survival is Survival.PROCESS
-            wrong = (wrong_queue(store, self._promised, q, is_whole=is_whole) for q in range(QUEUES))
+            wrong = (
+                wrong_queue(store, self._promised, q, is_whole=is_whole) for q in range(QUEUES)
+            )
             return next(filter(None, wrong), "")
 
     def _again(self, image: Image, survival: Survival, found: list[bytes], when: str) -> str:
@@ -240,7 +248,6 @@ class Look:
         disk = self._crashed(image, survival)
         store, _ = self._stage.open(disk)
         seen = bodies_of(store)
-        # The first of them may have been let go on the way.
         if seen != found:
             return f"{when} it holds {len(seen)} messages, before that {len(found)}, or others"
         return wrong_within(store, seen, self._promised)
@@ -283,10 +290,9 @@ class Look:
             disk.image(), survival, [*found, body], "after one more message and a crash"
         )
 
-    def _crash_the_opening(self, image: Image, least: int) -> str:
+    def _crash_the_opening(self, disk: SimulatedDisk, least: int) -> str:
         """Crash the opening at one of its calls: the next one ends where the first would have."""
         calls: list[Image] = []
-        disk = self._crashed(image, self._survival)
         disk.plan.watch = lambda _call, _path: calls.append(disk.image())
         store, _ = self._stage.open(disk)
         found = bodies_of(store)
@@ -294,13 +300,13 @@ class Look:
         if wrong or not calls:
             return wrong
         second = self._chance.choice(tuple(Survival))
-        is_kill = Survival.PROCESS in (self._survival,) and second is not Survival.PROCESS
         disk = self._crashed(self._chance.choice(calls), second)
         store, _ = self._stage.open(disk)
         seen = bodies_of(store)
-        if not is_kill and seen != found:
+        # A kill and then a power cut leave what a power cut alone would, which may be less.
+        is_less = self._survival is Survival.PROCESS and second is not Survival.PROCESS
+        if not is_less and seen != found:
             return f"after a crash of the opening it holds {len(seen)} messages, not {len(found)}"
-        # A kill and then a power cut leave what a power cut alone would.
         return wrong_with(seen, self._promised, least=self._promised.durable) or wrong_within(
             store, seen, self._promised
         )

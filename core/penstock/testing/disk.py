@@ -34,7 +34,7 @@ class SimulatedFile(File):
         self._disk = disk
 
     @property
-    def inode(self) -> int:  # type: ignore[override]
+    def inode(self) -> int:
         """See `File`."""
         return self._inode.number
 
@@ -172,7 +172,9 @@ class SimulatedDisk(Files):
         cls, image: Image, survival: Survival, chance: Random, *, clock: Clock | None = None
     ) -> "SimulatedDisk":
         """Return the disk that a crash at that moment leaves."""
-        return cls(clock=clock, seed=chance.getrandbits(32), platter=Platter.after(image, survival, chance))
+        return cls(
+            clock=clock, seed=chance.getrandbits(32), platter=Platter.after(image, survival, chance)
+        )
 
     def _maybe_write_back(self) -> None:
         if self.chance.random() < self._write_back:

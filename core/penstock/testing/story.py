@@ -112,7 +112,9 @@ class Story:
 
     def _body(self) -> bytes:
         size = self._chance.choice((0, 40, 200, 611, 1500, 4000))
-        return b"%d:" % len(self.sent) + bytes([len(self.sent) % 256]) * self._chance.randint(0, size)
+        return b"%d:" % len(self.sent) + bytes([len(self.sent) % 256]) * self._chance.randint(
+            0, size
+        )
 
     def _put(self) -> None:
         for _ in range(self._chance.randint(1, 5)):

@@ -19,11 +19,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.batch import DispatchBatch
+from penstock.columns import Columns
 from penstock.contracts import Context, KeyIndex, LogView, Trust
 from penstock.errors import OffsetError
+from penstock.fetch import is_sound
 from penstock.findings import Checker
 from penstock.javatext import Int32s, Int64s, index_hash
-from penstock.record import ROLLBACK, SIZE_AND_MAGIC
+from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
 from penstock_index.index_check import IndexChecker
 from penstock_index.index_file import (
     IndexFile,
@@ -228,6 +230,9 @@ class HashIndexDispatcher(KeyIndex):
             entries = file.entries()
             offsets = entries["log_offset"].astype(np.int64)
             keep = sound_count(entries, log_offset)
+            if keep and log is not None and not _is_of_its_record(entries[keep - 1], log):
+                # Torn within its offset: of sectors the half of which reached the disk.
+                keep -= 1
             if keep == 0 and not file.is_empty:
                 file.close()
                 self._folder.remove(name)
@@ -322,3 +327,19 @@ class HashIndexDispatcher(KeyIndex):
             # The first entry's seconds count from another base (see `IndexFile.add`).
             if log_offset == first or (at - 1000 <= end_ms and at + 1000 > begin_ms):
                 yield log_offset
+
+
+def _is_of_its_record(entry: np.void, log: LogView) -> bool:
+    """Say whether the record that an entry points to has a key of that hash; yes where the log is gone."""
+    at = int(entry["log_offset"])
+    if at < log.min_offset:
+        return True
+    try:
+        size = int(SIZE_AND_MAGIC.unpack(log.read(at, SIZE_AND_MAGIC.size))[0])
+        record = log.read(at, max(size, FIXED_SIZE))
+    except OffsetError:
+        return False
+    if not is_sound(record, at):
+        return False
+    keys = DispatchBatch(Columns(record, [0], at), at, at + size).keys
+    return bool((keys.hashes == int(entry["hash"])).any())

@@ -1,0 +1,41 @@
+"""Puts the log right after looking: cuts what is behind its end, and makes durable again what may not be."""
+
+import time
+
+from penstock.files import Files
+from penstock.log import SegmentedLog
+from penstock.looking import Findings
+from penstock.progress import SideFolder
+from penstock.recovery import LogEnd, rewrite
+
+
+def put_log_right(files: Files, log: SegmentedLog, found: Findings) -> LogEnd:
+    """Cut what is behind the end, and make durable again what may not be."""
+    end = found.end
+    if found.is_clean or not log.segments:
+        return end
+    keep_in = None
+    if end.survivor is not None:
+        found.saved_to = _save(log, found.side, end)
+        keep_in = found.side.saved
+    found.mended.extend(log.truncate(end.offset, keep_in))
+    if found.is_ours:
+        durable = found.state.flushed_offset
+        found.rewritten = rewrite(files, log, durable, end.offset)
+    elif found.was_abnormal:
+        # How much of it the other program synced is not known.
+        log.sync_from(found.walked_from)
+        found.rewritten = rewrite(files, log, log.segments[-1].base_offset, end.offset)
+    if end.dirty_bytes:
+        found.mended.append(
+            f"cut a torn tail of {end.dirty_bytes} bytes at log offset {end.offset}: {end.reason}"
+        )
+    return end
+
+
+def _save(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
+    """Keep what is cut off; what lies in later segments is moved by `SegmentedLog.truncate`."""
+    segment = log.find(end.offset)
+    assert segment is not None
+    data = bytes(log.read(end.offset, segment.end_offset - end.offset)).rstrip(b"\0")
+    return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
