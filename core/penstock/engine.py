@@ -309,6 +309,11 @@ class Engine:
         self.policy.close()
         try:
             self._close_cleanly()
+        except OSError as error:
+            raise StorageError(
+                f"the store could not be closed cleanly ({error}); nothing that was acknowledged is "
+                f"lost, and the next open for writing puts it right"
+            ) from error
         finally:
             self.release()
 

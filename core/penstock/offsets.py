@@ -11,7 +11,7 @@ import re
 import threading
 from pathlib import Path
 
-from penstock.errors import CorruptionError, MessageError
+from penstock.errors import CorruptionError, MessageError, StorageError
 from penstock.files import Files
 
 _LIMIT_BYTES = 64 << 20
@@ -63,7 +63,15 @@ class ConsumerOffsets:
             raise MessageError(f"offset {offset} cannot be committed: it is negative")
         with self._lock:
             self._loaded().setdefault(f"{topic}@{group}", {})[queue] = offset
-            self._save()
+            try:
+                self._save()
+            except OSError as error:
+                # What is on disk counts: it is read again.
+                self._table = None
+                raise StorageError(
+                    f"offset {offset} of group {group} could not be written ({error}); the last one "
+                    f"that was committed stands, commit it again"
+                ) from error
 
     def _loaded(self) -> dict[str, dict[int, int]]:
         if self._table is None or self._read_only:

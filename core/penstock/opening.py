@@ -52,7 +52,7 @@ from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
 from penstock.store import Store, pick_indexes
 from penstock.tail import LogTail
-from penstock.worker import Worker
+from penstock.worker import Guarded, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Opener:
 
     def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:
         if self._given_spawn is not None:
-            return self._given_spawn(name, step)
+            return self._given_spawn(name, Guarded(name, step, self._worker_failed))
         return Worker(name, step, self._worker_failed)
 
     def _worker_failed(self, name: str, error: Exception) -> None:

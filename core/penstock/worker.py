@@ -42,3 +42,29 @@ class Worker:
         self._wake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+
+class Guarded:
+    """A step that ends for good at its first error, as a `Worker` does, for whoever runs it otherwise."""
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        on_error: Callable[[str, Exception], None],
+    ) -> None:
+        self._name = name
+        self._step = step
+        self._on_error = on_error
+        self._is_over = False
+
+    def __call__(self) -> float | None:
+        """Run the step once."""
+        if self._is_over:
+            return None
+        try:
+            return self._step()
+        except Exception as error:
+            self._is_over = True
+            self._on_error(self._name, error)
+            return None

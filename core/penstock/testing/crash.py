@@ -42,7 +42,7 @@ from penstock.testing.story import (
 )
 
 ROOT = Path("/store")
-_RAISED = (PenstockError, OSError, AssertionError, ValueError, LookupError, TypeError)
+RAISED = (PenstockError, OSError, AssertionError, ValueError, LookupError, TypeError)
 _POWER_CUTS = tuple(each for each in Survival if each is not Survival.PROCESS)
 
 
@@ -183,7 +183,7 @@ class Stage:
         look = Look(self, memory.promised, survival, chance)
         try:
             problem = look.at(memory.image)
-        except _RAISED as error:
+        except RAISED as error:
             problem = f"{type(error).__name__}: {error}"
         command = self.plot.command(case) if problem else ""
         return Outcome(case, memory.call, look.states, problem, command)

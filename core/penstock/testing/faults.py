@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
+
 from penstock.files import File, Files, Lock
 
 # The calls that a plan may make fail; those before "create" change nothing.
@@ -20,8 +22,29 @@ class KilledError(BaseException):
     """The process died here, as far as the store can tell; no handler of `Exception` may catch it."""
 
 
+@attrs.define
+class Rule:
+    """One kind of call that fails with an errno, after some have passed, for some times or for ever."""
+
+    call: str
+    number: int
+    path: str
+    after: int
+    times: int | None
+
+    def is_due(self) -> bool:
+        """Count a call that it is about, and say whether it fails."""
+        if self.after > 0:
+            self.after -= 1
+            return False
+        if self.times is None:
+            return True
+        self.times -= 1
+        return self.times >= 0
+
+
 class Plan:
-    """Which calls fail: each rule is a call's name, how many to let pass, and what to raise then.
+    """Which calls fail, and how.
 
     `before`, if set, is called before each call that changes something, and then `watch` with the
     call's name and path.
@@ -32,15 +55,25 @@ class Plan:
         self.watch: Callable[[str, Path], None] | None = None
         self.counts: dict[str, int] = {}
         self.total = 0
-        self.rules: list[tuple[str, int, int, str]] = []
+        self.rules: list[Rule] = []
         self._die_at: int | None = None
         self.is_dead = False
         self.died_in = ""
 
-    def fail(self, call: str, number: int = errno.EIO, *, after: int = 0, path: str = "") -> None:
-        """Let `call` fail with an errno from now on, once `after` more of its kind have passed."""
-        passed = self.counts.get(call, 0) if not path else 0
-        self.rules.append((call, passed + after, number, path))
+    def fail(
+        self,
+        call: str,
+        number: int = errno.EIO,
+        *,
+        after: int = 0,
+        path: str = "",
+        times: int | None = None,
+    ) -> None:
+        """Let `call` fail with an errno from now on, once `after` more of its kind have passed.
+
+        Only where `path` is part of the file's path; and only so many `times`, if given.
+        """
+        self.rules.append(Rule(call, number, path, after, times))
 
     def die_at(self, count: int) -> None:
         """Let the process die instead of its `count`-th call from now, and never do a call again."""
@@ -55,7 +88,7 @@ class Plan:
         """Count a call, and raise if it is to fail."""
         if self.is_dead:
             raise KilledError
-        count = self.counts[call] = self.counts.get(call, 0) + 1
+        self.counts[call] = self.counts.get(call, 0) + 1
         if call not in _LOOKING:
             self.total += 1
             if self.before is not None:
@@ -65,9 +98,9 @@ class Plan:
         if self._die_at is not None and self.total >= self._die_at:
             self.is_dead, self.died_in = True, f"{call} {path.name}"
             raise KilledError
-        for name, passed, number, part in self.rules:
-            if name == call and part in str(path) and (part or count > passed):
-                raise OSError(number, os.strerror(number), str(path))
+        for rule in self.rules:
+            if rule.call == call and rule.path in str(path) and rule.is_due():
+                raise OSError(rule.number, os.strerror(rule.number), str(path))
 
 
 class FaultyFile(File):

@@ -63,6 +63,11 @@ class Story:
         self._store, self._workers = store, workers
 
     @property
+    def is_open(self) -> bool:
+        """Whether a store is being played on."""
+        return self._store is not None
+
+    @property
     def store(self) -> Store:
         """The store that is played on."""
         assert self._store is not None

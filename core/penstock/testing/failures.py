@@ -1,0 +1,138 @@
+"""Failure exploration: a story on a simulated disk, in which one call to the system fails.
+
+The n-th call of one kind fails once or for good, with an error that such a call may give. The store may
+refuse what it is asked then, with an error of its own; what it had promised holds, also after the
+power is cut, since a sync that failed leaves pages that look written and are not. A failure while a
+crashed store is opened costs nothing but that opening.
+"""
+
+import errno
+from collections.abc import Iterator
+from random import Random
+
+import attrs
+
+from penstock.errors import PenstockError
+from penstock.testing.control import ManualClock
+from penstock.testing.crash import RAISED, Look, Memory, Plot, Stage
+from penstock.testing.disk import SimulatedDisk
+from penstock.testing.platter import Survival
+from penstock.testing.story import Story, bodies_of
+
+# What each kind of call may fail with.
+ERRNOS = {
+    "open": (errno.EMFILE, errno.EIO), "pread": (errno.EIO,), "map": (errno.ENOMEM, errno.EMFILE),
+    "create": (errno.ENOSPC, errno.EMFILE), "pwrite": (errno.EIO, errno.ENOSPC),
+    "sync": (errno.EIO, errno.ENOSPC), "allocate": (errno.ENOSPC, errno.EIO),
+    "resize": (errno.ENOSPC, errno.EIO), "erase": (errno.EIO,), "rename": (errno.EIO, errno.ENOSPC),
+    "remove": (errno.EIO, errno.EROFS), "make_folder": (errno.ENOSPC, errno.EIO),
+    "sync_folder": (errno.EIO,),
+}  # fmt: skip
+
+
+@attrs.frozen
+class Failure:
+    """Which call fails: the n-th of its kind, with an errno, so many `times` (None: from then on)."""
+
+    call: str
+    number: int
+    after: int
+    times: int | None
+
+    def __str__(self) -> str:
+        how = "once" if self.times else "from then on"
+        return f"{errno.errorcode[self.number]} at {self.call} number {self.after + 1}, {how}"
+
+
+@attrs.frozen
+class FailureOutcome:
+    """What came of one failure; `problem` is "" if all is well. `states` counts crashed disks that were opened."""
+
+    failure: Failure
+    states: int
+    problem: str
+
+
+def explore_failures(plot: Plot, count: int) -> Iterator[FailureOutcome]:
+    """Play the story `count` times, with one failure each, spread by chance over all calls."""
+    stage = Stage(plot)
+    chance = Random(f"{plot.seed} failures")
+    calls = _count_calls(stage)
+    kinds = [kind for kind in ERRNOS if calls.get(kind)]
+    for index in range(count):
+        kind = kinds[index % len(kinds)]
+        failure = Failure(
+            kind,
+            chance.choice(ERRNOS[kind]),
+            chance.randrange(calls[kind]),
+            chance.choice((1, None)),
+        )
+        yield _try(stage, failure, chance)
+
+
+def _count_calls(stage: Stage) -> dict[str, int]:
+    disk = SimulatedDisk(clock=ManualClock())
+    _play(stage, disk, Story(stage.plot.seed, _clock_of(disk)))
+    return dict(disk.plan.counts)
+
+
+def _clock_of(disk: SimulatedDisk) -> ManualClock:
+    assert isinstance(disk.clock, ManualClock)
+    return disk.clock
+
+
+def _play(stage: Stage, disk: SimulatedDisk, story: Story) -> None:
+    story.begin(*stage.open(disk))
+    for step in story.steps(stage.plot.steps):
+        if step == "reopen":
+            story.close()
+            story.begin(*stage.open(disk))
+
+
+def _try(stage: Stage, failure: Failure, chance: Random) -> FailureOutcome:
+    disk = SimulatedDisk(clock=ManualClock(), seed=chance.getrandbits(32))
+    disk.plan.fail(failure.call, failure.number, after=failure.after, times=failure.times)
+    story = Story(stage.plot.seed, _clock_of(disk))
+    problem = ""
+    try:
+        _play(stage, disk, story)
+    except (PenstockError, OSError) as error:
+        # While a store is opened or read, the system's own error names the file.
+        if not isinstance(error, PenstockError) and story.is_open and failure.call not in _READING:
+            problem = f"an error of the system came through: {error!r}"
+    promised = story.promised()
+    disk.plan.heal()
+    memory = Memory(disk.plan.total, str(failure), disk.image(), promised)
+    look = Look(stage, promised, chance.choice(tuple(Survival)), chance)
+    try:
+        problem = problem or _fail_opening(stage, memory, chance) or look.at(memory.image)
+    except RAISED as error:
+        problem = f"{type(error).__name__}: {error}"
+    return FailureOutcome(failure, look.states + 1, problem)
+
+
+_READING = ("open", "pread", "map")
+
+
+def _fail_opening(stage: Stage, memory: Memory, chance: Random) -> str:
+    """Let a call of the recovery fail: the next opening finds what one without it finds."""
+    clean = SimulatedDisk.after(memory.image, Survival.ALL, chance, clock=ManualClock())
+    store, _ = stage.open(clean)
+    wanted = bodies_of(store)
+    disk = SimulatedDisk.after(memory.image, Survival.ALL, chance, clock=ManualClock())
+    kind = chance.choice([kind for kind in ERRNOS if clean.plan.counts.get(kind)])
+    after = chance.randrange(clean.plan.counts[kind])
+    disk.plan.fail(kind, chance.choice(ERRNOS[kind]), after=after, times=1)
+    try:
+        stage.open(disk)
+    except (PenstockError, OSError):
+        disk.plan.heal()
+        image = disk.image()
+        disk = SimulatedDisk.after(
+            image, chance.choice(tuple(Survival)), chance, clock=ManualClock()
+        )
+        store, _ = stage.open(disk)
+        found = bodies_of(store)
+        if found != wanted:
+            return f"after {kind} failed in an opening it holds {len(found)}, not {len(wanted)}"
+    return ""
