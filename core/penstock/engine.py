@@ -264,6 +264,7 @@ class Engine:
     def on_flushed(self, offset: int) -> None:
         """Write down that the log is durable up to `offset`; called by the flusher after each sync."""
         self.progress.state.flushed_offset = offset
+        self.progress.state.last_time_ms = self.log.last_time_ms
         self.progress.write()
 
     def on_failed(self, failure: StoreFailedError) -> None:

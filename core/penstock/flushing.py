@@ -68,9 +68,15 @@ class LogFlusher:
                 self.count += 1
                 self._flushed = reached
                 self.flushed_time_ms = time_ms
-                self.on_flushed(reached)
+                self._note(reached)
         self._tell(None)
         return reached
+
+    def _note(self, reached: int) -> None:
+        try:
+            self.on_flushed(reached)
+        except OSError as error:
+            raise self.fail(f"the log is synced, but no mark could be written ({error})") from error
 
     def commit(self) -> int:
         """Hand all that was written to the system; see `contracts.Committer`."""

@@ -90,6 +90,7 @@ def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:
         found.is_ours = False
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
     found.walked_from = start
-    end = find_end(log, start, max(found.times.log_ms, 0), may_be_torn=found.is_ours)
+    known_ms = found.state.last_time_ms if found.is_ours else 0
+    end = find_end(log, start, max(found.times.log_ms, known_ms), may_be_torn=found.is_ours)
     check_damage(log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours)
     return end

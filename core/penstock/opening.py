@@ -350,6 +350,7 @@ class Opener:
             ) from trouble.error
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
+        state.last_time_ms = end.last_time_ms
         state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)
         engine.mark()
         if not found.is_clean:

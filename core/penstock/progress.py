@@ -11,8 +11,11 @@ after a crash of the process, and only too small after a crash of the machine) a
 checkpoint. Layout (big-endian)::
 
     slot := magic 8s  sequence u64  flushed_offset i64  visible_offset i64  lock_mtime_ns i64
-            failed i32  count i32  (name 24s  offset i64){count}  zero*  crc32 u32   # the last 4 bytes
+            last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}
+            zero*  crc32 u32   # the last 4 bytes
 
+No record below `flushed_offset` has a later store time than `last_time_ms`. The first form of a slot,
+with magic PSTKPRG1, lacks that field and is read as well.
 `visible_offset` is for readers in other processes: below it, queues and index have every record.
 
 Every value is only a lower bound, so losing the folder costs time at the next open, never data.
@@ -35,9 +38,11 @@ from penstock.files import File, Files
 from penstock.record import crc32
 
 SIDE_FOLDER = "penstock"
-_MAGIC = b"PSTKPRG1"
+_MAGIC = b"PSTKPRG2"
+_MAGIC_1 = b"PSTKPRG1"
 _SLOT_BYTES = 512
-_HEAD = struct.Struct(">8sQqqqii")
+_HEAD = struct.Struct(">8sQqqqqii")
+_HEAD_1 = struct.Struct(">8sQqqqii")
 _ITEM = struct.Struct(">24sq")
 _CRC = struct.Struct(">I")
 _ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _CRC.size) // _ITEM.size
@@ -50,6 +55,7 @@ class State:
     flushed_offset: int = 0
     visible_offset: int = 0
     lock_mtime_ns: int = 0
+    last_time_ms: int = 0
     failed: bool = False
     dispatched: dict[str, int] = attrs.Factory(dict)
 
@@ -63,6 +69,7 @@ def encode_slot(state: State, sequence: int) -> bytes:
         state.flushed_offset,
         state.visible_offset,
         state.lock_mtime_ns,
+        state.last_time_ms,
         state.failed,
         len(items),
     )
@@ -75,17 +82,23 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
     """Return sequence and state of a sound slot, or None."""
     if len(data) != _SLOT_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
         return None
-    magic, sequence, flushed, visible, mtime, failed, count = _HEAD.unpack_from(data)
-    if magic != _MAGIC:
-        raise FormatVersionError(path, magic.decode("ascii", "replace"), _MAGIC.decode())
+    head, time_ms = _HEAD, 0
+    if data.startswith(_MAGIC):
+        _, sequence, flushed, visible, mtime, time_ms, failed, count = head.unpack_from(data)
+    elif data.startswith(_MAGIC_1):
+        head = _HEAD_1
+        _, sequence, flushed, visible, mtime, failed, count = head.unpack_from(data)
+    else:
+        raise FormatVersionError(path, data[:8].decode("ascii", "replace"), _MAGIC.decode())
     dispatched = {}
     for index in range(min(max(count, 0), _ITEMS_MAX)):
-        name, offset = _ITEM.unpack_from(data, _HEAD.size + index * _ITEM.size)
+        name, offset = _ITEM.unpack_from(data, head.size + index * _ITEM.size)
         dispatched[name.rstrip(b"\0").decode("utf-8", "replace")] = offset
     state = State(
         flushed_offset=flushed,
         visible_offset=visible,
         lock_mtime_ns=mtime,
+        last_time_ms=time_ms,
         failed=bool(failed),
         dispatched=dispatched,
     )

@@ -7,7 +7,7 @@ crashed store is opened costs nothing but that opening.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import attrs
@@ -53,14 +53,16 @@ class FailureOutcome:
     problem: str
 
 
-def explore_failures(plot: Plot, count: int) -> Iterator[FailureOutcome]:
-    """Play the story `count` times, with one failure each, spread by chance over all calls."""
+def explore_failures(
+    plot: Plot, count: int, *, kinds: Sequence[str] = tuple(ERRNOS)
+) -> Iterator[FailureOutcome]:
+    """Play the story `count` times, with one failure each, spread by chance over all calls of these kinds."""
     stage = Stage(plot)
     chance = Random(f"{plot.seed} failures")
     calls = _count_calls(stage)
-    kinds = [kind for kind in ERRNOS if calls.get(kind)]
+    made = [kind for kind in kinds if calls.get(kind)]
     for index in range(count):
-        kind = kinds[index % len(kinds)]
+        kind = made[index % len(made)]
         failure = Failure(
             kind,
             chance.choice(ERRNOS[kind]),

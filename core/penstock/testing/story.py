@@ -19,8 +19,10 @@ from penstock.testing.control import InlineWorkers, ManualClock
 TOPIC = "story"
 GROUP = "group"
 QUEUES = 2
+HOUR = 3_600_000
+YEAR = 365 * 24 * HOUR
 # Everything rolls within a story: segments, queue files, index files.
-TINY = Geometry(segment_bytes=32 * 1024, queue_entries=20, index_slots=20, index_entries=40)
+TINY = Geometry(segment_bytes=16 * 1024, queue_entries=20, index_slots=20, index_entries=40)
 
 
 @attrs.frozen
@@ -45,9 +47,10 @@ class Promised:
 
 
 class Story:
-    """A run of a store and the model beside it."""
+    """A run of a store and the model beside it; one that `verifies` looks at the store before each close."""
 
-    def __init__(self, seed: int, clock: ManualClock) -> None:
+    def __init__(self, seed: int, clock: ManualClock, *, verifies: bool = False) -> None:
+        self._verifies = verifies
         self._chance = Random(seed)
         self._clock = clock
         self.sent: list[bytes] = []
@@ -97,10 +100,13 @@ class Story:
     def steps(self, count: int) -> Iterator[str]:
         """Play so many steps, and yield after each; "reopen" asks for a clean close and a new `begin`."""
         for number in range(count):
-            self._clock.now_ms += self._chance.choice((0, 1, 7, 300))
+            # Rarely by an hour back, or ten years ahead.
+            self._clock.now_ms += self._chance.choices(
+                (0, 1, 7, 300, -HOUR, 10 * YEAR), (9, 9, 9, 9, 1, 1)
+            )[0]
             name = self._chance.choices(
                 ("put", "batch", "flush", "work", "submit", "commit", "discard", "reopen"),
-                (30, 14, 8, 24, 6, 6, 8, 3),
+                (30, 14, 8, 24, 6, 6, 12, 3),
             )[0]
             # The end of a story is a clean close.
             if number == count - 1:
@@ -110,7 +116,11 @@ class Story:
             yield name
 
     def close(self) -> None:
-        """Close the store cleanly."""
+        """Look whether all agrees, if asked to, and close the store cleanly."""
+        if self._verifies:
+            self._workers.run_all()
+            found = [finding.text for finding in self.store.verify()]
+            assert not found, f"before a clean close, verify: {found[0]}"
         self.store.close()
         self._acknowledged = len(self.sent)
         self._store = None
@@ -216,10 +226,21 @@ def wrong_queue(store: Store, promised: Promised, queue: int, *, is_whole: bool)
     return ""
 
 
-def wrong_within(store: Store, found: list[bytes], promised: Promised) -> str:
-    """Compare a store's parts with each other; empty for nothing wrong."""
+def wrong_within(
+    store: Store, found: list[bytes], promised: Promised, checkpoint_ms: int = 0
+) -> str:
+    """Compare a store's parts with each other; empty for nothing wrong.
+
+    `checkpoint_ms` is what the checkpoint said of the log before the store was opened: RocketMQ looks at
+    nothing older.
+    """
     for finding in store.verify():
         return f"verify: {finding.path.name} at {finding.position}: {finding.text}"
+    times = [message.store_time_ms for message in store.scan(TOPIC)]
+    if times != sorted(times):
+        return "store times decrease"
+    if times and checkpoint_ms > times[-1]:
+        return f"the checkpoint says {checkpoint_ms}, the newest message is of {times[-1]}"
     for body in found[:: max(len(found) // 3, 1)]:
         number = int(body.partition(b":")[0])
         if [message.body for message in store.find(TOPIC, f"k{number}")] != [body]:

@@ -1,0 +1,124 @@
+"""Explore crashes and failures until told to stop: `python -m penstock.testing.soak`.
+
+Every story is played on the next combination of installed strategies, from the next seed: first it
+is crashed before every call, then it is played again with calls that fail. What goes wrong is printed with
+the command that plays it again, and ends the run.
+"""
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from penstock.matrix.combos import Combo, combinations
+from penstock.registry import load_registry
+from penstock.testing.crash import Case, Plot, explore, replay
+from penstock.testing.failures import explore_failures
+from penstock.testing.platter import Survival
+
+_FAILURES = 40
+
+
+class Played(NamedTuple):
+    """What came of one seed."""
+
+    seed: int
+    label: str
+    states: int
+    problems: list[str]
+
+
+def settings_of(combo: Combo) -> dict[str, Any]:
+    """Return how a store picks a combination in little memory, none of it locked."""
+    settings = combo.settings()
+    if combo.write == "transient-pool":
+        settings |= {"write.transient-pool.lock_memory": False, "write.transient-pool.buffers": 2}
+    if combo.alloc == "preallocate":
+        settings["alloc.preallocate.lock_memory"] = False
+    return settings
+
+
+def play(seed: int, steps: int = 40) -> Played:
+    """Explore one seed whole."""
+    logging.disable(logging.CRITICAL)
+    registry = load_registry()
+    combos = [each for each in combinations(registry) if each.conflict(registry) is None]
+    # A step that has no divisor in common with most counts, so neighbours differ in everything.
+    combo = combos[seed * 7 % len(combos)]
+    settings = settings_of(combo)
+    if seed % 5 == 0:
+        settings["log.checksum"] = "crc32+record"
+    plot = Plot(seed=seed, settings=settings, steps=steps)
+    states, problems = 0, []
+    for outcome in explore(plot):
+        states += outcome.states
+        if outcome.problem:
+            problems.append(f"{outcome.call}: {outcome.problem}\n  {outcome.command}")
+    for failed in explore_failures(plot, _FAILURES):
+        states += failed.states
+        if failed.problem:
+            problems.append(f"seed {seed}, {combo.label}, {failed.failure}: {failed.problem}")
+    return Played(seed, combo.label, states, problems)
+
+
+def soak(first_seed: int, minutes: float, jobs: int) -> Iterator[Played]:
+    """Explore seed after seed in several processes, until the time is over or something is wrong."""
+    end = time.monotonic() + minutes * 60
+    spawner = multiprocessing.get_context("forkserver")
+    with spawner.Pool(jobs, maxtasksperchild=20) as pool:
+        seeds = iter(range(first_seed, sys.maxsize))
+        waiting = [pool.apply_async(play, (next(seeds),)) for _ in range(jobs)]
+        while waiting:
+            played = waiting.pop(0).get()
+            yield played
+            if played.problems:
+                pool.terminate()
+                return
+            if time.monotonic() < end:
+                waiting.append(pool.apply_async(play, (next(seeds),)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.testing.soak", description=(__doc__ or "").partition("\n\n")[2]
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
+    parser.add_argument("--minutes", type=float, default=60, help="how long (default: 60)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--point", type=int, help="play one case: the number of the call")
+    parser.add_argument("--survival", default="none", choices=[each.value for each in Survival])
+    parser.add_argument("--steps", type=int, default=40, help="length of that story (default: 40)")
+    parser.add_argument("--settings", default="{}", help="settings of that store, as JSON")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the program; returns 1 if anything was wrong."""
+    asked = _parser().parse_args(arguments)
+    if asked.point is not None:
+        plot = Plot(seed=asked.seed, settings=json.loads(asked.settings), steps=asked.steps)
+        outcome = replay(plot, Case(asked.point, Survival(asked.survival)))
+        print(f"before {outcome.call}: {outcome.problem or 'all is well'}")
+        return 1 if outcome.problem else 0
+    began, states, problems = time.monotonic(), 0, 0
+    for number, played in enumerate(soak(asked.seed, asked.minutes, asked.jobs), 1):
+        states += played.states
+        problems += len(played.problems)
+        minutes = (time.monotonic() - began) / 60
+        print(
+            f"seed {played.seed} ({played.label}): {played.states} states; {states} in {number} "
+            f"stories and {minutes:.1f} minutes",
+            *played.problems,
+            sep="\n  ", flush=True,
+        )  # fmt: skip
+    print(f"{states} states, {problems} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
