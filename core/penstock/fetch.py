@@ -122,11 +122,13 @@ def sound_body(record: Buffer, log_offset: int) -> slice | None:
 
 def _tail_is_sound(record: Buffer, at: int, size: int, log_offset: int, *, is_v2: bool) -> bool:
     """Check topic and properties lengths, and the CRC property of a record that ends in one."""
-    if is_v2:
-        at += 2 + int.from_bytes(record[at : at + 2], "big")
-    else:
-        at += 1 + record[at]
-    if at + 2 > size or at + 2 + int.from_bytes(record[at : at + 2], "big") != size:
+    length = 2 if is_v2 else 1
+    topic_size = int.from_bytes(record[at : at + length], "big", signed=True)
+    at += length + topic_size
+    if topic_size < 0 or at + 2 > size:
+        return False
+    # As the other lengths it is signed: a negative one never adds up to what is left.
+    if at + 2 + int.from_bytes(record[at : at + 2], "big", signed=True) != size:
         return False
     if record[size - 20 : size - 11] == _CRC_NAME:
         try:
