@@ -5,6 +5,7 @@ import functools
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context
@@ -76,7 +77,7 @@ class Ground:
         return Reader(self.log, queues, index, live=True, published=lambda: None), queues, index
 
 
-def _sizes() -> dict[str, int]:
+def _sizes() -> dict[str, Any]:
     return {
         "geometry.segment_bytes": SIZES.segment_bytes,
         "geometry.queue_entries": SIZES.queue_entries,

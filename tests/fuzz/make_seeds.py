@@ -35,7 +35,7 @@ def _kinds(log_offset: int) -> Iterator[bytes]:
         {"topic": b"half", "sys_flag": 4, "prepared_offset": 9},
     ):
         for crc_property in (False, True):
-            fields = RecordFields(body=b"body", log_offset=log_offset, store_time_ms=5, **changes)  # type: ignore[arg-type] # of a table
+            fields = RecordFields(body=b"body", log_offset=log_offset, store_time_ms=5, **changes)
             record = encode_record(fields, crc_property=crc_property)
             log_offset += len(record)
             yield record

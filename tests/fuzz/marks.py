@@ -13,7 +13,8 @@ from penstock.discover import find_geometry
 from penstock.errors import PenstockError
 from penstock.files import Files
 from penstock.geometry import Geometry
-from penstock.progress import Progress, SideFolder, crc32, visible_offset
+from penstock.progress import Progress, SideFolder, visible_offset
+from penstock.record import crc32
 
 
 @functools.cache

@@ -303,8 +303,8 @@ class ConsumeQueueDispatcher(QueueIndex):
         if not folder.bases:
             return
         queue.min_offset = folder.bases[0]
-        queue.max_offset = folder.find_end() if trust.is_clean else folder.scan_end()
-        queue.min_offset = folder.find_log_offset(
+        queue.max_offset = folder.scan_end()
+        queue.min_offset = folder.first_from(
             trust.log.min_offset, queue.min_offset, queue.max_offset
         )
 
@@ -361,6 +361,13 @@ class ConsumeQueueDispatcher(QueueIndex):
         sizes = entries["size"].astype(np.int64)
         sizes[(sizes < 0) | (sizes == PRE_BLANK_SIZE)] = 0
         return QueueEntries(entries["log_offset"].astype(np.int64), sizes, codes)
+
+    def resume_at(self, topic: str, queue: int, offset: int) -> int:
+        """See `QueueIndex`: only a missing file makes a gap, and the next one begins behind it."""
+        with self._lock:
+            found = self._known(topic, queue)
+            behind = [base for base in found.folder.bases if base > offset] if found else []
+            return min(behind, default=found.max_offset if found else 0)
 
     def end_log_offset(self) -> int:
         """See `QueueIndex`."""

@@ -33,6 +33,8 @@ PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], ENTRY).tobytes()
 Entries = npt.NDArray[np.void]
 # Entries looked at in one read when the end is searched backwards.
 _SCANNED = 4096
+# Byte addresses are positive 64-bit numbers.
+_BYTE_MAX = (1 << 63) - 1
 
 
 class OpenFiles:
@@ -146,11 +148,17 @@ class QueueFolder:
         for entry in self._files.entries(self.folder):
             name = entry.name
             sound = entry.is_file and name.isascii() and name.isdigit()
-            if sound and entry.size == self.file_bytes and int(name) % self.file_bytes == 0:
-                bases.append(int(name) // QUEUE_ENTRY_SIZE)
+            base = int(name) if sound else 0
+            if (
+                sound
+                and entry.size == self.file_bytes
+                and base % self.file_bytes == 0
+                and base <= _BYTE_MAX
+            ):
+                bases.append(base // QUEUE_ENTRY_SIZE)
             else:
                 yield entry
-        self.bases = bases
+        self.bases = sorted(bases)
 
     def read(self, start: int, stop: int) -> Entries:
         """Return the entries [start, stop) as they stand, up to the first file that is missing."""
@@ -194,24 +202,6 @@ class QueueFolder:
         make_sparse(self._files, side_folder / f"new-{name}", self.path(base), self.file_bytes)
         self.bases = sorted({*self.bases, base})
 
-    def find_end(self) -> int:
-        """Return the ordinal behind the last present entry of the last files, by halving.
-
-        Right where entries are present without a gap, which recovery sees to.
-        """
-        for base in reversed(self.bases):
-            low, high = 0, self._per_file
-            while low < high:
-                middle = (low + high) // 2
-                entry = self.read(base + middle, base + middle + 1)
-                if len(entry) and entry["size"][0] > 0:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low or base == self.bases[0]:
-                return base + low
-        return 0
-
     def scan_end(self) -> int:
         """Return the ordinal behind the last present entry, whatever holes lie before it."""
         for base in reversed(self.bases):
@@ -223,6 +213,23 @@ class QueueFolder:
                     return base + start + int(present[-1]) + 1
                 stop = start
         return self.bases[0] if self.bases else 0
+
+    def first_from(self, log_offset: int, low: int, high: int) -> int:
+        """Return the first ordinal in [low, high) with a record at or behind `log_offset`, or `high`.
+
+        Goes from the front, not by halving: one damaged entry must not hide the sound ones before it.
+        """
+        at = low
+        while at < high:
+            entries = self.read(at, min(at + _SCANNED, high))
+            if len(entries) == 0:
+                at = min((base for base in self.bases if base > at), default=high)
+                continue
+            found = np.nonzero(_effective(entries) >= max(log_offset, 0))[0]
+            if len(found):
+                return at + int(found[0])
+            at += len(entries)
+        return high
 
     def find_log_offset(self, log_offset: int, low: int, high: int) -> int:
         """Return the first ordinal in [low, high) whose record is at or behind `log_offset`, or `high`.
