@@ -115,7 +115,11 @@ class Columns:
     @cached_property
     def is_v2(self) -> Bools:
         """Whether the topic's length takes two bytes."""
-        return self._i32(self.positions + 4) == MAGIC_V2
+        return self._magics == MAGIC_V2
+
+    @cached_property
+    def _magics(self) -> Int64s:
+        return self._i32(self.positions + 4)
 
     @cached_property
     def crcs(self) -> Int64s:
@@ -206,6 +210,7 @@ class Columns:
         """Topic start and size, properties start and size, and which rows add up."""
         ends = self.positions + self.sizes
         valid = (ends <= len(self.raw)) & (self.sizes >= FIXED_SIZE)
+        valid &= self.is_v2 | (self._magics == MAGIC_V1)
         body_ends = self.body_starts + self.body_sizes
         valid &= (self.body_sizes >= 0) & (body_ends < ends)
         at = self._safe(body_ends, 2)
@@ -249,7 +254,7 @@ class Columns:
 
     @property
     def valid(self) -> Bools:
-        """Rows whose part lengths add up to TOTALSIZE."""
+        """Rows with a record's magic, and part lengths that add up to TOTALSIZE."""
         return self._parts[4]
 
     def crc_is_right(self) -> Bools:
@@ -266,10 +271,12 @@ class Columns:
         return right
 
     def _ends_in_crc_property(self) -> Bools:
+        """Return which rows have such a name there, or one of which one half is damaged."""
         rows = self.property_sizes >= 20  # noqa: PLR2004 - CRC_PROPERTY_SIZE
-        ends = self.positions + self.sizes
-        name = np.frombuffer(b"__CRC32#", ">i8")[0]
-        return rows & (self._view(">i8")[self._safe(ends - 20, 8)] == name)
+        at = self._safe(self.positions + self.sizes - 20, 8)
+        first, second = np.frombuffer(b"__CRC32#", ">i4")
+        halves = self._view(">i4")
+        return rows & ((halves[at] == first) | (halves[at + 4] == second))
 
     def first_bad(self, *, check_crc: bool) -> int | None:
         """Return the first row that is no sound record at its place, or None."""

@@ -110,6 +110,9 @@ class RecordReader:
         size, magic = SIZE_AND_MAGIC.unpack(self.bytes_at(log_offset, SIZE_AND_MAGIC.size))
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise self.damage(log_offset, "a record", f"magic {magic & 0xFFFFFFFF:08x}")
+        segment = self._log.find(log_offset)
+        if segment is not None and size > segment.end_offset - log_offset:
+            raise self.damage(log_offset, "a record that ends within its segment", f"size {size}")
         return self.message(log_offset, size)
 
     def damage(self, log_offset: int, expected: str, found: str) -> CorruptionError:
@@ -165,7 +168,11 @@ def _tail_is_sound(record: Buffer, at: int, size: int, log_offset: int, *, is_v2
     properties_size = int.from_bytes(record[at : at + 2], "big", signed=True)
     if at + 2 + properties_size != size:
         return False
-    if properties_size >= CRC_PROPERTY_SIZE and record[size - 20 : size - 11] == _CRC_NAME:
+    # The property's name may be damaged: four bytes of it, or the other five, are looked for.
+    if properties_size >= CRC_PROPERTY_SIZE and (
+        record[size - 20 : size - 16] == _CRC_NAME[:4]
+        or record[size - 16 : size - 11] == _CRC_NAME[4:]
+    ):
         try:
             check_record(record, log_offset)
         except MalformedRecordError:

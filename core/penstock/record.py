@@ -196,9 +196,16 @@ def crc_property_matches(record: bytes | memoryview) -> bool | None:
     Only for a record whose properties text has room for one: else its end may be body or topic.
     """
     tail = bytes(record[-CRC_PROPERTY_SIZE:])
-    if not tail.startswith(_CRC_NAME):
+    name = tail[: len(_CRC_NAME)]
+    if name != _CRC_NAME and not _is_damaged_name(name):
         return None
+    # The name lies outside of what the CRC covers: one that is damaged must not hide the CRC.
     return tail == crc_property(crc32(record[:-CRC_PROPERTY_SIZE]) & CRC_MASK)
+
+
+def _is_damaged_name(name: bytes) -> bool:
+    """Say whether these are the bytes of the CRC property's name but for one."""
+    return sum(a != b for a, b in zip(name, _CRC_NAME, strict=False)) == 1
 
 
 _HEAD = struct.Struct(">iiiiiqqiq")

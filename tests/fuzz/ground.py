@@ -57,7 +57,8 @@ class Ground:
             for batch in self.batches() for row in range(len(batch))
         }  # fmt: skip
         assert len(self.records) == 14
-        self.end = self.batches()[-1].end_offset
+        last = self.batches()[-1]
+        self.end = int(last.log_offsets[-1] + last.sizes[-1])
         self.queue_file = self.root / "consumequeue" / "a" / "0" / f"{0:020d}"
         self.index_file = next((self.root / "index").iterdir())
         self.queue_bytes = self.queue_file.read_bytes()

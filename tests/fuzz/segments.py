@@ -9,8 +9,9 @@ from penstock.errors import CorruptionError, OffsetError, PenstockError
 from penstock.fetch import RecordReader
 from penstock.files import Files
 from penstock.log import SegmentedLog
-from penstock.recovery import check_damage, find_end, is_record_at, rewrite
+from penstock.recovery import check_damage, find_end, rewrite
 from penstock.scan import read_batches
+from penstock.survivors import is_record_at
 from penstock.verify import Tally, verify
 
 _BYTES = 4096
