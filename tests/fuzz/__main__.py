@@ -28,7 +28,7 @@ def run(name: str, seconds: int) -> None:
     logging.disable()
     flags = [
         f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", "-timeout=20",
-        "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={own.parent}/crash-{name}-",
+        "-rss_limit_mb=4096", "-malloc_limit_mb=256", "-print_final_stats=1", f"-artifact_prefix={own.parent}/crash-{name}-",
     ]  # fmt: skip
     atheris.Setup([sys.argv[0], *flags, str(own), str(SEEDS / name)], target)
     atheris.Fuzz()
