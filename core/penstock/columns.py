@@ -223,6 +223,8 @@ class Columns:
         property_sizes = self._view(">i2")[self._safe(topic_ends, 2)].astype(np.int64)
         property_starts = topic_ends + 2
         valid &= (property_sizes >= 0) & (property_starts + property_sizes == ends)
+        # No writer ends the text with a zero: that is a tail that was never written, or was lost.
+        valid &= (property_sizes == 0) | (self.raw[self._safe(ends - 1, 1)] != 0)
         zero = np.int64(0)
         return (
             np.where(valid, topic_starts, zero),

@@ -30,6 +30,7 @@ _CHECKED = struct.Struct(">iiiii8xqi")
 _I32 = struct.Struct(">i")
 _PLACE = struct.Struct(">iiq")
 _CRC_NAME = b"__CRC32#\x01"
+_READ_AT_ONCE = 1 << 20
 # Their entries point to records of other topics, on purpose (spec section 3.7).
 _SHARED_PREFIX = b"%LMQ%"
 
@@ -83,6 +84,9 @@ class RecordReader:
         if segment is None or not segment.lease.hold():
             raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
         try:
+            # No size that a damaged or hostile file claims makes more memory than the file has bytes.
+            if size > _READ_AT_ONCE and not segment.has(log_offset - segment.base_offset, size):
+                raise self.damage(log_offset, f"{size} bytes", "the end of the file")
             return bytes(self._log.read_from(segment, log_offset, size))
         finally:
             segment.lease.release()
@@ -166,7 +170,7 @@ def _tail_is_sound(record: Buffer, at: int, size: int, log_offset: int, *, is_v2
     if topic_size < 0 or at + 2 > size:
         return False
     properties_size = int.from_bytes(record[at : at + 2], "big", signed=True)
-    if at + 2 + properties_size != size:
+    if at + 2 + properties_size != size or (properties_size and not record[size - 1]):
         return False
     # The property's name may be damaged: four bytes of it, or the other five, are looked for.
     if properties_size >= CRC_PROPERTY_SIZE and (

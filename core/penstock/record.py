@@ -267,6 +267,9 @@ def check_record(record: bytes | memoryview, log_offset: int) -> RecordFields:
     crc = body_crc(fields.body)
     if crc != fields.crc:
         raise MalformedRecordError(f"body CRC {crc:08x}", f"{fields.crc & 0xFFFFFFFF:08x}")
+    if fields.properties.endswith(b"\0"):
+        # No writer ends the text so: it is a tail that was never written, or was lost.
+        raise MalformedRecordError("a properties text to its end", "zeros")
     has_room = len(fields.properties) >= CRC_PROPERTY_SIZE
     if has_room and crc_property_matches(record) is False:
         raise MalformedRecordError("a CRC property that fits the record", "another one")

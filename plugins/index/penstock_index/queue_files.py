@@ -142,19 +142,17 @@ class QueueFolder:
         """Return the path of the file whose first entry is `base`."""
         return self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
 
-    def scan(self) -> Iterator[Entry]:
-        """List the folder: take in the sound files, return what is not one of ours."""
+    def scan(self, *, cut_too: bool = False) -> Iterator[Entry]:
+        """List the folder: take in the sound files, return what is not one of ours.
+
+        With `cut_too`, files that were cut short are sound as far as they go: a reader mends nothing.
+        """
         bases = []
         for entry in self._files.entries(self.folder):
             name = entry.name
-            sound = entry.is_file and name.isascii() and name.isdigit()
-            base = int(name) if sound else 0
-            if (
-                sound
-                and entry.size == self.file_bytes
-                and base % self.file_bytes == 0
-                and base <= _BYTE_MAX
-            ):
+            base = int(name) if entry.is_file and name.isascii() and name.isdigit() else -1
+            is_whole = entry.size == self.file_bytes or (cut_too and entry.size < self.file_bytes)
+            if is_whole and 0 <= base <= _BYTE_MAX and base % self.file_bytes == 0:
                 bases.append(base // QUEUE_ENTRY_SIZE)
             else:
                 yield entry

@@ -37,7 +37,7 @@ class Queue:
 
     def look_again(self, log_min: int) -> None:
         """Take in what another process has done to the files."""
-        for _ in self.folder.scan():
+        for _ in self.folder.scan(cut_too=True):
             pass
         bases = self.folder.bases
         self.max_offset = self.folder.scan_end()
