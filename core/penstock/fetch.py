@@ -2,7 +2,7 @@
 
 A record is handed out only if size, magic, stored log offset and body CRC are right (and its CRC
 property, if it has one); a damaged one becomes a `CorruptionError` that names file and position, and
-costs no other record.
+costs no other record. Read for a queue's entry, it must also say that it belongs there.
 """
 
 import struct

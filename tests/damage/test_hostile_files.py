@@ -10,9 +10,10 @@ import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.damage.stores import SIZES, Made, find_all, make, opened, read_all
+from tests.damage.stores import Made, find_all, make, opened, read_all
 from tests.unit.test_hostile import poke
 
 import penstock
@@ -146,8 +147,8 @@ def test_a_queue_file_with_a_name_far_out_costs_no_endless_search(
 
 def test_a_missing_queue_file_hides_no_message_of_the_next(tmp_path: Path) -> None:
     """The search behind a missing file went in steps, and began reading where a step landed, not where the file begins."""
-    sizes = {"geometry.queue_entries": 5}
-    with opened(tmp_path / "store", **{**SIZES, **sizes}) as store:
+    sizes: dict[str, Any] = {"geometry.queue_entries": 5}
+    with opened(tmp_path / "store", **sizes) as store:
         store.put_many([penstock.Message("t", b"%d" % n) for n in range(33)])
     (tmp_path / "store" / "consumequeue" / "t" / "0" / f"{5 * 20:020d}").unlink()
     expected = [b"%d" % n for n in range(33) if n // 5 != 1]
@@ -243,9 +244,11 @@ def test_a_short_file_with_a_huge_claim_is_not_filled_up(tmp_path: Path) -> None
     poke(tmp_path / "commitlog" / f"{64 << 20:020d}", 0, struct.pack(">ii", 60 << 20, MAGIC_V1))
 
     def look() -> None:
-        with opened(tmp_path, read_only=True) as store:
-            with pytest.raises(CorruptionError, match="end of the file"):
-                store.at(64 << 20)
+        with (
+            opened(tmp_path, read_only=True) as store,
+            pytest.raises(CorruptionError, match="end of the file"),
+        ):
+            store.at(64 << 20)
 
     look()
     assert measured(look) < MEMORY_CONSTANT
@@ -323,7 +326,7 @@ def test_marks_with_infinite_numbers_are_not_believed(made: Made, name: str) -> 
         json.dumps({key: 1e999 if isinstance(about[key], int) else about[key] for key in about})
     )
     if name == "geometry.json":
-        with pytest.raises(CorruptionError, match="geometry.json"), opened(made.path):
+        with pytest.raises(CorruptionError, match=r"geometry\.json"), opened(made.path):
             pass
         return
     with opened(made.path) as store:
