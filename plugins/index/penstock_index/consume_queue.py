@@ -304,9 +304,8 @@ class ConsumeQueueDispatcher(QueueIndex):
             return
         queue.min_offset = folder.bases[0]
         queue.max_offset = folder.scan_end()
-        queue.min_offset = folder.first_from(
-            trust.log.min_offset, queue.min_offset, queue.max_offset
-        )
+        low = trust.log.min_offset
+        queue.min_offset = folder.first_from(low, queue.min_offset, queue.max_offset)
 
     def _believed(self, trust: Trust, mended: list[str]) -> int:
         """Return the log offset from which records must be handed over again."""
@@ -365,9 +364,9 @@ class ConsumeQueueDispatcher(QueueIndex):
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
         """See `QueueIndex`: only a missing file makes a gap, and the next one begins behind it."""
         with self._lock:
-            found = self._known(topic, queue)
-            behind = [base for base in found.folder.bases if base > offset] if found else []
-            return min(behind, default=found.max_offset if found else 0)
+            if (found := self._known(topic, queue)) is None:
+                return 0
+            return min((b for b in found.folder.bases if b > offset), default=found.max_offset)
 
     def end_log_offset(self) -> int:
         """See `QueueIndex`."""
@@ -377,11 +376,12 @@ class ConsumeQueueDispatcher(QueueIndex):
             return max((self._end_of(topic, number) for topic, number in self.queues()), default=0)
 
     def _end_of(self, topic: str, number: int) -> int:
-        queue = self._known(topic, number)
-        if queue is None or queue.max_offset <= queue.min_offset:
+        if (queue := self._known(topic, number)) is None:
             return 0
-        last = self.entries(topic, number, queue.max_offset - 1, queue.max_offset)
-        return int(last.log_offsets[0] + last.sizes[0]) if len(last.sizes) else 0
+        # Of the last few: one may be damaged.
+        low = max(queue.max_offset - 8, queue.min_offset)
+        offsets, sizes, _ = self.entries(topic, number, low, queue.max_offset)
+        return max(map(int.__add__, offsets.tolist(), sizes.tolist()), default=0)
 
     def _known(self, topic: str, number: int) -> Queue | None:
         queue = self._queues.get((topic, number))
