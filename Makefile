@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests
 
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test check bench docs fuzz clean
 
 help:
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
 	@echo "make test   install what it needs, then run all tests"
 	@echo "make check  ruff and mypy --strict"
 	@echo "make bench  figures beside SQLite and LMDB, in one run"
+	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
 	@echo "make docs   build the documentation into build/docs"
 	@echo "make clean  remove what make made"
 
@@ -42,6 +43,11 @@ check: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench
+
+SECONDS ?= 60
+fuzz: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
 
 docs: $(VENV)/dev
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from penstock.columns import Buffer, Columns
+from penstock.columns import Bools, Buffer, Columns
 from penstock.contracts import QueueIndex
 from penstock.errors import ConfigError, CorruptionError, MissingExtraError
+from penstock.fetch import Place
 from penstock.javatext import Bytes, Int64s
 from penstock.log import SegmentedLog
 from penstock.properties import KEYS, TAGS
+from penstock.record import FIXED_SIZE
 from penstock.texts import Pieces
 
 try:
@@ -98,20 +100,25 @@ def queue_batches(
         entries = index.entries(topic, queue, at, min(at + rows, stop))
         count = len(entries.sizes)
         if count == 0:
-            return
-        present = entries.sizes > 0
+            # A whole queue file is missing.
+            at = index.resume_at(topic, queue, at)
+            continue
+        present = np.nonzero(entries.sizes)[0]
         offsets, sizes = entries.log_offsets[present], entries.sizes[present]
         _check_order(log, topic, queue, offsets, sizes)
         for low, high in _spans(log, offsets, sizes):
-            yield _span_batch(log, offsets[low:high], sizes[low:high], columns, verify=verify)
+            span = slice(low, high)
+            place = Place.of(topic, queue), at + present[span]
+            yield _span_batch(log, offsets[span], sizes[span], columns, place, verify=verify)
         at += count
 
 
 def _check_order(log: SegmentedLog, topic: str, queue: int, offsets: Int64s, sizes: Int64s) -> None:
     """Refuse entries that do not point forwards, each behind the one before: they are damaged."""
-    wrong = np.nonzero(offsets[1:] < offsets[:-1] + sizes[:-1])[0]
-    if len(wrong) or (len(offsets) and offsets[0] < 0):
-        at = int(offsets[wrong[0] + 1]) if len(wrong) else int(offsets[0])
+    wrong = (offsets < 0) | (offsets >= log.next_free_base()) | (sizes < FIXED_SIZE)
+    wrong[1:] |= offsets[1:] - sizes[:-1] < offsets[:-1]
+    if wrong.any():
+        at = int(offsets[np.argmax(wrong)])
         path = log.folder.parent / "consumequeue" / topic / str(queue)
         raise CorruptionError(
             path, -1, "entries in the order of the log", f"one that points to {at}",
@@ -133,23 +140,36 @@ def _spans(log: SegmentedLog, offsets: Int64s, sizes: Int64s) -> Iterator[tuple[
 
 
 def _span_batch(
-    log: SegmentedLog, offsets: Int64s, sizes: Int64s, columns: Sequence[str], *, verify: bool
+    log: SegmentedLog,
+    offsets: Int64s,
+    sizes: Int64s,
+    columns: Sequence[str],
+    place: tuple[Place, Int64s],
+    *,
+    verify: bool,
 ) -> pa.RecordBatch:
     base = int(offsets[0])
     with log.lease(base):
         window = log.read(base, int(offsets[-1] + sizes[-1]) - base)
         records = Columns(window, offsets - base, base)
-        _check(log, records, sizes, verify=verify)
+        _check(log, records, sizes, place, verify=verify)
         view = Gather(window)
         arrays = [_MAKERS[name](records, view) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 
-def _check(log: SegmentedLog, records: Columns, sizes: Int64s, *, verify: bool) -> None:
+def _check(
+    log: SegmentedLog,
+    records: Columns,
+    sizes: Int64s,
+    place: tuple[Place, Int64s],
+    *,
+    verify: bool,
+) -> None:
     bad = records.first_bad(check_crc=False)
-    other = np.nonzero(records.sizes != sizes)[0]
-    if bad is None and len(other):
-        bad = int(other[0])
+    if bad is None:
+        other = np.nonzero((records.sizes != sizes) | ~_are_at(records, *place))[0]
+        bad = int(other[0]) if len(other) else None
     if bad is None and verify:
         bad = records.first_bad(check_crc=True)
     if bad is not None:
@@ -164,6 +184,17 @@ def _check(log: SegmentedLog, records: Columns, sizes: Int64s, *, verify: bool) 
             "another",
             "read() passes over it; see penstock verify",
         )
+
+
+def _are_at(records: Columns, place: Place, ordinals: Int64s) -> Bools:
+    """Return which sound records belong to these ordinals of a queue: its entries have no checksum."""
+    if place.is_shared:
+        return np.ones(len(records), np.bool_)
+    names, rows = records.topics
+    is_topic = np.array([name == place.topics[1][2:] for name in names], np.bool_)
+    right: Bools = is_topic[rows]
+    right &= (records.queues == place.queue) & (records.queue_offsets == ordinals)
+    return right
 
 
 class Gather:

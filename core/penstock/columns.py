@@ -115,7 +115,11 @@ class Columns:
     @cached_property
     def is_v2(self) -> Bools:
         """Whether the topic's length takes two bytes."""
-        return self._i32(self.positions + 4) == MAGIC_V2
+        return self._magics == MAGIC_V2
+
+    @cached_property
+    def _magics(self) -> Int64s:
+        return self._i32(self.positions + 4)
 
     @cached_property
     def crcs(self) -> Int64s:
@@ -206,6 +210,7 @@ class Columns:
         """Topic start and size, properties start and size, and which rows add up."""
         ends = self.positions + self.sizes
         valid = (ends <= len(self.raw)) & (self.sizes >= FIXED_SIZE)
+        valid &= self.is_v2 | (self._magics == MAGIC_V1)
         body_ends = self.body_starts + self.body_sizes
         valid &= (self.body_sizes >= 0) & (body_ends < ends)
         at = self._safe(body_ends, 2)
@@ -218,6 +223,8 @@ class Columns:
         property_sizes = self._view(">i2")[self._safe(topic_ends, 2)].astype(np.int64)
         property_starts = topic_ends + 2
         valid &= (property_sizes >= 0) & (property_starts + property_sizes == ends)
+        # No writer ends the text with a zero: that is a tail that was never written, or was lost.
+        valid &= (property_sizes == 0) | (self.raw[self._safe(ends - 1, 1)] != 0)
         zero = np.int64(0)
         return (
             np.where(valid, topic_starts, zero),
@@ -249,7 +256,7 @@ class Columns:
 
     @property
     def valid(self) -> Bools:
-        """Rows whose part lengths add up to TOTALSIZE."""
+        """Rows with a record's magic, and part lengths that add up to TOTALSIZE."""
         return self._parts[4]
 
     def crc_is_right(self) -> Bools:
@@ -266,10 +273,12 @@ class Columns:
         return right
 
     def _ends_in_crc_property(self) -> Bools:
+        """Return which rows have such a name there, or one of which one half is damaged."""
         rows = self.property_sizes >= 20  # noqa: PLR2004 - CRC_PROPERTY_SIZE
-        ends = self.positions + self.sizes
-        name = np.frombuffer(b"__CRC32#", ">i8")[0]
-        return rows & (self._view(">i8")[self._safe(ends - 20, 8)] == name)
+        at = self._safe(self.positions + self.sizes - 20, 8)
+        first, second = np.frombuffer(b"__CRC32#", ">i4")
+        halves = self._view(">i4")
+        return rows & ((halves[at] == first) | (halves[at + 4] == second))
 
     def first_bad(self, *, check_crc: bool) -> int | None:
         """Return the first row that is no sound record at its place, or None."""
@@ -285,12 +294,12 @@ class Columns:
     def first_torn(self, sector_bytes: int) -> int | None:
         """Return the first row whose topic or properties look like a sector never written, or None.
 
-        The body's CRC does not cover them. What is written ends in no zero, and holds no sector of zeros.
+        The body's CRC does not cover them. A topic ends in no zero, properties hold no sector of zeros;
+        those that end in zeros are not sound in the first place.
         """
         topic_ends = self.topic_starts + self.topic_sizes
         ends = self.property_starts + self.property_sizes
         is_torn = (self.raw[np.maximum(topic_ends - 1, 0)] == 0) & (self.topic_sizes > 0)
-        is_torn |= (self.raw[np.maximum(ends - 1, 0)] == 0) & (self.property_sizes > 0)
         zeros = bytes(sector_bytes)
         for row in np.flatnonzero(self.property_sizes > sector_bytes).tolist():
             start, stop = int(self.property_starts[row]), int(ends[row])

@@ -22,6 +22,8 @@ from penstock.registry import Registry
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 CHECKSUMS = ("crc32", "crc32+record")
 FEEDS = ("follow", "direct")
+# Section, strategy, option; deeper tables hold no setting.
+_DEPTH_MAX = 8
 PROFILES = {"embedded": Geometry(), "rocketmq": ROCKETMQ}
 
 
@@ -215,7 +217,7 @@ def _from_file(path: Path) -> Given:
             tree = tomllib.load(file)
     except FileNotFoundError as error:
         raise ConfigError(f"there is no configuration file {path}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no TOML: {error}") from error
     given: Given = {}
     for key, value in tree.items():
@@ -223,12 +225,14 @@ def _from_file(path: Path) -> Given:
     return given
 
 
-def _flatten(key: str, value: object, origin: str) -> Given:
+def _flatten(key: str, value: object, origin: str, depth: int = 1) -> Given:
     if not isinstance(value, Mapping):
         return {key: (value, origin)}
+    if depth > _DEPTH_MAX:
+        raise ConfigError(f"there is no setting {key} ({origin}): it is nested too deeply")
     given: Given = {}
     for name, inner in value.items():
-        given.update(_flatten(f"{key}.{name}", inner, origin))
+        given.update(_flatten(f"{key}.{name}", inner, origin, depth + 1))
     return given
 
 
@@ -247,7 +251,7 @@ def parse_value(text: str) -> Any:
     """Return a value written as in TOML; what is no TOML value is taken as text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
 
 
@@ -263,7 +267,7 @@ def build(given: Given, registry: Registry) -> Config:
     _check_keys(given, registry)
     sections = {name: _fill(section, name, given, origins) for name, section in SECTIONS.items()}
     profile, origin = given.get("profile", ("embedded", "default"))
-    if profile not in PROFILES:
+    if not isinstance(profile, str) or profile not in PROFILES:
         raise ConfigError(f"profile is {profile!r} ({origin}); there are: {', '.join(PROFILES)}")
     _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
     _check_word("index.feed", sections["index"].feed, FEEDS)
@@ -342,8 +346,12 @@ _BROKER_KEYS = {
 
 
 def _broker_number(name: str, value: str) -> int:
+    try:
+        number = int(value)
+    except ValueError as error:
+        raise ConfigError(f"{name} is {value!r} in the broker.conf; it must be a number") from error
     # In Java the level of 85 acts first, whatever this one says.
-    return min(int(value), 85) if name == "diskMaxUsedSpaceRatio" else int(value)
+    return min(number, 85) if name == "diskMaxUsedSpaceRatio" else number
 
 
 def from_broker_conf(text: str) -> dict[str, Any]:
@@ -358,9 +366,9 @@ def from_broker_conf(text: str) -> dict[str, Any]:
             is_text = name == "deleteWhen"
             found[_BROKER_KEYS[name]] = value if is_text else _broker_number(name, value)
             if name == "fileReservedTime":
-                found["retention.disk-ratio.reserved_hours"] = int(value)
+                found["retention.disk-ratio.reserved_hours"] = _broker_number(name, value)
         elif name == "mappedFileSizeConsumeQueue":
-            found["geometry.queue_entries"] = -(-int(value) // 20)
+            found["geometry.queue_entries"] = -(-_broker_number(name, value) // 20)
         elif name == "flushDiskType":
             found["flush.use"] = "sync" if value == "SYNC_FLUSH" else "async"
         elif name == "transientStorePoolEnable" and value == "true":

@@ -46,6 +46,10 @@ _OWN_NAMES = frozenset(
     ]
 )
 _USUAL_ENTRIES_A_SLOT = 4
+# What reading a small JSON file of any content may raise.
+_NOT_UNDERSTOOD = (
+    ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError, ConfigError,
+)  # fmt: skip
 
 
 def is_store(files: Files, root: Path) -> bool:
@@ -113,47 +117,65 @@ def find_geometry(
 def _found(files: Files, root: Path, asked: dict[str, int | None]) -> tuple[dict[str, int], str]:
     noted = root / SIDE_FOLDER / "geometry.json"
     if files.exists(noted):
-        try:
-            about = json.loads(files.read_whole(noted, 1 << 16))
-            names = (field.name for field in attrs.fields(Geometry))
-            return {name: int(about[name]) for name in names}, "penstock/geometry.json"
-        except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
-            raise CorruptionError(
-                noted,
-                0,
-                "the store's geometry",
-                str(error),
-                "remove it: sizes are then read from the files",
-            ) from error
+        return _noted(files, root, noted), "penstock/geometry.json"
     found = {}
-    size = _first_size(files, root / "commitlog")
+    size = max(_sizes(files, root / "commitlog"), default=0)
     if size:
         found["segment_bytes"] = size
-    size = _first_queue_size(files, root / "consumequeue")
+    size = max(_queue_sizes(files, root / "consumequeue"), default=0)
     if size:
         found["queue_entries"] = size // QUEUE_ENTRY_SIZE
-    size = _first_size(files, root / "index")
+    size = max(_sizes(files, root / "index"), default=0)
     if size:
         found.update(_index_sizes(root / "index", size, asked))
     return found, "read from its files"
 
 
-def _first_size(files: Files, folder: Path) -> int:
-    if not files.is_folder(folder):
-        return 0
-    sizes = (e.size for e in files.entries(folder) if e.is_file and e.name.isdigit() and e.size)
-    return next(sizes, 0)
+def _noted(files: Files, root: Path, path: Path) -> dict[str, int]:
+    """Return the sizes noted when the store was made; they have no checksum, but files to be compared with."""
+    advice = "remove it: sizes are then read from the files"
+    try:
+        about = json.loads(files.read_whole(path, 1 << 16))
+        geometry = Geometry(**{f.name: int(about[f.name]) for f in attrs.fields(Geometry)})
+    except _NOT_UNDERSTOOD as error:
+        raise CorruptionError(path, 0, "the store's geometry", str(error), advice) from error
+    for what, size, there in (
+        ("segments", geometry.segment_bytes, _sizes(files, root / "commitlog")),
+        ("queue files", geometry.queue_file_bytes, _queue_sizes(files, root / "consumequeue")),
+        ("index files", geometry.index_file_bytes, _sizes(files, root / "index")),
+    ):
+        if _disagrees(size, there):
+            raise CorruptionError(
+                path, 0, f"the size of the {what} there are, {max(there)} bytes", f"{size}", advice
+            )
+    return attrs.asdict(geometry)
 
 
-def _first_queue_size(files: Files, folder: Path) -> int:
+def _disagrees(size: int, there: list[int]) -> bool:
+    """Say whether files are against a noted size: one alone may have been cut short, but never grew."""
+    if not there or size in there:
+        return False
+    return max(there) > size or (len(there) > 1 and min(there) == max(there))
+
+
+def _sizes(files: Files, folder: Path) -> list[int]:
+    """Return the lengths of the numbered files in a folder."""
     if not files.is_folder(folder):
-        return 0
-    for topic in files.entries(folder):
-        for queue in files.entries(topic.path) if topic.is_folder else ():
-            size = _first_size(files, queue.path) if queue.is_folder else 0
-            if size and size % QUEUE_ENTRY_SIZE == 0:
-                return size
-    return 0
+        return []
+    return [e.size for e in files.entries(folder) if e.is_file and e.name.isdigit() and e.size]
+
+
+def _queue_sizes(files: Files, folder: Path) -> list[int]:
+    """Return the lengths of a few queue files, of the first queues that have any."""
+    found: list[int] = []
+    if files.is_folder(folder):
+        for topic in files.entries(folder):
+            for queue in files.entries(topic.path) if topic.is_folder else ():
+                sizes = _sizes(files, queue.path)
+                found += [size for size in sizes if size % QUEUE_ENTRY_SIZE == 0]
+                if len(found) > 1:
+                    return found
+    return found
 
 
 def _index_sizes(folder: Path, size: int, asked: dict[str, int | None]) -> dict[str, int]:

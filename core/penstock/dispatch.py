@@ -81,7 +81,7 @@ class TailFollower:
                     self.dispatched_time_ms = int(batch.store_times_ms[-1])
 
     def _batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
-        """Return the records in [start, stop), handed over or read; ends early at damage."""
+        """Return the records in [start, stop), handed over or read; damage is passed over."""
         hand_over = self._log.hand_over
         if hand_over is None:
             yield from self._log.batches(start, stop)

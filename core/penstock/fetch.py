@@ -2,10 +2,11 @@
 
 A record is handed out only if size, magic, stored log offset and body CRC are right (and its CRC
 property, if it has one); a damaged one becomes a `CorruptionError` that names file and position, and
-costs no other record.
+costs no other record. Read for a queue's entry, it must also say that it belongs there.
 """
 
 import struct
+from typing import NamedTuple, Self
 
 from penstock.columns import Buffer
 from penstock.errors import CorruptionError, OffsetError
@@ -13,6 +14,7 @@ from penstock.log import SegmentedLog
 from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
+    CRC_PROPERTY_SIZE,
     FIXED_SIZE,
     MAGIC_V1,
     MAGIC_V2,
@@ -26,8 +28,40 @@ from penstock.stored import StoredMessage
 
 _CHECKED = struct.Struct(">iiiii8xqi")
 _I32 = struct.Struct(">i")
-_I64 = struct.Struct(">q")
+_PLACE = struct.Struct(">iiq")
 _CRC_NAME = b"__CRC32#\x01"
+_READ_AT_ONCE = 1 << 20
+# Their entries point to records of other topics, on purpose (spec section 3.7).
+_SHARED_PREFIX = b"%LMQ%"
+
+
+class Place(NamedTuple):
+    """The topic and the queue that an entry belongs to; its record must say the same.
+
+    `topics` holds the topic with its length before it, as a V1 and as a V2 record has it.
+    """
+
+    queue: int
+    topics: tuple[bytes, bytes]
+    is_shared: bool
+
+    @classmethod
+    def of(cls, topic: str, queue: int) -> Self:
+        """Return the place of a queue."""
+        raw = topic.encode()
+        fields = (len(raw).to_bytes(2, "big")[1:] + raw, len(raw).to_bytes(2, "big") + raw)
+        return cls(queue, fields, raw.startswith(_SHARED_PREFIX))
+
+    def has(self, record: bytes, body: slice, ordinal: int) -> bool:
+        """Say whether a sound record stands at that ordinal of this queue."""
+        queue, _flag, queue_offset = _PLACE.unpack_from(record, 12)
+        if self.is_shared:
+            return True
+        return (
+            queue == self.queue
+            and queue_offset == ordinal
+            and record.startswith(self.topics, body.stop)
+        )
 
 
 class RecordReader:
@@ -50,18 +84,29 @@ class RecordReader:
         if segment is None or not segment.lease.hold():
             raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
         try:
+            # No size that a damaged or hostile file claims makes more memory than the file has bytes.
+            if size > _READ_AT_ONCE and not segment.has(log_offset - segment.base_offset, size):
+                raise self.damage(log_offset, f"{size} bytes", "the end of the file")
             return bytes(self._log.read_from(segment, log_offset, size))
         finally:
             segment.lease.release()
 
-    def message(self, log_offset: int, size: int) -> StoredMessage:
-        """Return the record of `size` bytes at `log_offset`, checked."""
+    def message(
+        self, log_offset: int, size: int, place: Place | None = None, ordinal: int = 0
+    ) -> StoredMessage:
+        """Return the record of `size` bytes at `log_offset`, checked.
+
+        With a `place`, it must also be the one of that ordinal there: queue entries have no checksum.
+        """
         if size < FIXED_SIZE:
             raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")
         record = self.bytes_at(log_offset, size)
         body = sound_body(record, log_offset)
         if body is None:
             raise self._explain(record, log_offset)
+        if place is not None and not place.has(record, body, ordinal):
+            what = f"entry {ordinal} of queue {place.topics[1][2:].decode()}/{place.queue}"
+            raise self.damage(log_offset, f"the record of {what}", "another one")
         return StoredMessage(record, body)
 
     def message_at(self, log_offset: int) -> StoredMessage:
@@ -69,13 +114,10 @@ class RecordReader:
         size, magic = SIZE_AND_MAGIC.unpack(self.bytes_at(log_offset, SIZE_AND_MAGIC.size))
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise self.damage(log_offset, "a record", f"magic {magic & 0xFFFFFFFF:08x}")
+        segment = self._log.find(log_offset)
+        if segment is not None and size > segment.end_offset - log_offset:
+            raise self.damage(log_offset, "a record that ends within its segment", f"size {size}")
         return self.message(log_offset, size)
-
-    def store_time_ms(self, log_offset: int) -> int:
-        """Return only the store time of the record at `log_offset`."""
-        head = self.bytes_at(log_offset, 76)
-        sys_flag = _I32.unpack_from(head, 36)[0]
-        return int(_I64.unpack_from(head, 68 if sys_flag & BORN_IPV6 else 56)[0])
 
     def damage(self, log_offset: int, expected: str, found: str) -> CorruptionError:
         """Return the error that names file and position of a log offset."""
@@ -122,13 +164,19 @@ def sound_body(record: Buffer, log_offset: int) -> slice | None:
 
 def _tail_is_sound(record: Buffer, at: int, size: int, log_offset: int, *, is_v2: bool) -> bool:
     """Check topic and properties lengths, and the CRC property of a record that ends in one."""
-    if is_v2:
-        at += 2 + int.from_bytes(record[at : at + 2], "big")
-    else:
-        at += 1 + record[at]
-    if at + 2 > size or at + 2 + int.from_bytes(record[at : at + 2], "big") != size:
+    length = 2 if is_v2 else 1
+    topic_size = int.from_bytes(record[at : at + length], "big", signed=True)
+    at += length + topic_size
+    if topic_size < 0 or at + 2 > size:
         return False
-    if record[size - 20 : size - 11] == _CRC_NAME:
+    properties_size = int.from_bytes(record[at : at + 2], "big", signed=True)
+    if at + 2 + properties_size != size or (properties_size and not record[size - 1]):
+        return False
+    # The property's name may be damaged: four bytes of it, or the other five, are looked for.
+    if properties_size >= CRC_PROPERTY_SIZE and (
+        record[size - 20 : size - 16] == _CRC_NAME[:4]
+        or record[size - 16 : size - 11] == _CRC_NAME[4:]
+    ):
         try:
             check_record(record, log_offset)
         except MalformedRecordError:

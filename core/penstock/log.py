@@ -79,19 +79,19 @@ class SegmentedLog:
         return mended
 
     def refresh(self) -> None:
-        """Take in the files again, where another process writes; one that is half made is left out."""
+        """Take in the files again, where another process writes.
+
+        One that is half made, or was cut short, is taken in too: it reads as zeros behind its end.
+        """
         with self._changing:
             known = {segment.base_offset: segment for segment in self._segments}
             found = []
             for entry in self._files.entries(self.folder):
-                if not (
-                    entry.is_file and _is_name(entry.name) and entry.size == self.segment_bytes
-                ):
-                    continue
-                base = int(entry.name)
-                if base % self.segment_bytes == 0:
-                    segment = known.pop(base) if base in known else self._checked(entry)
-                    found.append(segment)
+                base = int(entry.name) if entry.is_file and _is_name(entry.name) else -1
+                if base in known:
+                    found.append(known.pop(base))
+                elif base >= 0 and base % self.segment_bytes == 0:
+                    found.append(Segment(self._files, entry.path, base, self.segment_bytes))
             self._segments = tuple(found)
             for gone in known.values():
                 gone.close()

@@ -5,6 +5,7 @@ from pathlib import Path
 import attrs
 
 from penstock.checkpoint import Checkpoint, Times
+from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.progress import (
@@ -72,8 +73,22 @@ def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findin
     )  # fmt: skip
     if not is_new:
         log.load(repair=False)
+        if is_ours:
+            _check_length(log, state.flushed_offset)
         found.end = _find_end(log, found)
     return found
+
+
+def _check_length(log: SegmentedLog, durable: int) -> None:
+    """Raise if the log's files end before what we know to be durable: a segment is lost, or empty."""
+    end = log.next_free_base()
+    if durable > end:
+        path = log.path_of(end)
+        raise CorruptionError(
+            path, 0, f"records up to log offset {durable}, which were made durable", "no segment",
+            "the store is not opened for writing and nothing was changed; restore the file from a copy, or "
+            "remove the folder penstock to go on without those records",
+        )  # fmt: skip
 
 
 def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:

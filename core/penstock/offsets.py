@@ -15,8 +15,10 @@ from penstock.errors import CorruptionError, MessageError, StorageError
 from penstock.files import Files
 
 _LIMIT_BYTES = 64 << 20
-# A string is matched first and left alone, so only a bare number before a colon gets quotes.
-_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,\s])(-?\d+)(\s*:)')
+# A string is matched first and left alone, so only a bare number before a colon gets quotes. Nothing is
+# tried twice (the `+` behind `*` and `+`), and a string that never ends is matched to the end: else a
+# file of quotes would take time by its square.
+_BARE_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+"?)|(?<=[{,\s])(-?[0-9]++)(\s*+:)', re.DOTALL)
 
 
 def parse_rocketmq_json(text: str) -> dict[str, object]:
@@ -85,7 +87,7 @@ class ConsumerOffsets:
                 continue
             try:
                 return self._understood(path)
-            except (ValueError, TypeError, AttributeError) as error:
+            except (ValueError, TypeError, AttributeError, OverflowError, OSError) as error:
                 problem = problem or CorruptionError(
                     path, 0, "a table of consumer offsets", str(error), "restore it from a copy"
                 )

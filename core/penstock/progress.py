@@ -228,7 +228,7 @@ class SideFolder:
                 last_time_ms=int(about["last_time_ms"]),
                 digest=str(about["digest"]),
             )
-        except (ValueError, TypeError, KeyError, RecursionError, OSError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError):
             return None
 
     def write_clean(self, mark: CleanMark) -> None:
@@ -249,10 +249,11 @@ class SideFolder:
 
     def read_holder(self) -> str:
         """Return who has, or had, the store open."""
-        path = self.path / "holder"
-        if not self._files.exists(path):
+        try:
+            return self._files.read_whole(self.path / "holder", 4096).decode("utf-8", "replace")
+        except OSError:
+            # Missing, or far too long to be ours: it only names who is to be asked.
             return "another program, perhaps a RocketMQ broker"
-        return self._files.read_whole(path, 4096).decode("utf-8", "replace")
 
     def save(self, name: str, data: bytes) -> Path:
         """Keep bytes that recovery is about to cut off; returns where."""

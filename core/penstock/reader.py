@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penstock.contracts import Dispatcher, KeyIndex, QueueEntries, QueueIndex
 from penstock.errors import (
     ConfigError,
@@ -19,12 +21,12 @@ from penstock.errors import (
     PenstockError,
     StoreClosedError,
 )
-from penstock.fetch import RecordReader
+from penstock.fetch import Place, RecordReader
 from penstock.log import SegmentedLog
 from penstock.matching import TagFilter, has_key
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
-from penstock.stored import ReadResult, StoredMessage
+from penstock.stored import ReadResult, StoredMessage, out_of_bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,30 +98,23 @@ class Reader:
         at in one call. A damaged record is passed over and counted in `stats()`.
         """
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
-        refusal = _out_of_bounds(offset, low, high)
+        refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
         entries = self._queue_index.entries(
             topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit))
         )
         if len(entries.sizes) == 0:
-            following = self._first_present(topic, queue, offset, high)
+            # A whole queue file is missing.
+            following = self._queue_index.resume_at(topic, queue, offset)
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, [], following, low, high)
-        return self._read_entries(entries, offset, limit, TagFilter(tag), low, high)
-
-    def _first_present(self, topic: str, queue: int, offset: int, high: int) -> int:
-        """Return the first offset behind `offset` that has an entry: a whole queue file is missing."""
-        step = 1
-        while offset < high:
-            offset = min(offset + step, high)
-            if len(self._queue_index.entries(topic, queue, offset, offset + 1).sizes):
-                return offset
-            step = min(step * 2, _CHUNK)
-        return high
+        place = Place.of(topic, queue)
+        return self._read_entries(entries, place, offset, limit, TagFilter(tag), low, high)
 
     def _read_entries(
-        self, entries: QueueEntries, offset: int, limit: int, wanted: TagFilter, low: int, high: int
-    ) -> ReadResult:
+        self, entries: QueueEntries, place: Place, offset: int, limit: int, wanted: TagFilter,
+        low: int, high: int,
+    ) -> ReadResult:  # fmt: skip
         messages: list[StoredMessage] = []
         status = ReadStatus.NO_MATCHED_MESSAGE
         following = offset
@@ -129,17 +124,17 @@ class Reader:
             following += 1
             if size == 0 or not wanted.may_match(code):
                 continue
-            message = self._try(log_offset, size)
+            message = self._try(log_offset, size, place, following - 1)
             if message is None:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
             elif wanted.matches(message):
                 messages.append(message)
         return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
 
-    def _try(self, log_offset: int, size: int) -> StoredMessage | None:
+    def _try(self, log_offset: int, size: int, place: Place, ordinal: int) -> StoredMessage | None:
         """Return a record, or None if it is gone or damaged; damage is logged."""
         try:
-            return self._records.message(log_offset, size)
+            return self._records.message(log_offset, size, place, ordinal)
         except OffsetError:
             return None
         except CorruptionError as error:
@@ -189,13 +184,14 @@ class Reader:
         numbers = [queue] if queue is not None else self.topics().get(topic, [])
         limit = None if len(numbers) == 1 else self._complete_offset()
         streams = []
+        places = {number: Place.of(topic, number) for number in numbers}
         for number in numbers:
             low = self._queue_index.min_offset(topic, number)
             first = following.get(number, low if start is None else max(start, low))
             streams.append(self._entries_of(topic, number, first, limit))
         for log_offset, size, number, ordinal in heapq.merge(*streams):
             following[number] = ordinal + 1
-            message = self._try(log_offset, size)
+            message = self._try(log_offset, size, places[number], ordinal)
             if message is not None:
                 yield message
 
@@ -209,20 +205,25 @@ class Reader:
     ) -> Iterator[tuple[int, int, int, int]]:
         """Yield (log offset, size, queue, ordinal) of present entries below log offset `limit`."""
         high = self._queue_index.max_offset(topic, queue)
+        place = Place.of(topic, queue)
         at = start
         while at < high:
             entries = self._queue_index.entries(topic, queue, at, min(at + _CHUNK, high))
             if len(entries.sizes) == 0:
-                at = self._first_present(topic, queue, at, high)
+                at = self._queue_index.resume_at(topic, queue, at)
                 continue
-            for log_offset, size in zip(
-                entries.log_offsets.tolist(), entries.sizes.tolist(), strict=True
+            present = np.nonzero(entries.sizes)[0]
+            offsets, sizes = entries.log_offsets[present], entries.sizes[present]
+            doubted = _out_of_line(offsets)
+            for row, log_offset, size, is_doubted in zip(
+                present.tolist(), offsets.tolist(), sizes.tolist(), doubted.tolist(), strict=True
             ):
+                # One damaged entry must not end the queue, nor hold up those behind it in the merge.
                 if limit is not None and log_offset >= limit:
-                    return
-                if size:
-                    yield log_offset, size, queue, at
-                at += 1
+                    continue
+                if not is_doubted or self._try(log_offset, size, place, at + row) is not None:
+                    yield log_offset, size, queue, at + row
+            at += len(entries.sizes)
 
     # --- by address, time and key
 
@@ -274,13 +275,17 @@ class Reader:
 
     def _time_from(self, topic: str, queue: int, ordinal: int, stop: int) -> int | None:
         """Return the store time of the first readable record in [ordinal, stop)."""
-        for at in range(ordinal, stop):
-            entry = self._queue_index.entries(topic, queue, at, at + 1)
-            if len(entry.sizes) and entry.sizes[0]:
-                try:
-                    return self._records.store_time_ms(int(entry.log_offsets[0]))
-                except OffsetError:
-                    continue
+        place = Place.of(topic, queue)
+        at = ordinal
+        while at < stop:
+            entries = self._queue_index.entries(topic, queue, at, min(at + _CHUNK, stop))
+            if len(entries.sizes) == 0:
+                at = self._queue_index.resume_at(topic, queue, at)
+            for log_offset, size in zip(*(c.tolist() for c in entries[:2]), strict=True):
+                message = self._try(log_offset, size, place, at) if size else None
+                if message is not None:
+                    return message.store_time_ms
+                at += 1
         return None
 
     def find(
@@ -385,14 +390,9 @@ class Reader:
         self._log.close()
 
 
-def _out_of_bounds(offset: int, low: int, high: int) -> tuple[ReadStatus, int] | None:
-    """Return RocketMQ's answer for an offset with nothing to read (spec section 10.2)."""
-    if high == 0:
-        return ReadStatus.NO_MESSAGE_IN_QUEUE, 0
-    if offset < low:
-        return ReadStatus.OFFSET_TOO_SMALL, low
-    if offset == high:
-        return ReadStatus.OFFSET_OVERFLOW_ONE, offset
-    if offset > high:
-        return ReadStatus.OFFSET_OVERFLOW_BADLY, high
-    return None
+def _out_of_line(log_offsets: "np.ndarray") -> "np.ndarray":
+    """Return which entries do not lie between those around them; the first and the last may not."""
+    doubted = np.ones(len(log_offsets), np.bool_)
+    ascends = np.diff(log_offsets) > 0
+    doubted[1:-1] = ~(ascends[1:] & ascends[:-1])
+    return doubted

@@ -191,11 +191,21 @@ def seal_crc_property(record: bytes) -> bytes:
 
 
 def crc_property_matches(record: bytes | memoryview) -> bool | None:
-    """Say whether a record's CRC property is right; None where it has none at its end."""
+    """Say whether a record's CRC property is right; None where it has none at its end.
+
+    Only for a record whose properties text has room for one: else its end may be body or topic.
+    """
     tail = bytes(record[-CRC_PROPERTY_SIZE:])
-    if not tail.startswith(_CRC_NAME):
+    name = tail[: len(_CRC_NAME)]
+    if name != _CRC_NAME and not _is_damaged_name(name):
         return None
+    # The name lies outside of what the CRC covers: one that is damaged must not hide the CRC.
     return tail == crc_property(crc32(record[:-CRC_PROPERTY_SIZE]) & CRC_MASK)
+
+
+def _is_damaged_name(name: bytes) -> bool:
+    """Say whether these are the bytes of the CRC property's name but for one."""
+    return sum(a != b for a, b in zip(name, _CRC_NAME, strict=False)) == 1
 
 
 _HEAD = struct.Struct(">iiiiiqqiq")
@@ -257,7 +267,11 @@ def check_record(record: bytes | memoryview, log_offset: int) -> RecordFields:
     crc = body_crc(fields.body)
     if crc != fields.crc:
         raise MalformedRecordError(f"body CRC {crc:08x}", f"{fields.crc & 0xFFFFFFFF:08x}")
-    if crc_property_matches(record) is False:
+    if fields.properties.endswith(b"\0"):
+        # No writer ends the text so: it is a tail that was never written, or was lost.
+        raise MalformedRecordError("a properties text to its end", "zeros")
+    has_room = len(fields.properties) >= CRC_PROPERTY_SIZE
+    if has_room and crc_property_matches(record) is False:
         raise MalformedRecordError("a CRC property that fits the record", "another one")
     return fields
 

@@ -30,15 +30,14 @@ from penstock.log import SegmentedLog
 from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from penstock.scan import read_batches
 from penstock.segment import Segment
+from penstock.survivors import survivor_in, used_windows
 
 _WALK_BYTES = 8 << 20
-_SEARCH_BYTES = 1 << 20
+_REWRITE_BYTES = 1 << 20
 SECTOR_BYTES = 512
 # So many zeros at a sector's end say that it was not written, where nothing was promised to be.
 _TORN_BYTES = 8
 _TELLING_ZEROS = 3
-_NOTHING = bytes(_SEARCH_BYTES + 8)
-_MAGIC_HEAD = b"\xda\xa3\x20"
 # Java begins an abnormal recovery this long before the checkpoint's times.
 _CHECKPOINT_SLACK_MS = 3000
 _NORMAL_SEGMENTS = 3
@@ -192,55 +191,12 @@ def _look_behind(log: SegmentedLog, end: int) -> tuple[int | None, int]:
     """Return the first sound record behind `end`, and how far bytes that are not zero reach."""
     dirty = 0
     for segment in log.segments:
-        for at, window in _windows(log, segment, max(end, segment.base_offset)):
-            if window == _NOTHING[: len(window)]:
-                continue
+        for at, window in used_windows(log, segment, max(end, segment.base_offset)):
             dirty = at + len(window.rstrip(b"\0")) - end
-            survivor = _survivor(log, segment, window, at, end)
+            survivor = survivor_in(log, segment, window, at, end)
             if survivor is not None:
                 return survivor, max(dirty, survivor - end)
     return None, dirty
-
-
-def find_survivor(log: SegmentedLog, segment: Segment, after: int) -> int | None:
-    """Return the first sound record of a segment behind log offset `after`, or None."""
-    for at, window in _windows(log, segment, after):
-        if window == _NOTHING[: len(window)]:
-            continue
-        survivor = _survivor(log, segment, window, at, after)
-        if survivor is not None:
-            return survivor
-    return None
-
-
-def _windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tuple[int, bytes]]:
-    for at in range(start, segment.end_offset, _SEARCH_BYTES):
-        # Some overlap, so that a magic across two windows is seen.
-        size = min(_SEARCH_BYTES + 8, segment.end_offset - at)
-        yield at, bytes(log.read(at, size))
-
-
-def _survivor(
-    log: SegmentedLog, segment: Segment, window: bytes, base: int, end: int
-) -> int | None:
-    found = window.find(_MAGIC_HEAD)
-    while found >= 0:
-        offset = base + found - 4
-        if offset > end and offset >= segment.base_offset and is_record_at(log, segment, offset):
-            return offset
-        found = window.find(_MAGIC_HEAD, found + 1)
-    return None
-
-
-def is_record_at(log: SegmentedLog, segment: Segment, offset: int) -> bool:
-    """Say whether a whole sound record begins at `offset` of this segment."""
-    left = segment.end_offset - offset
-    if left < FIXED_SIZE:
-        return False
-    size = SIZE_AND_MAGIC.unpack(log.read(offset, SIZE_AND_MAGIC.size))[0]
-    if not FIXED_SIZE <= size <= left:
-        return False
-    return is_sound(log.read(offset, size), offset)
 
 
 def check_damage(log: SegmentedLog, end: LogEnd, *, was_abnormal: bool, is_ours: bool) -> None:
@@ -297,8 +253,8 @@ def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
             continue
         file = files.open(segment.path, writable=True)
         try:
-            for at in range(low, high, _SEARCH_BYTES):
-                size = min(_SEARCH_BYTES, high - at)
+            for at in range(low, high, _REWRITE_BYTES):
+                size = min(_REWRITE_BYTES, high - at)
                 position = at - segment.base_offset
                 file.pwrite(file.pread(size, position), position)
                 done += size

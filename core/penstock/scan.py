@@ -1,11 +1,15 @@
 """The log walked from one offset to another, as batches of records for dispatchers."""
 
+import logging
 from collections.abc import Iterator
 
 from penstock.batch import DispatchBatch
 from penstock.columns import Columns, Walk, walk
 from penstock.log import SegmentedLog
 from penstock.segment import Segment
+from penstock.survivors import find_survivor
+
+logger = logging.getLogger(__name__)
 
 # A batch is at most so many bytes of log.
 BATCH_BYTES = 8 << 20
@@ -14,8 +18,8 @@ BATCH_BYTES = 8 << 20
 def read_batches(log: SegmentedLog, start: int, stop: int) -> Iterator[DispatchBatch]:
     """Return the records in [start, stop) as batches; `start` must begin a record.
 
-    The lengths and the place of every record are checked, CRCs are not. Ends early where the bytes are
-    no sound record; the last batch's `end_offset` says where.
+    The lengths and the place of every record are checked, CRCs are not. Damage is passed over: the batch before
+    it ends where the next sound record begins, or where the segment ends, so that none behind it is left out.
     """
     at = start
     while at < stop:
@@ -34,13 +38,20 @@ def read_batches(log: SegmentedLog, start: int, stop: int) -> Iterator[DispatchB
                 found = walk(window)
             columns = Columns(window, found.positions, at)
             bad = columns.first_bad(check_crc=False)
+            good = columns if bad is None else columns.head(bad)
             end = _end_of(found, at, segment, columns, bad)
-            if end == at:
-                return
-            yield DispatchBatch(columns if bad is None else columns.head(bad), at, end)
-            if bad is not None or found.reason == "bad":
-                return
+            if bad is not None or found.reason == "bad" or end == at:
+                end = min(_behind_damage(log, segment, end), stop)
+            yield DispatchBatch(good, at, end)
         at = end
+
+
+def _behind_damage(log: SegmentedLog, segment: Segment, at: int) -> int:
+    """Return where the records go on behind bytes that are none."""
+    following = find_survivor(log, segment, at)
+    end = segment.end_offset if following is None else following
+    logger.error("%s: %d bytes at log offset %d are no sound record", segment.path, end - at, at)
+    return end
 
 
 def _end_of(found: Walk, at: int, segment: Segment, columns: Columns, bad: int | None) -> int:

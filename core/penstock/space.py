@@ -39,8 +39,13 @@ def space_by_topic(index: QueueIndex, below: int, told: Callable[[int], None]) -
 def _add_queue(index: QueueIndex, space: TopicSpace, queue: int, below: int) -> TopicSpace:
     topic, messages, size, size_below = space
     low, high = index.min_offset(topic, queue), index.max_offset(topic, queue)
-    for start in range(low, high, _ENTRIES_AT_ONCE):
-        entries = index.entries(topic, queue, start, min(start + _ENTRIES_AT_ONCE, high))
+    at = low
+    while at < high:
+        entries = index.entries(topic, queue, at, min(at + _ENTRIES_AT_ONCE, high))
+        if len(entries.sizes) == 0:
+            at = index.resume_at(topic, queue, at)
+            continue
+        at += len(entries.sizes)
         messages += int(np.count_nonzero(entries.sizes))
         size += int(entries.sizes.sum())
         size_below += int(entries.sizes[entries.log_offsets < below].sum())

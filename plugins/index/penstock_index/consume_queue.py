@@ -15,7 +15,6 @@ Safe from any thread; one lock guards all state, and no sync happens under it.
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,6 +36,7 @@ from penstock_index.queue_files import (
     PRE_BLANK_SIZE,
     OpenFiles,
     QueueFolder,
+    queue_folders,
 )
 from penstock_index.queue_holes import first_hole
 from penstock_index.queue_runs import Run, runs_of
@@ -260,7 +260,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
         mended: list[str] = []
         has_extensions = self._files.is_folder(self._extension_root)
-        for topic, number, _ in self._folders():
+        for topic, number, _ in queue_folders(self._files, self._root):
             queue = self._new_queue(topic, number, 0)
             strays = list(queue.folder.scan())
             mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
@@ -281,16 +281,6 @@ class ConsumeQueueDispatcher(QueueIndex):
         self._progress = self._believed(trust, mended)
         return mended
 
-    def _folders(self) -> Iterator[tuple[str, int, Path]]:
-        if not self._files.is_folder(self._root):
-            return
-        for topic in self._files.entries(self._root):
-            if not topic.is_folder:
-                continue
-            for number in self._files.entries(topic.path):
-                if number.is_folder and number.name.isascii() and number.name.isdigit():
-                    yield topic.name, int(number.name), number.path
-
     def _set_aside(self, path: Path, is_file: bool) -> str:
         """A queue file of a wrong size is derived data: it goes, and the log gives it back."""
         if not is_file or not path.name.isdigit():
@@ -304,9 +294,9 @@ class ConsumeQueueDispatcher(QueueIndex):
         if not folder.bases:
             return
         queue.min_offset = folder.bases[0]
-        queue.max_offset = folder.find_end() if trust.is_clean else folder.scan_end()
-        find = folder.find_log_offset if trust.is_clean else folder.scan_from
-        queue.min_offset = find(trust.log.min_offset, queue.min_offset, queue.max_offset)
+        queue.max_offset = folder.scan_end()
+        low = trust.log.min_offset
+        queue.min_offset = folder.first_from(low, queue.min_offset, queue.max_offset)
 
     def _believed(self, trust: Trust, mended: list[str]) -> int:
         """Return the log offset from which records must be handed over again."""
@@ -331,7 +321,9 @@ class ConsumeQueueDispatcher(QueueIndex):
     def queues(self) -> list[tuple[str, int]]:
         """See `QueueIndex`."""
         if self.context.read_only:
-            return sorted((topic, number) for topic, number, _ in self._folders())
+            return sorted(
+                (topic, number) for topic, number, _ in queue_folders(self._files, self._root)
+            )
         with self._lock:
             return sorted(self._queues)
 
@@ -362,6 +354,13 @@ class ConsumeQueueDispatcher(QueueIndex):
         sizes[(sizes < 0) | (sizes == PRE_BLANK_SIZE)] = 0
         return QueueEntries(entries["log_offset"].astype(np.int64), sizes, codes)
 
+    def resume_at(self, topic: str, queue: int, offset: int) -> int:
+        """See `QueueIndex`: only a missing file makes a gap, and the next one begins behind it."""
+        with self._lock:
+            if (found := self._known(topic, queue)) is None:
+                return 0
+            return min((b for b in found.folder.bases if b > offset), default=found.max_offset)
+
     def end_log_offset(self) -> int:
         """See `QueueIndex`."""
         with self._lock:
@@ -370,11 +369,12 @@ class ConsumeQueueDispatcher(QueueIndex):
             return max((self._end_of(topic, number) for topic, number in self.queues()), default=0)
 
     def _end_of(self, topic: str, number: int) -> int:
-        queue = self._known(topic, number)
-        if queue is None or queue.max_offset <= queue.min_offset:
+        if (queue := self._known(topic, number)) is None:
             return 0
-        last = self.entries(topic, number, queue.max_offset - 1, queue.max_offset)
-        return int(last.log_offsets[0] + last.sizes[0]) if len(last.sizes) else 0
+        # Of the last few: one may be damaged.
+        low = max(queue.max_offset - 8, queue.min_offset)
+        offsets, sizes, _ = self.entries(topic, number, low, queue.max_offset)
+        return max(map(int.__add__, offsets.tolist(), sizes.tolist()), default=0)
 
     def _known(self, topic: str, number: int) -> Queue | None:
         queue = self._queues.get((topic, number))

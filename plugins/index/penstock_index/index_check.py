@@ -1,20 +1,36 @@
-"""Compares the hash index with the log: every key in it once, every chain whole."""
+"""Compares the hash index with the log: every key in it once, every chain whole, every time right."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.findings import Checker, Finding
 from penstock.record import ROLLBACK
-from penstock_index.index_file import Peek
+from penstock_index.index_file import Peek, seconds_since
+
+# What is kept of an entry. Of a file's first entry the seconds count from another base (see `IndexFile.add`).
+_ENTRY = np.dtype(
+    [("offset", "<i8"), ("hash", "<i4"), ("seconds", "<i4"), ("base", "<i8"), ("is_first", "?")]
+)
+_PAIR = ["offset", "hash"]
+
+
+class _Claim(NamedTuple):
+    """A record's store time, as a header has it."""
+
+    path: Path
+    position: int
+    log_offset: int
+    time_ms: int
 
 
 class IndexChecker(Checker):
     """One comparison of all index files with the log. Not thread-safe.
 
-    All entries are held as pairs of log offset and hash, 12 bytes each.
+    All entries are held at once, 25 bytes each.
     """
 
     def __init__(self, folder: Path, peeks: Callable[[], Iterator[Peek]]) -> None:
@@ -22,19 +38,37 @@ class IndexChecker(Checker):
         self._peeks = peeks
         self._pairs: np.ndarray | None = None
         self._early: list[Finding] = []
+        self._claims: list[_Claim] = []
 
     def _load(self) -> np.ndarray:
-        parts = []
+        parts = [np.empty(0, _ENTRY)]
         for peek in self._peeks():
             entries = peek.entries()
             self._early.extend(self._check_chains(peek, entries))
-            pairs = np.empty(len(entries), [("offset", "<i8"), ("hash", "<i4")])
-            pairs["offset"], pairs["hash"] = entries["log_offset"], entries["hash"]
-            parts.append(pairs)
-        whole = (
-            np.concatenate(parts) if parts else np.empty(0, [("offset", "<i8"), ("hash", "<i4")])
-        )
-        return np.sort(whole, order=("offset", "hash"))
+            self._early.extend(self._check_header(peek, entries))
+            part = np.zeros(len(entries), _ENTRY)
+            part["offset"], part["hash"] = entries["log_offset"], entries["hash"]
+            part["seconds"], part["base"] = entries["seconds"], peek.header.begin_ms
+            part["is_first"][:1] = True
+            parts.append(part)
+        return np.sort(np.concatenate(parts), order=_PAIR)
+
+    def _check_header(self, peek: Peek, entries: np.ndarray) -> Iterator[Finding]:
+        if len(entries) == 0:
+            return
+        head = peek.header
+        first, last = int(entries["log_offset"][0]), int(entries["log_offset"][-1])
+        self._claims.append(_Claim(peek.path, 0, first, head.begin_ms))
+        self._claims.append(_Claim(peek.path, 8, last, head.end_ms))
+        slots = int((entries["previous"] == 0).sum())
+        for position, what, found, right in (
+            (16, "first log offset", head.begin_offset, first),
+            (24, "last log offset", head.end_offset, last),
+            (32, "count of slots", head.slot_count, slots),
+        ):
+            if found != right:
+                text = f"the header's {what} is {found}, not {right}"
+                yield Finding("index", peek.path, position, -1, text)
 
     @staticmethod
     def _check_chains(peek: Peek, entries: np.ndarray) -> Iterator[Finding]:
@@ -61,11 +95,28 @@ class IndexChecker(Checker):
         keys = batch.keys
         counted = batch.transaction_types[keys.rows] != ROLLBACK
         rows, hashes = keys.rows[counted], keys.hashes[counted]
-        wanted = np.empty(len(rows), self._pairs.dtype)
+        wanted = np.zeros(len(rows), _ENTRY)[_PAIR]
         wanted["offset"], wanted["hash"] = batch.log_offsets[rows], hashes
         low = np.searchsorted(self._pairs["offset"], batch.start_offset)
         high = np.searchsorted(self._pairs["offset"], batch.end_offset)
-        yield from self._compare(np.sort(wanted, order=("offset", "hash")), self._pairs[low:high])
+        found = self._pairs[low:high]
+        yield from self._compare(np.sort(wanted, order=_PAIR), found[_PAIR])
+        yield from self._check_times(batch, found)
+
+    def _check_times(self, batch: DispatchBatch, found: np.ndarray) -> Iterator[Finding]:
+        times = dict(zip(batch.log_offsets.tolist(), batch.store_times_ms.tolist(), strict=True))
+        for claim in self._claims:
+            if times.get(claim.log_offset, claim.time_ms) != claim.time_ms:
+                text = f"the header's time {claim.time_ms} is not that of the record"
+                yield Finding("index", claim.path, claim.position, claim.log_offset, text)
+        found = found[~found["is_first"] & np.isin(found["offset"], batch.log_offsets)]
+        rows = np.searchsorted(batch.log_offsets, found["offset"])
+        right = seconds_since(batch.store_times_ms[rows], found["base"])
+        for row in np.nonzero(right != found["seconds"])[0].tolist():
+            text = (
+                f"an entry has second {found['seconds'][row]} for a record of second {right[row]}"
+            )
+            yield self._finding(int(found["offset"][row]), text)
 
     def _compare(self, wanted: np.ndarray, found: np.ndarray) -> Iterator[Finding]:
         if len(wanted) == len(found) and (wanted == found).all():

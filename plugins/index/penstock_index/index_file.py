@@ -108,12 +108,12 @@ class IndexFile:
         slots = hashes.astype(np.int64) % self._slots_count
         previous = self._chain(slots, numbers)
         begin_ms, begin_offset = head.begin_ms, head.begin_offset
-        seconds = _seconds(times_ms, begin_ms)
+        seconds = seconds_since(times_ms, begin_ms)
         if head.index_count == 1:
             # The first entry of a file counts from what the header said before (the old file's end,
             # after a roll), and only then sets the base for the others.
             begin_ms, begin_offset = int(times_ms[0]), int(log_offsets[0])
-            seconds[1:] = _seconds(times_ms[1:], begin_ms)
+            seconds[1:] = seconds_since(times_ms[1:], begin_ms)
         rows = self._entries[head.index_count : head.index_count + count]
         rows["hash"], rows["log_offset"] = hashes, log_offsets
         rows["seconds"], rows["previous"] = seconds, previous
@@ -188,11 +188,10 @@ class IndexFile:
         self._file.close()
 
 
-def _seconds(times_ms: Int64s, begin_ms: int) -> Int64s:
+def seconds_since(times_ms: Int64s, begin_ms: int | Int64s) -> Int64s:
     """Return whole seconds since the base: 0 without a base or before it, capped at 2**31 - 1."""
-    if begin_ms <= 0:
-        return np.zeros(len(times_ms), np.int64)
-    return np.clip((times_ms - begin_ms) // 1000, 0, (1 << 31) - 1)
+    seconds: Int64s = np.where(np.asarray(begin_ms) > 0, (times_ms - begin_ms) // 1000, 0)
+    return np.clip(seconds, 0, (1 << 31) - 1)
 
 
 def expected_chains(entries: Entries, slots_count: int) -> tuple[Int32s, Int32s]:

@@ -68,6 +68,9 @@ class QueueChecker(Checker):
             high = self._index.max_offset(topic, queue)
             seen = self._seen.get((topic, queue), self._index.min_offset(topic, queue))
             more = self._index.entries(topic, queue, seen, high)
+            if len(more.sizes) == 0 and seen < high:
+                seen = self._index.resume_at(topic, queue, seen)
+                more = self._index.entries(topic, queue, seen, high)
             count = int(((more.sizes > 0) & (more.log_offsets < end)).sum())
             if count:
                 text = f"{count} entries from here on belong to no record"

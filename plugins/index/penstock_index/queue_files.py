@@ -34,6 +34,8 @@ Entries = npt.NDArray[np.void]
 # Entries looked at in one read when an entry is searched one by one; fewer at first.
 _SCANNED_FIRST = 64
 _SCANNED = 4096
+# Byte addresses are positive 64-bit numbers.
+_BYTE_MAX = (1 << 63) - 1
 
 
 class OpenFiles:
@@ -119,6 +121,18 @@ def make_sparse(files: Files, fresh: Path, path: Path, size: int) -> None:
     files.rename(fresh, path)
 
 
+def queue_folders(files: Files, root: Path) -> Iterator[tuple[str, int, Path]]:
+    """Yield (topic, queue, path) of every folder that may hold a queue's files."""
+    if not files.is_folder(root):
+        return
+    for topic in files.entries(root):
+        if not topic.is_folder:
+            continue
+        for number in files.entries(topic.path):
+            if number.is_folder and number.name.isascii() and number.name.isdigit():
+                yield topic.name, int(number.name), number.path
+
+
 class QueueFolder:
     """The files of one queue. Not thread-safe; the dispatcher's lock guards it.
 
@@ -141,17 +155,21 @@ class QueueFolder:
         """Return the path of the file whose first entry is `base`."""
         return self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
 
-    def scan(self) -> Iterator[Entry]:
-        """List the folder: take in the sound files, return what is not one of ours."""
+    def scan(self, *, cut_too: bool = False) -> Iterator[Entry]:
+        """List the folder: take in the sound files, return what is not one of ours.
+
+        With `cut_too`, files that were cut short are sound as far as they go: a reader mends nothing.
+        """
         bases = []
         for entry in self._files.entries(self.folder):
             name = entry.name
-            sound = entry.is_file and name.isascii() and name.isdigit()
-            if sound and entry.size == self.file_bytes and int(name) % self.file_bytes == 0:
-                bases.append(int(name) // QUEUE_ENTRY_SIZE)
+            base = int(name) if entry.is_file and name.isascii() and name.isdigit() else -1
+            is_whole = entry.size == self.file_bytes or (cut_too and entry.size < self.file_bytes)
+            if is_whole and 0 <= base <= _BYTE_MAX and base % self.file_bytes == 0:
+                bases.append(base // QUEUE_ENTRY_SIZE)
             else:
                 yield entry
-        self.bases = bases
+        self.bases = sorted(bases)
 
     def read(self, start: int, stop: int) -> Entries:
         """Return the entries [start, stop) as they stand, up to the first file that is missing."""
@@ -195,35 +213,35 @@ class QueueFolder:
         make_sparse(self._files, side_folder / f"new-{name}", self.path(base), self.file_bytes)
         self.bases = sorted({*self.bases, base})
 
-    def find_end(self) -> int:
-        """Return the ordinal behind the last present entry of the last files, by halving.
-
-        Right where entries are present without a gap, which recovery sees to.
-        """
-        for base in reversed(self.bases):
-            low, high = 0, self._per_file
-            while low < high:
-                middle = (low + high) // 2
-                entry = self.read(base + middle, base + middle + 1)
-                if len(entry) and entry["size"][0] > 0:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low or base == self.bases[0]:
-                return base + low
-        return 0
-
     def scan_end(self) -> int:
         """Return the ordinal behind the last present entry, whatever holes lie before it."""
         for base in reversed(self.bases):
             stop = -(-self._pool.data_end(self.path(base)) // QUEUE_ENTRY_SIZE)
+            chunk = _SCANNED_FIRST
             while stop > 0:
-                start = max(stop - _SCANNED, 0)
+                start, chunk = max(stop - chunk, 0), _SCANNED
                 present = np.nonzero(self.read(base + start, base + stop)["size"] > 0)[0]
                 if len(present):
                     return base + start + int(present[-1]) + 1
                 stop = start
         return self.bases[0] if self.bases else 0
+
+    def first_from(self, log_offset: int, low: int, high: int) -> int:
+        """Return the first ordinal in [low, high) with a record at or behind `log_offset`, or `high`.
+
+        Goes from the front, not by halving: one damaged entry must not hide the sound ones before it.
+        """
+        at = low
+        while at < high:
+            entries = self.read(at, min(at + _SCANNED, high))
+            if len(entries) == 0:
+                at = min((base for base in self.bases if base > at), default=high)
+                continue
+            found = np.nonzero(_effective(entries) >= max(log_offset, 0))[0]
+            if len(found):
+                return at + int(found[0])
+            at += len(entries)
+        return high
 
     def find_log_offset(self, log_offset: int, low: int, high: int) -> int:
         """Return the first ordinal in [low, high) whose record is at or behind `log_offset`, or `high`.
@@ -264,20 +282,6 @@ class QueueFolder:
                 break
             ordinal += 1
         return ordinal
-
-    def scan_from(self, log_offset: int, low: int, high: int) -> int:
-        """Return the first ordinal in [low, high) of a record at or behind `log_offset`, or `high`.
-
-        As `find_log_offset`, but whatever holes there are.
-        """
-        start, chunk = low, _SCANNED_FIRST
-        while start < high:
-            stop = min(start + chunk, high)
-            behind = np.nonzero(_effective(self._read_padded(start, stop)) >= log_offset)[0]
-            if len(behind):
-                return start + int(behind[0])
-            start, chunk = stop, _SCANNED
-        return high
 
     def _read_padded(self, start: int, stop: int) -> Entries:
         """Return the entries [start, stop); those of a missing file are absent."""

@@ -1,14 +1,19 @@
 """Finds out whether queues lack entries, without walking the log where they do not."""
 
+import struct
+
 import numpy as np
 
 from penstock.contracts import LogView
-from penstock.record import PREPARED, ROLLBACK
+from penstock.errors import OffsetError
+from penstock.record import MAGIC_V1, MAGIC_V2, PREPARED, ROLLBACK
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import are_addresses
 
 _CHECK_ENTRIES = 1 << 18
+# Size, magic, and the log offset stored at byte 28 of a record.
+_HEAD = struct.Struct(">ii20xq")
 
 
 def first_hole(queues: list[Queue], log: LogView, durable: int) -> int | None:
@@ -27,10 +32,27 @@ def first_hole(queues: list[Queue], log: LogView, durable: int) -> int | None:
         gap_stops = np.concatenate([offsets, [stop]])
         for at in np.nonzero(gap_starts != gap_stops)[0].tolist():
             low, high = int(gap_starts[at]), int(gap_stops[at])
-            hole = _first_queued(log, low, high) if low < high else high
+            before = int(offsets[at - 1]) if at else start
+            if at and _size_at(log, before) != sizes[at - 1]:
+                # The entry before the gap is wrong: it is the one to be made again.
+                hole: int | None = before
+            else:
+                hole = _first_queued(log, low, high) if low < high else low
             if hole is not None:
+                # Handing over must begin with a record; a damaged entry may point anywhere.
+                hole = hole if hole >= stop or _size_at(log, hole) else start
                 return max(min(hole, stop), log.min_offset)
     return None
+
+
+def _size_at(log: LogView, log_offset: int) -> int:
+    """Return the size of the record that begins at a log offset, 0 where none does."""
+    try:
+        head = bytes(log.read(log_offset, _HEAD.size))
+    except OffsetError:
+        return 0
+    size, magic, stored = _HEAD.unpack(head)
+    return int(size) if stored == log_offset and magic in (MAGIC_V1, MAGIC_V2) else 0
 
 
 def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ class Queue:
     def trim(self, log_offset: int) -> bool:
         """Move the minimum; drop leading files whose records are all gone. Says whether there were any."""
         folder = self.folder
-        self.min_offset = folder.find_log_offset(log_offset, self.min_offset, self.max_offset)
+        self.min_offset = folder.first_from(log_offset, self.min_offset, self.max_offset)
         gone = [base for base in folder.bases[:-1] if folder.stop_of(base) <= self.min_offset]
         for base in gone:
             folder.remove(base)
@@ -37,12 +37,12 @@ class Queue:
 
     def look_again(self, log_min: int) -> None:
         """Take in what another process has done to the files."""
-        for _ in self.folder.scan():
+        for _ in self.folder.scan(cut_too=True):
             pass
         bases = self.folder.bases
-        self.max_offset = self.folder.find_end() if bases else 0
+        self.max_offset = self.folder.scan_end()
         first = bases[0] if bases else 0
-        self.min_offset = self.folder.find_log_offset(log_min, first, self.max_offset)
+        self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
 
     def is_unchanged(self, log_min: int) -> bool:
         """Whether the entry behind the end is still absent, the last and the first still there."""

@@ -1,0 +1,146 @@
+"""A small store of every kind of record, what is in it, and ways to open and read a damaged copy of it."""
+
+import functools
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock import config as configuration
+from penstock.files import Files
+from penstock.message import Message
+from penstock.opening import Opener
+from penstock.registry import load_registry
+from penstock.store import Store
+from penstock.stored import StoredMessage
+from penstock.testing import ManualClock
+
+LONG = "long-" * 26
+SIZES = {
+    "geometry.segment_bytes": 4096,
+    "geometry.queue_entries": 16,
+    "geometry.index_slots": 8,
+    "geometry.index_entries": 64,
+    "log.store_host": "[2001:db8::7]:10911",
+    "retention.use": [],
+}
+GROUP = ("readers", "short")
+
+
+class Made(NamedTuple):
+    """A store at `path`; `records` has each record by its log offset, `end` is where they end."""
+
+    path: Path
+    records: dict[int, bytes]
+    end: int
+
+    def files(self) -> list[Path]:
+        """Every file but the lock, by name."""
+        found = (path for path in self.path.rglob("*") if path.is_file() and path.name != "lock")
+        return sorted(found, key=str)
+
+    def copy(self, path: Path) -> "Made":
+        """Return a copy; file times and with them the clean mark stay good."""
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(self.path, path, copy_function=shutil.copy2)
+        return Made(path, self.records, self.end)
+
+
+def messages() -> list[Message]:
+    """Return messages of every kind: V1 and V2, IPv4 and IPv6, with and without tag, keys and body."""
+    return [
+        Message(
+            (LONG, "short", "short")[number % 3], b"%d:" % number + bytes([number]) * (number * 29 % 200),
+            queue=number % 2, tag=("", "red", "gr\u00fcn")[number % 3],
+            keys=["same", f"key-{number}"] if number % 4 else [],
+            properties={"number": str(number)} if number % 5 == 0 else {},
+            born_host="[fe80::1]:5" if number % 4 == 1 else "10.0.0.9:77", born_time_ms=1_600_000_000_000,
+            flag=number,
+        )
+        for number in range(18)
+    ]  # fmt: skip
+
+
+def make(path: Path, *, crashed: bool = False, **settings: Any) -> Made:
+    """Make the store, closed cleanly, or left as a killed process leaves it."""
+    place = path.with_name(path.name + "-live") if crashed else path
+    with opened(place, **settings) as store:
+        store.put_many(messages())
+        for message in messages()[:2]:
+            store.put(message.topic, b"", queue=message.queue)
+        store.commit_offset(*GROUP, queue=1, offset=250)
+        store.flush()
+        end = store.stats()["log_end_offset"]
+        records = {m.log_offset: m.record for topic in store.topics() for m in store.scan(topic)}
+        assert len(records) == 20
+        if crashed:
+            engine = store._engine
+            assert engine is not None
+            engine.follower.catch_up()
+            engine.mark()
+            shutil.copytree(place, path, copy_function=shutil.copy2)
+    return Made(path, records, end)
+
+
+@functools.cache
+def _settings(items: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
+    registry = load_registry()
+    given = configuration.gather(
+        None, {}, {k: list(v) if k.endswith("use") else v for k, v in items}
+    )
+    return configuration.build(given, registry), registry
+
+
+@contextmanager
+def opened(
+    path: Path, *, read_only: bool = False, files: Files | None = None, **settings: Any
+) -> Iterator[Store]:
+    """Open a store; plugins and settings are looked up once a process, so that this is cheap."""
+    asked = {} if read_only else {**SIZES, **settings}
+    items = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in sorted(asked.items()))
+    config, registry = _settings(items)
+    opener = Opener(path, config, registry, files or Files(), ManualClock(), None)
+    store = opener.open_for_reading() if read_only else opener.open_for_writing()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def read_all(store: Store) -> dict[int, StoredMessage]:
+    """Return every message by its log offset, read in two ways that must agree."""
+    found: dict[int, StoredMessage] = {}
+    for topic, queues in store.topics().items():
+        scanned = list(store.scan(topic))
+        offsets = [message.log_offset for message in scanned]
+        assert offsets == sorted(set(offsets)), "in the order of the log, each once"
+        found |= {message.log_offset: message for message in scanned}
+        several = set()
+        for queue in queues:
+            result = store.read(topic, queue, store.min_offset(topic, queue), 1000)
+            several |= {message.log_offset for message in result.messages}
+        assert several == set(offsets), "by queue and in order"
+    return found
+
+
+def find_all(store: Store) -> dict[str, list[int]]:
+    """Return for every key the log offsets that looking it up gives."""
+    keys = ["same", *(f"key-{number}" for number in range(18))]
+    return {
+        f"{topic}#{key}": [m.log_offset for m in store.find(topic, key)]
+        for topic in (LONG, "short")
+        for key in keys
+    }
+
+
+def flip(path: Path, bit: int) -> None:
+    """Turn over one bit; as on a medium that decays, the file's time stays as it was."""
+    times = path.stat()
+    with path.open("r+b", buffering=0) as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

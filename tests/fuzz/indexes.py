@@ -1,0 +1,34 @@
+"""Fuzz target: a hash index file of any bytes beside a sound log: look-ups end, and what they find is right."""
+
+from tests.fuzz.ground import SIZES, ground
+
+from penstock.files import Files
+from penstock.verify import Tally, verify
+from penstock_index.index_file import IndexFile
+
+
+def target(data: bytes) -> None:
+    made = ground()
+    size = SIZES.index_file_bytes
+    content = data[:size].ljust(size, b"\0")
+    made.index_file.write_bytes(content)
+    reader, _, index = made.reader()
+    try:
+        records = set(made.records.values())
+        for key in ("same", "k3", "none"):
+            for message in reader.find("a", key, limit=100):
+                assert key in message.keys
+                assert message.record in records
+            reader.find("a", key, begin_ms=1, end_ms=1_700_000_000_000)
+        findings = list(verify(made.log, [index], made.end, tally=Tally()))
+        assert len(findings) < 1000
+        if content == made.index_bytes:
+            assert not findings
+        file = IndexFile(Files().open(made.index_file, writable=True), SIZES)
+        file.chains_are_sound()
+        file.cut(min(5, len(file.entries())), 1, 2)
+        assert file.chains_are_sound()
+        file.close()
+    finally:
+        index.close()
+        made.index_file.write_bytes(made.index_bytes)
