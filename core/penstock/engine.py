@@ -38,9 +38,10 @@ from penstock.errors import (
     StorageError,
     StoreFailedError,
 )
-from penstock.files import Files, Lock
+from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.lane import Lane
+from penstock.lockfile import Lock
 from penstock.message import Durability, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
@@ -177,6 +178,11 @@ class Engine:
         return PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
 
     # --- dispatching
+
+    def trouble(self, name: str) -> str | None:
+        """Return what keeps a dispatcher from going on, None for nothing."""
+        trouble = self.follower.troubles.get(name)
+        return repr(trouble.error) if trouble else None
 
     def visible_offset(self) -> int:
         """Return the log offset up to which readers may see records."""

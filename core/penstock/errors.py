@@ -24,6 +24,7 @@
         - StoreLockedError         another process has it open
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
+        - ForkedStoreError         a child process tried to use its parent's store
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
         - BusyError                the store cannot keep up just now; nothing was stored, try again
@@ -257,6 +258,18 @@ class StoreClosedError(StorageError):
 
     def __init__(self) -> None:
         super().__init__("the store is closed; open it again to use it")
+
+
+class ForkedStoreError(StorageError):
+    """The process was forked with the store open: it is the parent's, and nothing of it is this one's."""
+
+    def __init__(self, path: Path, parent: int) -> None:
+        self.path = path
+        self.parent = parent
+        super().__init__(
+            f"{path} was opened by process {parent}, and a child that it forked cannot use it; nothing "
+            f"was changed. Open it in the child, with read_only=True while the parent has it open"
+        )
 
 
 class ReadOnlyError(StorageError):

@@ -1,4 +1,4 @@
-"""The only module that touches the operating system: files, maps, syncs, renames, the lock.
+"""The only module, with `lockfile`, that touches the operating system: files, maps, syncs, renames.
 
 Everything else gets a `Files` through its constructor, so a test can hand in one that fails, forgets
 what was not synced, or counts.
@@ -15,21 +15,20 @@ Links are never followed below a store's folder, and only regular files are open
 
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import stat
-import struct
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock import lockfile
+from penstock.lockfile import Lock
+
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
-# struct flock on 64-bit Linux: type, whence, start, length, pid (must be 0 for an OFD lock).
-_FLOCK = struct.Struct("hhqqi4x")
 _FALLOC_KEEP_SIZE = 0x01
 _FALLOC_ZERO_RANGE = 0x10
 _ZEROS = bytes(1 << 20)
@@ -190,23 +189,6 @@ def _system_error(path: Path | None = None) -> OSError:
     return OSError(number, os.strerror(number), str(path) if path else None)
 
 
-class Lock:
-    """An exclusive lock on byte 0 of the lock file, held until `release`.
-
-    An open-file-description lock: it and the Java store's lock refuse each other, it survives the
-    closing of another descriptor of the file, and it refuses a second open in the same process.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._fd = descriptor
-
-    def release(self) -> None:
-        """Let go; calling it again does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
 class Files:
     """The file system as Penstock uses it. Safe from any thread."""
 
@@ -330,17 +312,11 @@ class Files:
 
     def lock(self, path: Path) -> Lock | None:
         """Take the store's lock without waiting; None when another holds it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, FILE_MODE)
-        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return None
-            raise
-        return Lock(descriptor)
+        return lockfile.take(path, FILE_MODE)
+
+    def lock_owner(self, path: Path) -> int | None:
+        """Return the process that holds the lock as Java does, None for nobody or Penstock."""
+        return lockfile.owner(path)
 
     def memory(self, size: int) -> mmap.mmap:
         """Return memory of the process's own, zero, that belongs to no file."""

@@ -37,11 +37,12 @@ from penstock.errors import (
     StorageError,
     StoreLockedError,
 )
-from penstock.files import Files, Lock
+from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.forecast import Outlook
 from penstock.geometry import Geometry
 from penstock.handover import HandOver
+from penstock.lockfile import Lock
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
 from penstock.offsets import ConsumerOffsets
@@ -236,6 +237,9 @@ class Opener:
         lock = self.files.lock(self.root / "lock")
         if lock is None:
             holder = SideFolder(self.files, self.root).read_holder()
+            owner = self.files.lock_owner(self.root / "lock")
+            if owner is not None:
+                holder = f"process {owner}, which is not Penstock: a RocketMQ broker, or its tools"
             raise StoreLockedError(self.root, holder)
         return lock
 

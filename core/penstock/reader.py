@@ -17,11 +17,12 @@ from penstock.errors import (
     CorruptionError,
     OffsetError,
     PenstockError,
+    StorageError,
     StoreClosedError,
 )
 from penstock.fetch import RecordReader
 from penstock.log import SegmentedLog
-from penstock.matching import TagFilter, has_key
+from penstock.matching import TagFilter, has_key, out_of_bounds
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
 from penstock.stored import ReadResult, StoredMessage
@@ -56,6 +57,8 @@ class Reader:
         self._records = RecordReader(log, live=live)
         self._live = live
         self._closed = False
+        # Why it is closed, where nobody closed it.
+        self._why_closed: StorageError | None = None
         self.damaged_reads = 0
 
     def _settle(self, needed: Dispatcher | None = None) -> None:
@@ -63,8 +66,11 @@ class Reader:
 
         `needed` is the dispatcher that must have it all; the queues' if None.
         """
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosedError
+            raise self._why_closed or StoreClosedError
 
     # --- queues
 
@@ -96,7 +102,7 @@ class Reader:
         at in one call. A damaged record is passed over and counted in `stats()`.
         """
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
-        refusal = _out_of_bounds(offset, low, high)
+        refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
         entries = self._queue_index.entries(
@@ -383,16 +389,3 @@ class Reader:
             if dispatcher is not None:
                 dispatcher.close()
         self._log.close()
-
-
-def _out_of_bounds(offset: int, low: int, high: int) -> tuple[ReadStatus, int] | None:
-    """Return RocketMQ's answer for an offset with nothing to read (spec section 10.2)."""
-    if high == 0:
-        return ReadStatus.NO_MESSAGE_IN_QUEUE, 0
-    if offset < low:
-        return ReadStatus.OFFSET_TOO_SMALL, low
-    if offset == high:
-        return ReadStatus.OFFSET_OVERFLOW_ONE, offset
-    if offset > high:
-        return ReadStatus.OFFSET_OVERFLOW_BADLY, high
-    return None

@@ -4,7 +4,8 @@ import errno
 import os
 from pathlib import Path
 
-from penstock.files import File, Files, Lock
+from penstock.files import File, Files
+from penstock.lockfile import Lock
 
 # The calls that change something outside the process, and `open`; a plan may make each of them fail.
 CALLS = (
