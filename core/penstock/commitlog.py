@@ -259,10 +259,9 @@ class CommitLog:
             return AppendedBatch(none, none, self._last_time_ms, none)
         self._check_size(int(sizes.sum() if atomic else sizes.max()))
         self.lock.refuse_within()
-        planned: list[Piece] = []
-        pieces: list[Piece] = []
-        nexts: list[int] = []
         whole = memoryview(data)
+        planned, pieces = list[Piece](), list[Piece]()
+        nexts: list[int] = []
         try:
             self.lock.acquire()
             if self._is_stopped:

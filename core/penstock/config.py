@@ -121,10 +121,14 @@ class PluginsConfig:
     Attributes:
         block: entry points that are not loaded.
         require: entry points without which the store does not open.
+        slow_ms: a step of background work that takes longer is named in a warning, with its place.
+        close_limit_ms: how long close waits for background work that hangs.
     """
 
     block: list[str] = attrs.Factory(list)
     require: list[str] = attrs.Factory(list)
+    slow_ms: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
+    close_limit_ms: int = attrs.field(default=60_000, validator=attrs.validators.ge(1))
 
 
 @attrs.frozen(kw_only=True)

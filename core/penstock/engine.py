@@ -47,6 +47,7 @@ from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
 from penstock.retention import Retention
+from penstock.worker import Crew
 
 logger = logging.getLogger(__name__)
 
@@ -85,14 +86,16 @@ class Engine:
     lock: Lock
     offsets: ConsumerOffsets
     pace: Pace
+    crew: Crew
     fire: Fire
     ask: Ask
     body_bytes_max: int
     lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     _follow_worker: Stoppable | None = None
+    # Close was begun, and not ended: an interrupt cut it through.
+    is_interrupted: bool = False
     _idle: bool = True
-    _closed: bool = False
     _guard: threading.Lock = attrs.Factory(threading.Lock)
     _lane_guard: threading.Lock = attrs.Factory(threading.Lock)
     _marked: tuple[int, ...] = ()
@@ -135,6 +138,7 @@ class Engine:
             self._follow_worker,
             spawn("penstock-mark", self._mark_step),
             spawn("penstock-retain", self._retain_step),
+            spawn("penstock-watch", self.crew.watch),
         ]
         self.log.tail.writer.start(self.flusher)
         with self.log.lock:
@@ -306,16 +310,42 @@ class Engine:
 
     def close(self) -> None:
         """Close cleanly if that is possible; raises what kept the store from it."""
-        if self._closed:
-            return
-        self._closed = True
-        self.retention.stop()
+        try:
+            self._stop()
+            hanging = self.crew.hanging()
+            if hanging:
+                raise StorageError(
+                    f"background work did not end, so the store is left marked as not cleanly closed, and "
+                    f"locked until it ends or this process does; what is durable is not lost, the next "
+                    f"open brings it up: {'; '.join(f'{h.name} at {h.place}' for h in hanging)}"
+                )
+            self._close_cleanly()
+        finally:
+            self._let_go()
+            self.is_interrupted = False
+
+    def _stop(self) -> None:
+        # All are told before any is waited for.
+        for worker in self._workers:
+            worker.wake()
+        self.retention.stop(self.crew.limit_s)
         for worker in self._workers:
             worker.stop()
         self.policy.close()
+
+    def abandon(self) -> None:
+        """Let go of a store that could not be opened wholly."""
         try:
-            self._close_cleanly()
+            self._stop()
         finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Release everything now, or when the last thread that could still write has ended."""
+        self.crew.stop()
+        if self.crew.hanging():
+            self.crew.when_ended(self.release)
+        else:
             self.release()
 
     def _close_cleanly(self) -> None:
@@ -337,17 +367,27 @@ class Engine:
                 log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest
             )
         )
-        self.files.remove(self.root / "abort")
+        if self.files.exists(self.root / "abort"):
+            self.files.remove(self.root / "abort")
         self.files.sync_folder(self.root)
 
     def release(self) -> None:
         """Let go of files and lock, whatever state the store is in."""
-        self.log.log.close()
+        try:
+            self.log.log.close()
+            self._close_strategies()
+            self.progress.close()
+        finally:
+            self.lock.release()
+
+    def _close_strategies(self) -> None:
         try:
             self.log.tail.close()
-        except OSError:
+        except Exception:
             logger.exception("files made in advance could not be removed; the next open does")
         for dispatcher in self.dispatchers:
-            dispatcher.close()
-        self.progress.close()
-        self.lock.release()
+            try:
+                dispatcher.close()
+            except Exception:
+                # A plugin's mistake must not keep the others, and the lock, from being let go.
+                logger.exception("dispatcher %r could not be closed", dispatcher.name)

@@ -175,9 +175,10 @@ class File:
     def close(self) -> None:
         """Close the descriptor; maps made from it stay valid."""
         self._prefaulted = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        # Forgotten first: closed twice it would close whatever got its number meanwhile.
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _address(memory: mmap.mmap) -> int:

@@ -7,7 +7,7 @@ beginning with the abort marker, so that a crash on the way is seen by the next 
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
 from penstock.store import Store, pick_indexes
 from penstock.tail import LogTail
-from penstock.worker import Worker
+from penstock.worker import Crew
 
 logger = logging.getLogger(__name__)
 
@@ -128,13 +128,12 @@ class Opener:
         self.registry = registry
         self.files = files
         self.clock = clock
-        self._given_spawn = spawn
+        plugins = config.plugins
+        self._crew = Crew(
+            self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
+        )
+        self._spawn: SpawnWorker = spawn or self._crew
         self._engine: Engine | None = None
-
-    def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:
-        if self._given_spawn is not None:
-            return self._given_spawn(name, step)
-        return Worker(name, step, self._worker_failed)
 
     def _worker_failed(self, name: str, error: Exception) -> None:
         logger.error("background thread %s ended", name, exc_info=error)
@@ -255,12 +254,13 @@ class Opener:
         engine, store = self._wire(lock, log, context, end, found)
         try:
             report = self._bring_up(engine, log, found, end, began)
+            store.recovery = report
+            self._engine = engine
+            engine.start(self._spawn)
         except BaseException:
-            engine.release()
+            store.leave()
+            engine.abandon()
             raise
-        store.recovery = report
-        self._engine = engine
-        engine.start(self._spawn)
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
@@ -348,7 +348,7 @@ class Opener:
             policy=policy, follower=follower, dispatchers=dispatchers,
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
-            lock=lock, offsets=offsets, fire=registry.fire, ask=registry.ask,
+            lock=lock, offsets=offsets, crew=self._crew, fire=registry.fire, ask=registry.ask,
             body_bytes_max=config.log.body_bytes_max,
             pace=Pace(
                 follow_ms=config.index.follow_interval_ms,

@@ -109,11 +109,12 @@ class Retention:
         with self._one_at_a_time:
             return self._round(count, sys.maxsize)
 
-    def stop(self) -> None:
+    def stop(self, limit_s: float = -1) -> None:
         """End a round that is under way, in whatever thread, and wait for it; later ones do nothing."""
         self._stopping.set()
-        with self._one_at_a_time:
-            pass
+        # A plugin that hangs in a round must not make the close hang: it waits for its worker, within a limit.
+        if self._one_at_a_time.acquire(timeout=limit_s):
+            self._one_at_a_time.release()
 
     def _voted(self) -> tuple[int, str]:
         disk = DiskUse(*self._files.free_bytes(self._log.folder))

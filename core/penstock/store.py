@@ -369,8 +369,12 @@ class Store(Reader):
         if self._engine is None:
             super().close()
             return
-        self._closed = True
-        self._engine.close()
+        self._closed = self._engine.is_interrupted = True
+        try:
+            self._engine.close()
+        finally:
+            # An interrupt may leave it half way; then close may be called again.
+            self._closed = not self._engine.is_interrupted
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,11 @@ from typing import Any
 
 OURS = ("/core/penstock/", "/plugins/")
 # The store's own clean-up after an exception: one interrupt is what a person sends, not two within a microsecond.
-LOOKS = {opcode.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME") if name in opcode.opmap}
+LOOKS = {
+    opcode.opmap[name]
+    for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")
+    if name in opcode.opmap
+}
 LOAD_CONST = opcode.opmap["LOAD_CONST"]
 CLEANING = {"_put_right", "_finish", "settle", "forget", "_forget"}
 
@@ -42,6 +46,8 @@ class Interrupt:
         name = frame.f_code.co_filename
         if not any(part in name for part in OURS) or frame.f_code.co_name in {"__del__", *CLEANING}:
             return None
+        if frame.f_back is not None and frame.f_back.f_code.co_name == "__del__":
+            return None  # Python itself swallows what is raised there
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         return self._stepped
@@ -51,7 +57,9 @@ class Interrupt:
             return self._stepped
         at, code = frame.f_lasti, frame.f_code.co_code
         # Three constants are the way out of a `with`: what ended its body belongs to the body.
-        leaves = [code[at + 2 * step] for step in range(3) if at + 2 * step < len(code)] == [LOAD_CONST] * 3
+        leaves = [code[at + 2 * step] for step in range(3) if at + 2 * step < len(code)] == [
+            LOAD_CONST
+        ] * 3
         before, self._before[frame] = self._before.get(frame), code[at]
         if before in LOOKS and not leaves:
             self.left -= 1
