@@ -37,6 +37,7 @@ from penstock.errors import (
     PenstockError,
     StorageError,
     StoreFailedError,
+    SystemLimitError,
 )
 from penstock.files import Files
 from penstock.flushing import LogFlusher
@@ -47,6 +48,7 @@ from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
 from penstock.retention import Retention
+from penstock.tail import LIMITS
 from penstock.worker import Crew
 
 logger = logging.getLogger(__name__)
@@ -247,7 +249,10 @@ class Engine:
         if self.flusher.failure is None:
             # Whoever puts, flushes or closes next gets the error.
             with contextlib.suppress(StoreFailedError):
-                self.mark()
+                try:
+                    self.mark()
+                except SystemLimitError as error:
+                    logger.warning("queues and index are not synced yet: %s", error)
         return self.pace.mark_ms / 1000
 
     def mark(self) -> None:
@@ -266,6 +271,9 @@ class Engine:
                 derived = min(time_ms, self.flusher.flushed_time_ms)
                 self.checkpoint.write(Times(self.flusher.flushed_time_ms, derived, derived))
             except OSError as error:
+                if error.errno in LIMITS:
+                    # Nothing was synced, so nothing is in doubt: tried again with the next mark.
+                    raise SystemLimitError(str(error)) from error
                 raise self.flusher.fail(
                     f"a sync of queues, index or marks failed ({error})"
                 ) from error
@@ -325,13 +333,12 @@ class Engine:
             self.is_interrupted = False
 
     def _stop(self) -> None:
-        # All are told before any is waited for.
-        for worker in self._workers:
-            worker.wake()
         self.retention.stop(self.crew.limit_s)
         for worker in self._workers:
             worker.stop()
         self.policy.close()
+        # The strategies' own threads as well.
+        self.crew.stop()
 
     def abandon(self) -> None:
         """Let go of a store that could not be opened wholly."""

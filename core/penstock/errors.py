@@ -27,6 +27,7 @@
         - ForkedStoreError         a child process tried to use its parent's store
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
+        - SystemLimitError         no descriptor or memory left; nothing of the message was stored
         - BusyError                the store cannot keep up just now; nothing was stored, try again
 
 Facts are attributes; each message says what, where and what now. An `OSError` passes through unless
@@ -289,6 +290,17 @@ class DiskFullError(StorageError):
         super().__init__(
             f"no space for {size} bytes at {path}; nothing was stored. Free space and try again: "
             f"the store goes on without a restart"
+        )
+
+
+class SystemLimitError(StorageError):
+    """The system gives this process no more descriptors, memory or file size; nothing was stored."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"a limit of the system is reached: {reason}; nothing was stored. Raise the limit (ulimit -n, -v, "
+            f"-f), or close other files, and try again: the store goes on without a restart"
         )
 
 

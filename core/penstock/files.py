@@ -13,10 +13,12 @@ Assumptions about the medium:
 Links are never followed below a store's folder, and only regular files are opened.
 """
 
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from functools import cached_property
@@ -306,9 +308,13 @@ class Files:
         try:
             file.pwrite(data, 0)
             file.sync_all()
+            self.rename(fresh, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.remove(fresh)
+            raise
         finally:
             file.close()
-        self.rename(fresh, path)
         self.sync_folder(path.parent)
 
     def lock(self, path: Path) -> Lock | None:
@@ -318,6 +324,12 @@ class Files:
     def lock_owner(self, path: Path) -> int | None:
         """Return the process that holds the lock as Java does, None for nobody or Penstock."""
         return lockfile.owner(path)
+
+    @property
+    def descriptors_max(self) -> int:
+        """How many descriptors the process may have (`ulimit -n`)."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
     def memory(self, size: int) -> mmap.mmap:
         """Return memory of the process's own, zero, that belongs to no file."""

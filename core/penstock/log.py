@@ -18,7 +18,7 @@ from penstock.columns import Buffer
 from penstock.contracts import SegmentInfo
 from penstock.errors import CorruptionError, OffsetError, StrayFileError
 from penstock.files import Entry, Files
-from penstock.segment import NAME_DIGITS, Segment, segment_name, take
+from penstock.segment import NAME_DIGITS, Readable, Segment, segment_name, take
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class SegmentedLog:
         # Held while the list is replaced: a roll, retention and a refresh may come together.
         self._changing = threading.Lock()
         self._committing = threading.Lock()
+        self._readable = Readable(files.descriptors_max // 8)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -114,7 +115,7 @@ class SegmentedLog:
             raise StrayFileError(
                 entry.path, f"its name is not a multiple of the segment size {self.segment_bytes}"
             )
-        return Segment(self._files, entry.path, base, self.segment_bytes)
+        return Segment(self._files, entry.path, base, self.segment_bytes, self._readable)
 
     def _note_gaps(self) -> None:
         for before, after in zip(self._segments, self._segments[1:], strict=False):
@@ -134,6 +135,7 @@ class SegmentedLog:
 
     def add(self, segment: Segment) -> None:
         """Append a segment to the list."""
+        segment.readable = self._readable
         with self._changing:
             self._segments = (*self._segments, segment)
 

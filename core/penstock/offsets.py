@@ -63,7 +63,12 @@ class ConsumerOffsets:
             raise MessageError(f"offset {offset} cannot be committed: it is negative")
         with self._lock:
             self._loaded().setdefault(f"{topic}@{group}", {})[queue] = offset
-            self._save()
+            try:
+                self._save()
+            except BaseException:
+                # What is not on disk is not committed: the file is read again.
+                self._table = None
+                raise
 
     def _loaded(self) -> dict[str, dict[int, int]]:
         if self._table is None or self._read_only:

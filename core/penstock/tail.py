@@ -9,13 +9,14 @@ it count: `wrote_position` for bytes, the log's list for a segment. `settle` bri
 """
 
 import errno
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from penstock.columns import Buffer
 from penstock.contracts import Allocator, SegmentWriter
-from penstock.errors import BusyError, DiskFullError
+from penstock.errors import DiskFullError, SystemLimitError
 from penstock.files import File, Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
@@ -23,6 +24,7 @@ from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.segment import Segment
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
 # The allocator is told of the next segment and the one behind it.
 _EXPECTED = 2
 
@@ -116,15 +118,15 @@ class LogTail:
         try:
             file = self.allocator.obtain(path, capacity, allocated=self.writer.needs_allocated_file)
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFullError(path, capacity) from error
-            raise
+            raise _meant(error, path, capacity) from error
         segment = Segment(self._files, path, base_offset, capacity)
         try:
             self._start(segment, file, 0)
-        except (OSError, BusyError):
+        except Exception as error:
             file.close()
             self.allocator.discard(path)
+            if isinstance(error, OSError):
+                raise _meant(error, path, capacity) from error
             raise
         return segment
 
@@ -217,3 +219,12 @@ class LogTail:
             self._is_closed = True
             self.writer.close()
             self.allocator.close()
+
+
+def _meant(error: OSError, path: Path, size: int) -> Exception:
+    """Return what it means that a segment could not be made: nothing of it is there."""
+    if error.errno in NO_ROOM:
+        return DiskFullError(path, size)
+    if error.errno in LIMITS:
+        return SystemLimitError(str(error))
+    return error

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock_index.consume_queue import ConsumeQueueDispatcher
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import RetentionPolicy, Vote
 from penstock.errors import StorageError, StoreLockedError
 from penstock.testing import open_store
+from penstock_index.consume_queue import ConsumeQueueDispatcher
 
 PATIENT: dict[str, Any] = {"plugins.slow_ms": 20, "plugins.close_limit_ms": 100}
+
+
+QUICK: dict[str, Any] = {"plugins.slow_ms": 10}
 
 
 def wait_for(condition: Any) -> None:
@@ -58,7 +61,7 @@ def test_a_plugin_that_hangs_is_named_and_close_has_a_limit(
     wait_for(lambda: "has been in one step" in caplog.text)
     assert "test_hanging.py" in caplog.text or "threading.py" in caplog.text
     began = time.monotonic()
-    with pytest.raises(StorageError, match="background work did not end.*penstock-"):
+    with pytest.raises(StorageError, match=r"background work did not end.*penstock-"):
         store.close()
     assert time.monotonic() - began < 30
     with pytest.raises(StoreLockedError):
@@ -85,7 +88,7 @@ def test_a_step_that_takes_long_is_told_once(
             gate.wait(60)
             return Vote(0, "late")
 
-    with open_store(tmp_path / "s", strategies=[Stuck], **{"plugins.slow_ms": 10}) as store:
+    with open_store(tmp_path / "s", strategies=[Stuck], **QUICK) as store:
         engine = store._engine
         assert engine is not None
         wait_for(lambda: "penstock-retain has been in one step" in caplog.text)

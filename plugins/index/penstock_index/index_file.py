@@ -213,7 +213,7 @@ class Readers:
 
     def __init__(self, files: Files, limit: int) -> None:
         self._files = files
-        self._limit = limit
+        self._limit = max(min(limit, files.descriptors_max // 16), 2)
         self._open: dict[Path, File] = {}
         self._lock = threading.Lock()
 

@@ -40,7 +40,8 @@ class OpenFiles:
 
     def __init__(self, files: Files, limit: int) -> None:
         self._files = files
-        self._limit = limit
+        # A part of what the process may have at most, so that logs, indexes and others get theirs.
+        self._limit = max(min(limit, files.descriptors_max // 4), 4)
         self._open: OrderedDict[Path, File] = OrderedDict()
         self._lock = threading.Lock()
 
