@@ -16,9 +16,11 @@ import attrs
 
 from penstock.contracts import Strategy
 from penstock.errors import ConfigError
+from penstock.files import FILE_MODE
 from penstock.geometry import ROCKETMQ, Geometry
 from penstock.registry import Registry
 
+_MODE_MAX = 0o666
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 CHECKSUMS = ("crc32", "crc32+record")
 FEEDS = ("follow", "direct")
@@ -58,6 +60,25 @@ class LogConfig:
     body_bytes_max: int = 4 << 20
     store_host: str = "127.0.0.1:10911"
     busy_ms: int = 1000
+
+
+def _check_mode(_instance: object, _field: object, mode: int | None) -> None:
+    if mode is not None and (~mode & FILE_MODE or mode & ~_MODE_MAX):
+        raise ValueError(
+            f"mode is {mode:#o}; it must let the owner read and write, and run nothing"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class FilesConfig:
+    """The files of the store.
+
+    Attributes:
+        mode: permissions of new files, as 0o640; folders may be entered where files may be read. None
+            is 0o600 and 0o700, less what the umask takes away.
+    """
+
+    mode: int | None = attrs.field(default=None, validator=_check_mode)
 
 
 @attrs.frozen(kw_only=True)
@@ -142,6 +163,7 @@ class Config:
     profile: str = "embedded"
     geometry: GeometryConfig = GeometryConfig()
     log: LogConfig = LogConfig()
+    files: FilesConfig = FilesConfig()
     write: WriteConfig = WriteConfig()
     alloc: AllocConfig = AllocConfig()
     flush: FlushConfig = FlushConfig()
@@ -184,6 +206,7 @@ class Config:
 SECTIONS: dict[str, type] = {
     "geometry": GeometryConfig,
     "log": LogConfig,
+    "files": FilesConfig,
     "write": WriteConfig,
     "alloc": AllocConfig,
     "flush": FlushConfig,

@@ -57,6 +57,8 @@ Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
 # How long the tail follower pauses when records are there that may not be dispatched yet.
 _WAITING_S = 0.02
+# How long it pauses when the system gave it no descriptor.
+_LIMIT_PAUSE_S = 0.5
 
 
 @attrs.frozen(kw_only=True)
@@ -212,10 +214,16 @@ class Engine:
     def _follow(self) -> float | None:
         """One round of the tail follower; None when there is nothing to wait for."""
         before = self.follower.progress
-        self.follower.catch_up()
-        self._publish()
-        self._tell_sealed()
         pause = self.pace.follow_ms / 1000
+        try:
+            self.follower.catch_up()
+            self._publish()
+            self._tell_sealed()
+        except OSError as error:
+            if error.errno not in LIMITS:
+                raise
+            logger.warning("the tail follower waits: %s", error)
+            return _LIMIT_PAUSE_S
         if self.follower.progress > before:
             return pause
         self._idle = True
@@ -381,20 +389,12 @@ class Engine:
     def release(self) -> None:
         """Let go of files and lock, whatever state the store is in."""
         try:
-            self.log.log.close()
-            self._close_strategies()
-            self.progress.close()
+            parts = [self.log.log.close, self.log.tail.close, self.progress.close]
+            for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
+                try:
+                    close()
+                except Exception:
+                    # One plugin's mistake must not keep the others, and the lock, from being let go.
+                    logger.exception("%s failed; the next open mends it", close)
         finally:
             self.lock.release()
-
-    def _close_strategies(self) -> None:
-        try:
-            self.log.tail.close()
-        except Exception:
-            logger.exception("files made in advance could not be removed; the next open does")
-        for dispatcher in self.dispatchers:
-            try:
-                dispatcher.close()
-            except Exception:
-                # A plugin's mistake must not keep the others, and the lock, from being let go.
-                logger.exception("dispatcher %r could not be closed", dispatcher.name)

@@ -193,13 +193,30 @@ def _system_error(path: Path | None = None) -> OSError:
 
 
 class Files:
-    """The file system as Penstock uses it. Safe from any thread."""
+    """The file system as Penstock uses it. Safe from any thread.
+
+    Args:
+        mode: the permissions of files, exactly, whatever the umask; folders may be entered where files may
+            be read. None for the owner's alone, less what the umask takes away.
+    """
+
+    def __init__(self, mode: int | None = None) -> None:
+        self._mode = mode
+
+    def _permit(self, target: int | Path, *, is_folder: bool) -> None:
+        if self._mode is not None:
+            os.chmod(target, self._mode | (self._mode & 0o444) >> 2 if is_folder else self._mode)
 
     def open(self, path: Path, *, writable: bool = False) -> File:
         """Open an existing regular file; a link, a folder or a device is refused with `OSError`."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
         # A FIFO would block the open for ever without O_NONBLOCK; regular files do not care.
-        descriptor = os.open(path, flags | os.O_NONBLOCK)
+        try:
+            descriptor = os.open(path, flags | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OSError(errno.ELOOP, "a link, which is not followed", str(path)) from error
+            raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -208,7 +225,9 @@ class Files:
     def create(self, path: Path) -> File:
         """Make a new, empty file; an existing one is an error."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        return File(path, os.open(path, flags, FILE_MODE))
+        file = File(path, os.open(path, flags, FILE_MODE))
+        self._permit(file._fd, is_folder=False)
+        return file
 
     def entries(self, folder: Path) -> list[Entry]:
         """Return what is in `folder`, sorted by name; a link is neither file nor folder."""
@@ -238,12 +257,23 @@ class Files:
         except FileNotFoundError:
             return 0
 
+    def ctime_ns(self, path: Path) -> int:
+        """Return when a file was made here or last changed in any way, Unix nanoseconds; 0 for none."""
+        try:
+            return os.lstat(path).st_ctime_ns
+        except FileNotFoundError:
+            return 0
+
     def inode(self, path: Path) -> int:
         """Return the number of the file that has this name; 0 where there is none."""
         try:
             return os.stat(path).st_ino
         except FileNotFoundError:
             return 0
+
+    def has_other_names(self, path: Path) -> bool:
+        """Say whether a file has a second name, a backup made of hard links for one."""
+        return os.lstat(path).st_nlink > 1
 
     def is_folder(self, path: Path) -> bool:
         """Say whether `path` is a folder itself, not a link to one."""
@@ -261,6 +291,7 @@ class Files:
             return []
         changed = [] if path.parent.exists() else self.make_folder(path.parent)
         os.mkdir(path, FOLDER_MODE)
+        self._permit(path, is_folder=True)
         return [*changed, path.parent]
 
     def make_folder_durably(self, path: Path) -> None:
@@ -319,7 +350,10 @@ class Files:
 
     def lock(self, path: Path) -> Lock | None:
         """Take the store's lock without waiting; None when another holds it."""
-        return lockfile.take(path, FILE_MODE)
+        lock = lockfile.take(path, FILE_MODE)
+        if lock is not None:
+            self._permit(path, is_folder=False)
+        return lock
 
     def lock_owner(self, path: Path) -> int | None:
         """Return the process that holds the lock as Java does, None for nobody or Penstock."""

@@ -46,7 +46,7 @@ from penstock.lockfile import Lock
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import SideFolder, lock_mtime_ns, visible_offset
+from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
 from penstock.recovery import (
     LogEnd,
     RecoveredLog,
@@ -100,14 +100,9 @@ def open_store(
     )
     plugins = configuration.plugin_lists(given)
     registry = load_registry(plugins.block, plugins.require)
-    opener = Opener(
-        Path(path).absolute(),
-        configuration.build(given, registry),
-        registry,
-        files or Files(),
-        clock or Clock(),
-        spawn,
-    )
+    built = configuration.build(given, registry)
+    files = files or Files(built.files.mode)
+    opener = Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
     return opener.open_for_reading() if read_only else opener.open_for_writing()
 
 
@@ -220,8 +215,7 @@ class Opener:
         self._check_strategies()
         began = time.monotonic_ns()
         is_new = not is_store(self.files, self.root)
-        if not is_new:
-            check_layout(self.files, self.root)
+        check_layout(self.files, self.root)
         geometry = self._geometry()
         self.files.make_folder_durably(self.root)
         lock = self._lock()
@@ -383,6 +377,7 @@ class Opener:
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)
+        state.lock_ctime_ns = lock_ctime_ns(self.files, self.root)
         engine.mark()
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)

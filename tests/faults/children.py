@@ -11,6 +11,11 @@ ROOT = Path(__file__).parents[2]
 TIMES = int(os.environ.get("PENSTOCK_FAULTS", "1"))
 
 
+def environment() -> dict[str, str]:
+    """Return what a child needs to find what this process imports."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+
+
 def start(
     script: str, path: Path, *arguments: str, before: Callable[[], None] | None = None
 ) -> "subprocess.Popen[str]":
@@ -18,7 +23,7 @@ def start(
     return subprocess.Popen(
         [sys.executable, "-c", script, str(path), *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        env=environment(),
         preexec_fn=before,  # noqa: PLW1509 - no thread of ours runs that could hold a lock it needs
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, QueueEntries, QueueIndex, Trust
+from penstock.errors import StrayFileError
 from penstock.findings import Checker
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.names import check_topic
@@ -37,6 +38,7 @@ from penstock_index.queue_files import (
     PRE_BLANK_SIZE,
     OpenFiles,
     QueueFolder,
+    refuse_link,
 )
 from penstock_index.queue_holes import first_hole
 from penstock_index.queue_runs import Run, runs_of
@@ -116,6 +118,8 @@ class ConsumeQueueDispatcher(QueueIndex):
         queue = self._queues.get((topic, number))
         if queue is None:
             path = self._root / topic / str(number)
+            if self._files.exists(path.parent) and not self._files.is_folder(path.parent):
+                raise StrayFileError(path.parent, "it is a link, or no folder")
             self._dirty_folders.update(self._files.make_folder(path))
             queue = self._new_queue(topic, number, first_ordinal)
             for stray in queue.extension.scan():
@@ -284,9 +288,9 @@ class ConsumeQueueDispatcher(QueueIndex):
         if not self._files.is_folder(self._root):
             return
         for topic in self._files.entries(self._root):
-            if not topic.is_folder:
-                continue
-            for number in self._files.entries(topic.path):
+            refuse_link(topic, read_only=self.context.read_only)
+            for number in self._files.entries(topic.path) if topic.is_folder else ():
+                refuse_link(number, read_only=self.context.read_only)
                 if number.is_folder and number.name.isascii() and number.name.isdigit():
                     yield topic.name, int(number.name), number.path
 
@@ -383,7 +387,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     def _looked_up(self, topic: str, number: int, before: Queue | None) -> Queue | None:
         """Look at the files again: another process may have written them."""
         path = self._root / check_topic(topic) / str(number)
-        if not self._files.is_folder(path):
+        if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
             return None
         queue = before or self._new_queue(topic, number, 0)
         log_min = self.context.log_min_offset()

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import StrayFileError
 from penstock.files import Entry, File, Files
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.segment import segment_name
@@ -105,6 +106,12 @@ class OpenFiles:
             for file in self._open.values():
                 file.close()
             self._open.clear()
+
+
+def refuse_link(entry: Entry, *, read_only: bool) -> None:
+    """Raise for a link in place of a folder: what is written below it would leave the store."""
+    if not (entry.is_folder or entry.is_file or read_only):
+        raise StrayFileError(entry.path, "it is a link, or no folder")
 
 
 def make_sparse(files: Files, fresh: Path, path: Path, size: int) -> None:
