@@ -200,6 +200,9 @@ class Files:
             be read. None for the owner's alone, less what the umask takes away.
     """
 
+    # Also for those derived from it that make themselves without a word about it.
+    _mode: int | None = None
+
     def __init__(self, mode: int | None = None) -> None:
         self._mode = mode
 

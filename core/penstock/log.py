@@ -7,6 +7,7 @@ only) are read with plain reads, own files through maps.
 One writer, many readers: the list of segments is replaced, never changed in place.
 """
 
+import itertools
 import logging
 import threading
 from bisect import bisect_right
@@ -21,6 +22,9 @@ from penstock.files import Entry, Files
 from penstock.segment import NAME_DIGITS, Readable, Segment, segment_name, take
 
 logger = logging.getLogger(__name__)
+
+# The year 2000, in Unix milliseconds.
+_FIRST_TIME_MS = 946_684_800_000
 
 
 class SegmentedLog:
@@ -266,9 +270,11 @@ class SegmentedLog:
 
     def infos(self) -> list[SegmentInfo]:
         """Return what retention policies are told, oldest first."""
+        segments = self._segments
+        times = plausible([segment.last_write_ms() for segment in segments])
         return [
-            SegmentInfo(s.base_offset, s.capacity, s.last_write_ms(), s.path)
-            for s in self._segments
+            SegmentInfo(s.base_offset, s.capacity, time_ms, s.path)
+            for s, time_ms in zip(segments, times, strict=True)
         ]
 
     def retire_first(self, now_ms: int, force_after_ms: int) -> Segment | None:
@@ -289,6 +295,19 @@ class SegmentedLog:
         """Let go of all files."""
         for segment in self._segments:
             segment.close()
+
+
+def plausible(times_ms: list[int]) -> list[int]:
+    """Return when each segment was last written, oldest first, as far as that can be true.
+
+    One from before computers had this format (a clock that began in 1970) is as young as the next one that
+    can be true; and none was written before the one that lies before it.
+    """
+    found = list(times_ms)
+    for at in reversed(range(len(found) - 1)):
+        if found[at] < _FIRST_TIME_MS:
+            found[at] = found[at + 1]
+    return list(itertools.accumulate(found, max))
 
 
 def _is_name(name: str) -> bool:

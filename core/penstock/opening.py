@@ -333,7 +333,7 @@ class Opener:
             dispatchers,
             allocator,
             files=self.files,
-            now_ms=self.clock.time_ms,
+            clock=self.clock,
             pause_ms=config.retention.pause_ms,
         )
         offsets = ConsumerOffsets(self.files, self.root, read_only=False)

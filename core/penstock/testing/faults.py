@@ -105,7 +105,6 @@ class FaultyFiles(Files):
     """Files that fail, or die, as `plan` says; the calls it knows are `CALLS`."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.plan = Plan()
         self._locks: list[Lock] = []
 

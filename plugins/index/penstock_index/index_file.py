@@ -43,6 +43,9 @@ assert ENTRY.itemsize == _ENTRY.size
 Entries = npt.NDArray[np.void]
 _NAME_DIGITS = 17
 
+# An entry's time stops here: 68 years after the file's first record.
+SECONDS_MAX = (1 << 31) - 1
+
 
 def is_index_name(name: str) -> bool:
     """Say whether a file's name is that of an index file: a time to the millisecond."""
@@ -192,7 +195,7 @@ def _seconds(times_ms: Int64s, begin_ms: int) -> Int64s:
     """Return whole seconds since the base: 0 without a base or before it, capped at 2**31 - 1."""
     if begin_ms <= 0:
         return np.zeros(len(times_ms), np.int64)
-    return np.clip((times_ms - begin_ms) // 1000, 0, (1 << 31) - 1)
+    return np.clip((times_ms - begin_ms) // 1000, 0, SECONDS_MAX)
 
 
 def expected_chains(entries: Entries, slots_count: int) -> tuple[Int32s, Int32s]:
