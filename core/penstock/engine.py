@@ -55,10 +55,8 @@ logger = logging.getLogger(__name__)
 
 Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
-# How long the tail follower pauses when records are there that may not be dispatched yet.
-_WAITING_S = 0.02
-# How long it pauses when the system gave it no descriptor.
-_LIMIT_PAUSE_S = 0.5
+# How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
+_WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
 
 
 @attrs.frozen(kw_only=True)
@@ -374,6 +372,7 @@ class Engine:
                 f"{names} is behind the log, so the store is left marked as not cleanly closed; "
                 f"nothing is lost, the next open brings it up"
             )
+        self.log.log.check_there()
         self.log.log.close()
         self.log.tail.close()
         digest = fingerprint(self.files, vouched_for(self.root))

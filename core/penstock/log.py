@@ -7,11 +7,12 @@ only) are read with plain reads, own files through maps.
 One writer, many readers: the list of segments is replaced, never changed in place.
 """
 
+import errno
 import itertools
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -220,12 +221,19 @@ class SegmentedLog:
             if segment.end_offset <= from_offset:
                 continue
             segment.flush()
+            self.check_there([segment])
             reached = segment.base_offset + segment.flushed_position
             if segment.flushed_position < segment.capacity:
                 break
             if segment is not self._segments[-1]:
                 segment.seal()
         return max(reached, from_offset)
+
+    def check_there(self, segments: Iterable[Segment] | None = None) -> None:
+        """Raise if a segment, or one of these, was taken away from under the store."""
+        for segment in self._segments if segments is None else segments:
+            if not self._files.exists(segment.path):
+                raise OSError(errno.ENOENT, "the segment was removed", str(segment.path))
 
     def truncate(self, log_offset: int) -> list[str]:
         """Cut the log at `log_offset`: segments behind it go, bytes behind it are erased, durably."""

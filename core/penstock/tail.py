@@ -79,6 +79,7 @@ class LogTail:
         fresh = self.obtain(self._log.next_free_base())
         try:
             self.turn_to(fresh)
+            self.expect()
         except BaseException:
             if fresh not in self._log.segments:
                 self._forget(fresh)
@@ -148,7 +149,8 @@ class LogTail:
                 tail.committed_position = tail.capacity
             if self.sealed[-1:] != [tail]:
                 self.sealed.append(tail)
-        self.take(fresh)
+        self._log.add(fresh)
+        self.segment = fresh
 
     def take(self, fresh: Segment) -> None:
         """Go on in `fresh`, whatever the old one still had room for."""
@@ -197,6 +199,8 @@ class LogTail:
             if piece.segment is not self.segment:
                 self.turn_to(piece.segment)
             self.write(piece.segment, data[piece.start : piece.stop])
+        # Only now: asked between two pieces, the allocator would make again what is planned for the next.
+        self.expect()
 
     @staticmethod
     def has_begun(pieces: list[Piece]) -> bool:
