@@ -12,6 +12,7 @@ from tests.crash.writer import SMALL, body
 from tests.faults.children import ROOT, TIMES, environment
 
 import penstock
+from penstock.testing import ManualWorkers
 
 WAYS = {
     "cp -a": ["cp", "-a"],
@@ -66,7 +67,7 @@ def test_marks_that_were_copied_later_than_the_log_are_not_believed(
 ) -> None:
     """A copy whose marks were younger than its log was taken for our own crash and believed up to the flushed
     offset: zeros stood where records should, and the next put went behind them."""
-    store = open_small()
+    store = open_small(spawn=ManualWorkers())
     for number in range(20):
         store.put("t", b"%d" % number)
     store.flush()

@@ -109,6 +109,11 @@ def check_tags(store: Store) -> None:
 def crash(store: Store, target: Path) -> Path:
     store.topics()
     shutil.copytree(store.path, target, copy_function=shutil.copy2)
+    # Here the copy stands for the store itself, and not for a copy, whose marks are not believed.
+    progress = Progress(Files(), target)
+    progress.read().lock_ctime_ns = lock_ctime_ns(Files(), target)
+    progress.write()
+    progress.close()
     return target
 
 
