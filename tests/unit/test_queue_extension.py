@@ -15,6 +15,7 @@ from penstock import Message
 from penstock.errors import ConfigError
 from penstock.files import File, Files
 from penstock.javatext import java_hash
+from penstock.progress import Progress, lock_ctime_ns
 from penstock.store import Store
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.queue_extension import Extension
