@@ -9,7 +9,7 @@ CODE := core plugins pipeline bench examples tests
 help:
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
 	@echo "make test   install what it needs, then run all tests"
-	@echo "make check  ruff and mypy --strict"
+	@echo "make check  ruff, mypy --strict, and known vulnerabilities of dependencies"
 	@echo "make bench  figures beside SQLite and LMDB, in one run"
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
 	@echo "make docs   build the documentation into build/docs"
@@ -40,6 +40,7 @@ check: $(VENV)/dev
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
+	$(BIN)/python -m tests.audit
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench

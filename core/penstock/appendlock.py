@@ -3,6 +3,9 @@
 Whoever finds it taken waits; when one holder keeps it for longer than the limit, those who wait are
 turned away with `BusyError`, so that callers slow down instead of piling up (RocketMQ's "page cache
 busy", spec section 7.1).
+
+An interrupt (Ctrl-C) may come between any two steps, so also between taking it and noting that it was
+taken. So it knows itself whether this thread holds it: whoever is interrupted asks `is_owned`.
 """
 
 import threading
@@ -18,15 +21,17 @@ class AppendLock:
     """A lock that knows how long it is held and how often somebody had to wait."""
 
     __slots__ = (
-        "_limit_ns", "_lock", "free", "longest_hold_ns", "now_ns", "refused", "since_ns", "take",
-        "waits",
+        "_limit_ns", "_lock", "free", "is_owned", "longest_hold_ns", "now_ns", "refused", "since_ns",
+        "take", "waits",
     )  # fmt: skip
 
     def __init__(self, limit_ms: int, now_ns: Callable[[], int]) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # For the hot path, which does what `acquire` and `release` do without calling them.
         self.take = self._lock.acquire
         self.free = self._lock.release
+        # What `threading.Condition` asks a lock as well.
+        self.is_owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined] # not in the stubs
         self.now_ns = now_ns
         self._limit_ns = limit_ms * _MS
         # When it was taken; 0 while it is free.
@@ -34,6 +39,12 @@ class AppendLock:
         self.longest_hold_ns = 0
         self.waits = 0
         self.refused = 0
+
+    def refuse_within(self) -> None:
+        """Raise if this very thread is within an append: a signal handler may not begin another."""
+        if self.since_ns and self.is_owned():
+            self.refused += 1
+            raise BusyError("an append that this thread interrupted has been under way", 0)
 
     def acquire(self) -> None:
         """Take it; `BusyError` when one other holds it for longer than the limit."""

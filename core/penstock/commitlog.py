@@ -8,9 +8,11 @@ written into it, and it is copied in one piece for each segment it lies in.
 Invariants:
     * A record ends at least 8 bytes before its segment does; the blank record takes the rest.
     * Store times never decrease along the log; queue offsets of a queue count up by one.
-    * When an append raises, nothing of it counts, and a later append goes to the same place.
+    * When an append raises, nothing of it counts, and a later append goes to the same place. Only an
+      interrupt (Ctrl-C) leaves open whether it counts; if it does it counts wholly, queue offset and all.
 """
 
+import errno
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -42,8 +44,9 @@ from penstock.record import (
     seal_crc_property,
 )
 from penstock.scan import read_batches
-from penstock.stamps import count_up, seal_all, stamp
-from penstock.tail import LogTail
+from penstock.segment import Segment
+from penstock.stamps import LOG_OFFSET, LOG_OFFSET_AT, count_up, seal_all, stamp
+from penstock.tail import LogTail, Piece
 
 
 class Appended(NamedTuple):
@@ -98,9 +101,12 @@ class CommitLog:
     def stop(self) -> None:
         """Take no more records: whoever comes after this is refused, whoever came before is done."""
         # However long that takes: a close is not turned away.
-        self.lock.take()
-        self._is_stopped = True
-        self.lock.free()
+        try:
+            self.lock.take()
+            self._is_stopped = True
+        finally:
+            if self.lock.is_owned():
+                self.lock.free()
 
     @property
     def end_offset(self) -> int:
@@ -157,38 +163,67 @@ class CommitLog:
         size = self.size_of(lane, parts)
         self._check_size(size)
         counts = parts.sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
-        # What `with self.lock` does, without its four calls: this is the path of every single put.
         lock = self.lock
-        if not lock.take(False):
-            lock.wait()
-        lock.since_ns = began_ns = lock.now_ns()
+        if lock.since_ns:
+            lock.refuse_within()
+        tail, data, following = None, b"", 0
+        # What `acquire` and `release` do, without calling them: this is the path of every single put.
         try:
+            if not lock.take(False):
+                lock.wait()
+            lock.since_ns = began_ns = lock.now_ns()
             if self._is_stopped:
-                raise StoreClosedError
+                raise StoreClosedError  # noqa: TRY301 - the handler lets the lock go
             now = self.now_ms()
             tail = self.tail.segment
             if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:
                 tail = self.tail.roll()
             log_offset = tail.base_offset + tail.wrote_position
+            following = lane.next_offset + counts
             queue_offset = lane.next_offset if counts else 0
             data = self.encode(lane, parts, size, queue_offset, log_offset, now)
             if self.crc_property:
                 data = seal_crc_property(data)
             self.tail.write(tail, data)
             self._last_time_ms = now
-            lane.next_offset += counts
+            lane.next_offset = following
             if self.hand_over is not None:
                 self.hand_over.add_one(log_offset, data)
-        except struct.error as error:
-            raise MessageError(
-                f"a number of the message does not fit its field: {error}"
-            ) from error
-        finally:
             held_ns = lock.now_ns() - began_ns
             lock.longest_hold_ns = max(lock.longest_hold_ns, held_ns)
             lock.since_ns = 0
             lock.free()
+        except BaseException as error:
+            self._put_right(tail, data, lane, following, error)
+            if isinstance(error, struct.error):
+                raise MessageError(
+                    f"a number of the message does not fit its field: {error}"
+                ) from error
+            raise
         return Appended(log_offset, queue_offset, now, size)
+
+    def _put_right(
+        self,
+        tail: Segment | None,
+        data: bytes,
+        lane: Lane,
+        following: int,
+        error: BaseException,
+    ) -> None:
+        """After an exception: a record that an interrupt cut through is ended; the lock is let go."""
+        if not self.lock.is_owned():
+            return
+        try:
+            self.tail.settle()
+            if data and tail is not None and not isinstance(error, Exception):
+                # However far the write had come: done again it does no harm, left half done it might.
+                at = LOG_OFFSET.unpack_from(data, LOG_OFFSET_AT)[0] - tail.base_offset
+                if tail.wrote_position == at:
+                    self.tail.write(tail, data)
+                lane.next_offset = following
+                self._last_time_ms = self.now_ms()
+        finally:
+            self.lock.release()
 
     def _check_size(self, size: int) -> None:
         limit = self.log.segment_bytes - BLANK_SIZE
@@ -223,23 +258,61 @@ class CommitLog:
             none = np.zeros(0, np.int64)
             return AppendedBatch(none, none, self._last_time_ms, none)
         self._check_size(int(sizes.sum() if atomic else sizes.max()))
-        with self.lock:
+        self.lock.refuse_within()
+        whole = memoryview(data)
+        planned, pieces = list[Piece](), list[Piece]()
+        nexts: list[int] = []
+        try:
+            self.lock.acquire()
             if self._is_stopped:
-                raise StoreClosedError
+                raise StoreClosedError  # noqa: TRY301 - the handler lets the lock go
             now = self.now_ms()
-            pieces, log_offsets = self.tail.plan(sizes, atomic=atomic)
             queue_offsets, nexts = count_up(lanes, lane_rows)
+            planned, log_offsets = self.tail.plan(sizes, atomic=atomic)
             stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at)
             if self.crc_property:
                 seal_all(data, sizes)
-            whole = memoryview(data)
+            pieces = planned
             self.tail.write_pieces(pieces, whole)
-            self._last_time_ms = now
-            for lane, following in zip(lanes, nexts, strict=True):
-                lane.next_offset = following
+            self._count(lanes, nexts)
             if self.hand_over is not None:
                 self.hand_over.add_batch(log_offsets, sizes, whole)
+            self.lock.release()
+        except BaseException as error:
+            if not pieces and self.lock.is_owned():
+                self.tail.forget(planned)
+            self._finish(pieces, whole, lanes, nexts, error)
+            raise
         return AppendedBatch(log_offsets, queue_offsets, now, sizes)
+
+    def _count(self, lanes: list[Lane], nexts: list[int]) -> None:
+        self._last_time_ms = self.now_ms()
+        for lane, following in zip(lanes, nexts, strict=True):
+            lane.next_offset = following
+
+    def _finish(
+        self,
+        pieces: list[Piece],
+        data: memoryview,
+        lanes: list[Lane],
+        nexts: list[int],
+        error: BaseException,
+    ) -> None:
+        """After an exception: a batch that an interrupt cut through is ended; the lock is let go."""
+        if not self.lock.is_owned():
+            return
+        try:
+            self.tail.settle()
+            if pieces and not isinstance(error, Exception):
+                self.tail.write_pieces(pieces, data)
+                self._count(lanes, nexts)
+            elif self.tail.has_begun(pieces):
+                # Queue offsets went into the log that no lane knows of: nothing may follow.
+                raise OSError(errno.EIO, f"only part of a batch was written: {error}") from error
+            else:
+                self.tail.forget(pieces)
+        finally:
+            self.lock.release()
 
     # --- copies
 
@@ -249,7 +322,8 @@ class CommitLog:
         They must begin at this log's end and lie within one segment, as a master sends them; they are
         taken as they are. Queue offsets of lanes do not follow: nothing else may be appended to such a log.
         """
-        with self.lock:
+        self.lock.acquire()
+        try:
             if log_offset != self.end_offset:
                 raise OffsetError(
                     log_offset, self.end_offset, self.end_offset + 1, "copied log offset"
@@ -264,6 +338,8 @@ class CommitLog:
                     "cut it where the segment ends",
                 )  # fmt: skip
             self.tail.write(tail, data)
+        finally:
+            self.lock.release()
 
     # --- reading in bulk
 

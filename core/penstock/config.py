@@ -16,9 +16,11 @@ import attrs
 
 from penstock.contracts import Strategy
 from penstock.errors import ConfigError
+from penstock.files import FILE_MODE
 from penstock.geometry import ROCKETMQ, Geometry
 from penstock.registry import Registry
 
+_MODE_MAX = 0o666
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 CHECKSUMS = ("crc32", "crc32+record")
 FEEDS = ("follow", "direct")
@@ -60,6 +62,25 @@ class LogConfig:
     body_bytes_max: int = 4 << 20
     store_host: str = "127.0.0.1:10911"
     busy_ms: int = 1000
+
+
+def _check_mode(_instance: object, _field: object, mode: int | None) -> None:
+    if mode is not None and (~mode & FILE_MODE or mode & ~_MODE_MAX):
+        raise ValueError(
+            f"mode is {mode:#o}; it must let the owner read and write, and run nothing"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class FilesConfig:
+    """The files of the store.
+
+    Attributes:
+        mode: permissions of new files, as 0o640; folders may be entered where files may be read. None
+            is 0o600 and 0o700, less what the umask takes away.
+    """
+
+    mode: int | None = attrs.field(default=None, validator=_check_mode)
 
 
 @attrs.frozen(kw_only=True)
@@ -123,10 +144,14 @@ class PluginsConfig:
     Attributes:
         block: entry points that are not loaded.
         require: entry points without which the store does not open.
+        slow_ms: a step of background work that takes longer is named in a warning, with its place.
+        close_limit_ms: how long close waits for background work that hangs.
     """
 
     block: list[str] = attrs.Factory(list)
     require: list[str] = attrs.Factory(list)
+    slow_ms: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
+    close_limit_ms: int = attrs.field(default=60_000, validator=attrs.validators.ge(1))
 
 
 @attrs.frozen(kw_only=True)
@@ -140,6 +165,7 @@ class Config:
     profile: str = "embedded"
     geometry: GeometryConfig = GeometryConfig()
     log: LogConfig = LogConfig()
+    files: FilesConfig = FilesConfig()
     write: WriteConfig = WriteConfig()
     alloc: AllocConfig = AllocConfig()
     flush: FlushConfig = FlushConfig()
@@ -182,6 +208,7 @@ class Config:
 SECTIONS: dict[str, type] = {
     "geometry": GeometryConfig,
     "log": LogConfig,
+    "files": FilesConfig,
     "write": WriteConfig,
     "alloc": AllocConfig,
     "flush": FlushConfig,
@@ -329,52 +356,3 @@ def _typed(key: str, value: object, hint: Any, origin: str) -> object:
         return value
     expected = getattr(hint, "__name__", str(hint))
     raise ConfigError(f"{key} is {value!r} ({origin}); it must be of type {expected}")
-
-
-_BROKER_KEYS = {
-    "mappedFileSizeCommitLog": "geometry.segment_bytes",
-    "maxHashSlotNum": "geometry.index_slots",
-    "maxIndexNum": "geometry.index_entries",
-    "maxMessageSize": "log.body_bytes_max",
-    "fileReservedTime": "retention.age.reserved_hours",
-    "deleteWhen": "retention.age.delete_when",
-    "deleteCommitLogFilesInterval": "retention.pause_ms",
-    "diskMaxUsedSpaceRatio": "retention.disk-ratio.early_percent",
-    "osPageCacheBusyTimeOutMills": "log.busy_ms",
-    "transientStorePoolSize": "write.transient-pool.buffers",
-}
-
-
-def _broker_number(name: str, value: str) -> int:
-    try:
-        number = int(value)
-    except ValueError as error:
-        raise ConfigError(f"{name} is {value!r} in the broker.conf; it must be a number") from error
-    # In Java the level of 85 acts first, whatever this one says.
-    return min(number, 85) if name == "diskMaxUsedSpaceRatio" else number
-
-
-def from_broker_conf(text: str) -> dict[str, Any]:
-    """Return overrides that a RocketMQ `broker.conf` asks for; keys without a meaning here are passed over."""
-    found: dict[str, Any] = {"profile": "rocketmq", "retention.use": ["age", "disk-ratio"]}
-    for line in text.splitlines():
-        name, separator, value = line.partition("=")
-        name, value = name.strip(), value.strip()
-        if not separator or name.startswith("#"):
-            continue
-        if name in _BROKER_KEYS:
-            is_text = name == "deleteWhen"
-            found[_BROKER_KEYS[name]] = value if is_text else _broker_number(name, value)
-            if name == "fileReservedTime":
-                found["retention.disk-ratio.reserved_hours"] = _broker_number(name, value)
-        elif name == "mappedFileSizeConsumeQueue":
-            found["geometry.queue_entries"] = -(-_broker_number(name, value) // 20)
-        elif name == "flushDiskType":
-            found["flush.use"] = "sync" if value == "SYNC_FLUSH" else "async"
-        elif name == "transientStorePoolEnable" and value == "true":
-            found["write.use"] = "transient-pool"
-        elif name == "warmMapedFileEnable" and value == "true":
-            found["alloc.use"] = "preallocate"
-        elif name == "enabledAppendPropCRC" and value == "true":
-            found["log.checksum"] = "crc32+record"
-    return found

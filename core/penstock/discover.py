@@ -76,7 +76,9 @@ def is_store(files: Files, root: Path) -> bool:
 
 def check_layout(files: Files, root: Path) -> None:
     """Refuse links and wrong kinds of files where the store will follow names."""
-    for name in ("commitlog", "consumequeue", "index", "config", SIDE_FOLDER):
+    if not files.exists(root):
+        return
+    for name in ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", SIDE_FOLDER):
         path = root / name
         if files.exists(path) and not files.is_folder(path):
             raise StrayFileError(path, "a folder must stand there, not a link or a file")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.batch import DispatchBatch
 from penstock.commitlog import CommitLog
-from penstock.contracts import Dispatcher
+from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
 
 logger = logging.getLogger(__name__)
 
@@ -127,3 +127,10 @@ class TailFollower:
             )
         else:
             self._pauses.pop(dispatcher.name, None)
+
+
+def pick_indexes(dispatchers: Sequence[Dispatcher]) -> tuple[QueueIndex, KeyIndex | None]:
+    """Return the dispatcher that knows the queues, and the first that finds by key."""
+    queue_index = next(d for d in dispatchers if isinstance(d, QueueIndex))
+    key_index = next((d for d in dispatchers if isinstance(d, KeyIndex)), None)
+    return queue_index, key_index

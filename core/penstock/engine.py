@@ -37,22 +37,26 @@ from penstock.errors import (
     PenstockError,
     StorageError,
     StoreFailedError,
+    SystemLimitError,
 )
-from penstock.files import Files, Lock
+from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.lane import Lane
+from penstock.lockfile import Lock
 from penstock.message import Durability, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
 from penstock.retention import Retention
+from penstock.tail import LIMITS
+from penstock.worker import Crew
 
 logger = logging.getLogger(__name__)
 
 Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
-# How long the tail follower pauses when records are there that may not be dispatched yet.
-_WAITING_S = 0.02
+# How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
+_WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
 
 
 @attrs.frozen(kw_only=True)
@@ -84,14 +88,16 @@ class Engine:
     lock: Lock
     offsets: ConsumerOffsets
     pace: Pace
+    crew: Crew
     fire: Fire
     ask: Ask
     body_bytes_max: int
     lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     _follow_worker: Stoppable | None = None
+    # Close was begun, and not ended: an interrupt cut it through.
+    is_interrupted: bool = False
     _idle: bool = True
-    _closed: bool = False
     _guard: threading.Lock = attrs.Factory(threading.Lock)
     _lane_guard: threading.Lock = attrs.Factory(threading.Lock)
     _marked: tuple[int, ...] = ()
@@ -134,6 +140,7 @@ class Engine:
             self._follow_worker,
             spawn("penstock-mark", self._mark_step),
             spawn("penstock-retain", self._retain_step),
+            spawn("penstock-watch", self.crew.watch),
         ]
         self.log.tail.writer.start(self.flusher)
         with self.log.lock:
@@ -178,6 +185,11 @@ class Engine:
 
     # --- dispatching
 
+    def trouble(self, name: str) -> str | None:
+        """Return what keeps a dispatcher from going on, None for nothing."""
+        trouble = self.follower.troubles.get(name)
+        return repr(trouble.error) if trouble else None
+
     def visible_offset(self) -> int:
         """Return the log offset up to which readers may see records."""
         return (
@@ -200,10 +212,16 @@ class Engine:
     def _follow(self) -> float | None:
         """One round of the tail follower; None when there is nothing to wait for."""
         before = self.follower.progress
-        self.follower.catch_up()
-        self._publish()
-        self._tell_sealed()
         pause = self.pace.follow_ms / 1000
+        try:
+            self.follower.catch_up()
+            self._publish()
+            self._tell_sealed()
+        except OSError as error:
+            if error.errno not in LIMITS:
+                raise
+            logger.warning("the tail follower waits: %s", error)
+            return _LIMIT_PAUSE_S
         if self.follower.progress > before:
             return pause
         self._idle = True
@@ -237,7 +255,10 @@ class Engine:
         if self.flusher.failure is None:
             # Whoever puts, flushes or closes next gets the error.
             with contextlib.suppress(StoreFailedError):
-                self.mark()
+                try:
+                    self.mark()
+                except SystemLimitError as error:
+                    logger.warning("queues and index are not synced yet: %s", error)
         return self.pace.mark_ms / 1000
 
     def mark(self) -> None:
@@ -256,6 +277,9 @@ class Engine:
                 derived = min(time_ms, self.flusher.flushed_time_ms)
                 self.checkpoint.write(Times(self.flusher.flushed_time_ms, derived, derived))
             except OSError as error:
+                if error.errno in LIMITS:
+                    # Nothing was synced, so nothing is in doubt: tried again with the next mark.
+                    raise SystemLimitError(str(error)) from error
                 raise self.flusher.fail(
                     f"a sync of queues, index or marks failed ({error})"
                 ) from error
@@ -301,21 +325,41 @@ class Engine:
 
     def close(self) -> None:
         """Close cleanly if that is possible; raises what kept the store from it."""
-        if self._closed:
-            return
-        self._closed = True
-        self.retention.stop()
+        try:
+            self._stop()
+            hanging = self.crew.hanging()
+            if hanging:
+                raise StorageError(
+                    f"background work did not end, so the store is left marked as not cleanly closed, and "
+                    f"locked until it ends or this process does; what is durable is not lost, the next "
+                    f"open brings it up: {'; '.join(f'{h.name} at {h.place}' for h in hanging)}"
+                )
+            self._close_cleanly()
+        finally:
+            self._let_go()
+            self.is_interrupted = False
+
+    def _stop(self) -> None:
+        self.retention.stop(self.crew.limit_s)
         for worker in self._workers:
             worker.stop()
         self.policy.close()
+        # The strategies' own threads as well.
+        self.crew.stop()
+
+    def abandon(self) -> None:
+        """Let go of a store that could not be opened wholly."""
         try:
-            self._close_cleanly()
-        except OSError as error:
-            raise StorageError(
-                f"the store could not be closed cleanly ({error}); nothing that was acknowledged is "
-                f"lost, and the next open for writing puts it right"
-            ) from error
+            self._stop()
         finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Release everything now, or when the last thread that could still write has ended."""
+        self.crew.stop()
+        if self.crew.hanging():
+            self.crew.when_ended(self.release)
+        else:
             self.release()
 
     def _close_cleanly(self) -> None:
@@ -329,6 +373,7 @@ class Engine:
                 f"{names} is behind the log, so the store is left marked as not cleanly closed; "
                 f"nothing is lost, the next open brings it up"
             )
+        self.log.log.check_there()
         self.log.log.close()
         self.log.tail.close()
         digest = fingerprint(self.files, vouched_for(self.root))
@@ -337,17 +382,19 @@ class Engine:
                 log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest
             )
         )
-        self.files.remove(self.root / "abort")
+        if self.files.exists(self.root / "abort"):
+            self.files.remove(self.root / "abort")
         self.files.sync_folder(self.root)
 
     def release(self) -> None:
         """Let go of files and lock, whatever state the store is in."""
-        self.log.log.close()
         try:
-            self.log.tail.close()
-        except OSError:
-            logger.exception("files made in advance could not be removed; the next open does")
-        for dispatcher in self.dispatchers:
-            dispatcher.close()
-        self.progress.close()
-        self.lock.release()
+            parts = [self.log.log.close, self.log.tail.close, self.progress.close]
+            for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
+                try:
+                    close()
+                except Exception:
+                    # One plugin's mistake must not keep the others, and the lock, from being let go.
+                    logger.exception("%s failed; the next open mends it", close)
+        finally:
+            self.lock.release()

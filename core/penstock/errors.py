@@ -24,8 +24,10 @@
         - StoreLockedError         another process has it open
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
+        - ForkedStoreError         a child process tried to use its parent's store
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
+        - SystemLimitError         no descriptor or memory left; nothing of the message was stored
         - BusyError                the store cannot keep up just now; nothing was stored, try again
 
 Facts are attributes; each message says what, where and what now. An `OSError` passes through unless
@@ -259,6 +261,18 @@ class StoreClosedError(StorageError):
         super().__init__("the store is closed; open it again to use it")
 
 
+class ForkedStoreError(StorageError):
+    """The process was forked with the store open: it is the parent's, and nothing of it is this one's."""
+
+    def __init__(self, path: Path, parent: int) -> None:
+        self.path = path
+        self.parent = parent
+        super().__init__(
+            f"{path} was opened by process {parent}, and a child that it forked cannot use it; nothing "
+            f"was changed. Open it in the child, with read_only=True while the parent has it open"
+        )
+
+
 class ReadOnlyError(StorageError):
     """The store was opened for reading only, or has damage that stops writing."""
 
@@ -276,6 +290,17 @@ class DiskFullError(StorageError):
         super().__init__(
             f"no space for {size} bytes at {path}; nothing was stored. Free space and try again: "
             f"the store goes on without a restart"
+        )
+
+
+class SystemLimitError(StorageError):
+    """The system gives this process no more descriptors, memory or file size; nothing was stored."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"a limit of the system is reached: {reason}; nothing was stored. Raise the limit (ulimit -n, -v, "
+            f"-f), or close other files, and try again: the store goes on without a restart"
         )
 
 

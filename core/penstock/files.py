@@ -1,4 +1,4 @@
-"""The only module that touches the operating system: files, maps, syncs, renames, the lock.
+"""The only module, with `lockfile`, that touches the operating system: files, maps, syncs, renames.
 
 Everything else gets a `Files` through its constructor, so a test can hand in one that fails, forgets
 what was not synced, or counts.
@@ -16,21 +16,21 @@ Links are never followed below a store's folder, and only regular files are open
 import contextlib
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
+import resource
 import stat
-import struct
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock import lockfile
+from penstock.lockfile import Lock
+
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
-# struct flock on 64-bit Linux: type, whence, start, length, pid (must be 0 for an OFD lock).
-_FLOCK = struct.Struct("hhqqi4x")
 _FALLOC_KEEP_SIZE = 0x01
 _FALLOC_ZERO_RANGE = 0x10
 _ZEROS = bytes(1 << 20)
@@ -177,9 +177,10 @@ class File:
     def close(self) -> None:
         """Close the descriptor; maps made from it stay valid."""
         self._prefaulted = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        # Forgotten first: closed twice it would close whatever got its number meanwhile.
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _address(memory: mmap.mmap) -> int:
@@ -191,31 +192,34 @@ def _system_error(path: Path | None = None) -> OSError:
     return OSError(number, os.strerror(number), str(path) if path else None)
 
 
-class Lock:
-    """An exclusive lock on byte 0 of the lock file, held until `release`.
+class Files:
+    """The file system as Penstock uses it. Safe from any thread.
 
-    An open-file-description lock: it and the Java store's lock refuse each other, it survives the
-    closing of another descriptor of the file, and it refuses a second open in the same process.
+    Args:
+        mode: the permissions of files, exactly, whatever the umask; folders may be entered where files may
+            be read. None for the owner's alone, less what the umask takes away.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._fd = descriptor
+    # Also for those derived from it that make themselves without a word about it.
+    _mode: int | None = None
 
-    def release(self) -> None:
-        """Let go; calling it again does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    def __init__(self, mode: int | None = None) -> None:
+        self._mode = mode
 
-
-class Files:
-    """The file system as Penstock uses it. Safe from any thread."""
+    def _permit(self, target: int | Path, *, is_folder: bool) -> None:
+        if self._mode is not None:
+            os.chmod(target, self._mode | (self._mode & 0o444) >> 2 if is_folder else self._mode)
 
     def open(self, path: Path, *, writable: bool = False) -> File:
         """Open an existing regular file; a link, a folder or a device is refused with `OSError`."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
         # A FIFO would block the open for ever without O_NONBLOCK; regular files do not care.
-        descriptor = os.open(path, flags | os.O_NONBLOCK)
+        try:
+            descriptor = os.open(path, flags | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OSError(errno.ELOOP, "a link, which is not followed", str(path)) from error
+            raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -224,7 +228,9 @@ class Files:
     def create(self, path: Path) -> File:
         """Make a new, empty file; an existing one is an error."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        return File(path, os.open(path, flags, FILE_MODE))
+        file = File(path, os.open(path, flags, FILE_MODE))
+        self._permit(file._fd, is_folder=False)
+        return file
 
     def entries(self, folder: Path) -> list[Entry]:
         """Return what is in `folder`, sorted by name; a link is neither file nor folder."""
@@ -254,12 +260,23 @@ class Files:
         except FileNotFoundError:
             return 0
 
+    def ctime_ns(self, path: Path) -> int:
+        """Return when a file was made here or last changed in any way, Unix nanoseconds; 0 for none."""
+        try:
+            return os.lstat(path).st_ctime_ns
+        except FileNotFoundError:
+            return 0
+
     def inode(self, path: Path) -> int:
         """Return the number of the file that has this name; 0 where there is none."""
         try:
             return os.stat(path).st_ino
         except FileNotFoundError:
             return 0
+
+    def has_other_names(self, path: Path) -> bool:
+        """Say whether a file has a second name, a backup made of hard links for one."""
+        return os.lstat(path).st_nlink > 1
 
     def is_folder(self, path: Path) -> bool:
         """Say whether `path` is a folder itself, not a link to one."""
@@ -277,6 +294,7 @@ class Files:
             return []
         changed = [] if path.parent.exists() else self.make_folder(path.parent)
         os.mkdir(path, FOLDER_MODE)
+        self._permit(path, is_folder=True)
         return [*changed, path.parent]
 
     def make_folder_durably(self, path: Path) -> None:
@@ -295,19 +313,6 @@ class Files:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-    def sync_names_up(self, path: Path) -> None:
-        """Make the name of a folder durable, and those of its parents, as far as they may be opened."""
-        for folder in path.parents:
-            with contextlib.suppress(PermissionError):
-                self.sync_folder(folder)
-
-    def sync_names_below(self, path: Path) -> None:
-        """Make all names in a folder durable, and in the folders below it."""
-        self.sync_folder(path)
-        for entry in self.entries(path):
-            if entry.is_folder:
-                self.sync_names_below(entry.path)
 
     def remove(self, path: Path) -> None:
         """Remove a name."""
@@ -337,24 +342,31 @@ class Files:
         try:
             file.pwrite(data, 0)
             file.sync_all()
+            self.rename(fresh, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.remove(fresh)
+            raise
         finally:
             file.close()
-        self.rename(fresh, path)
         self.sync_folder(path.parent)
 
     def lock(self, path: Path) -> Lock | None:
         """Take the store's lock without waiting; None when another holds it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, FILE_MODE)
-        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return None
-            raise
-        return Lock(descriptor)
+        lock = lockfile.take(path, FILE_MODE)
+        if lock is not None:
+            self._permit(path, is_folder=False)
+        return lock
+
+    def lock_owner(self, path: Path) -> int | None:
+        """Return the process that holds the lock as Java does, None for nobody or Penstock."""
+        return lockfile.owner(path)
+
+    @property
+    def descriptors_max(self) -> int:
+        """How many descriptors the process may have (`ulimit -n`)."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
     def memory(self, size: int) -> mmap.mmap:
         """Return memory of the process's own, zero, that belongs to no file."""

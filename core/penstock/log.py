@@ -7,11 +7,13 @@ only) are read with plain reads, own files through maps.
 One writer, many readers: the list of segments is replaced, never changed in place.
 """
 
+import errno
+import itertools
 import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,9 +21,12 @@ from penstock.columns import Buffer
 from penstock.contracts import SegmentInfo
 from penstock.errors import CorruptionError, OffsetError, StrayFileError
 from penstock.files import Entry, Files
-from penstock.segment import NAME_DIGITS, Segment, segment_name, take
+from penstock.segment import NAME_DIGITS, Readable, Segment, segment_name, take
 
 logger = logging.getLogger(__name__)
+
+# The year 2000, in Unix milliseconds.
+_FIRST_TIME_MS = 946_684_800_000
 
 
 class SegmentedLog:
@@ -36,6 +41,7 @@ class SegmentedLog:
         # Held while the list is replaced: a roll, retention and a refresh may come together.
         self._changing = threading.Lock()
         self._committing = threading.Lock()
+        self._readable = Readable(files.descriptors_max // 8)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -115,7 +121,7 @@ class SegmentedLog:
             raise StrayFileError(
                 entry.path, f"its name is not a multiple of the segment size {self.segment_bytes}"
             )
-        return Segment(self._files, entry.path, base, self.segment_bytes)
+        return Segment(self._files, entry.path, base, self.segment_bytes, self._readable)
 
     def _note_gaps(self) -> None:
         for before, after in zip(self._segments, self._segments[1:], strict=False):
@@ -135,6 +141,7 @@ class SegmentedLog:
 
     def add(self, segment: Segment) -> None:
         """Append a segment to the list."""
+        segment.readable = self._readable
         with self._changing:
             self._segments = (*self._segments, segment)
 
@@ -215,12 +222,19 @@ class SegmentedLog:
             if segment.end_offset <= from_offset:
                 continue
             segment.flush()
+            self.check_there([segment])
             reached = segment.base_offset + segment.flushed_position
             if segment.flushed_position < segment.capacity:
                 break
             if segment is not self._segments[-1]:
                 segment.seal()
         return max(reached, from_offset)
+
+    def check_there(self, segments: Iterable[Segment] | None = None) -> None:
+        """Raise if a segment, or one of these, was taken away from under the store."""
+        for segment in self._segments if segments is None else segments:
+            if not self._files.exists(segment.path):
+                raise OSError(errno.ENOENT, "the segment was removed", str(segment.path))
 
     def truncate(self, log_offset: int, keep_in: Path | None = None) -> list[str]:
         """Cut the log at `log_offset`: segments behind it go, bytes behind it are erased, durably.
@@ -279,9 +293,11 @@ class SegmentedLog:
 
     def infos(self) -> list[SegmentInfo]:
         """Return what retention policies are told, oldest first."""
+        segments = self._segments
+        times = plausible([segment.last_write_ms() for segment in segments])
         return [
-            SegmentInfo(s.base_offset, s.capacity, s.last_write_ms(), s.path)
-            for s in self._segments
+            SegmentInfo(s.base_offset, s.capacity, time_ms, s.path)
+            for s, time_ms in zip(segments, times, strict=True)
         ]
 
     def retire_first(self, now_ms: int, force_after_ms: int) -> Segment | None:
@@ -302,6 +318,19 @@ class SegmentedLog:
         """Let go of all files."""
         for segment in self._segments:
             segment.close()
+
+
+def plausible(times_ms: list[int]) -> list[int]:
+    """Return when each segment was last written, oldest first, as far as that can be true.
+
+    One from before computers had this format (a clock that began in 1970) is as young as the next one that
+    can be true; and none was written before the one that lies before it.
+    """
+    found = list(times_ms)
+    for at in reversed(range(len(found) - 1)):
+        if found[at] < _FIRST_TIME_MS:
+            found[at] = found[at + 1]
+    return list(itertools.accumulate(found, max))
 
 
 def _is_name(name: str) -> bool:

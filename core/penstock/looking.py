@@ -14,6 +14,7 @@ from penstock.progress import (
     SideFolder,
     State,
     fingerprint,
+    lock_ctime_ns,
     lock_mtime_ns,
     vouched_for,
 )
@@ -35,6 +36,7 @@ class Findings:
     is_ours: bool
     is_clean: bool
     was_abnormal: bool
+    is_copy: bool = False
     end: LogEnd = attrs.Factory(lambda: NOTHING)
     mended: list[str] = attrs.Factory(list)
     saved_to: str | None = None
@@ -48,7 +50,7 @@ class Findings:
             return "new"
         if self.is_clean:
             return "clean"
-        return "abnormal" if self.is_ours else "foreign"
+        return "abnormal" if self.is_ours or self.is_copy else "foreign"
 
 
 def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findings:
@@ -66,10 +68,12 @@ def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findin
         and not was_abnormal
         and clean.digest == fingerprint(files, vouched_for(root))
     )
+    # Marks of a copy that was taken from a living store may say more than its log has.
+    is_copy = state.lock_ctime_ns not in (0, lock_ctime_ns(files, root))
     found = Findings(
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
-        is_ours=is_ours and (is_clean or was_abnormal), is_clean=is_clean,
-        was_abnormal=was_abnormal,
+        is_ours=is_ours and (is_clean or (was_abnormal and not is_copy)), is_clean=is_clean,
+        was_abnormal=was_abnormal, is_copy=is_ours and was_abnormal and is_copy,
     )  # fmt: skip
     if not is_new:
         log.load(repair=False)

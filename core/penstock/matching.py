@@ -1,6 +1,10 @@
-"""Which messages a tag expression or a key means."""
+"""Which messages a tag expression or a key means, and what an offset beyond a queue is answered."""
 
-from penstock.javatext import java_hash
+import numpy as np
+
+from penstock.columns import Bools
+from penstock.javatext import Int64s, java_hash
+from penstock.message import ReadStatus
 from penstock.properties import KEYS, UNIQ_KEY
 from penstock.stored import StoredMessage
 
@@ -29,3 +33,24 @@ def has_key(message: StoredMessage, key: str) -> bool:
     """Say whether `key` is among the message's keys, as a word or as a phrase, or is its UNIQ_KEY."""
     properties = message.all_properties
     return f" {key} " in f" {properties.get(KEYS, '')} " or properties.get(UNIQ_KEY) == key
+
+
+def out_of_bounds(offset: int, low: int, high: int) -> tuple[ReadStatus, int] | None:
+    """Return RocketMQ's answer for an offset with nothing to read (spec section 10.2)."""
+    if high == 0:
+        return ReadStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < low:
+        return ReadStatus.OFFSET_TOO_SMALL, low
+    if offset == high:
+        return ReadStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > high:
+        return ReadStatus.OFFSET_OVERFLOW_BADLY, high
+    return None
+
+
+def out_of_line(log_offsets: Int64s) -> Bools:
+    """Return which entries do not lie between those around them; the first and the last may not."""
+    doubted = np.ones(len(log_offsets), np.bool_)
+    ascends = np.diff(log_offsets) > 0
+    doubted[1:-1] = ~(ascends[1:] & ascends[:-1])
+    return doubted

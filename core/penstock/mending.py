@@ -1,6 +1,8 @@
-"""Puts the log right after looking: cuts what is behind its end, and makes durable again what may not be."""
+"""Puts a store right after looking: cuts what is behind the log's end, makes durable again what may not be."""
 
+import contextlib
 import time
+from pathlib import Path
 
 from penstock.files import Files
 from penstock.log import SegmentedLog
@@ -39,3 +41,18 @@ def _save(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
     assert segment is not None
     data = bytes(log.read(end.offset, segment.end_offset - end.offset)).rstrip(b"\0")
     return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
+
+
+def sync_names_up(files: Files, path: Path) -> None:
+    """Make the name of a folder durable, and those of its parents, as far as they may be opened."""
+    for folder in path.parents:
+        with contextlib.suppress(PermissionError):
+            files.sync_folder(folder)
+
+
+def sync_names_below(files: Files, path: Path) -> None:
+    """Make all names in a folder durable, and in the folders below it."""
+    files.sync_folder(path)
+    for entry in files.entries(path):
+        if entry.is_folder:
+            sync_names_below(files, entry.path)

@@ -67,9 +67,11 @@ class ConsumerOffsets:
             self._loaded().setdefault(f"{topic}@{group}", {})[queue] = offset
             try:
                 self._save()
-            except OSError as error:
-                # What is on disk counts: it is read again.
+            except BaseException as error:
+                # What is not on disk is not committed: the file is read again.
                 self._table = None
+                if not isinstance(error, OSError):
+                    raise
                 raise StorageError(
                     f"offset {offset} of group {group} could not be written ({error}); the last one "
                     f"that was committed stands, commit it again"

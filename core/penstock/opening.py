@@ -27,7 +27,7 @@ from penstock.contracts import (
     Trust,
 )
 from penstock.discover import check_layout, find_geometry, is_store, write_geometry
-from penstock.dispatch import TailFollower
+from penstock.dispatch import TailFollower, pick_indexes
 from penstock.encode import host_bytes
 from penstock.engine import Engine, Pace
 from penstock.errors import (
@@ -37,22 +37,23 @@ from penstock.errors import (
     StorageError,
     StoreLockedError,
 )
-from penstock.files import Files, Lock
+from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.forecast import Outlook
 from penstock.geometry import Geometry
 from penstock.handover import HandOver
+from penstock.lockfile import Lock
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
-from penstock.mending import put_log_right
+from penstock.mending import put_log_right, sync_names_below, sync_names_up
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import SideFolder, lock_mtime_ns, visible_offset
+from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
 from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
-from penstock.store import Store, pick_indexes
+from penstock.store import Store
 from penstock.tail import LogTail
-from penstock.worker import Guarded, Worker
+from penstock.worker import Crew, Guarded
 
 logger = logging.getLogger(__name__)
 
@@ -95,14 +96,9 @@ def open_store(
     )
     plugins = configuration.plugin_lists(given)
     registry = load_registry(plugins.block, plugins.require)
-    opener = Opener(
-        Path(path).absolute(),
-        configuration.build(given, registry),
-        registry,
-        files or Files(),
-        clock or Clock(),
-        spawn,
-    )
+    built = configuration.build(given, registry)
+    files = files or Files(built.files.mode)
+    opener = Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
     return opener.open_for_reading() if read_only else opener.open_for_writing()
 
 
@@ -123,13 +119,17 @@ class Opener:
         self.registry = registry
         self.files = files
         self.clock = clock
+        plugins = config.plugins
+        self._crew = Crew(
+            self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
+        )
         self._given_spawn = spawn
         self._engine: Engine | None = None
 
     def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:
         if self._given_spawn is not None:
             return self._given_spawn(name, Guarded(name, step, self._worker_failed))
-        return Worker(name, step, self._worker_failed)
+        return self._crew(name, step)
 
     def _worker_failed(self, name: str, error: Exception) -> None:
         logger.error("background thread %s ended", name, exc_info=error)
@@ -216,13 +216,12 @@ class Opener:
         self._check_strategies()
         began = time.monotonic_ns()
         is_new = not is_store(self.files, self.root)
-        if not is_new:
-            check_layout(self.files, self.root)
+        check_layout(self.files, self.root)
         geometry = self._geometry()
         self.files.make_folder(self.root)
         if is_new:
             # Also those that an earlier try had made and not synced.
-            self.files.sync_names_up(self.root)
+            sync_names_up(self.files, self.root)
         lock = self._lock()
         try:
             store = self._open_locked(lock, geometry, is_new=is_new, began=began)
@@ -235,6 +234,9 @@ class Opener:
         lock = self.files.lock(self.root / "lock")
         if lock is None:
             holder = SideFolder(self.files, self.root).read_holder()
+            owner = self.files.lock_owner(self.root / "lock")
+            if owner is not None:
+                holder = f"process {owner}, which is not Penstock: a RocketMQ broker, or its tools"
             raise StoreLockedError(self.root, holder)
         return lock
 
@@ -250,12 +252,13 @@ class Opener:
         engine, store = self._wire(lock, log, context, end, found)
         try:
             report = self._bring_up(engine, log, found, end, began)
+            store.recovery = report
+            self._engine = engine
+            engine.start(self._spawn)
         except BaseException:
-            engine.release()
+            store.leave()
+            engine.abandon()
             raise
-        store.recovery = report
-        self._engine = engine
-        engine.start(self._spawn)
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
@@ -307,7 +310,7 @@ class Opener:
             dispatchers,
             allocator,
             files=self.files,
-            now_ms=self.clock.time_ms,
+            clock=self.clock,
             pause_ms=config.retention.pause_ms,
         )
         offsets = ConsumerOffsets(self.files, self.root, read_only=False)
@@ -316,7 +319,7 @@ class Opener:
             policy=policy, follower=follower, dispatchers=dispatchers,
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
-            lock=lock, offsets=offsets, fire=registry.fire, ask=registry.ask,
+            lock=lock, offsets=offsets, crew=self._crew, fire=registry.fire, ask=registry.ask,
             body_bytes_max=config.log.body_bytes_max,
             pace=Pace(
                 follow_ms=config.index.follow_interval_ms,
@@ -352,10 +355,11 @@ class Opener:
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = end.last_time_ms
         state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)
+        state.lock_ctime_ns = lock_ctime_ns(self.files, self.root)
         engine.mark()
         if not found.is_clean:
             # Which names the last writer had synced before it died is not known.
-            self.files.sync_names_below(self.root)
+            sync_names_below(self.files, self.root)
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)
         return RecoveryReport(

@@ -11,8 +11,8 @@ after a crash of the process, and only too small after a crash of the machine) a
 checkpoint. Layout (big-endian)::
 
     slot := magic 8s  sequence u64  flushed_offset i64  visible_offset i64  lock_mtime_ns i64
-            last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}
-            zero*  crc32 u32   # the last 4 bytes
+            last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}  zero*
+            lock_ctime_ns i64  crc32 u32   # the last 12 bytes
 
 No record below `flushed_offset` has a later store time than `last_time_ms`. The first form of a slot,
 with magic PSTKPRG1, lacks that field and is read as well.
@@ -20,7 +20,8 @@ with magic PSTKPRG1, lacks that field and is read as well.
 
 Every value is only a lower bound, so losing the folder costs time at the next open, never data.
 `lock_mtime_ns` tells whether anyone else, the Java store say, has locked the store since: it writes
-to the lock file whenever it starts. Then nothing in here is believed.
+to the lock file whenever it starts. Then nothing in here is believed. `lock_ctime_ns`, which no program
+can set, tells a copy: its log may have been copied before its marks, so after a crash they say too much.
 """
 
 import hashlib
@@ -45,7 +46,8 @@ _HEAD = struct.Struct(">8sQqqqqii")
 _HEAD_1 = struct.Struct(">8sQqqqii")
 _ITEM = struct.Struct(">24sq")
 _CRC = struct.Struct(">I")
-_ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _CRC.size) // _ITEM.size
+_TAIL = struct.Struct(">qI")
+_ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _TAIL.size) // _ITEM.size
 
 
 @attrs.define(kw_only=True)
@@ -56,6 +58,7 @@ class State:
     visible_offset: int = 0
     lock_mtime_ns: int = 0
     last_time_ms: int = 0
+    lock_ctime_ns: int = 0
     failed: bool = False
     dispatched: dict[str, int] = attrs.Factory(dict)
 
@@ -74,7 +77,7 @@ def encode_slot(state: State, sequence: int) -> bytes:
         len(items),
     )
     body = head + b"".join(_ITEM.pack(name.encode()[:24], offset) for name, offset in items)
-    body = body.ljust(_SLOT_BYTES - _CRC.size, b"\0")
+    body = body.ljust(_SLOT_BYTES - _TAIL.size, b"\0") + struct.pack(">q", state.lock_ctime_ns)
     return body + _CRC.pack(crc32(body))
 
 
@@ -99,6 +102,7 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
         visible_offset=visible,
         lock_mtime_ns=mtime,
         last_time_ms=time_ms,
+        lock_ctime_ns=_TAIL.unpack_from(data, _SLOT_BYTES - _TAIL.size)[0],
         failed=bool(failed),
         dispatched=dispatched,
     )
@@ -155,6 +159,11 @@ class Progress:
 def lock_mtime_ns(files: Files, root: Path) -> int:
     """Return when the lock file was last written: every writer, Java too, writes it when it starts."""
     return files.mtime_ns(root / "lock")
+
+
+def lock_ctime_ns(files: Files, root: Path) -> int:
+    """Return when the lock file was made or last changed in any way: a copy of it was made later."""
+    return files.ctime_ns(root / "lock")
 
 
 def visible_offset(files: Files, root: Path) -> int | None:

@@ -19,14 +19,15 @@ from penstock.errors import (
     CorruptionError,
     OffsetError,
     PenstockError,
+    StorageError,
     StoreClosedError,
 )
 from penstock.fetch import Place, RecordReader
 from penstock.log import SegmentedLog
-from penstock.matching import TagFilter, has_key
+from penstock.matching import TagFilter, has_key, out_of_bounds, out_of_line
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
-from penstock.stored import ReadResult, StoredMessage, out_of_bounds
+from penstock.stored import ReadResult, StoredMessage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +59,8 @@ class Reader:
         self._records = RecordReader(log, live=live)
         self._live = live
         self._closed = False
+        # Why it is closed, where nobody closed it.
+        self._why_closed: StorageError | None = None
         self.damaged_reads = 0
 
     def _settle(self, needed: Dispatcher | None = None) -> None:
@@ -65,8 +68,11 @@ class Reader:
 
         `needed` is the dispatcher that must have it all; the queues' if None.
         """
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosedError
+            raise self._why_closed or StoreClosedError
 
     # --- queues
 
@@ -214,7 +220,7 @@ class Reader:
                 continue
             present = np.nonzero(entries.sizes)[0]
             offsets, sizes = entries.log_offsets[present], entries.sizes[present]
-            doubted = _out_of_line(offsets)
+            doubted = out_of_line(offsets)
             for row, log_offset, size, is_doubted in zip(
                 present.tolist(), offsets.tolist(), sizes.tolist(), doubted.tolist(), strict=True
             ):
@@ -388,11 +394,3 @@ class Reader:
             if dispatcher is not None:
                 dispatcher.close()
         self._log.close()
-
-
-def _out_of_line(log_offsets: "np.ndarray") -> "np.ndarray":
-    """Return which entries do not lie between those around them; the first and the last may not."""
-    doubted = np.ones(len(log_offsets), np.bool_)
-    ascends = np.diff(log_offsets) > 0
-    doubted[1:-1] = ~(ascends[1:] & ascends[:-1])
-    return doubted

@@ -9,6 +9,7 @@ Invariants:
       goes, so the log never gets a hole.
     * What a round began the next one ends, whatever the policies say by then: such a segment is closed
       to readers already.
+    * One bad reading of the clock deletes nothing: see `clock.SteadyTime`.
     * A policy that raises has no say; it neither ends retention nor stops the store.
 """
 
@@ -18,6 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from penstock.clock import BELIEVED_AFTER_MS, Clock, SteadyTime
 from penstock.contracts import Allocator, DiskUse, Dispatcher, RetentionPolicy, SegmentInfo, Vote
 from penstock.files import Files
 from penstock.log import SegmentedLog
@@ -65,7 +67,7 @@ class Retention:
         allocator: Allocator,
         *,
         files: Files,
-        now_ms: Callable[[], int],
+        clock: Clock,
         pause_ms: int,
     ) -> None:
         self._log = log
@@ -73,7 +75,8 @@ class Retention:
         self._dispatchers = dispatchers
         self._allocator = allocator
         self._files = files
-        self._now_ms = now_ms
+        self._time = SteadyTime(clock)
+        self._monotonic_ms = clock.monotonic_ms
         self._pause_s = pause_ms / 1000
         # Set by the engine. Below the safe offset all is durable and dispatched; `make_safe` moves it on.
         self.safe_offset: Callable[[], int] = lambda: 0
@@ -109,15 +112,16 @@ class Retention:
         with self._one_at_a_time:
             return self._round(count, sys.maxsize)
 
-    def stop(self) -> None:
+    def stop(self, limit_s: float = -1) -> None:
         """End a round that is under way, in whatever thread, and wait for it; later ones do nothing."""
         self._stopping.set()
-        with self._one_at_a_time:
-            pass
+        # A plugin that hangs in a round must not make the close hang: it waits for its worker, within a limit.
+        if self._one_at_a_time.acquire(timeout=limit_s):
+            self._one_at_a_time.release()
 
     def _voted(self) -> tuple[int, str]:
         disk = DiskUse(*self._files.free_bytes(self._log.folder))
-        verdict = consult(self._policies, self._log.infos(), self._now_ms(), disk)
+        verdict = consult(self._policies, self._log.infos(), self._believed_ms(), disk)
         for name in verdict.failed.keys() - self._failing:
             logger.error(
                 "retention policy %r failed and has no say until it no longer does",
@@ -127,6 +131,16 @@ class Retention:
         self._failing = set(verdict.failed)
         self.refusal = verdict.refusal
         return verdict.going, verdict.reason
+
+    def _believed_ms(self) -> int:
+        before = self._time.is_doubted
+        now_ms = self._time.time_ms()
+        if self._time.is_doubted and not before:
+            logger.warning(
+                "the clock has jumped; retention goes by the old time until it has kept to the new one for "
+                "%d minutes", BELIEVED_AFTER_MS // 60_000,
+            )  # fmt: skip
+        return now_ms
 
     def _round(self, choose: Callable[[], tuple[int, str]], most: int) -> int:
         if self._stopping.is_set():
@@ -170,7 +184,7 @@ class Retention:
             return False
         info, reason, segment = self._leaving
         if segment is None:
-            segment = self._log.retire_first(self._now_ms(), FORCE_AFTER_MS)
+            segment = self._log.retire_first(self._monotonic_ms(), FORCE_AFTER_MS)
             if segment is None:
                 logger.info("segment %s is still being read; tried again later", info.path.name)
                 return False

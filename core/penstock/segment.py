@@ -13,9 +13,11 @@ Invariants:
 One writer, many readers.
 """
 
+import contextlib
 import errno
 import mmap
 import threading
+from collections import deque
 from pathlib import Path
 
 from penstock.columns import Buffer
@@ -82,11 +84,37 @@ class Lease:
             return self._count <= 0
 
 
+class Readable:
+    """The segments that are open for reading, so that a long log does not use up the descriptors.
+
+    Each takes two, for its file and its map. Safe from any thread.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(limit, 2)
+        self._open: deque[Segment] = deque()
+
+    def note(self, segment: "Segment") -> None:
+        """Take in a segment just opened, and let go of the one opened longest ago when they are too many."""
+        self._open.append(segment)
+        if len(self._open) > self._limit:
+            with contextlib.suppress(IndexError):
+                self._open.popleft().let_go()
+
+
 class Segment:
     """One file of the log, for reading, and for writing while it has a channel."""
 
-    def __init__(self, files: Files, path: Path, base_offset: int, capacity: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        base_offset: int,
+        capacity: int,
+        readable: Readable | None = None,
+    ) -> None:
         self._files = files
+        self.readable = readable or Readable(1)
         self.path = path
         self.base_offset = base_offset
         self.capacity = capacity
@@ -178,7 +206,16 @@ class Segment:
     def _reader(self) -> File:
         if self._file is None:
             self._file = self._files.open(self.path)
+            self.readable.note(self)
         return self._file
+
+    def let_go(self) -> None:
+        """Forget file and map; whoever looks at them keeps them until then, the next look opens them anew."""
+        if self.channel is None and self._opening.acquire(blocking=False):
+            try:
+                self._view = self._map = self._file = None
+            finally:
+                self._opening.release()
 
     def last_write_ms(self) -> int:
         """Return when the file was last written, as the system says."""

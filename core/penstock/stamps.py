@@ -1,5 +1,7 @@
 """What a batch gets under the append lock: queue offsets, log offsets, store time, and CRC properties."""
 
+import struct
+
 import numpy as np
 
 from penstock.javatext import Int64s
@@ -8,6 +10,7 @@ from penstock.record import seal_crc_property
 
 QUEUE_OFFSET_AT = 20
 LOG_OFFSET_AT = 28
+LOG_OFFSET = struct.Struct(">q")
 STORE_TIME_AT = 48  # and the length of the born host
 
 

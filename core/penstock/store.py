@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from penstock.commitlog import AppendedBatch
-from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
+from penstock.contracts import Dispatcher
+from penstock.dispatch import pick_indexes
 from penstock.encode import encode_messages, parts_of
 from penstock.engine import Engine
 from penstock.errors import (
+    ForkedStoreError,
     MessageTooLargeError,
     ReadOnlyError,
     StorageError,
-    StoreClosedError,
     StoreFailedError,
 )
 from penstock.findings import Finding
 from penstock.forecast import Departure, Outlook
 from penstock.lane import Lane, RecordParts
+from penstock.lockfile import leave_in_child
 from penstock.log import SegmentedLog
 from penstock.message import Durability, Message, PutStatus, Receipt
 from penstock.offsets import ConsumerOffsets
@@ -61,6 +63,14 @@ class Store(Reader):
         self._offsets = offsets
         self._dispatchers = dispatchers
         self._outlook = outlook
+        if engine is not None:
+            self._opened_by = engine.files.process_id()
+            leave_in_child(self)
+
+    def leave(self) -> None:
+        """In a forked child: refuse everything from now on, and let close do nothing."""
+        if not self._closed:
+            self._closed, self._why_closed = True, ForkedStoreError(self.path, self._opened_by)
 
     @property
     def read_only(self) -> bool:
@@ -78,8 +88,7 @@ class Store(Reader):
     def _owner(self) -> Engine:
         """Return the writing half, also while a retention policy refuses messages."""
         engine = self._engine
-        if self._closed:
-            raise StoreClosedError
+        self._check_open()
         if engine is None:
             raise ReadOnlyError
         if engine.flusher.failure is not None:
@@ -95,7 +104,7 @@ class Store(Reader):
             if needed is not None and needed.name in engine.follower.troubles:
                 # An answer from it would leave out what it has not taken in.
                 raise StorageError(
-                    f"dispatcher {needed.name} is behind the log: {_trouble(engine, needed.name)}; "
+                    f"dispatcher {needed.name} is behind the log: {engine.trouble(needed.name)}; "
                     f"it is tried again by itself, see stats()"
                 )
 
@@ -263,10 +272,6 @@ class Store(Reader):
         self._check_open()
         return self._offsets.groups()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError
-
     # --- the whole
 
     def flush(self) -> int:
@@ -329,7 +334,7 @@ class Store(Reader):
                 "dispatchers": {
                     d.name: {
                         "progress": d.progress,
-                        "error": _trouble(engine, d.name),
+                        "error": engine.trouble(d.name),
                         **d.stats(),
                     }
                     for d in self._dispatchers
@@ -351,8 +356,8 @@ class Store(Reader):
 
     def _log_end_to_verify(self) -> int:
         """Return up to where queues and index must agree with the log."""
-        complete = self._complete_offset() or self._log_end()
         # What was published is in the queues: where they end before it, entries are missing.
+        complete = self._complete_offset() or self._log_end()
         return complete if self._engine is None else min(self._log_end(), complete)
 
     def _log_end(self) -> int:
@@ -367,8 +372,12 @@ class Store(Reader):
         if self._engine is None:
             super().close()
             return
-        self._closed = True
-        self._engine.close()
+        self._closed = self._engine.is_interrupted = True
+        try:
+            self._engine.close()
+        finally:
+            # An interrupt may leave it half way; then close may be called again.
+            self._closed = not self._engine.is_interrupted
 
     def __enter__(self) -> Self:
         return self
@@ -385,15 +394,3 @@ class Store(Reader):
             # The block's own error says more; without one the caller must hear of it.
             if error is None:
                 raise
-
-
-def pick_indexes(dispatchers: Sequence[Dispatcher]) -> tuple[QueueIndex, KeyIndex | None]:
-    """Return the dispatcher that knows the queues, and the first that finds by key."""
-    queue_index = next(d for d in dispatchers if isinstance(d, QueueIndex))
-    key_index = next((d for d in dispatchers if isinstance(d, KeyIndex)), None)
-    return queue_index, key_index
-
-
-def _trouble(engine: Engine, name: str) -> str | None:
-    trouble = engine.follower.troubles.get(name)
-    return repr(trouble.error) if trouble else None

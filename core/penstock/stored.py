@@ -151,16 +151,3 @@ class ReadResult(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
-
-
-def out_of_bounds(offset: int, low: int, high: int) -> tuple[ReadStatus, int] | None:
-    """Return RocketMQ's answer for an offset with nothing to read (spec section 10.2)."""
-    if high == 0:
-        return ReadStatus.NO_MESSAGE_IN_QUEUE, 0
-    if offset < low:
-        return ReadStatus.OFFSET_TOO_SMALL, low
-    if offset == high:
-        return ReadStatus.OFFSET_OVERFLOW_ONE, offset
-    if offset > high:
-        return ReadStatus.OFFSET_OVERFLOW_BADLY, high
-    return None

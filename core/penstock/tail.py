@@ -3,16 +3,20 @@
 Everything here happens under the append lock. A segment is asked for before the old one is filled
 up, and all that a batch needs before its first byte is written, so when there is no room nothing of
 the record or batch counts.
+
+An interrupt may come between any two steps. So each step can be done again, and only one assignment makes
+it count: `wrote_position` for bytes, the log's list for a segment. `settle` brings the rest in line.
 """
 
 import errno
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from penstock.columns import Buffer
 from penstock.contracts import Allocator, SegmentWriter
-from penstock.errors import BusyError, DiskFullError, PenstockError
+from penstock.errors import DiskFullError, SystemLimitError
 from penstock.files import File, Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
@@ -20,16 +24,18 @@ from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.segment import Segment
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
 # The allocator is told of the next segment and the one behind it.
 _EXPECTED = 2
 
 
 class Piece(NamedTuple):
-    """Bytes [start, stop) of a batch, and the segment they go to."""
+    """Bytes [start, stop) of a batch, the segment they go to, and the position in it."""
 
     segment: Segment
     start: int
     stop: int
+    position: int
 
 
 class LogTail:
@@ -71,21 +77,40 @@ class LogTail:
     def roll(self) -> Segment:
         """Go on in a fresh segment, because a record did not fit; return it."""
         fresh = self.obtain(self._log.next_free_base())
-        self.turn_to(fresh)
+        try:
+            self.turn_to(fresh)
+            self.expect()
+        except BaseException:
+            if fresh not in self._log.segments:
+                self._forget(fresh)
+            raise
         return fresh
 
     def write(self, segment: Segment, data: Buffer) -> None:
         """Put `data` behind what `segment` holds; when this raises nothing of it counts."""
         position = segment.wrote_position
+        self._put(segment, position, data)
+        segment.wrote_position = end = position + len(data)
+        if self._commits_at_once:
+            segment.committed_position = end
+
+    @staticmethod
+    def _put(segment: Segment, position: int, data: Buffer) -> None:
         try:
             segment.channel.write(position, data)  # type: ignore[union-attr] # it is being written
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise DiskFullError(segment.path, len(data)) from error
             raise
-        segment.wrote_position = end = position + len(data)
-        if self._commits_at_once:
-            segment.committed_position = end
+
+    def settle(self) -> None:
+        """After an exception: bring in line what an interrupted step left behind."""
+        last = self._log.segments[-1:]
+        if last and last[0] is not self.segment and last[0].channel is not None:
+            self.segment = last[0]
+        for segment in self._log.segments[-2:]:
+            if segment.channel is not None and self._commits_at_once:
+                segment.committed_position = segment.wrote_position
 
     def obtain(self, base_offset: int) -> Segment:
         """Return a fresh segment that is not in the log yet."""
@@ -94,15 +119,15 @@ class LogTail:
         try:
             file = self.allocator.obtain(path, capacity, allocated=self.writer.needs_allocated_file)
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFullError(path, capacity) from error
-            raise
+            raise _meant(error, path, capacity) from error
         segment = Segment(self._files, path, base_offset, capacity)
         try:
             self._start(segment, file, 0)
-        except (OSError, BusyError):
+        except Exception as error:
             file.close()
             self.allocator.discard(path)
+            if isinstance(error, OSError):
+                raise _meant(error, path, capacity) from error
             raise
         return segment
 
@@ -115,14 +140,17 @@ class LogTail:
         tail = self.segment
         if tail is not None:
             room = tail.capacity - tail.wrote_position
-            self.write(tail, BLANK.pack(room, MAGIC_BLANK))
-            assert tail.channel is not None
-            tail.channel.end()
-            tail.wrote_position = tail.capacity
+            if room:
+                self._put(tail, tail.wrote_position, BLANK.pack(room, MAGIC_BLANK))
+                assert tail.channel is not None
+                tail.channel.end()
+                tail.wrote_position = tail.capacity
             if self._commits_at_once:
                 tail.committed_position = tail.capacity
-            self.sealed.append(tail)
-        self.take(fresh)
+            if self.sealed[-1:] != [tail]:
+                self.sealed.append(tail)
+        self._log.add(fresh)
+        self.segment = fresh
 
     def take(self, fresh: Segment) -> None:
         """Go on in `fresh`, whatever the old one still had room for."""
@@ -154,22 +182,40 @@ class LogTail:
                 stop = int(ends[fits - 1])
                 start = segment.base_offset + position - done
                 log_offsets[row:fits] = start + ends[row:fits] - sizes[row:fits]
-                pieces.append(Piece(segment, done, stop))
+                pieces.append(Piece(segment, done, stop, position))
                 position += stop - done
                 row, done = fits, stop
-        except (OSError, PenstockError):
+        except BaseException:
             for segment in fresh:
-                segment.close()
-                self.allocator.discard(segment.path)
+                self._forget(segment)
             raise
         return pieces, log_offsets
 
     def write_pieces(self, pieces: list[Piece], data: Buffer) -> None:
-        """Write a batch as planned."""
+        """Write a batch as planned; what is written already is left alone."""
         for piece in pieces:
+            if piece.segment.wrote_position > piece.position:
+                continue
             if piece.segment is not self.segment:
                 self.turn_to(piece.segment)
             self.write(piece.segment, data[piece.start : piece.stop])
+        # Only now: asked between two pieces, the allocator would make again what is planned for the next.
+        self.expect()
+
+    @staticmethod
+    def has_begun(pieces: list[Piece]) -> bool:
+        """Say whether anything of a batch counts already."""
+        return any(piece.segment.wrote_position > piece.position for piece in pieces)
+
+    def forget(self, pieces: list[Piece]) -> None:
+        """Let go of segments that were made for a batch and are not in the log."""
+        for piece in pieces:
+            if piece.segment not in self._log.segments:
+                self._forget(piece.segment)
+
+    def _forget(self, segment: Segment) -> None:
+        segment.close()
+        self.allocator.discard(segment.path)
 
     def close(self) -> None:
         """Let go of what the strategies keep; the segments must be closed by then."""
@@ -177,3 +223,12 @@ class LogTail:
             self._is_closed = True
             self.writer.close()
             self.allocator.close()
+
+
+def _meant(error: OSError, path: Path, size: int) -> Exception:
+    """Return what it means that a segment could not be made: nothing of it is there."""
+    if error.errno in NO_ROOM:
+        return DiskFullError(path, size)
+    if error.errno in LIMITS:
+        return SystemLimitError(str(error))
+    return error

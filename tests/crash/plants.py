@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from penstock.checkpoint import Checkpoint, Times
-from penstock.files import Files, Lock
+from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.geometry import INDEX_HEADER_SIZE
+from penstock.lockfile import Lock
 from penstock.segment import Segment
 from penstock.testing.crash import Plot, explore
 from penstock.testing.disk import SimulatedDisk, SimulatedFile

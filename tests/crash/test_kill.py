@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.writer import SMALL, body
+from tests.faults.children import environment
 
 import penstock
 from penstock.store import Store
@@ -24,7 +25,7 @@ def run_and_kill(path: Path, flush: str, start: int, seconds: float) -> int:
     """Run a writer for a while, kill it; returns the last number it said was acknowledged."""
     process = subprocess.Popen(
         [sys.executable, str(WRITER), str(path), flush, str(start)],
-        stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
     )  # fmt: skip
     assert process.stdout is not None
     # It has begun once it says something; the moment of the kill is random from there.
@@ -73,7 +74,7 @@ def test_followers_in_other_processes_see_every_message_once(tmp_path: Path) -> 
     path = tmp_path / "store"
     process = subprocess.Popen(
         [sys.executable, str(WRITER), str(path), "async", "0"],
-        stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()

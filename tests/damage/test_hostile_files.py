@@ -17,7 +17,7 @@ from tests.damage.stores import Made, find_all, make, opened, read_all
 from tests.unit.test_hostile import poke
 
 import penstock
-from penstock import config as configuration
+from penstock.brokerconf import from_broker_conf
 from penstock.columns import Columns, walk
 from penstock.errors import ConfigError, CorruptionError, PenstockError, StoreLockedError
 from penstock.fetch import sound_body
@@ -388,7 +388,7 @@ def test_a_number_of_5000_digits_in_the_environment_is_a_config_error(tmp_path: 
 def test_a_broker_conf_without_a_number_names_the_key(key: str) -> None:
     """It was a bare ValueError."""
     with pytest.raises(ConfigError, match=key):
-        configuration.from_broker_conf(f"{key}=many")
+        from_broker_conf(f"{key}=many")
 
 
 def test_a_topic_length_over_127_is_negative_for_every_check() -> None:

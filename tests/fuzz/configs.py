@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.fuzz.ground import folder
 
 from penstock import config
+from penstock.brokerconf import from_broker_conf
 from penstock.errors import ConfigError
 from penstock.registry import Registry, load_registry
 
@@ -42,4 +43,4 @@ def _environment(content: bytes) -> config.Given:
 
 
 def _broker(content: bytes) -> config.Given:
-    return config.gather(None, {}, config.from_broker_conf(content.decode("utf-8", "replace")))
+    return config.gather(None, {}, from_broker_conf(content.decode("utf-8", "replace")))

@@ -6,6 +6,7 @@ import pytest
 
 import penstock
 from penstock import config
+from penstock.brokerconf import from_broker_conf
 from penstock.errors import ConfigError
 from penstock.registry import load_registry
 
@@ -74,7 +75,7 @@ def test_bad_files_are_refused_naming_the_file(text: str, tmp_path: Path) -> Non
 
 def test_a_brokers_file_gives_its_sizes_and_policies() -> None:
     found = built(
-        **config.from_broker_conf("""
+        **from_broker_conf("""
         # a comment
         mappedFileSizeCommitLog=1048576
         mappedFileSizeConsumeQueue = 6000000
@@ -107,7 +108,7 @@ def test_a_new_store_is_small_and_remembers_its_sizes(tmp_path: Path) -> None:
 
 
 def test_a_brokers_disk_level_over_the_forced_one_is_taken_as_that() -> None:
-    found = config.from_broker_conf("diskMaxUsedSpaceRatio=88\nfileReservedTime=48\n")
+    found = from_broker_conf("diskMaxUsedSpaceRatio=88\nfileReservedTime=48\n")
     assert found["retention.disk-ratio.early_percent"] == 85
     assert found["retention.disk-ratio.reserved_hours"] == 48
     assert found["retention.use"] == ["age", "disk-ratio"]

@@ -15,6 +15,7 @@ from penstock import Message
 from penstock.errors import ConfigError
 from penstock.files import File, Files
 from penstock.javatext import java_hash
+from penstock.progress import Progress, lock_ctime_ns
 from penstock.store import Store
 from penstock.testing import ManualWorkers
 from penstock_index.consume_queue import ConsumeQueueDispatcher
@@ -110,6 +111,11 @@ def check_tags(store: Store) -> None:
 def crash(store: Store, target: Path) -> Path:
     store.topics()
     shutil.copytree(store.path, target, copy_function=shutil.copy2)
+    # Here the copy stands for the store itself, and not for a copy, whose marks are not believed.
+    progress = Progress(Files(), target)
+    progress.read().lock_ctime_ns = lock_ctime_ns(Files(), target)
+    progress.write()
+    progress.close()
     return target
 
 

@@ -172,7 +172,8 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def chosen(settings: Sequence[str], broker_conf: str | None) -> dict[str, Any]:
     """Return the settings that a verb was given."""
-    from penstock.config import from_broker_conf, parse_value  # noqa: PLC0415 - only where needed
+    from penstock.brokerconf import from_broker_conf  # noqa: PLC0415 - only where needed
+    from penstock.config import parse_value  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = {}
     if broker_conf is not None:

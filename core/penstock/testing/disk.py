@@ -16,7 +16,8 @@ from pathlib import Path
 from random import Random
 
 from penstock.clock import Clock
-from penstock.files import Entry, File, Files, Lock
+from penstock.files import Entry, File, Files
+from penstock.lockfile import Lock
 from penstock.testing.control import ManualClock
 from penstock.testing.faults import Plan
 from penstock.testing.inode import Inode
@@ -121,11 +122,13 @@ class SimulatedLock(Lock):
 
     def __init__(self, inode: Inode) -> None:
         super().__init__(-1)
-        self._inode = inode
+        self._inode: Inode | None = inode
 
     def release(self) -> None:
         """See `Lock`."""
-        self._inode.is_locked = False
+        inode, self._inode = self._inode, None
+        if inode is not None:
+            inode.is_locked = False
 
 
 class SimulatedDisk(Files):
@@ -256,6 +259,18 @@ class SimulatedDisk(Files):
         with self.guard:
             found = self._platter.find(path)
             return found.mtime_ns if found else 0
+
+    def ctime_ns(self, path: Path) -> int:
+        """See `Files`; that of the last change of the contents."""
+        return self.mtime_ns(path)
+
+    def has_other_names(self, path: Path) -> bool:
+        """See `Files`; there are no hard links here."""
+        return False
+
+    def lock_owner(self, path: Path) -> int | None:
+        """See `Files`; there is no Java here."""
+        return None
 
     def inode(self, path: Path) -> int:
         """See `Files`."""

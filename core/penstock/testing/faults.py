@@ -7,7 +7,8 @@ from pathlib import Path
 
 import attrs
 
-from penstock.files import File, Files, Lock
+from penstock.files import File, Files
+from penstock.lockfile import Lock
 
 # The calls that a plan may make fail; those before "create" change nothing.
 CALLS = (

@@ -45,24 +45,34 @@ class FileChannel(SegmentChannel):
 class GatheringChannel(FileChannel):
     """One segment whose new records wait for the next commit, and go to the file in one write."""
 
-    def __init__(self, file: File, capacity: int, position: int) -> None:
+    def __init__(self, file: File, capacity: int) -> None:
         super().__init__(file, capacity)
-        self._committed = position
-        self._waiting: deque[Buffer] = deque()
+        self._waiting: deque[tuple[int, Buffer]] = deque()
 
     def write(self, position: int, data: Buffer) -> None:
-        """See `SegmentChannel`; each write begins where the one before it ended."""
-        self._waiting.append(data)
+        """See `SegmentChannel`; what an interrupted append left is written over by the next."""
+        self._waiting.append((position, data))
 
     def commit(self) -> None:
         """See `SegmentChannel`."""
-        waiting = self._waiting
-        # Counted first: the append path adds more meanwhile.
-        gathered = [waiting.popleft() for _ in range(len(waiting))]
-        if gathered:
-            data = gathered[0] if len(gathered) == 1 else b"".join(gathered)
-            self._file.pwrite(data, self._committed)
-            self._committed += len(data)
+        # The append path adds more meanwhile, and what waits is dropped only when it is in the file.
+        gathered = list(self._waiting)
+        for start, parts in _runs(gathered):
+            self._file.pwrite(parts[0] if len(parts) == 1 else b"".join(parts), start)
+        for _ in gathered:
+            self._waiting.popleft()
+
+
+def _runs(gathered: list[tuple[int, Buffer]]) -> list[tuple[int, list[Buffer]]]:
+    """Join what stands one behind the other; usually that is everything."""
+    runs: list[tuple[int, list[Buffer]]] = []
+    end = -1
+    for position, data in gathered:
+        if position != end:
+            runs.append((position, []))
+        runs[-1][1].append(data)
+        end = position + len(data)
+    return runs
 
 
 class FileWriter(SegmentWriter):
@@ -80,4 +90,4 @@ class FileWriter(SegmentWriter):
         """See `SegmentWriter`."""
         if self.commits_at_once:
             return FileChannel(file, capacity)
-        return GatheringChannel(file, capacity, position)
+        return GatheringChannel(file, capacity)

@@ -25,6 +25,7 @@ def make_file(
     if files.exists(fresh):
         files.remove(fresh)
     file = files.create(fresh)
+    is_named = False
     try:
         if allocated:
             file.allocate(size)
@@ -33,12 +34,14 @@ def make_file(
         prepare(file)
         file.sync_all()
         files.rename(fresh, path)
+        is_named = True
         files.sync_folder(path.parent)
     except OSError:
         file.close()
-        for name in (fresh, path):
-            if files.exists(name):
-                files.remove(name)
+        # Never a file that has the name already: it may be in use.
+        name = path if is_named else fresh
+        if files.exists(name):
+            files.remove(name)
         raise
     file.path = path
     return file

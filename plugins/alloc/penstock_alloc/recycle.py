@@ -84,7 +84,8 @@ class RecycleAllocator(Allocator):
         """Rename the file away for use again; removed where it may not be, or enough are kept."""
         with self._guard:
             is_kept = not in_use and len(self._used) + len(self._clean) < self.options.spares
-        if not is_kept:
+        # Overwritten, a file with a second name would take a backup made of hard links with it.
+        if not is_kept or self._files.has_other_names(path):
             remove_file(self._files, path)
             return
         spare = self._folder / f"{_PREFIX}{path.name}"

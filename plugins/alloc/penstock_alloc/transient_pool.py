@@ -71,6 +71,10 @@ class PooledChannel(SegmentChannel):
         """See `SegmentChannel`."""
         buffer = self._buffer
         stop = position + len(data)
+        if position < self._committed:
+            # An interrupted append left bytes that were committed and do not count: these replace them.
+            with self._guard:
+                self._committed = position
         if buffer is None:
             self._file.pwrite(data, position)
         elif len(data) < _LARGE_BYTES:

@@ -15,6 +15,7 @@ Safe from any thread; one lock guards all state, and no sync happens under it.
 
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, QueueEntries, QueueIndex, Trust
+from penstock.errors import StrayFileError
 from penstock.findings import Checker
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.names import check_topic
@@ -116,6 +118,8 @@ class ConsumeQueueDispatcher(QueueIndex):
         queue = self._queues.get((topic, number))
         if queue is None:
             path = self._root / topic / str(number)
+            if self._files.exists(path.parent) and not self._files.is_folder(path.parent):
+                raise StrayFileError(path.parent, "it is a link, or no folder")
             self._dirty_folders.update(self._files.make_folder(path))
             queue = self._new_queue(topic, number, first_ordinal)
             for stray in queue.extension.scan():
@@ -260,7 +264,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
         mended: list[str] = []
         has_extensions = self._files.is_folder(self._extension_root)
-        for topic, number, _ in queue_folders(self._files, self._root):
+        for topic, number, _ in self._folders():
             queue = self._new_queue(topic, number, 0)
             strays = list(queue.folder.scan())
             mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
@@ -280,6 +284,9 @@ class ConsumeQueueDispatcher(QueueIndex):
                 self._cut_extension(queue, found_only=True)
         self._progress = self._believed(trust, mended)
         return mended
+
+    def _folders(self) -> Iterator[tuple[str, int, Path]]:
+        return queue_folders(self._files, self._root, read_only=self.context.read_only)
 
     def _set_aside(self, path: Path, is_file: bool) -> str:
         """A queue file of a wrong size is derived data: it goes, and the log gives it back."""
@@ -321,9 +328,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     def queues(self) -> list[tuple[str, int]]:
         """See `QueueIndex`."""
         if self.context.read_only:
-            return sorted(
-                (topic, number) for topic, number, _ in queue_folders(self._files, self._root)
-            )
+            return sorted((topic, number) for topic, number, _ in self._folders())
         with self._lock:
             return sorted(self._queues)
 
@@ -383,7 +388,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     def _looked_up(self, topic: str, number: int, before: Queue | None) -> Queue | None:
         """Look at the files again: another process may have written them."""
         path = self._root / check_topic(topic) / str(number)
-        if not self._files.is_folder(path):
+        if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
             return None
         queue = before or self._new_queue(topic, number, 0)
         log_min = self.context.log_min_offset()

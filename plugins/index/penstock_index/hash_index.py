@@ -28,6 +28,7 @@ from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
 from penstock_index.index_check import IndexChecker
 from penstock_index.index_file import (
+    SECONDS_MAX,
     IndexFile,
     Peek,
     record_time_ms,
@@ -325,7 +326,9 @@ class HashIndexDispatcher(KeyIndex):
         for log_offset, seconds in peek.chain(key_hash):
             at = base + seconds * 1000
             # The first entry's seconds count from another base (see `IndexFile.add`).
-            if log_offset == first or (at - 1000 <= end_ms and at + 1000 > begin_ms):
+            # Without a base nothing is known, and the greatest number stands for all beyond it.
+            is_late_enough = at + 1000 > begin_ms or seconds == SECONDS_MAX
+            if log_offset == first or base <= 0 or (at - 1000 <= end_ms and is_late_enough):
                 yield log_offset
 
 

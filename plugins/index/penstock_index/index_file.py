@@ -43,6 +43,9 @@ assert ENTRY.itemsize == _ENTRY.size
 Entries = npt.NDArray[np.void]
 _NAME_DIGITS = 17
 
+# An entry's time stops here: 68 years after the file's first record.
+SECONDS_MAX = (1 << 31) - 1
+
 
 def is_index_name(name: str) -> bool:
     """Say whether a file's name is that of an index file: a time to the millisecond."""
@@ -191,7 +194,7 @@ class IndexFile:
 def seconds_since(times_ms: Int64s, begin_ms: int | Int64s) -> Int64s:
     """Return whole seconds since the base: 0 without a base or before it, capped at 2**31 - 1."""
     seconds: Int64s = np.where(np.asarray(begin_ms) > 0, (times_ms - begin_ms) // 1000, 0)
-    return np.clip(seconds, 0, (1 << 31) - 1)
+    return np.clip(seconds, 0, SECONDS_MAX)
 
 
 def expected_chains(entries: Entries, slots_count: int) -> tuple[Int32s, Int32s]:
@@ -224,7 +227,7 @@ class Readers:
 
     def __init__(self, files: Files, limit: int) -> None:
         self._files = files
-        self._limit = limit
+        self._limit = max(min(limit, files.descriptors_max // 16), 2)
         self._open: dict[Path, File] = {}
         self._lock = threading.Lock()
 

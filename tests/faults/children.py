@@ -1,0 +1,53 @@
+"""Child processes that live through a fault, so that the tests do not have to."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Multiplies how often the stories below are gone through; `PENSTOCK_FAULTS=20` for a night.
+TIMES = int(os.environ.get("PENSTOCK_FAULTS", "1"))
+
+
+def environment() -> dict[str, str]:
+    """Return what a child needs to find what this process imports."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+
+
+def start(
+    script: str, path: Path, *arguments: str, before: Callable[[], None] | None = None
+) -> "subprocess.Popen[str]":
+    """Start a child that gets the path and the arguments; `before` runs in it first of all."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(path), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env=environment(),
+        preexec_fn=before,  # noqa: PLW1509 - no thread of ours runs that could hold a lock it needs
+    )  # fmt: skip
+
+
+def say(
+    script: str, path: Path, *arguments: str, before: Callable[[], None] | None = None
+) -> list[str]:
+    """Return the lines a child says, however it ends. What it leaves running may hold its output open."""
+    process = start(script, path, *arguments, before=before)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.wait(120)
+    os.set_blocking(process.stdout.fileno(), False)
+    lines = [line.rstrip("\n") for line in process.stdout]
+    process.stdout.close()
+    process.stderr.close()
+    return lines
+
+
+def run(
+    script: str, path: Path, *arguments: str, before: Callable[[], None] | None = None
+) -> list[str]:
+    """Return the lines a child says; it must end well."""
+    process = start(script, path, *arguments, before=before)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, f"exit {process.returncode}\n{out}\n{err}"
+    return out.splitlines()

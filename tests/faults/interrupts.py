@@ -1,0 +1,70 @@
+"""Ctrl-C at a chosen place: the n-th at which CPython looks for signals in Penstock's own code.
+
+It looks after a call, at a jump back and where a function begins; at no other instruction.
+"""
+
+import opcode
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+OURS = ("/core/penstock/", "/plugins/")
+# The store's own clean-up after an exception: one interrupt is what a person sends, not two within a microsecond.
+LOOKS = {
+    opcode.opmap[name]
+    for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")
+    if name in opcode.opmap
+}
+LOAD_CONST = opcode.opmap["LOAD_CONST"]
+CLEANING = {"_put_right", "_finish", "settle", "forget", "_forget"}
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before instruction `number` of Penstock, counted from the call on."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.place = ""
+        self._before: dict[FrameType, int] = {}
+
+    def during(self, job: Callable[[], object]) -> bool:
+        """Do a job; say whether it was interrupted."""
+        sys.settrace(self._entered)
+        try:
+            job()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+            self._before.clear()
+        # Swallowed counts as not interrupted only if it was never raised.
+        assert self.left > 0, f"the interrupt at {self.place} was swallowed"
+        return False
+
+    def _entered(self, frame: FrameType, event: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if not any(part in name for part in OURS) or frame.f_code.co_name in {"__del__", *CLEANING}:
+            return None
+        if frame.f_back is not None and frame.f_back.f_code.co_name == "__del__":
+            return None  # Python itself swallows what is raised there
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return self._stepped
+
+    def _stepped(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event != "opcode":
+            return self._stepped
+        at, code = frame.f_lasti, frame.f_code.co_code
+        # Three constants are the way out of a `with`: what ended its body belongs to the body.
+        leaves = [code[at + 2 * step] for step in range(3) if at + 2 * step < len(code)] == [
+            LOAD_CONST
+        ] * 3
+        before, self._before[frame] = self._before.get(frame), code[at]
+        if before in LOOKS and not leaves:
+            self.left -= 1
+            if self.left == 0:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._stepped

@@ -1,0 +1,141 @@
+"""Clocks that jump: store times never decrease, one bad time deletes nothing, searches stay right."""
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.clock import BELIEVED_AFTER_MS, SteadyTime
+from penstock.log import plausible
+from penstock.testing import ManualClock, ManualWorkers, open_store
+
+HOUR = 3_600_000
+YEAR = 365 * 24 * HOUR
+START = 1_700_000_000_000
+JUMPS = {
+    "back an hour": [START, START - HOUR, START - HOUR + 5],
+    "forward ten years and back": [START, START + 10 * YEAR, START + 1000],
+    "1970": [START, 0, 5, START + 10],
+    "from 1970": [0, 5, START, START + 5],
+    "stands still": [START] * 4,
+    "beyond 2^41": [START, (1 << 41) + 5, (1 << 41) + 9],
+    "1970 to beyond 2^41": [7, (1 << 41) + 5, (1 << 42)],
+    "far beyond, in seconds over an int": [1000, 1 << 45, 5],
+    "before 1970": [START, -5, START + 1],
+}
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+@pytest.mark.parametrize("feed", ["follow", "direct"])
+def test_store_times_never_decrease_and_searches_by_time_stay_right(
+    jump: str, feed: str, tmp_path: Path
+) -> None:
+    """A message stored 68 years after its index file's first one, or in a file that began in 1970, was not
+    found when its time was asked for."""
+    clock = ManualClock(JUMPS[jump][0])
+    settings: dict[str, Any] = {"retention": [], "index.feed": feed}
+    path = tmp_path / "s"
+    stored: list[int] = []
+    for reopened in range(2):
+        with open_store(path, clock=clock, spawn=ManualWorkers(), **settings) as store:
+            for now in JUMPS[jump]:
+                clock.now_ms = now
+                for _ in range(3):
+                    receipt = store.put("t", b"%d" % len(stored), keys=["k", f"k{len(stored)}"])
+                    stored.append(receipt.store_time_ms)
+                clock.now_ms += 3
+                stored.extend(r.store_time_ms for r in store.put_many([_message(len(stored))]))
+            assert stored == sorted(stored), "in the log time does not go back"
+            assert [m.store_time_ms for m in store.scan("t")] == stored
+            for time_ms in {stored[0] - 1, *stored, stored[-1] + 1}:
+                first = sum(1 for each in stored if each < time_ms)
+                last = max(sum(1 for each in stored if each <= time_ms) - 1, 0)
+                assert store.offset_at("t", time_ms=time_ms) == first
+                assert store.offset_at("t", time_ms=time_ms, boundary="upper") == last
+            for number, time_ms in enumerate(stored):
+                found = store.find("t", f"k{number}", begin_ms=time_ms, end_ms=time_ms)
+                assert [m.body for m in found] == [b"%d" % number], (number, time_ms)
+            low, high = stored[3], stored[-2]
+            wanted = [b"%d" % n for n, t in enumerate(stored) if low <= t <= high]
+            assert [m.body for m in store.find("t", "k", begin_ms=low, end_ms=high, limit=999)] == wanted  # fmt: skip
+            assert not list(store.verify())
+        assert reopened in (0, 1)
+
+
+def _message(number: int):  # type: ignore[no-untyped-def] # a Message
+    from penstock import Message  # noqa: PLC0415 - beside its only use
+
+    return Message("t", b"%d" % number, keys=["k", f"k{number}"])
+
+
+class TwoClocks(ManualClock):
+    """The wall clock may be set; the monotonic one only goes on."""
+
+    steady_ms = 5_000_000
+
+    def monotonic_ms(self) -> int:
+        return self.steady_ms
+
+    def pass_by(self, ms: int) -> None:
+        self.steady_ms += ms
+        self.now_ms += ms
+
+
+def test_a_clock_that_jumps_forward_and_back_deletes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One round at a moment when the clock said ten years later once let ten segments go."""
+    clock, workers = TwoClocks(START), ManualWorkers()
+    settings: dict[str, Any] = {"retention.age.delete_when": "*", "retention.pause_ms": 0}
+    with open_store(tmp_path / "s", clock=clock, spawn=workers, **settings) as store:
+        for _ in range(20):
+            store.put("t", b"x" * 40_000)
+        store.flush()
+        for segment in (tmp_path / "s" / "commitlog").iterdir():
+            os.utime(segment, ns=(START * 10**6, START * 10**6))
+        count = store.stats()["segments"]
+        workers.run("penstock-retain")
+        for jump in (10 * YEAR, 5 * 24 * HOUR, -20 * YEAR):
+            clock.now_ms += jump
+            for _ in range(5):
+                clock.pass_by(10_000)
+                workers.run("penstock-retain")
+            clock.now_ms -= jump
+            clock.pass_by(10_000)
+            workers.run("penstock-retain")
+            assert store.stats()["segments"] == count
+        assert caplog.text.count("the clock has jumped") == 3
+        clock.now_ms += YEAR
+        workers.run("penstock-retain")
+        assert store.stats()["segments"] == count
+        clock.pass_by(BELIEVED_AFTER_MS)
+        workers.run("penstock-retain")
+        assert store.stats()["segments"] < count, "a clock that keeps to it is believed at last"
+
+
+def test_time_that_passes_is_no_jump(tmp_path: Path) -> None:
+    clock = TwoClocks(START)
+    time = SteadyTime(clock)
+    for _ in range(100):
+        clock.pass_by(HOUR * 30)
+        clock.now_ms += 500  # corrected a little each time
+        assert time.time_ms() == clock.now_ms
+    clock.now_ms += HOUR
+    assert time.time_ms() == clock.now_ms - HOUR
+    clock.pass_by(BELIEVED_AFTER_MS - 1)
+    assert time.time_ms() == clock.now_ms - HOUR
+    clock.pass_by(1)
+    assert time.time_ms() == clock.now_ms
+
+
+def test_a_segment_written_while_the_clock_said_1970_is_not_taken_for_old() -> None:
+    """Its file's time is that of a machine that had just started: it was the first to go, though it was young."""
+    assert plausible([START, 5, START + 9]) == [START, START + 9, START + 9]
+    assert plausible([5, 7, START]) == [START] * 3
+    assert plausible([START, START - HOUR, START + 9]) == [START, START, START + 9]
+    assert plausible([5, 7]) == [7, 7]
+    assert plausible([]) == []
+    for times in itertools.product([5, START, START + YEAR], repeat=4):
+        assert plausible(list(times)) == sorted(plausible(list(times)))

@@ -1,0 +1,97 @@
+"""A store copied while it is written: the copy opens as after a crash, with nothing that was not there."""
+
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.conftest import OpenStore
+from tests.crash.writer import SMALL, body
+from tests.faults.children import ROOT, TIMES, environment
+
+import penstock
+from penstock.testing import ManualWorkers
+
+WAYS = {
+    "cp -a": ["cp", "-a"],
+    "cp -r": ["cp", "-r"],
+}
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("way", [*WAYS, "tar"])
+def test_a_copy_of_a_store_that_is_written_opens_as_after_a_crash(
+    way: str, flush: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    writer = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/crash/writer.py"), str(path), flush, "0"],
+        stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    drain = threading.Thread(target=writer.stdout.read)
+    drain.start()
+    try:
+        for number in range(3 * TIMES):
+            copy = tmp_path / f"copy{number}"
+            before = penstock.open(path, read_only=True)
+            sure = before.max_offset("t", 0)
+            before.close()
+            if way == "tar":
+                done = subprocess.run(
+                    f"mkdir {copy} && tar -C {path} -cf - . | tar -C {copy} -xf -",
+                    shell=True,
+                    check=False,
+                )
+                assert done.returncode in (0, 1)
+            else:
+                subprocess.run([*WAYS[way], str(path), str(copy)], check=True)
+            with penstock.open(copy, environ={}, **SMALL) as store:
+                bodies = [m.body for m in store.scan("t")]
+                assert bodies == [body(n) for n in range(len(bodies))]
+                assert store.max_offset("t", 0) >= sure
+                assert not list(store.verify())
+            shutil.rmtree(copy)
+    finally:
+        writer.kill()
+        writer.wait()
+        drain.join()
+        writer.stdout.close()
+
+
+def test_marks_that_were_copied_later_than_the_log_are_not_believed(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    """A copy whose marks were younger than its log was taken for our own crash and believed up to the flushed
+    offset: zeros stood where records should, and the next put went behind them."""
+    store = open_small(spawn=ManualWorkers())
+    for number in range(20):
+        store.put("t", b"%d" % number)
+    store.flush()
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    for number in range(20, 40):
+        store.put("t", b"%d" % number)
+    store.flush()
+    for name in ("lock", "penstock/progress", "penstock/holder", "abort", "checkpoint"):
+        shutil.copy2(tmp_path / "store" / name, tmp_path / "copy" / name)
+    with open_small(path=tmp_path / "copy") as copy:
+        assert copy.recovery is not None
+        assert copy.recovery.state == "abnormal"
+        assert [m.body for m in copy.scan("t")] == [b"%d" % n for n in range(20)]
+        assert copy.put("t", b"next").queue_offset == 20
+        assert not list(copy.verify())
+    store.close()
+
+
+def test_a_clean_store_that_was_copied_is_still_clean(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    with open_small() as store:
+        store.put("t", b"x")
+    subprocess.run(["cp", "-a", str(tmp_path / "store"), str(tmp_path / "copy")], check=True)
+    with open_small(path=tmp_path / "copy") as copy:
+        assert copy.recovery is not None
+        assert copy.recovery.state == "clean"

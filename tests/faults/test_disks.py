@@ -1,0 +1,295 @@
+"""Real disks: one that is full, one that turns read-only, and segments that somebody takes away."""
+
+import os
+import subprocess
+import textwrap
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import OpenStore
+from tests.faults.children import TIMES, run, start
+
+import penstock
+from penstock.errors import StorageError, StoreFailedError
+
+
+@pytest.fixture
+def small_ext4(tmp_path: Path) -> Iterator[Path]:
+    """A disk with errors=remount-ro. On a tmpfs even a look into a hole takes a page."""
+    disk, image = tmp_path / "ext4", tmp_path / "image"
+    image.write_bytes(b"")
+    os.truncate(image, 24 << 20)
+    try:
+        made = subprocess.run(
+            ["mkfs.ext4", "-q", "-F", str(image)], capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        made = None
+    if (
+        made is None
+        or made.returncode
+        or not mounted(disk, "-o", "loop,errors=remount-ro", str(image))
+    ):
+        without_root("no file system can be made and mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def mounted(folder: Path, *how: str) -> bool:
+    folder.mkdir()
+    done = subprocess.run(["mount", *how, str(folder)], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def without_root(why: str) -> None:
+    if os.environ.get("CI") and os.getuid() == 0:
+        pytest.fail(f"root is here, so this must run: {why}")
+    pytest.skip(why)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    if not mounted(
+        folder, "-t", "tmpfs", "-o", "size=2m,nr_inodes=2000", f"t{uuid.uuid4().hex[:6]}"
+    ):
+        without_root("no tmpfs can be mounted here; test_limits.py fills a file size limit instead")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+HEAD = textwrap.dedent("""
+    import os, sys, penstock
+    from penstock import Message
+    from penstock.errors import *
+    path, write, alloc, flush = sys.argv[1:5]
+    sizes = {"geometry.segment_bytes": 131072, "geometry.index_slots": 100, "geometry.index_entries": 400,
+             "geometry.queue_entries": 200, "index.flush_interval_ms": 5, "write.transient-pool.lock_memory": False}
+    ballast = os.path.join(os.path.dirname(path), "ballast")
+    def fill():
+        with open(ballast, "wb") as file:
+            try:
+                while True:
+                    file.write(bytes(4096)); file.flush()
+            except OSError:
+                try: file.close()
+                except OSError: pass
+""")
+
+WAYS = [
+    ("mmap", "on-demand", "async"), ("file", "on-demand", "sync"), ("mmap", "preallocate", "async"),
+    ("mmap", "recycle", "sync"), ("transient-pool", "on-demand", "async"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("write", "alloc", "flush"), WAYS)
+def test_a_full_disk_refuses_reads_on_and_heals_without_a_restart(
+    write: str, alloc: str, flush: str, small_disk: Path
+) -> None:
+    """A store into a hole of a full disk kills the process: no writer of ours may meet one."""
+    lines = run(HEAD + textwrap.dedent("""
+        with penstock.open(path, environ={}, write=write, alloc=alloc, flush=flush, retention=[], **sizes) as store:
+            number = 0
+            for turn in range(3):
+                refused = 0
+                fill()
+                for job in range(60):
+                    try:
+                        if job % 2:
+                            store.put("t", b"%d:" % number + b"x" * 30_000, keys=[f"k{number}"])
+                            number += 1
+                        else:
+                            store.put_many([Message("t", b"%d:" % (number + n) + b"x" * 20_000) for n in range(10)])
+                            number += 10
+                    except DiskFullError as error:
+                        refused += 1
+                assert refused > 30, refused
+                try:
+                    store.commit_offset("g", "t", offset=number)
+                except OSError:
+                    assert store.committed_offset("g", "t") != number or turn
+                seen = [int(m.body.split(b":")[0]) for m in store.scan("t")]
+                assert seen == list(range(len(seen))) and len(seen) <= number
+                os.unlink(ballast)
+                store.put("t", b"%d:again" % number)
+                number += 1
+            for trouble in store._engine.follower.troubles.values():
+                trouble.again_at_ms = 0
+            store.flush()
+            assert [int(m.body.split(b":")[0]) for m in store.scan("t")] == list(range(number))
+            assert not list(store.verify())
+        assert not [n for n in os.listdir(path + "/penstock") if n.startswith("new-")]
+        with penstock.open(path, environ={}, retention=[], **sizes) as store:
+            assert store.recovery.state == "clean"
+            assert sum(1 for _ in store.scan("t")) == number
+        print("fine")
+    """), small_disk / "store", write, alloc, flush)  # fmt: skip
+    assert lines == ["fine"]
+
+
+def test_a_sparse_segment_of_java_on_a_full_disk_is_an_error_not_a_death(small_ext4: Path) -> None:
+    """A process that stores through a map into a hole of a full disk dies by SIGBUS."""
+    lines = run(HEAD + textwrap.dedent("""
+        with penstock.open(path, environ={}, **sizes) as store:
+            store.put("t", b"x" * 1000)
+        segment = path + "/commitlog/" + "0" * 20
+        data = open(segment, "rb").read(4096)
+        os.unlink(segment)
+        with open(segment, "wb") as file:
+            file.write(data); file.truncate(131072)
+        fill()
+        try:
+            penstock.open(path, environ={}, **sizes)
+        except (OSError, PenstockError) as error:
+            print(type(error).__name__)
+        os.unlink(ballast)
+        with penstock.open(path, environ={}, **sizes) as store:
+            store.put("t", b"y" * 60_000)
+            print(store.max_offset("t"), list(store.verify()))
+    """), small_ext4 / "store", "", "", "")  # fmt: skip
+    assert lines[1:] == ["2 []"]
+
+
+def test_a_segment_cut_short_by_others_costs_a_reader_an_error_not_its_life(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    """A map of a file that somebody shortens kills whoever looks at it; readers of other folders use plain reads."""
+    with open_small(retention=[]) as store:
+        for number in range(200):
+            store.put("t", b"%d" % number + b"x" * 1000)
+    lines = run(textwrap.dedent("""
+        import os, sys, penstock
+        with penstock.open(sys.argv[1], read_only=True) as store:
+            following = store.scan("t")
+            next(following)
+            os.truncate(sys.argv[1] + "/commitlog/" + "0" * 20, 8192)
+            left = [m.body for m in following]
+            assert 100 < len(left) < 199
+            print("alive", store.read("t", 0, 20).status)
+    """), tmp_path / "store")  # fmt: skip
+    assert lines[0].startswith("alive")
+
+
+def test_a_disk_that_turns_read_only_stops_writing_by_name_and_reading_goes_on(
+    small_ext4: Path,
+) -> None:
+    disk = small_ext4
+    device = disk.stat().st_dev
+    name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+    trigger = Path(f"/sys/fs/ext4/{name}/trigger_fs_error")
+    if not trigger.exists():
+        pytest.skip("this kernel cannot be asked for a file system error")
+    settings: dict[str, Any] = {"geometry.segment_bytes": 65536, "geometry.index_slots": 100, "geometry.index_entries": 400}  # fmt: skip
+    store = penstock.open(disk / "store", environ={}, flush="sync", **settings)
+    receipts = [store.put("t", b"%d" % n + b"x" * 1000, keys=["k"]) for n in range(20)]
+    store.stats()
+    store.flush()
+    trigger.write_text("a test of a store\n")
+    with pytest.raises((StoreFailedError, OSError)):
+        for _ in range(200):
+            store.put("t", b"y" * 1000)
+    assert [m.body[:2] for m in store.scan("t")][:1] == [b"0x"], "reading goes on"
+    with pytest.raises((StorageError, OSError)):
+        store.close()
+    with penstock.open(disk / "store", read_only=True) as reader:
+        assert sum(1 for _ in reader.scan("t")) >= sum(r.is_durable for r in receipts) == 20
+    before = sorted(str(p) for p in disk.rglob("*"))
+    with pytest.raises(OSError, match="Read-only file system"):
+        penstock.open(disk / "store", environ={})
+    assert sorted(str(p) for p in disk.rglob("*")) == before, "nothing was made"
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_segment_removed_under_the_store_is_never_acknowledged_as_on_disk(
+    flush: str, open_small: OpenStore, tmp_path: Path
+) -> None:
+    """Writes to a file that had lost its name were acknowledged as durable, and gone with the close."""
+    store = open_small(flush=flush, retention=[])
+    for number in range(150):
+        store.put("t", b"%d" % number + b"x" * 1000)
+    store.flush()
+    last = max((tmp_path / "store" / "commitlog").iterdir())
+    last.unlink()
+    with pytest.raises(StoreFailedError, match="was removed"):
+        for _ in range(5):
+            store.put("t", b"lost")
+            store.flush()
+    with pytest.raises(StorageError):
+        store.close()
+    with open_small() as again:
+        bodies = [m.body for m in again.scan("t")]
+        assert bodies == [b"%d" % n + b"x" * 1000 for n in range(len(bodies))]
+        assert len(bodies) > 100
+        assert not list(again.verify())
+
+
+def test_an_old_segment_removed_under_the_store_is_told_at_the_close(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    store = open_small(retention=[])
+    for number in range(250):
+        store.put("t", b"%d" % number + b"x" * 1000)
+    store.flush()
+    assert sum(1 for _ in store.scan("t")) == 250
+    (tmp_path / "store" / "commitlog" / f"{65536:020d}").unlink()
+    assert sum(1 for _ in store.scan("t")) > 180
+    assert store.put("t", b"goes on").queue_offset == 250
+    with pytest.raises(OSError, match="was removed"):
+        store.close()
+    assert (tmp_path / "store" / "abort").exists()
+    with penstock.open(tmp_path / "store", read_only=True) as reader:
+        assert 180 < sum(1 for _ in reader.scan("t")) < 251
+
+
+def test_a_killed_writer_on_a_full_disk_opens_again_when_there_is_space(small_disk: Path) -> None:
+    for _ in range(TIMES):
+        script = HEAD + textwrap.dedent("""
+            store = penstock.open(path, environ={}, flush="sync", retention=[], **sizes)
+            number = store.max_offset("t")
+            fill()
+            print("full", flush=True)
+            while True:
+                try:
+                    store.put("t", b"%d" % number + b"x" * 3000)
+                    number += 1
+                    print(number, flush=True)
+                except DiskFullError:
+                    print("refused", flush=True)
+        """)  # fmt: skip
+        process = start(script, small_disk / "store", "", "", "")
+        assert process.stdout is not None
+        acknowledged = 0
+        for line in process.stdout:
+            if line.startswith("refused"):
+                break
+            acknowledged = int(line) if line.strip().isdigit() else acknowledged
+        process.kill()
+        process.communicate()
+        (small_disk / "ballast").unlink()
+        with penstock.open(small_disk / "store", environ={}, retention=[]) as store:
+            bodies = [m.body for m in store.scan("t")]
+            assert bodies == [b"%d" % n + b"x" * 3000 for n in range(len(bodies))]
+            assert len(bodies) >= acknowledged
+            assert not list(store.verify())
+
+
+@pytest.mark.parametrize("alloc", ["on-demand", "preallocate", "recycle"])
+def test_a_batch_over_many_segments_writes_into_files_that_keep_their_names(
+    alloc: str, open_small: OpenStore, tmp_path: Path
+) -> None:
+    """Between two pieces of a batch the allocator was asked for the segment that the batch had already, made
+    it anew under the same name, and what was written and acknowledged went with the nameless old file."""
+    with open_small(alloc=alloc, retention=[], flush="sync") as store:
+        for turn in range(5 * TIMES):
+            batch = [
+                penstock.Message("t", b"%d:" % (turn * 30 + n) + b"x" * 20_000) for n in range(30)
+            ]
+            assert all(receipt.is_durable for receipt in store.put_many(batch))
+        count = store.max_offset("t")
+    with penstock.open(tmp_path / "store", read_only=True) as reader:
+        seen = [int(m.body.split(b":")[0]) for m in reader.scan("t")]
+        assert seen == list(range(count))
+        assert not list(reader.verify())

@@ -1,0 +1,149 @@
+"""A process forked with a store open: the child refuses, changes nothing, and takes nothing from the parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from tests.faults.children import run, say
+
+STORY = """
+import gc, os, signal, sys, time
+import penstock
+from penstock.errors import ForkedStoreError, StoreLockedError
+
+path = sys.argv[1]
+settings = {"geometry.segment_bytes": 65536, "geometry.index_slots": 100, "geometry.index_entries": 400}
+"""
+
+
+def test_a_child_of_a_fork_is_refused_everything_and_the_parent_goes_on(tmp_path: Path) -> None:
+    done = run(STORY + """
+for flush, write in (("sync", "file"), ("async", "mmap"), ("async", "transient-pool")):
+    where = os.path.join(path, flush + write)
+    store = penstock.open(where, environ={}, flush=flush, write=write, **settings)
+    for number in range(50):
+        store.put("t", b"%d" % number, keys=["k"])
+    before = store.stats()["log_end_offset"]
+    child = os.fork()
+    if child == 0:
+        jobs = [
+            lambda: store.put("t", b"x"), lambda: store.put_many([penstock.Message("t", b"x")]),
+            lambda: store.submit("t", b"x"), store.flush, store.retain, lambda: store.read("t"),
+            lambda: store.discard_before(log_offset=1 << 40), store.topics, store.stats,
+            lambda: store.find("t", "k"), lambda: store.commit_offset("g", "t", offset=1),
+            lambda: store.committed_offset("g", "t"), lambda: list(store.scan("t")),
+        ]
+        refused = 0
+        for job in jobs:
+            try:
+                job()
+            except ForkedStoreError as error:
+                assert error.parent == os.getppid() and "child" in str(error)
+                refused += 1
+        store.close()
+        del store
+        gc.collect()
+        # An exit as any other: exit handlers run, objects go.
+        sys.exit(0 if refused == len(jobs) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.stats()["log_end_offset"] == before
+    try:
+        penstock.open(where, environ={})
+    except StoreLockedError as error:
+        assert f"process {os.getpid()}" in str(error)
+    else:
+        raise AssertionError("the child took the parent's lock away")
+    assert store.put("t", b"after").queue_offset == 50
+    store.close()
+    with penstock.open(where, environ={}) as store:
+        assert store.recovery.state == "clean", store.recovery
+        assert len(list(store.scan("t"))) == 51
+        assert not list(store.verify())
+print("fine")
+""", tmp_path)  # fmt: skip
+    assert done == ["fine"]
+
+
+def test_a_child_that_lives_on_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """A fork shares the lock's descriptor; a child that outlived its parent once kept the store shut."""
+    script = STORY + """
+store = penstock.open(path, environ={}, **settings)
+store.put("t", b"x")
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(child, flush=True)
+if sys.argv[2] == "close":
+    store.close()
+    penstock.open(path, environ={}).close()
+    print("opened again", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""  # fmt: skip
+    for how in ("close", "die"):
+        lines = say(script, tmp_path / how, how)
+        child = int(lines[0])
+        try:
+            again = [sys.executable, "-c", STORY + "penstock.open(path, environ={}).close()"]
+            done = subprocess.run([*again, str(tmp_path / how)], capture_output=True, text=True, check=False)  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert lines[1:] == (["opened again"] if how == "close" else [])
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_may_open_the_store_for_reading_and_after_the_parent_for_writing(
+    tmp_path: Path,
+) -> None:
+    done = run(STORY + textwrap.dedent("""
+        store = penstock.open(path, environ={}, **settings)
+        store.put("t", b"x")
+        store.stats()
+        there, here = os.pipe()
+        asked, answer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with penstock.open(path, read_only=True) as reader:
+                assert [m.body for m in reader.scan("t")] == [b"x"]
+            try:
+                penstock.open(path, environ={})
+            except StoreLockedError:
+                pass
+            else:
+                os._exit(1)
+            os.write(answer, b"!")
+            os.read(there, 1)
+            with penstock.open(path, environ={}) as own:
+                own.put("t", b"y")
+            os._exit(0)
+        os.read(asked, 1)
+        store.close()
+        os.write(here, b"!")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with penstock.open(path, read_only=True) as reader:
+            print([m.body for m in reader.scan("t")])
+    """), tmp_path)  # fmt: skip
+    assert done == ["[b'x', b'y']"]
+
+
+def test_an_iteration_that_a_fork_cut_through_ends_in_the_child(tmp_path: Path) -> None:
+    done = run(STORY + textwrap.dedent("""
+        store = penstock.open(path, environ={}, **settings)
+        store.put("t", b"x")
+        following = store.scan("t", follow=True)
+        next(following)
+        child = os.fork()
+        if child == 0:
+            try:
+                next(following)
+            except ForkedStoreError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        store.put("t", b"y")
+        print(next(following).body)
+        store.close()
+    """), tmp_path)  # fmt: skip
+    assert done == ["b'y'"]

@@ -1,0 +1,98 @@
+"""A plugin that hangs: the log says where, close has a limit, and the store is sound when it comes back."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.batch import DispatchBatch
+from penstock.contracts import RetentionPolicy, Vote
+from penstock.errors import StorageError, StoreLockedError
+from penstock.testing import open_store
+from penstock_index.consume_queue import ConsumeQueueDispatcher
+
+PATIENT: dict[str, Any] = {"plugins.slow_ms": 20, "plugins.close_limit_ms": 100}
+
+
+QUICK: dict[str, Any] = {"plugins.slow_ms": 10}
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("what", ["dispatcher", "retention policy"])
+def test_a_plugin_that_hangs_is_named_and_close_has_a_limit(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Close once waited for ever for a thread that a plugin kept."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        if not gate.is_set():
+            entered.set()
+            gate.wait(60)
+
+    class Slow(ConsumeQueueDispatcher):
+        def dispatch(self, batch: DispatchBatch) -> None:
+            hang()
+            super().dispatch(batch)
+
+    class Stuck(RetentionPolicy):
+        name = "age"
+
+        def vote(self, *_: Any) -> Vote:
+            hang()
+            return Vote(0, "hung")
+
+    caplog.set_level(logging.WARNING)
+    strategies = [Slow] if what == "dispatcher" else [Stuck]
+    store = open_store(tmp_path / "s", strategies=strategies, **PATIENT)
+    store.put("t", b"x")
+    assert entered.wait(30)
+    assert store.put("t", b"y").queue_offset == 1, "the log goes on without it"
+    assert store.flush() > 0
+    wait_for(lambda: "has been in one step" in caplog.text)
+    assert "test_hanging.py" in caplog.text or "threading.py" in caplog.text
+    began = time.monotonic()
+    with pytest.raises(StorageError, match=r"background work did not end.*penstock-"):
+        store.close()
+    assert time.monotonic() - began < 30
+    with pytest.raises(StoreLockedError):
+        open_store(tmp_path / "s")  # what hangs may yet write
+    gate.set()
+    lock = store._engine.lock  # type: ignore[union-attr] # it was open
+    wait_for(lambda: not lock._fds)
+    with open_store(tmp_path / "s") as again:
+        assert again.recovery is not None
+        assert again.recovery.state == "abnormal"
+        assert [m.body for m in again.scan("t")] == [b"x", b"y"]
+        assert not list(again.verify())
+
+
+def test_a_step_that_takes_long_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = threading.Event()
+
+    class Stuck(RetentionPolicy):
+        name = "age"
+
+        def vote(self, *_: Any) -> Vote:
+            gate.wait(60)
+            return Vote(0, "late")
+
+    with open_store(tmp_path / "s", strategies=[Stuck], **QUICK) as store:
+        engine = store._engine
+        assert engine is not None
+        wait_for(lambda: "penstock-retain has been in one step" in caplog.text)
+        engine.crew.watch()
+        engine.crew.watch()
+        assert caplog.text.count("penstock-retain has been") == 1
+        gate.set()

@@ -1,0 +1,184 @@
+"""Ctrl-C in put, batch, read, flush, close and opening: no lock is left held, and nothing half done."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.children import TIMES
+from tests.faults.interrupts import Interrupt
+
+from penstock import Message
+from penstock.store import Store
+from penstock.testing import ManualWorkers, open_store
+
+# Cut through between `os.scandir` and the `with` that closes it, a folder's listing warns.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+# Every so many places of a job; with PENSTOCK_FAULTS=3 at every single one.
+STEP = max(3 // TIMES, 1)
+
+WAYS: dict[str, dict[str, Any]] = {
+    "mmap": {"write": "mmap"},
+    "mmap direct": {"write": "mmap", "index.feed": "direct"},
+    "file": {"write": "file"},
+    "file gathering": {"write": "file", "flush": "sync", "flush.sync.timeout_ms": 1},
+    "pool": {"write": "transient-pool", "write.transient-pool.lock_memory": False},
+    "recycle": {"write": "mmap", "alloc": "recycle"},
+}
+
+
+def number_of(body: bytes) -> int:
+    return int(body.split(b":")[0])
+
+
+def check(store: Store, sure: set[int], asked: int) -> None:
+    """What was acknowledged is there once; all that is there was asked for, in order, and hangs together."""
+    seen = [number_of(m.body) for m in store.scan("t")]
+    assert seen == sorted(set(seen)), "in order, nothing twice"
+    assert sure <= set(seen)
+    assert not seen or seen[-1] < asked
+    for queue in store.topics().get("t", []):
+        offsets = [m.queue_offset for m in store.scan("t", queue)]
+        assert offsets == list(range(len(offsets))), (
+            "no queue offset was given twice, none left out"
+        )
+    assert not list(store.verify())
+
+
+def story(store: Store, number: int, sizes: list[int]) -> int:
+    """One put for one size, a batch for several."""
+    if len(sizes) == 1:
+        store.put("t", b"%d:" % number + b"x" * sizes[0], queue=number % 2, keys=[f"k{number}"])
+    else:
+        store.put_many([
+            Message("t", b"%d:" % (number + at) + b"x" * size, queue=(number + at) % 2, keys=[f"k{number + at}"])
+            for at, size in enumerate(sizes)
+        ])  # fmt: skip
+    return number + len(sizes)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("sizes", [[300], [40_000], [30_000, 20_000, 30_000, 100]], ids=["put", "roll", "batch"])  # fmt: skip
+def test_an_interrupt_anywhere_in_an_append_leaves_nothing_half_done(
+    way: str, sizes: list[int], tmp_path: Path
+) -> None:
+    """Between the write and the count of the queue's next offset it once left one offset to two messages;
+    between taking the append lock and noting it, the lock stayed taken for good."""
+    workers = ManualWorkers()
+    settings = {"retention": [], **WAYS[way]}
+    store = open_store(tmp_path / "s", spawn=workers, **settings)
+    number, sure, at, turns = 0, set(), 1, 0
+    while True:
+        interrupt = Interrupt(at)
+        following = number + len(sizes)
+        if interrupt.during(lambda: story(store, number, sizes)):  # noqa: B023 - it is called at once
+            assert not store._engine.log.lock.is_owned(), interrupt.place  # type: ignore[union-attr] # it is open
+        else:
+            sure |= set(range(number, following))
+            break
+        number = following
+        before = number
+        number = story(store, number, [10])
+        sure.add(before)
+        at += STEP
+        turns += 1
+        if turns % 25 == 0:
+            store.flush()
+            check(store, sure, number)
+    number = following
+    store.flush()
+    check(store, sure, number)
+    store.close()
+    with open_store(tmp_path / "s", retention=[]) as again:
+        assert again.recovery is not None
+        assert again.recovery.state == "clean"
+        check(again, sure, number)
+    assert turns > 10
+
+
+READS: dict[str, Callable[[Store], object]] = {
+    "read": lambda store: store.read("t", 0, 0),
+    "find": lambda store: store.find("t", "k3"),
+    "flush": lambda store: store.flush(),
+    "commit_offset": lambda store: store.commit_offset("g", "t", offset=5),
+}
+
+
+@pytest.mark.parametrize("way", ["mmap direct", "file gathering"])
+@pytest.mark.parametrize("job", READS)
+def test_an_interrupt_anywhere_in_a_look_or_a_flush_loses_nothing(
+    job: str, way: str, tmp_path: Path
+) -> None:
+    """What a writer gathers was once taken out of its queue before it was in the file: an interrupt there
+    left a hole of zeros that a later flush acknowledged."""
+    settings = {"retention": [], **WAYS[way]}
+    store = open_store(tmp_path / "s", spawn=ManualWorkers(), **settings)
+    number, at = 0, 1
+    # An interrupted roll leaves a file to look at, and so more places: hence an end of its own.
+    while at < 300 * TIMES:
+        for _ in range(3):
+            number = story(store, number, [50])
+        interrupt = Interrupt(at)
+        if not interrupt.during(lambda: READS[job](store)):
+            break
+        at += STEP + 2
+    store.flush()
+    check(store, set(range(number)), number)
+    assert [number_of(m.body) for m in store.find("t", "k3")] == [3]
+    store.close()
+    with open_store(tmp_path / "s", retention=[]) as again:
+        check(again, set(range(number)), number)
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+def test_an_interrupt_anywhere_in_opening_leaves_no_lock_and_loses_nothing(
+    how: str, tmp_path: Path
+) -> None:
+    """Between taking the lock and the block that frees it, an interrupt once kept the store shut for the
+    life of the process."""
+    path = tmp_path / "s"
+    store = open_store(path, spawn=ManualWorkers(), retention=[])
+    number = 0
+    for _ in range(30):
+        number = story(store, number, [3000])
+    at = 1
+    opened: list[Store] = []
+    while True:
+        if how == "clean":
+            store.close()
+        else:
+            engine = store._engine
+            assert engine is not None
+            engine.lock.release()
+            store.leave()
+        interrupt = Interrupt(at)
+        job = lambda: opened.append(open_store(path, spawn=ManualWorkers(), retention=[]))  # noqa: E731
+        if not interrupt.during(job):
+            break
+        del interrupt
+        store = open_store(path, spawn=ManualWorkers(), retention=[])
+        check(store, set(range(number)), number)
+        at += max(300 // TIMES, 1)
+    opened[-1].close()
+    assert at > 2000
+
+
+def test_an_interrupt_anywhere_in_close_leaves_no_lock(tmp_path: Path) -> None:
+    """The close once gave up half way and said at the next call that it was done, with the lock held; and a
+    descriptor was once closed twice, the second time perhaps another file's."""
+    path, number, at = tmp_path / "s", 0, 1
+    while True:
+        store = open_store(path, retention=[])
+        check(store, set(range(number)), number)
+        for _ in range(3):
+            number = story(store, number, [3000])
+        interrupt = Interrupt(at)
+        if not interrupt.during(store.close):
+            break
+        store.close()
+        at += max(30 // TIMES, 1)
+    with open_store(path, retention=[]) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        check(store, set(range(number)), number)
+    assert at > 300
