@@ -177,6 +177,9 @@ class QueueFolder:
                 bases.append(base // QUEUE_ENTRY_SIZE)
             else:
                 yield entry
+        for gone in set(self.bases).difference(bases):
+            # Another process removed it; an open descriptor would keep its blocks.
+            self._pool.forget(self.path(gone))
         self.bases = sorted(bases)
 
     def read(self, start: int, stop: int) -> Entries:
