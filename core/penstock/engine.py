@@ -327,14 +327,13 @@ class Engine:
         """Close cleanly if that is possible; raises what kept the store from it."""
         try:
             self._stop()
-            hanging = self.crew.hanging()
-            if hanging:
-                raise StorageError(
-                    f"background work did not end, so the store is left marked as not cleanly closed, and "
-                    f"locked until it ends or this process does; what is durable is not lost, the next "
-                    f"open brings it up: {'; '.join(f'{h.name} at {h.place}' for h in hanging)}"
-                )
+            self.crew.check_ended()
             self._close_cleanly()
+        except OSError as error:
+            raise StorageError(
+                f"the store could not be closed cleanly ({error}); nothing that was acknowledged is "
+                f"lost, and the next open for writing puts it right"
+            ) from error
         finally:
             self._let_go()
             self.is_interrupted = False

@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.errors import StorageError
+
 logger = logging.getLogger(__name__)
 
 OnError = Callable[[str, Exception], None]
@@ -133,6 +135,16 @@ class Crew:
             for worker in self._workers
             if worker.is_alive
         ]
+
+    def check_ended(self) -> None:
+        """Raise if a thread that was told to stop did not."""
+        hanging = self.hanging()
+        if hanging:
+            raise StorageError(
+                f"background work did not end, so the store is left marked as not cleanly closed, and "
+                f"locked until it ends or this process does; what is durable is not lost, the next "
+                f"open brings it up: {'; '.join(f'{h.name} at {h.place}' for h in hanging)}"
+            )
 
     def when_ended(self, job: Callable[[], None]) -> None:
         """Do a job once every thread has ended, however long that takes, in a thread of its own."""

@@ -215,8 +215,9 @@ class ConsumeQueueDispatcher(QueueIndex):
             self._progress = min(self._progress, log_offset)
 
     def _cut_queue(self, queue: Queue, log_offset: int) -> bool:
-        # Not by halving: after a power cut there may be holes.
-        end = queue.folder.scan_below(log_offset, queue.min_offset, queue.max_offset)
+        # Not by halving, nor from the first that is there: after a power cut there may be holes.
+        low = min([queue.min_offset, *queue.folder.bases[:1]])
+        end = queue.folder.scan_below(log_offset, low, queue.max_offset)
         if end >= queue.max_offset:
             return False
         self._cut_at(queue, end)
