@@ -331,8 +331,8 @@ class Engine:
             self._close_cleanly()
         except OSError as error:
             raise StorageError(
-                f"the store could not be closed cleanly ({error}); nothing that was acknowledged is "
-                f"lost, and the next open for writing puts it right"
+                f"the store could not be closed cleanly ({error}); it is left marked so, and the next "
+                f"open for writing puts right what it finds"
             ) from error
         finally:
             self._let_go()

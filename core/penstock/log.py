@@ -97,7 +97,9 @@ class SegmentedLog:
                 if base in known:
                     found.append(known.pop(base))
                 elif base >= 0 and base % self.segment_bytes == 0:
-                    found.append(Segment(self._files, entry.path, base, self.segment_bytes))
+                    found.append(
+                        Segment(self._files, entry.path, base, self.segment_bytes, self._readable)
+                    )
             self._segments = tuple(found)
             for gone in known.values():
                 gone.close()

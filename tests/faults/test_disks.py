@@ -13,7 +13,7 @@ from tests.conftest import OpenStore
 from tests.faults.children import TIMES, run, start
 
 import penstock
-from penstock.errors import StorageError, StoreFailedError
+from penstock.errors import CorruptionError, StorageError, StoreFailedError
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_full_disk_refuses_reads_on_and_heals_without_a_restart(
                 assert refused > 30, refused
                 try:
                     store.commit_offset("g", "t", offset=number)
-                except OSError:
+                except StorageError:
                     assert store.committed_offset("g", "t") != number or turn
                 seen = [int(m.body.split(b":")[0]) for m in store.scan("t")]
                 assert seen == list(range(len(seen))) and len(seen) <= number
@@ -219,11 +219,13 @@ def test_a_segment_removed_under_the_store_is_never_acknowledged_as_on_disk(
             store.flush()
     with pytest.raises(StorageError):
         store.close()
-    with open_small() as again:
-        bodies = [m.body for m in again.scan("t")]
-        assert bodies == [b"%d" % n + b"x" * 1000 for n in range(len(bodies))]
-        assert len(bodies) > 100
-        assert not list(again.verify())
+    with pytest.raises(CorruptionError, match="restore the file from a copy") as caught:
+        open_small()
+    assert caught.value.path == last
+    with penstock.open(tmp_path / "store", read_only=True) as reader:
+        bodies = [m.body for m in reader.scan("t")]
+    assert bodies == [b"%d" % n + b"x" * 1000 for n in range(len(bodies))]
+    assert len(bodies) > 100
 
 
 def test_an_old_segment_removed_under_the_store_is_told_at_the_close(
@@ -237,7 +239,7 @@ def test_an_old_segment_removed_under_the_store_is_told_at_the_close(
     (tmp_path / "store" / "commitlog" / f"{65536:020d}").unlink()
     assert sum(1 for _ in store.scan("t")) > 180
     assert store.put("t", b"goes on").queue_offset == 250
-    with pytest.raises(OSError, match="was removed"):
+    with pytest.raises(StorageError, match="was removed"):
         store.close()
     assert (tmp_path / "store" / "abort").exists()
     with penstock.open(tmp_path / "store", read_only=True) as reader:
