@@ -39,6 +39,7 @@ from penstock.errors import (
     StoreFailedError,
 )
 from penstock.files import Files, Lock
+from penstock.findings import Finding
 from penstock.flushing import LogFlusher
 from penstock.lane import Lane
 from penstock.message import Durability, PutStatus
@@ -46,6 +47,7 @@ from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
 from penstock.retention import Retention
+from penstock.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class Engine:
     side: SideFolder
     lock: Lock
     offsets: ConsumerOffsets
+    upkeep: Upkeep
     pace: Pace
     fire: Fire
     ask: Ask
@@ -126,6 +129,16 @@ class Engine:
             base_offset=info.base_offset,
             reason=reason,
         )
+        self.upkeep.sealer.forget(info.base_offset)
+
+    def _tell_damage(self, finding: Finding) -> None:
+        self.fire(
+            "penstock_damage_found",
+            path=str(finding.path),
+            position=finding.position,
+            log_offset=finding.log_offset,
+            text=finding.text,
+        )
 
     def start(self, spawn: SpawnWorker) -> None:
         """Begin background work."""
@@ -139,6 +152,7 @@ class Engine:
         with self.log.lock:
             self.log.tail.expect()
         self.policy.start()
+        self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._tell_damage)
 
     # --- appending
 
@@ -230,6 +244,7 @@ class Engine:
                 base_offset=segment.base_offset,
                 size=segment.capacity,
             )
+            self.upkeep.wake()
 
     # --- marks
 
@@ -296,6 +311,26 @@ class Engine:
         used = {"write": tail.writer, "alloc": tail.allocator, "flush": self.policy}
         return {kind: {"name": each.name, **each.stats()} for kind, each in used.items()}
 
+    def stats(self) -> dict[str, object]:
+        """Return the figures of `Store.stats()` that only a writing store has."""
+        failure, troubles = self.flusher.failure, self.follower.troubles
+        return {
+            "flushed_offset": self.flusher.flushed_offset,
+            "flushes": self.flusher.count,
+            "failure": str(failure) if failure else None,
+            "append_lock": self.log.lock.stats(),
+            "strategies": self.strategies(),
+            "dispatchers": {
+                d.name: {
+                    "progress": d.progress,
+                    "error": repr(troubles[d.name].error) if d.name in troubles else None,
+                    **d.stats(),
+                }
+                for d in self.dispatchers
+            },
+            "upkeep": self.upkeep.stats(),
+        }
+
     # --- closing
 
     def close(self) -> None:
@@ -304,6 +339,7 @@ class Engine:
             return
         self._closed = True
         self.retention.stop()
+        self.upkeep.stop()
         for worker in self._workers:
             worker.stop()
         self.policy.close()

@@ -17,6 +17,7 @@ class Finding(NamedTuple):
         position: byte in the file; -1 where no one byte is meant.
         log_offset: the record it is about; -1 for none.
         text: what is wrong, in one sentence.
+        what_now: which step helps; `verify` fills it in where a checker leaves it empty.
     """
 
     part: str
@@ -24,6 +25,29 @@ class Finding(NamedTuple):
     position: int
     log_offset: int
     text: str
+    what_now: str = ""
+
+    def advised(self) -> "Finding":
+        """Return it with what to do now."""
+        if self.what_now:
+            return self
+        derived = "`penstock repair --apply` makes it anew from the log; nothing in it is original"
+        return self._replace(what_now=_WHAT_NOW.get(self.part, derived))
+
+
+_WHAT_NOW = {
+    "log": "restore the segment from a copy; or see what `penstock repair` would do: without --cut "
+    "it keeps every byte, with --cut it cuts the log at the first damage",
+    "digest": "restore the segment from a copy; `penstock repair --apply` turns back a single flipped "
+    "bit of a block, `--accept` takes the bytes as they are",
+    "marks": "`penstock repair --apply` writes it anew; until then opening reads more of the log",
+}
+
+
+def damaged_blocks(path: Path, base_offset: int, start: int, stop: int) -> Finding:
+    """Return what there is to say of a stretch of a segment that differs from its digest."""
+    text = f"bytes {start} to {stop} are not what they were when the segment was sealed"
+    return Finding("digest", path, start, base_offset + start, text)
 
 
 class Checker(ABC):

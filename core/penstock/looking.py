@@ -23,7 +23,12 @@ NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor
 
 @attrs.define(kw_only=True)
 class Findings:
-    """What looking at a store before opening it showed, and what was done about it."""
+    """What looking at a store before opening it showed, and what was done about it.
+
+    `is_ours` means that the log and the marks of the last writer may be believed; `is_still_ours` only
+    that no other program has started to write since, whatever state the store is in. `sealed` are the
+    base offsets of the segments whose digests are to be believed.
+    """
 
     progress: Progress
     side: SideFolder
@@ -34,6 +39,8 @@ class Findings:
     is_ours: bool
     is_clean: bool
     was_abnormal: bool
+    is_still_ours: bool = False
+    sealed: list[int] = attrs.Factory(list)
     end: LogEnd = attrs.Factory(lambda: NOTHING)
     mended: list[str] = attrs.Factory(list)
     saved_to: str | None = None
@@ -68,7 +75,7 @@ def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findin
     found = Findings(
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
         is_ours=is_ours and (is_clean or was_abnormal), is_clean=is_clean,
-        was_abnormal=was_abnormal,
+        was_abnormal=was_abnormal, is_still_ours=is_ours,
     )  # fmt: skip
     if not is_new:
         log.load(repair=False)

@@ -26,7 +26,8 @@ from penstock.contracts import (
     SpawnWorker,
     Trust,
 )
-from penstock.discover import check_layout, find_geometry, is_store, write_geometry
+from penstock.digests import Digests
+from penstock.discover import check_layout, find_geometry, is_store
 from penstock.dispatch import TailFollower
 from penstock.encode import host_bytes
 from penstock.engine import Engine, Pace
@@ -44,18 +45,15 @@ from penstock.geometry import Geometry
 from penstock.handover import HandOver
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
+from penstock.mending import claim, put_log_right
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import SideFolder, lock_mtime_ns, visible_offset
-from penstock.recovery import (
-    LogEnd,
-    RecoveredLog,
-    RecoveryReport,
-    rewrite,
-)
+from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
 from penstock.store import Store, pick_indexes
 from penstock.tail import LogTail
+from penstock.upkeep import Upkeep
 from penstock.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -243,10 +241,13 @@ class Opener:
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         found = look(self.files, self.root, log, is_new=is_new)
-        self._claim(found, geometry)
+        claim(self.files, found, geometry)
         if not is_new:
             found.mended.extend(log.load(repair=True))
-        end = self._put_log_right(log, found)
+        digests = Digests(self.files, self.root)
+        # First: what is written again has another time then.
+        found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
+        end = put_log_right(self.files, log, found)
         context = self._context(geometry, log, read_only=False)
         engine, store = self._wire(lock, log, context, end, found)
         try:
@@ -259,52 +260,6 @@ class Opener:
         engine.start(self._spawn)
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
-
-    def _claim(self, found: Findings, geometry: Geometry) -> None:
-        """Leave the marks of a store in use: abort marker, holder, our own time on the lock file."""
-        found.side.make()
-        if found.is_new:
-            for name in ("commitlog", "consumequeue"):
-                self.files.make_folder_durably(self.root / name)
-        if not self.files.exists(found.side.path / "geometry.json"):
-            write_geometry(self.files, self.root, geometry)
-        self.files.write_whole(self.root / "abort", str(self.files.process_id()).encode())
-        found.side.remove_clean()
-        found.side.write_holder(self.files.process_id())
-        file = self.files.open(self.root / "lock", writable=True)
-        try:
-            file.pwrite(b"lock", 0)
-            file.sync()
-        finally:
-            file.close()
-
-    def _put_log_right(self, log: SegmentedLog, found: Findings) -> LogEnd:
-        """Cut what is behind the end, and make durable again what may not be."""
-        end = found.end
-        if found.is_clean or not log.segments:
-            return end
-        if end.survivor is not None:
-            found.saved_to = self._save(log, found.side, end)
-        found.mended.extend(log.truncate(end.offset))
-        if found.is_ours:
-            durable = found.state.flushed_offset
-            found.rewritten = rewrite(self.files, log, durable, end.offset)
-        elif found.was_abnormal:
-            # How much of it the other program synced is not known.
-            log.sync_from(found.walked_from)
-            found.rewritten = rewrite(self.files, log, log.segments[-1].base_offset, end.offset)
-        if end.dirty_bytes:
-            found.mended.append(
-                f"cut a torn tail of {end.dirty_bytes} bytes at log offset {end.offset}: {end.reason}"
-            )
-        return end
-
-    def _save(self, log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
-        segment = log.find(end.offset)
-        assert segment is not None
-        stop = min(end.offset + end.dirty_bytes, segment.end_offset)
-        data = bytes(log.read(end.offset, stop - end.offset))
-        return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
 
     def _wire(
         self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: Findings
@@ -330,14 +285,9 @@ class Opener:
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
         follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
         retention = Retention(
-            log,
-            self._policies(context),
-            dispatchers,
-            allocator,
-            files=self.files,
-            now_ms=self.clock.time_ms,
-            pause_ms=config.retention.pause_ms,
-        )
+            log, self._policies(context), dispatchers, allocator, files=self.files,
+            now_ms=self.clock.time_ms, pause_ms=config.retention.pause_ms,
+        )  # fmt: skip
         offsets = ConsumerOffsets(self.files, self.root, read_only=False)
         engine = Engine(
             root=self.root, files=self.files, clock=self.clock, log=commit_log, flusher=flusher,
@@ -346,6 +296,7 @@ class Opener:
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
             lock=lock, offsets=offsets, fire=registry.fire, ask=registry.ask,
             body_bytes_max=config.log.body_bytes_max,
+            upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             pace=Pace(
                 follow_ms=config.index.follow_interval_ms,
                 mark_ms=config.index.flush_interval_ms,
@@ -353,9 +304,10 @@ class Opener:
             ),
         )  # fmt: skip
         engine.connect()
-        outlook = self._outlook(context, log)
-        store = Store(self.root, log, dispatchers, engine=engine, offsets=offsets, outlook=outlook)
-        return engine, store
+        return engine, Store(
+            self.root, log, dispatchers, engine=engine, offsets=offsets,
+            outlook=self._outlook(context, log),
+        )  # fmt: skip
 
     def _bring_up(
         self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int

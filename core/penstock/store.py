@@ -318,23 +318,8 @@ class Store(Reader):
             "queues": len(self._queue_index.queues()),
             "damaged_reads": self.damaged_reads,
         }
-        engine = self._engine
-        if engine is not None:
-            figures |= {
-                "flushed_offset": engine.flusher.flushed_offset,
-                "flushes": engine.flusher.count,
-                "failure": str(engine.flusher.failure) if engine.flusher.failure else None,
-                "append_lock": engine.log.lock.stats(),
-                "strategies": engine.strategies(),
-                "dispatchers": {
-                    d.name: {
-                        "progress": d.progress,
-                        "error": _trouble(engine, d.name),
-                        **d.stats(),
-                    }
-                    for d in self._dispatchers
-                },
-            }
+        if self._engine is not None:
+            figures |= self._engine.stats()
         return figures
 
     def verify(self, told: Callable[[Tally], None] = lambda _: None) -> Iterator[Finding]:
