@@ -200,6 +200,11 @@ class Engine:
             else self.log.log.committed_offset
         )
 
+    def dispatched_offset(self) -> int:
+        """Bring everything up that is visible; returns the log offset that all have reached."""
+        self.follower.catch_up()
+        return self.follower.progress
+
     def show_written(self) -> None:
         """Let readers of this process see what a writer still holds back."""
         # Once the store has failed reading goes on, with what was handed over before.

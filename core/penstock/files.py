@@ -342,6 +342,20 @@ class Files:
             raise
         return Lock(descriptor)
 
+    def is_locked(self, path: Path) -> bool:
+        """Say whether another holds the store's lock, without taking or changing anything."""
+        try:
+            file = self.open(path)
+        except OSError:
+            return False
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        descriptor = file.detach()
+        try:
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, request)
+        finally:
+            os.close(descriptor)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
     def memory(self, size: int) -> mmap.mmap:
         """Return memory of the process's own, zero, that belongs to no file."""
         return mmap.mmap(-1, size)

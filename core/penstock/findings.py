@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from penstock.batch import DispatchBatch
 
@@ -51,7 +51,27 @@ def damaged_blocks(path: Path, base_offset: int, start: int, stop: int) -> Findi
 
 
 class Checker(ABC):
-    """Compares derived files with the log for `verify`; changes nothing."""
+    """Compares derived files with the log for `verify`; changes nothing.
+
+    A checker that is splittable may be used for some of the batches only, in a process of its own;
+    then `seen` of each goes into `take` of the one that does `start` and `finish`.
+    """
+
+    is_splittable: ClassVar[bool] = False
+
+    def start(self) -> Iterator[Finding]:
+        """Return what the derived files show by themselves."""
+        yield from ()
+
+    def damage(self, start: int, stop: int) -> None:  # noqa: B027 - may be left out
+        """Take note that the log has no sound records in [start, stop)."""
+
+    def seen(self) -> object:
+        """Return what `finish` must know of the batches so far, and forget it; can be pickled."""
+        return None
+
+    def take(self, seen: Any) -> None:  # noqa: B027 - may be left out
+        """Take in what another one has seen."""
 
     @abstractmethod
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:

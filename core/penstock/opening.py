@@ -54,6 +54,8 @@ from penstock.retention import Retention
 from penstock.store import Store, pick_indexes
 from penstock.tail import LogTail
 from penstock.upkeep import Upkeep
+from penstock.verify import Verification
+from penstock.verifying import Recipe, spread_over
 from penstock.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -190,6 +192,17 @@ class Opener:
             interval_ms=self.config.retention.interval_ms, is_foreign=context.read_only,
         )  # fmt: skip
 
+    def _verification(
+        self,
+        log: SegmentedLog,
+        dispatchers: list[Dispatcher],
+        geometry: Geometry,
+        end: Callable[[], int] | None,
+    ) -> Verification:
+        recipe = Recipe(self.root, geometry, tuple((type(d), d.options) for d in dispatchers))
+        spread = spread_over(self.files, recipe)
+        return Verification(self.files, self.root, log, dispatchers, end=end, spread=spread)
+
     # --- reading
 
     def open_for_reading(self) -> Store:
@@ -209,6 +222,7 @@ class Opener:
             self.root, log, dispatchers, engine=None, offsets=offsets,
             published=lambda: visible_offset(self.files, self.root),
             outlook=self._outlook(context, log),
+            verification=self._verification(log, dispatchers, geometry, None),
         )  # fmt: skip
 
     # --- writing
@@ -307,6 +321,9 @@ class Opener:
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets,
             outlook=self._outlook(context, log),
+            verification=self._verification(
+                log, dispatchers, context.geometry, engine.dispatched_offset
+            ),
         )  # fmt: skip
 
     def _bring_up(

@@ -15,7 +15,7 @@ LAYERS = [
     "hookspecs registry config",
     "segment log scan lane stamps appendlock tail handover commitlog",
     "checkpoint progress offsets worker digests sealing scrub upkeep",
-    "discover flushing dispatch fetch recovery retention forecast space verify looking mending",
+    "discover flushing dispatch fetch recovery retention forecast space soundwalk marks verify verifying looking mending",
     "encode arrow arrow_in engine reader store",
     "opening",
     "__init__",
