@@ -92,6 +92,20 @@ def open_store(
         NotAStoreError, StrayFileError, CorruptionError: what is there cannot be opened; nothing was
             changed.
     """
+    opener = make_opener(path, config, files, clock, spawn, environ, settings)
+    return opener.open_for_reading() if read_only else opener.open_for_writing()
+
+
+def make_opener(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None,
+    files: Files | None,
+    clock: Clock | None,
+    spawn: SpawnWorker | None,
+    environ: Mapping[str, str] | None,
+    settings: Mapping[str, Any],
+) -> "Opener":
+    """Return what opens the store at `path`; see `open_store`."""
     given = configuration.gather(
         Path(config) if config is not None else None,
         os.environ if environ is None else environ,
@@ -99,7 +113,7 @@ def open_store(
     )
     plugins = configuration.plugin_lists(given)
     registry = load_registry(plugins.block, plugins.require)
-    opener = Opener(
+    return Opener(
         Path(path).absolute(),
         configuration.build(given, registry),
         registry,
@@ -107,7 +121,6 @@ def open_store(
         clock or Clock(),
         spawn,
     )
-    return opener.open_for_reading() if read_only else opener.open_for_writing()
 
 
 class Opener:
@@ -140,12 +153,14 @@ class Opener:
         if self._engine is not None:
             self._engine.flusher.fail(f"background thread {name} ended: {error!r}")
 
-    def _geometry(self) -> Geometry:
+    def geometry(self) -> Geometry:
+        """Return the store's sizes, checked against those asked for."""
         asked = attrs.asdict(self.config.geometry)
         default = configuration.PROFILES[self.config.profile]
         return find_geometry(self.files, self.root, asked, default)
 
-    def _context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
+    def context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
+        """Return what the strategies are lent."""
         return Context(
             root=self.root,
             files=self.files,
@@ -157,7 +172,7 @@ class Opener:
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
         )
 
-    def _check_strategies(self) -> None:
+    def check_strategies(self) -> None:
         """Raise for names that no plugin offers, and for picks that make no sense together."""
         config = self.config
         picks = config.picks()
@@ -177,7 +192,8 @@ class Opener:
             if reason is not None:
                 raise ConflictError(kind, cls.name, reason)
 
-    def _dispatchers(self, context: Context) -> list[Dispatcher]:
+    def dispatchers(self, context: Context) -> list[Dispatcher]:
+        """Return the configured dispatchers, not loaded."""
         classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
         return [cls(self.config.options_for("index", cls), context) for cls in classes]
 
@@ -207,16 +223,16 @@ class Opener:
 
     def open_for_reading(self) -> Store:
         """Open without a lock and without a change."""
-        self._check_strategies()
+        self.check_strategies()
         if not is_store(self.files, self.root):
             raise NotAStoreError(self.root, "there is no commitlog folder in it")
         check_layout(self.files, self.root)
-        geometry = self._geometry()
+        geometry = self.geometry()
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
         log.refresh()
-        context = self._context(geometry, log, read_only=True)
-        dispatchers = self._dispatchers(context)
+        context = self.context(geometry, log, read_only=True)
+        dispatchers = self.dispatchers(context)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
         return Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
@@ -229,14 +245,14 @@ class Opener:
 
     def open_for_writing(self) -> Store:
         """Lock, recover, wire, start."""
-        self._check_strategies()
+        self.check_strategies()
         began = time.monotonic_ns()
         is_new = not is_store(self.files, self.root)
         if not is_new:
             check_layout(self.files, self.root)
-        geometry = self._geometry()
+        geometry = self.geometry()
         self.files.make_folder_durably(self.root)
-        lock = self._lock()
+        lock = self.lock()
         try:
             store = self._open_locked(lock, geometry, is_new=is_new, began=began)
         except BaseException:
@@ -244,7 +260,8 @@ class Opener:
             raise
         return store
 
-    def _lock(self) -> Lock:
+    def lock(self) -> Lock:
+        """Take the store's lock, or raise who has it."""
         lock = self.files.lock(self.root / "lock")
         if lock is None:
             holder = SideFolder(self.files, self.root).read_holder()
@@ -262,7 +279,7 @@ class Opener:
         # First: what is written again has another time then.
         found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
         end = put_log_right(self.files, log, found)
-        context = self._context(geometry, log, read_only=False)
+        context = self.context(geometry, log, read_only=False)
         engine, store = self._wire(lock, log, context, end, found)
         try:
             report = self._bring_up(engine, log, found, end, began)
@@ -282,7 +299,7 @@ class Opener:
         writer_cls = registry.writers.get(config.write.use)
         allocator_cls = registry.allocators.get(config.alloc.use)
         flush_cls = registry.flush_policies.get(config.flush.use)
-        dispatchers = self._dispatchers(context)
+        dispatchers = self.dispatchers(context)
         allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
         writer = writer_cls(config.options_for("write", writer_cls), context)
         commit_log = CommitLog(

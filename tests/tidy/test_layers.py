@@ -14,10 +14,10 @@ LAYERS = [
     "record texts columns stored matching batch findings contracts",
     "hookspecs registry config",
     "segment log scan lane stamps appendlock tail handover commitlog",
-    "checkpoint progress offsets worker digests sealing scrub upkeep",
-    "discover flushing dispatch fetch recovery retention forecast space soundwalk marks verify verifying looking mending",
+    "checkpoint progress offsets worker digests bitflip sealing scrub upkeep",
+    "discover flushing dispatch fetch recovery retention forecast space soundwalk marks verify verifying mendedlog planning rebuilding looking mending",
     "encode arrow arrow_in engine reader store",
-    "opening",
+    "opening repairing",
     "__init__",
     "matrix testing cli __main__",
 ]

@@ -15,7 +15,7 @@ Safe from any thread; one lock guards all state, and no sync happens under it.
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +38,7 @@ from penstock_index.queue_files import (
     OpenFiles,
     QueueFolder,
 )
-from penstock_index.queue_holes import first_hole
+from penstock_index.queue_holes import entries_within, first_hole
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
@@ -240,6 +240,13 @@ class ConsumeQueueDispatcher(QueueIndex):
                 if len(queue.extension.bases) > 1:
                     queue.extension.trim(first_needed(queue))
                     self._collect(queue.extension)
+
+    def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
+        """See `QueueIndex`."""
+        for topic, number, ordinal, data in entries_within(old, damages):
+            queue = self._queue_for(topic, number, ordinal)
+            if not self.entries(topic, number, ordinal, ordinal + 1).sizes.any():
+                self._write_run(queue, ordinal, data)
 
     def close(self) -> None:
         """See `Dispatcher`."""
