@@ -23,7 +23,7 @@ import attrs
 import crc32c
 
 from penstock.errors import OffsetError
-from penstock.files import Files
+from penstock.files import Entry, Files
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER
 from penstock.record import crc32
@@ -74,6 +74,11 @@ class Digest:
         return found
 
 
+def file_bytes(segment_bytes: int) -> int:
+    """Return the length of the file of a digest."""
+    return _HEAD.size + -(-segment_bytes // BLOCK_BYTES) * _SUMS.size + _CRC.size
+
+
 def decode(data: bytes) -> Digest | None:
     """Return the digest that a file holds; None for what is none."""
     if len(data) < _HEAD.size + _CRC.size:
@@ -103,10 +108,13 @@ class Digests:
 
     def bases(self) -> list[int]:
         """Return the base offsets of the segments that have a digest, sound or not."""
+        return [int(entry.name) for entry in self._entries()]
+
+    def _entries(self) -> list[Entry]:
         if not self._files.is_folder(self.folder):
             return []
         return [
-            int(entry.name)
+            entry
             for entry in self._files.entries(self.folder)
             if len(entry.name) >= NAME_DIGITS and entry.name.isascii() and entry.name.isdigit()
         ]
@@ -126,9 +134,21 @@ class Digests:
         return digest
 
     def write(self, digest: Digest) -> None:
-        """Keep a digest, durably; an older one of the segment is replaced."""
+        """Keep a digest, durably; an older one of the segment is replaced.
+
+        Written in place: a torn one fails its CRC, and counts as not there.
+        """
         self._files.make_folder_durably(self.folder)
-        self._files.write_whole(self.path(digest.base_offset), digest.encode())
+        path = self.path(digest.base_offset)
+        if self._files.exists(path):
+            self._files.remove(path)
+        file = self._files.create(path)
+        try:
+            file.pwrite(digest.encode(), 0)
+            file.sync_all()
+        finally:
+            file.close()
+        self._files.sync_folder(self.folder)
 
     def remove(self, base_offset: int) -> None:
         """Forget a segment's digest, durably; nothing happens where there is none."""
@@ -149,12 +169,16 @@ class Digests:
         """Forget the digests that no longer speak of a full segment; returns whose are left."""
         full = {s.base_offset: s for s in log.segments if s.end_offset <= end_offset}
         left = []
-        for base in self.bases():
+        for entry in self._entries():
+            base = int(entry.name)
             segment = full.get(base)
-            is_kept = segment is not None
+            # By its length alone: a store may have many thousands.
+            is_kept = segment is not None and entry.size == file_bytes(segment.capacity)
             if segment is not None and not is_ours:
                 digest = self.read(segment)
-                is_kept = digest is not None and self.is_valid(digest, segment, is_ours=False)
+                is_kept = (
+                    is_kept and digest is not None and self.is_valid(digest, segment, is_ours=False)
+                )
             if is_kept:
                 left.append(base)
             else:

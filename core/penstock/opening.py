@@ -48,7 +48,7 @@ from penstock.looking import Findings, look
 from penstock.mending import claim, put_log_right
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import SideFolder, lock_mtime_ns, visible_offset
-from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport
+from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reached
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
 from penstock.store import Store, pick_indexes
@@ -362,6 +362,7 @@ class Opener:
             raise StorageError(
                 f"dispatcher {name} could not be brought up to the log's end: {trouble.error!r}"
             ) from trouble.error
+        check_reached(log, engine.follower.progress, end)
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)

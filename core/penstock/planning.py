@@ -190,6 +190,7 @@ class Planner:
         plan.strays = [
             finding.path for finding in check_digest_files(self._files, self._root, log)
             if finding.path.parent == self._digests.folder
+            and finding.path not in {self._digests.path(base) for base in plan.drops}
         ]  # fmt: skip
 
     # --- the log

@@ -246,6 +246,28 @@ def check_damage(log: SegmentedLog, end: LogEnd, *, may_be_unwritten: bool) -> N
     )
 
 
+def check_reached(log: SegmentedLog, reached: int, end: LogEnd) -> None:
+    """Raise if queues and index could not be brought to the log's end, because the walk met damage before it.
+
+    The damage may lie before what was walked to find the end. Queues that stop there would give the
+    offsets of the records behind it away a second time.
+    """
+    if reached >= end.offset:
+        return
+    segment = log.find(reached)
+    if segment is None:
+        following = log.next_base(reached)
+        segment = log.find(following) if following is not None else None
+    raise CorruptionError(
+        segment.path if segment else log.folder,
+        max(reached - segment.base_offset, 0) if segment else 0,
+        "a sound record",
+        f"none, though the log goes on to {end.offset}",
+        "the store is not opened for writing: queues and index cannot be brought up past it; open it "
+        "with read_only=True to read all other records, copy it, and see penstock repair",
+    )
+
+
 def _has_unwritten(log: SegmentedLog, end: LogEnd) -> bool:
     """Say whether a whole sector between the end and the survivor is zero."""
     assert end.survivor is not None

@@ -366,19 +366,17 @@ def _cut_steps(plan: Plan) -> list[RepairStep]:
     log = plan.log
     if log.cut is None:
         return []
-    made = []
     segment = log.segments[-1]
-    position = max(log.cut - segment.base_offset, 0)
-    if position < segment.capacity:
-        what = "a torn tail" if plan.tail[1] and log.cut == plan.tail[0] else "the log"
-        text = f"cut {what} at log offset {log.cut}; {plan.cut_records} sound messages are lost"
-        made.append(RepairStep(
-            action="cut", path=segment.path, position=position, stop=segment.capacity,
-            messages=plan.cut_records, text=text,
-        ))  # fmt: skip
-    for gone in log.behind_cut:
-        text = "take the segment out of the log: it lies behind the cut"
-        made.append(
-            RepairStep(action="cut", path=gone.path, position=0, stop=gone.capacity, text=text)
-        )  # fmt: skip
+    stretches = [(segment, max(log.cut - segment.base_offset, 0))]
+    stretches += [(gone, 0) for gone in log.behind_cut]
+    what = "a torn tail" if log.cut == plan.tail[0] and plan.tail[1] else "the log"
+    first = f"cut {what} at log offset {log.cut}; {plan.cut_records} sound messages are lost"
+    made: list[RepairStep] = []
+    for each, position in stretches:
+        if position < each.capacity:
+            text = "take the segment out of the log: it lies behind the cut" if made else first
+            made.append(RepairStep(
+                action="cut", path=each.path, position=position, stop=each.capacity,
+                messages=0 if made else plan.cut_records, text=text,
+            ))  # fmt: skip
     return made

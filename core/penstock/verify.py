@@ -234,7 +234,7 @@ class Verification:
                 )  # fmt: skip
             elif not piece.is_blank:
                 yield from _end_of_records(self._log, segment, piece, checkers, scope.claimed)
-            elif segment is not self._log.segments[-1]:
+            else:
                 tally.log_end = max(tally.log_end, segment.end_offset)
 
 
