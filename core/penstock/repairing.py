@@ -6,7 +6,6 @@ is not cut stands: not a byte of it changes, the sound records behind it keep th
 index, and so do the entries of damaged records, since RocketMQ reads a record without checking it.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,8 +81,8 @@ class RepairReport:
 
 
 def repair(
-    path: str | os.PathLike[str],
-    config: str | os.PathLike[str] | None = None,
+    path: str | Path,
+    config: str | Path | None = None,
     *,
     apply: bool = False,
     cut: bool = False,
