@@ -40,6 +40,8 @@ class MendedLog(SegmentedLog):
         self.strays: list[Path] = []
         found = []
         for entry in files.entries(folder):
+            if entry.is_folder:
+                continue
             name, size = entry.name, entry.size
             is_name = len(name) >= NAME_DIGITS and name.isascii() and name.isdigit()
             if not (entry.is_file and is_name and int(name) % segment_bytes == 0) or (

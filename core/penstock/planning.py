@@ -20,7 +20,7 @@ from penstock.batch import DispatchBatch
 from penstock.bitflip import flipped_bit
 from penstock.contracts import Dispatcher
 from penstock.digests import Digests, sum_up
-from penstock.errors import FormatVersionError
+from penstock.errors import StrayFileError
 from penstock.files import Files
 from penstock.findings import Checker, Finding, damaged_blocks
 from penstock.marks import check_digest_files, check_marks
@@ -32,6 +32,8 @@ from penstock.soundwalk import Broken, Sound, walk_segment
 from penstock.verify import NO_LIMIT, Scope, Tally, Told, Verification
 
 _SEARCH_BYTES = 1 << 20
+# In a segment that differs in more blocks than this it is not bits that flipped; looking takes a while.
+_BLOCKS_MAX = 16
 
 
 @attrs.frozen
@@ -148,13 +150,12 @@ class Planner:
         self._told = told
         self._digests = Digests(files, root)
         log = MendedLog(files, root / "commitlog", segment_bytes)
+        for stray in log.strays:
+            raise StrayFileError(stray, "it is no segment, or too large for one")
         self._plan = Plan(log, self._wrote_last())
 
     def _wrote_last(self) -> bool:
-        try:
-            known = Progress(self._files, self._root).read().lock_mtime_ns
-        except FormatVersionError:
-            return False
+        known = Progress(self._files, self._root).read().lock_mtime_ns
         return known != 0 and known == lock_mtime_ns(self._files, self._root)
 
     def plan(self, *, cut: bool, accept: bool) -> Plan:
@@ -172,6 +173,9 @@ class Planner:
             self._files, self._root, plan.log_end, plan.tally.last_time_ms, is_ours=plan.is_ours
         )
         plan.marks = [finding.advised() for finding in marks]
+        if plan.is_needed and log_goes_on(plan):
+            # Segments made ahead, which the store that is marked clean must not have.
+            plan.log.cut = plan.log_end
         return plan
 
     def _look_at_digests(self) -> None:
@@ -203,9 +207,12 @@ class Planner:
         if not self._digests.is_valid(known, segment, is_ours=self._plan.is_ours):
             self._plan.drops.add(segment.base_offset)
             return
-        for start, stop in known.differing(sum_up(self._files, segment)):
+        stretches = known.differing(sum_up(self._files, segment))
+        for start, stop in stretches:
             block = segment.pread(stop - start, start)
-            bit = flipped_bit(block, known.blocks[start // known.block_bytes])
+            bit = None
+            if len(stretches) <= _BLOCKS_MAX:
+                bit = flipped_bit(block, known.blocks[start // known.block_bytes])
             if bit is not None and not accept:
                 position, mask = start + bit[0], bit[1]
                 data = bytes([block[bit[0]] ^ mask])
@@ -314,3 +321,8 @@ class Planner:
         # A record that no queue can take is the log's matter, and no rebuilding changes it.
         found = {n: [f for f in one.found if f.part != "log"] for n, one in checkers.items()}
         plan.rebuilds = {name: findings for name, findings in found.items() if findings}
+
+
+def log_goes_on(plan: Plan) -> bool:
+    """Say whether there are segments behind the one with the log's end."""
+    return any(segment.base_offset >= plan.log_end for segment in plan.log.segments[1:])

@@ -17,7 +17,7 @@ from penstock.clock import Clock
 from penstock.contracts import Context
 from penstock.digests import Digests
 from penstock.discover import check_layout, is_store
-from penstock.errors import FormatVersionError, NotAStoreError, StoreLockedError
+from penstock.errors import NotAStoreError, StoreLockedError
 from penstock.files import Files
 from penstock.findings import Finding
 from penstock.log import SegmentedLog
@@ -273,12 +273,10 @@ class _Repair:
         files, root = self._files, self._root
         log = SegmentedLog(files, root / "commitlog", self._geometry.segment_bytes, mapped=False)
         log.load(repair=False)
-        try:
-            state = Progress(files, root).read()
-        except FormatVersionError:
-            state = State()
+        state = Progress(files, root).read()
         end, last = plan.log_end, plan.tally.last_time_ms
-        doubtful = log.segments[-1].base_offset if log.segments else 0
+        last_segment = log.find(end - 1)
+        doubtful = last_segment.base_offset if last_segment is not None else 0
         if plan.is_ours:
             doubtful = min(doubtful, max(state.flushed_offset, 0))
         for folder in vouched_for(root):

@@ -13,9 +13,16 @@ from tests.unit.test_verify import SEGMENT, findings, index_file, make, patch, s
 import penstock
 from penstock.bitflip import flipped_bit
 from penstock.digests import sums_of
-from penstock.errors import CorruptionError, StoreLockedError
+from penstock.errors import (
+    CorruptionError,
+    FormatVersionError,
+    StoreLockedError,
+    StrayFileError,
+)
+from penstock.record import crc32
 from penstock.repairing import RepairReport
 from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorkers, open_store
+from penstock.testing.kit import messages
 
 Bodies = dict[tuple[str, int, int], bytes]
 COUNT = 1400
@@ -365,6 +372,73 @@ def test_a_sound_store_and_a_crashed_one_need_nothing(place: Path, tmp_path: Pat
     assert not done.standing
     assert findings(tmp_path / "crashed", deep=True) == []
     assert len(bodies(tmp_path / "crashed")) == COUNT + 1
+
+
+def test_segments_made_ahead_go_with_a_repair_and_are_no_reason_for_one(
+    place: Path, sound: Bodies
+) -> None:
+    """The mark of a clean close promises that nothing lies behind the log's end."""
+    base = len(list((place / "commitlog").iterdir())) * SEGMENT
+    (place / "commitlog" / f"{base:020d}").write_bytes(bytes(SEGMENT))
+    assert repair(place).steps == ()
+    shutil.rmtree(place / "index")
+    repair(place, apply=True)
+    assert findings(place, deep=True) == []
+    with open_store(place, spawn=ManualWorkers()) as store:
+        store.put_many(messages(400, first=COUNT))
+        assert store._log.segments[-1].base_offset <= store.stats()["log_end_offset"]
+    assert findings(place, deep=True) == []
+    assert len(bodies(place)) == len(sound) + 400
+
+
+def test_what_is_no_segment_is_left_to_people(place: Path) -> None:
+    (place / "commitlog" / "notes").write_bytes(b"mine")
+    (place / "checkpoint").unlink()
+    before = tree(place)
+    with pytest.raises(StrayFileError):
+        repair(place)
+    assert tree(place) == before
+
+
+def test_marks_of_a_later_version_are_not_overwritten(place: Path) -> None:
+    progress = place / "penstock" / "progress"
+    slots = bytearray(progress.read_bytes())
+    for at in (0, 512):
+        slots[at : at + 8] = b"PSTKPRG9"
+        slots[at + 508 : at + 512] = crc32(bytes(slots[at : at + 508])).to_bytes(4, "big")
+    progress.write_bytes(slots)
+    (place / "checkpoint").unlink()
+    with pytest.raises(FormatVersionError):
+        repair(place, apply=True)
+    assert progress.read_bytes() == slots
+
+
+@pytest.mark.parametrize("ready", [b"", b"[1]", b'{"made": 5, "gone": {}}', b"{" * 5000])
+def test_a_hostile_journal_is_begun_anew(ready: bytes, place: Path, sound: Bodies) -> None:
+    folder = place / "penstock" / "repair"
+    (folder / "new" / "consumequeue").mkdir(parents=True)
+    (folder / "journal").write_bytes(b'{"saved": "repair-/../../.."}')
+    (folder / "ready").write_bytes(ready)
+    repair(place, apply=True)
+    assert not folder.exists()
+    assert findings(place, deep=True) == []
+    assert bodies(place) == sound
+
+
+def test_what_was_made_before_the_store_was_opened_again_is_not_swapped_in(
+    place: Path, sound: Bodies
+) -> None:
+    shutil.rmtree(place / "index")
+    files = FaultyFiles()
+    files.plan.fail("rename", path="new/index")
+    with pytest.raises(OSError, match="Input/output"):
+        repair(place, apply=True, files=files)
+    assert (place / "penstock" / "repair" / "ready").exists()
+    with open_store(place, spawn=ManualWorkers()) as store:
+        store.put("topic-0", b"later", keys=["later"])
+    repair(place, apply=True)
+    assert findings(place, deep=True) == []
+    assert len(bodies(place)) == len(sound) + 1
 
 
 KILLED: dict[str, tuple[dict[str, bool], Callable[[Path], object]]] = {
