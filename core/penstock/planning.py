@@ -62,6 +62,7 @@ class Plan:
         is_ours: Penstock wrote last.
         damages: damage that is left standing.
         unlike: blocks that differ from their digests and stay so.
+        doubtful: the stretches of log that these are; no derived file is made anew for what they say.
         tail: first and last byte of a torn tail, (0, 0) for none.
         cut_records: sound records that the cut would take away.
         rebuilds: dispatcher to what is wrong with its files.
@@ -74,6 +75,7 @@ class Plan:
     is_ours: bool
     damages: list[Damage] = attrs.Factory(list)
     unlike: list[Finding] = attrs.Factory(list)
+    doubtful: list[tuple[int, int]] = attrs.Factory(list)
     tail: tuple[int, int] = (0, 0)
     cut_records: int = 0
     rebuilds: dict[str, list[Finding]] = attrs.Factory(dict)
@@ -164,6 +166,10 @@ class Planner:
         for segment in plan.log.segments:
             self._turn_back(segment, accept=accept)
         self._find_damage()
+        # A block whose record checks say what is wrong is not in doubt otherwise.
+        plan.doubtful = [
+            (a, b) for a, b in plan.doubtful if not any(d.start < b and a < d.stop for d in plan.damages)
+        ]  # fmt: skip
         if cut:
             self._cut()
         self._compare_derived()
@@ -223,6 +229,8 @@ class Planner:
             else:
                 found = damaged_blocks(segment.path, segment.base_offset, start, stop)
                 self._plan.unlike.append(found.advised())
+                base = segment.base_offset
+                self._plan.doubtful.append((base + start, base + stop))
 
     def _find_damage(self) -> None:
         plan, log = self._plan, self._plan.log
@@ -262,6 +270,7 @@ class Planner:
             if not is_end or room < BLANK_SIZE or log.find(damage.stop) is None:
                 plan.cut_records = self._records_from(damage.start)
                 log.cut = damage.start
+                plan.doubtful = [each for each in plan.doubtful if each[1] <= damage.start]
                 log.patches = [p for p in log.patches if p.log_offset < damage.start]
                 plan.damages.clear()
                 return
@@ -318,9 +327,17 @@ class Planner:
             list(verification.segment(segment, every, scope, plan.tally, self._told))
         for one in every:
             list(one.finish(NO_LIMIT))
-        # A record that no queue can take is the log's matter, and no rebuilding changes it.
-        found = {n: [f for f in one.found if f.part != "log"] for n, one in checkers.items()}
+        found = {n: [f for f in one.found if self._counts(f)] for n, one in checkers.items()}
         plan.rebuilds = {name: findings for name, findings in found.items() if findings}
+
+    def _counts(self, finding: Finding) -> bool:
+        """Say whether a derived file is to be made anew for it.
+
+        Not for a record that no queue can take: that is the log's matter. Nor for one in a block that
+        differs from its digest: its header may be what is wrong, and the queue right.
+        """
+        at = finding.log_offset
+        return finding.part != "log" and not any(a <= at < b for a, b in self._plan.doubtful)
 
 
 def log_goes_on(plan: Plan) -> bool:

@@ -102,7 +102,7 @@ def test_java_opens_what_was_cut_or_turned_back(cut: bool, java: JavaStore, tmp_
     root = tmp_path / "store"
     workers = ManualWorkers()
     with open_here(root, spawn=workers) as store:
-        store.put_many(our_messages(COUNT))
+        store.put_many(our_messages(3 * COUNT))
         store.flush()
         while workers.run("penstock-seal") is not None:
             pass
@@ -121,10 +121,8 @@ def test_java_opens_what_was_cut_or_turned_back(cut: bool, java: JavaStore, tmp_
     java.close()
     with penstock.open(root, read_only=True, environ={}, **SIZES) as store:
         assert not list(store.verify(deep=True))
-    assert cut or sum(len(q["messages"]) for q in dumped.values()) == COUNT
-    with open_here(root) as store:
-        whole: Dump = dumped
-        assert set(whole) <= {(t, q) for t, qs in store.topics().items() for q in qs}
+    left = sum(len(queue["messages"]) for queue in dumped.values())
+    assert (0 < left < 3 * COUNT) if cut else left == 3 * COUNT
 
 
 def test_both_see_the_same_after_a_cut(java: JavaStore, tmp_path: Path) -> None:

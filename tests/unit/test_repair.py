@@ -336,6 +336,21 @@ def test_many_flips_in_one_block_are_left_until_accepted(place: Path, sound: Bod
     assert bodies(place) == sound
 
 
+@pytest.mark.parametrize("position", [12, 20, 24])
+def test_queues_are_not_made_to_agree_with_a_header_that_a_digest_calls_wrong(
+    position: int, place: Path
+) -> None:
+    """A queue number, a queue offset: nothing but the digest, and the queue, knows what they were."""
+    before = queue_entries(place)
+    two_bytes(segment(place, 1), position)
+    done = repair(place, apply=True)
+    assert "digest" in {f.part for f in done.standing}
+    assert queue_entries(place) == before
+    repair(place, apply=True, accept=True)
+    # What is no queue at all by now stays in the log, and out of the queues.
+    assert all("cannot be a folder" in f.text for f in findings(place, deep=True))
+
+
 def test_a_flipped_bit_is_found_in_any_place() -> None:
     block = os.urandom(70_001)
     sums = sums_of(block)

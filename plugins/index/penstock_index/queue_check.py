@@ -94,4 +94,5 @@ class QueueChecker(Checker):
             count = int(extra.sum())
             if count:
                 text = f"{count} entries from here on belong to no record"
-                yield self._finding(topic, queue, seen, -1, text)
+                first = int(more.log_offsets[extra][0])
+                yield self._finding(topic, queue, seen, first, text)
