@@ -16,6 +16,7 @@ Torn tail and damage never share a code path. Running any step twice changes not
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
 
@@ -231,19 +232,35 @@ def is_record_at(log: SegmentedLog, segment: Segment, offset: int) -> bool:
 
 def check_damage(log: SegmentedLog, end: LogEnd, *, may_be_unwritten: bool) -> None:
     """Raise if what lies behind the end is damage rather than a torn tail; see the module, 4 and 5."""
-    if end.survivor is None or (may_be_unwritten and _has_unwritten(log, end)):
+    if end.survivor is None:
         return
-    segment = log.find(end.offset)
-    assert segment is not None
-    position = end.offset - segment.base_offset
+    if may_be_unwritten and _has_all(log, end) and _has_unwritten(log, end):
+        return
+    path, position = _place(log, end.offset)
     raise CorruptionError(
-        segment.path,
+        path,
         position,
         "a sound record",
         f"none, though a later one at log offset {end.survivor} is sound",
         "the store is not opened for writing and nothing was changed; open it with read_only=True to "
         "read all other records, copy it, and let penstock repair decide",
     )
+
+
+def _has_all(log: SegmentedLog, end: LogEnd) -> bool:
+    """Say whether no segment is missing between the end and the survivor."""
+    assert end.survivor is not None
+    bases = range(end.offset, end.survivor, log.segment_bytes)
+    return all(log.find(base) is not None for base in bases)
+
+
+def _place(log: SegmentedLog, log_offset: int) -> tuple[Path, int]:
+    """Return file and position of a log offset; the start of the next file where the segment is missing."""
+    segment = log.find(log_offset)
+    if segment is None:
+        following = log.next_base(log_offset)
+        return (log.folder if following is None else log.path_of(following)), 0
+    return segment.path, log_offset - segment.base_offset
 
 
 def check_reached(log: SegmentedLog, reached: int, end: LogEnd) -> None:
@@ -254,13 +271,10 @@ def check_reached(log: SegmentedLog, reached: int, end: LogEnd) -> None:
     """
     if reached >= end.offset:
         return
-    segment = log.find(reached)
-    if segment is None:
-        following = log.next_base(reached)
-        segment = log.find(following) if following is not None else None
+    path, position = _place(log, reached)
     raise CorruptionError(
-        segment.path if segment else log.folder,
-        max(reached - segment.base_offset, 0) if segment else 0,
+        path,
+        position,
         "a sound record",
         f"none, though the log goes on to {end.offset}",
         "the store is not opened for writing: queues and index cannot be brought up past it; open it "

@@ -285,6 +285,26 @@ def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
     assert findings(place, deep=True) == []
 
 
+@pytest.mark.parametrize("kind", STANDING)
+def test_a_store_with_damage_left_is_refused_or_loses_nothing_by_being_written(
+    kind: str, place: Path
+) -> None:
+    STANDING[kind][1](place)
+    repair(place, apply=True)
+    left = bodies(place)
+    try:
+        with open_store(place, spawn=ManualWorkers()) as store:
+            for queue in range(3):
+                store.put("topic-0", b"goes on", queue=queue)
+                store.put("topic-1", b"goes on", queue=queue)
+    except CorruptionError:
+        assert bodies(place) == left
+    else:
+        now = bodies(place)
+        assert left.items() <= now.items()
+        assert len(now) == len(left) + 6
+
+
 def test_damage_up_to_a_segments_end_is_covered_and_loses_nothing_behind(
     place: Path, sound: Bodies
 ) -> None:
