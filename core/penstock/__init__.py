@@ -19,6 +19,7 @@ from penstock.hookspecs import hookimpl
 from penstock.message import Durability, Message, PutStatus, ReadStatus, Receipt
 from penstock.opening import open_store as open  # noqa: A004 - the public face: penstock.open
 from penstock.recovery import RecoveryReport
+from penstock.repairing import RepairReport, RepairStep, repair
 from penstock.store import Store
 from penstock.stored import ReadResult, StoredMessage
 
@@ -39,6 +40,8 @@ __all__ = [
     "ReadStatus",
     "Receipt",
     "RecoveryReport",
+    "RepairReport",
+    "RepairStep",
     "RetentionPolicy",
     "SegmentWriter",
     "Store",
@@ -46,4 +49,5 @@ __all__ = [
     "__version__",
     "hookimpl",
     "open",
+    "repair",
 ]

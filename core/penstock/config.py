@@ -138,6 +138,24 @@ class RetentionConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ScrubConfig:
+    """Care for full segments, in the background of a store that is open for writing.
+
+    Attributes:
+        digests: keep a digest of each full segment; `False` turns scrubbing off as well.
+        seal_mib_per_s: how fast a segment that became full is read for its digest.
+        mib_per_s: how fast sealed segments are read again; more finds damage sooner, less leaves the
+            disk to others.
+        interval_hours: pause before each pass over all sealed segments; 0 for none at all.
+    """
+
+    digests: bool = True
+    seal_mib_per_s: int = attrs.field(default=256, validator=attrs.validators.ge(1))
+    mib_per_s: int = attrs.field(default=8, validator=attrs.validators.ge(1))
+    interval_hours: float = attrs.field(default=24.0, validator=attrs.validators.ge(0))
+
+
+@attrs.frozen(kw_only=True)
 class PluginsConfig:
     """Which plugins to load.
 
@@ -171,6 +189,7 @@ class Config:
     flush: FlushConfig = FlushConfig()
     index: IndexConfig = attrs.Factory(IndexConfig)
     retention: RetentionConfig = attrs.Factory(RetentionConfig)
+    scrub: ScrubConfig = ScrubConfig()
     plugins: PluginsConfig = attrs.Factory(PluginsConfig)
     options: Mapping[tuple[str, str], Any] = attrs.Factory(dict)
     origins: Mapping[str, str] = attrs.Factory(dict)
@@ -214,6 +233,7 @@ SECTIONS: dict[str, type] = {
     "flush": FlushConfig,
     "index": IndexConfig,
     "retention": RetentionConfig,
+    "scrub": ScrubConfig,
     "plugins": PluginsConfig,
 }
 # As keywords of `penstock.open`: a strategy's name alone says its section's `use`.

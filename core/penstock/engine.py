@@ -22,6 +22,7 @@ import attrs
 
 from penstock.checkpoint import Checkpoint, Times
 from penstock.clock import Clock
+from penstock.closing import Ending
 from penstock.commitlog import CommitLog
 from penstock.contracts import (
     Dispatcher,
@@ -40,15 +41,17 @@ from penstock.errors import (
     SystemLimitError,
 )
 from penstock.files import Files
+from penstock.findings import Finding
 from penstock.flushing import LogFlusher
 from penstock.lane import Lane
 from penstock.lockfile import Lock
 from penstock.message import Durability, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
+from penstock.progress import Progress, SideFolder
 from penstock.retention import Retention
 from penstock.tail import LIMITS
+from penstock.upkeep import Upkeep
 from penstock.worker import Crew
 
 logger = logging.getLogger(__name__)
@@ -69,7 +72,7 @@ class Pace:
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)
-class Engine:
+class Engine(Ending):
     """All parts of a store that is open for writing."""
 
     root: Path
@@ -87,6 +90,7 @@ class Engine:
     side: SideFolder
     lock: Lock
     offsets: ConsumerOffsets
+    upkeep: Upkeep
     pace: Pace
     crew: Crew
     fire: Fire
@@ -132,6 +136,16 @@ class Engine:
             base_offset=info.base_offset,
             reason=reason,
         )
+        self.upkeep.sealer.forget(info.base_offset)
+
+    def _tell_damage(self, finding: Finding) -> None:
+        self.fire(
+            "penstock_damage_found",
+            path=str(finding.path),
+            position=finding.position,
+            log_offset=finding.log_offset,
+            text=finding.text,
+        )
 
     def start(self, spawn: SpawnWorker) -> None:
         """Begin background work."""
@@ -146,6 +160,7 @@ class Engine:
         with self.log.lock:
             self.log.tail.expect()
         self.policy.start()
+        self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._tell_damage)
 
     # --- appending
 
@@ -198,6 +213,11 @@ class Engine:
             else self.log.log.committed_offset
         )
 
+    def dispatched_offset(self) -> int:
+        """Bring everything up that is visible; returns the log offset that all have reached."""
+        self.follower.catch_up()
+        return self.follower.progress
+
     def show_written(self) -> None:
         """Let readers of this process see what a writer still holds back."""
         # Once the store has failed reading goes on, with what was handed over before.
@@ -248,6 +268,7 @@ class Engine:
                 base_offset=segment.base_offset,
                 size=segment.capacity,
             )
+            self.upkeep.wake()
 
     # --- marks
 
@@ -315,11 +336,22 @@ class Engine:
         """Return the log offset below which everything is durable and dispatched."""
         return min(self.flusher.flushed_offset, self.follower.progress)
 
-    def strategies(self) -> dict[str, dict[str, object]]:
-        """Return the strategies in use and their figures, by section."""
-        tail = self.log.tail
+    def stats(self) -> dict[str, object]:
+        """Return the figures of `Store.stats()` that only a writing store has."""
+        failure, tail = self.flusher.failure, self.log.tail
         used = {"write": tail.writer, "alloc": tail.allocator, "flush": self.policy}
-        return {kind: {"name": each.name, **each.stats()} for kind, each in used.items()}
+        return {
+            "flushed_offset": self.flusher.flushed_offset,
+            "flushes": self.flusher.count,
+            "failure": str(failure) if failure else None,
+            "append_lock": self.log.lock.stats(),
+            "strategies": {kind: {"name": s.name, **s.stats()} for kind, s in used.items()},
+            "dispatchers": {
+                d.name: {"progress": d.progress, "error": self.trouble(d.name), **d.stats()}
+                for d in self.dispatchers
+            },
+            "upkeep": self.upkeep.stats(),
+        }
 
     # --- closing
 
@@ -340,6 +372,7 @@ class Engine:
 
     def _stop(self) -> None:
         self.retention.stop(self.crew.limit_s)
+        self.upkeep.stop()
         for worker in self._workers:
             worker.stop()
         self.policy.close()
@@ -360,40 +393,3 @@ class Engine:
             self.crew.when_ended(self.release)
         else:
             self.release()
-
-    def _close_cleanly(self) -> None:
-        self.log.stop()
-        self.flusher.flush()
-        self.follower.catch_up()
-        self.mark()
-        if self.follower.progress < self.log.end_offset:
-            names = ", ".join(self.follower.troubles) or "a dispatcher"
-            raise StorageError(
-                f"{names} is behind the log, so the store is left marked as not cleanly closed; "
-                f"nothing is lost, the next open brings it up"
-            )
-        self.log.log.check_there()
-        self.log.log.close()
-        self.log.tail.close()
-        digest = fingerprint(self.files, vouched_for(self.root))
-        self.side.write_clean(
-            CleanMark(
-                log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest
-            )
-        )
-        if self.files.exists(self.root / "abort"):
-            self.files.remove(self.root / "abort")
-        self.files.sync_folder(self.root)
-
-    def release(self) -> None:
-        """Let go of files and lock, whatever state the store is in."""
-        try:
-            parts = [self.log.log.close, self.log.tail.close, self.progress.close]
-            for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
-                try:
-                    close()
-                except Exception:
-                    # One plugin's mistake must not keep the others, and the lock, from being let go.
-                    logger.exception("%s failed; the next open mends it", close)
-        finally:
-            self.lock.release()

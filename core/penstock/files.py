@@ -368,6 +368,10 @@ class Files:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
+    def is_locked(self, path: Path) -> bool:
+        """Say whether another holds the store's lock, without taking or changing anything."""
+        return lockfile.is_taken(path)
+
     def memory(self, size: int) -> mmap.mmap:
         """Return memory of the process's own, zero, that belongs to no file."""
         return mmap.mmap(-1, size)

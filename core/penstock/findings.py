@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from penstock.batch import DispatchBatch
 
@@ -17,6 +17,7 @@ class Finding(NamedTuple):
         position: byte in the file; -1 where no one byte is meant.
         log_offset: the record it is about; -1 for none.
         text: what is wrong, in one sentence.
+        what_now: which step helps; `verify` fills it in where a checker leaves it empty.
     """
 
     part: str
@@ -24,10 +25,53 @@ class Finding(NamedTuple):
     position: int
     log_offset: int
     text: str
+    what_now: str = ""
+
+    def advised(self) -> "Finding":
+        """Return it with what to do now."""
+        if self.what_now:
+            return self
+        derived = "`penstock repair --apply` makes it anew from the log; nothing in it is original"
+        return self._replace(what_now=_WHAT_NOW.get(self.part, derived))
+
+
+_WHAT_NOW = {
+    "log": "restore the segment from a copy; or see what `penstock repair` would do: without --cut "
+    "it keeps every byte, with --cut it cuts the log at the first damage",
+    "digest": "restore the segment from a copy; `penstock repair --apply` turns back a single flipped "
+    "bit of a block, `--accept` takes the bytes as they are",
+    "marks": "`penstock repair --apply` writes it anew; until then opening reads more of the log",
+}
+
+
+def damaged_blocks(path: Path, base_offset: int, start: int, stop: int) -> Finding:
+    """Return what there is to say of a stretch of a segment that differs from its digest."""
+    text = f"bytes {start} to {stop} are not what they were when the segment was sealed"
+    return Finding("digest", path, start, base_offset + start, text)
 
 
 class Checker(ABC):
-    """Compares derived files with the log for `verify`; changes nothing."""
+    """Compares derived files with the log for `verify`; changes nothing.
+
+    A checker that is splittable may be used for some of the batches only, in a process of its own;
+    then `seen` of each goes into `take` of the one that does `start` and `finish`.
+    """
+
+    is_splittable: ClassVar[bool] = False
+
+    def start(self) -> Iterator[Finding]:
+        """Return what the derived files show by themselves."""
+        yield from ()
+
+    def damage(self, start: int, stop: int) -> None:  # noqa: B027 - may be left out
+        """Take note that the log has no sound records in [start, stop)."""
+
+    def seen(self) -> object:
+        """Return what `finish` must know of the batches so far, and forget it; can be pickled."""
+        return None
+
+    def take(self, seen: Any) -> None:  # noqa: B027 - may be left out
+        """Take in what another one has seen."""
 
     @abstractmethod
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:

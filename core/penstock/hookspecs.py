@@ -86,3 +86,8 @@ def penstock_segment_deleted(path: str, base_offset: int, reason: str) -> None:
 @hookspec
 def penstock_store_failed(root: str, reason: str) -> None:
     """A sync or write failed, and the store takes no more writes."""
+
+
+@hookspec
+def penstock_damage_found(path: str, position: int, log_offset: int, text: str) -> None:
+    """Scrubbing found that a sealed segment is not what it was; reading and writing go on."""

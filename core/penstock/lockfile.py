@@ -98,13 +98,28 @@ def take(path: Path, mode: int) -> Lock | None:
     return lock
 
 
-def owner(path: Path) -> int | None:
-    """Return the process that holds the lock as Java does; None for nobody, or for one of Penstock's."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+def _holder(path: Path) -> tuple[bool, int]:
+    """Return whether somebody holds the lock, and which process as far as the system knows it."""
+    # Reading is enough to ask whether a reader's lock would be refused.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK))
     finally:
         os.close(descriptor)
     kind, _, _, _, process = _FLOCK.unpack(answer)
+    return kind != fcntl.F_UNLCK, process
+
+
+def is_taken(path: Path) -> bool:
+    """Say whether anybody holds the lock; nothing is changed by it."""
+    try:
+        return _holder(path)[0]
+    except OSError:
+        return False
+
+
+def owner(path: Path) -> int | None:
+    """Return the process that holds the lock as Java does; None for nobody, or for one of Penstock's."""
+    is_held, process = _holder(path)
     # An open-file-description lock belongs to no process, which the system says as -1.
-    return process if kind != fcntl.F_UNLCK and process > 0 else None
+    return process if is_held and process > 0 else None

@@ -25,7 +25,12 @@ NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor
 
 @attrs.define(kw_only=True)
 class Findings:
-    """What looking at a store before opening it showed, and what was done about it."""
+    """What looking at a store before opening it showed, and what was done about it.
+
+    `is_ours` means that the log and the marks of the last writer may be believed; `is_still_ours` only
+    that no other program has started to write since, whatever state the store is in. `sealed` are the
+    base offsets of the segments whose digests are to be believed.
+    """
 
     progress: Progress
     side: SideFolder
@@ -37,6 +42,8 @@ class Findings:
     is_clean: bool
     was_abnormal: bool
     is_copy: bool = False
+    is_still_ours: bool = False
+    sealed: list[int] = attrs.Factory(list)
     end: LogEnd = attrs.Factory(lambda: NOTHING)
     mended: list[str] = attrs.Factory(list)
     saved_to: str | None = None
@@ -74,6 +81,7 @@ def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findin
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
         is_ours=is_ours and (is_clean or (was_abnormal and not is_copy)), is_clean=is_clean,
         was_abnormal=was_abnormal, is_copy=is_ours and was_abnormal and is_copy,
+        is_still_ours=is_ours,
     )  # fmt: skip
     if not is_new:
         log.load(repair=False)

@@ -1,24 +1,47 @@
-"""Puts a store right after looking: cuts what is behind the log's end, makes durable again what may not be."""
+"""The first changes to a store that is opened for writing: its marks, the end of its log, names made durable."""
 
 import contextlib
 import time
 from pathlib import Path
 
+from penstock.discover import write_geometry
 from penstock.files import Files
+from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
 from penstock.looking import Findings
 from penstock.progress import SideFolder
 from penstock.recovery import LogEnd, rewrite
 
 
+def claim(files: Files, found: Findings, geometry: Geometry) -> None:
+    """Leave the marks of a store in use: abort marker, holder, our own time on the lock file."""
+    root = found.side.path.parent
+    found.side.make()
+    if found.is_new:
+        for name in ("commitlog", "consumequeue"):
+            files.make_folder_durably(root / name)
+    if not files.exists(found.side.path / "geometry.json"):
+        write_geometry(files, root, geometry)
+    files.write_whole(root / "abort", str(files.process_id()).encode())
+    found.side.remove_clean()
+    found.side.write_holder(files.process_id())
+    file = files.open(root / "lock", writable=True)
+    try:
+        file.pwrite(b"lock", 0)
+        # With its time, by which the next open knows that we wrote last.
+        file.sync_all()
+    finally:
+        file.close()
+
+
 def put_log_right(files: Files, log: SegmentedLog, found: Findings) -> LogEnd:
-    """Cut what is behind the end, and make durable again what may not be."""
+    """Cut what is behind the end, and make durable again what may not be; returns the end."""
     end = found.end
     if found.is_clean or not log.segments:
         return end
     keep_in = None
     if end.survivor is not None:
-        found.saved_to = _save(log, found.side, end)
+        found.saved_to = save_tail(log, found.side, end)
         keep_in = found.side.saved
     found.mended.extend(log.truncate(end.offset, keep_in))
     if found.is_ours:
@@ -35,8 +58,11 @@ def put_log_right(files: Files, log: SegmentedLog, found: Findings) -> LogEnd:
     return end
 
 
-def _save(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
-    """Keep what is cut off; what lies in later segments is moved by `SegmentedLog.truncate`."""
+def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
+    """Keep what is about to be cut off the segment that holds the end; returns where.
+
+    What lies in later segments is moved by `SegmentedLog.truncate`.
+    """
     segment = log.find(end.offset)
     assert segment is not None
     data = bytes(log.read(end.offset, segment.end_offset - end.offset)).rstrip(b"\0")

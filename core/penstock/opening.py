@@ -26,7 +26,8 @@ from penstock.contracts import (
     SpawnWorker,
     Trust,
 )
-from penstock.discover import check_layout, find_geometry, is_store, write_geometry
+from penstock.digests import Digests
+from penstock.discover import check_layout, find_geometry, is_store
 from penstock.dispatch import TailFollower, pick_indexes
 from penstock.encode import host_bytes
 from penstock.engine import Engine, Pace
@@ -45,14 +46,17 @@ from penstock.handover import HandOver
 from penstock.lockfile import Lock
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
-from penstock.mending import put_log_right, sync_names_below, sync_names_up
+from penstock.mending import claim, put_log_right, sync_names_below, sync_names_up
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
-from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport
+from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reached
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
 from penstock.store import Store
 from penstock.tail import LogTail
+from penstock.upkeep import Upkeep
+from penstock.verify import Verification
+from penstock.verifying import Recipe, spread_over
 from penstock.worker import Crew, Guarded
 
 logger = logging.getLogger(__name__)
@@ -89,6 +93,20 @@ def open_store(
         NotAStoreError, StrayFileError, CorruptionError: what is there cannot be opened; nothing was
             changed.
     """
+    opener = make_opener(path, config, files, clock, spawn, environ, settings)
+    return opener.open_for_reading() if read_only else opener.open_for_writing()
+
+
+def make_opener(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None,
+    files: Files | None,
+    clock: Clock | None,
+    spawn: SpawnWorker | None,
+    environ: Mapping[str, str] | None,
+    settings: Mapping[str, Any],
+) -> "Opener":
+    """Return what opens the store at `path`; see `open_store`."""
     given = configuration.gather(
         Path(config) if config is not None else None,
         os.environ if environ is None else environ,
@@ -98,8 +116,7 @@ def open_store(
     registry = load_registry(plugins.block, plugins.require)
     built = configuration.build(given, registry)
     files = files or Files(built.files.mode)
-    opener = Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
-    return opener.open_for_reading() if read_only else opener.open_for_writing()
+    return Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
 
 
 class Opener:
@@ -136,12 +153,14 @@ class Opener:
         if self._engine is not None:
             self._engine.flusher.fail(f"background thread {name} ended: {error!r}")
 
-    def _geometry(self) -> Geometry:
+    def geometry(self) -> Geometry:
+        """Return the store's sizes, checked against those asked for."""
         asked = attrs.asdict(self.config.geometry)
         default = configuration.PROFILES[self.config.profile]
         return find_geometry(self.files, self.root, asked, default)
 
-    def _context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
+    def context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
+        """Return what the strategies are lent."""
         return Context(
             root=self.root,
             files=self.files,
@@ -153,7 +172,7 @@ class Opener:
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
         )
 
-    def _check_strategies(self) -> None:
+    def check_strategies(self) -> None:
         """Raise for names that no plugin offers, and for picks that make no sense together."""
         config = self.config
         picks = config.picks()
@@ -173,7 +192,8 @@ class Opener:
             if reason is not None:
                 raise ConflictError(kind, cls.name, reason)
 
-    def _dispatchers(self, context: Context) -> list[Dispatcher]:
+    def dispatchers(self, context: Context) -> list[Dispatcher]:
+        """Return the configured dispatchers, not loaded."""
         classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
         return [cls(self.config.options_for("index", cls), context) for cls in classes]
 
@@ -188,41 +208,53 @@ class Opener:
             interval_ms=self.config.retention.interval_ms, is_foreign=context.read_only,
         )  # fmt: skip
 
+    def _verification(
+        self,
+        log: SegmentedLog,
+        dispatchers: list[Dispatcher],
+        geometry: Geometry,
+        end: Callable[[], int] | None,
+    ) -> Verification:
+        recipe = Recipe(self.root, geometry, tuple((type(d), d.options) for d in dispatchers))
+        spread = spread_over(self.files, recipe)
+        return Verification(self.files, self.root, log, dispatchers, end=end, spread=spread)
+
     # --- reading
 
     def open_for_reading(self) -> Store:
         """Open without a lock and without a change."""
-        self._check_strategies()
+        self.check_strategies()
         if not is_store(self.files, self.root):
             raise NotAStoreError(self.root, "there is no commitlog folder in it")
         check_layout(self.files, self.root)
-        geometry = self._geometry()
+        geometry = self.geometry()
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
         log.refresh()
-        context = self._context(geometry, log, read_only=True)
-        dispatchers = self._dispatchers(context)
+        context = self.context(geometry, log, read_only=True)
+        dispatchers = self.dispatchers(context)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
         return Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
             published=lambda: visible_offset(self.files, self.root),
             outlook=self._outlook(context, log),
+            verification=self._verification(log, dispatchers, geometry, None),
         )  # fmt: skip
 
     # --- writing
 
     def open_for_writing(self) -> Store:
         """Lock, recover, wire, start."""
-        self._check_strategies()
+        self.check_strategies()
         began = time.monotonic_ns()
         is_new = not is_store(self.files, self.root)
         check_layout(self.files, self.root)
-        geometry = self._geometry()
+        geometry = self.geometry()
         self.files.make_folder(self.root)
         if is_new:
             # Also those that an earlier try had made and not synced.
             sync_names_up(self.files, self.root)
-        lock = self._lock()
+        lock = self.lock()
         try:
             store = self._open_locked(lock, geometry, is_new=is_new, began=began)
         except BaseException:
@@ -230,7 +262,8 @@ class Opener:
             raise
         return store
 
-    def _lock(self) -> Lock:
+    def lock(self) -> Lock:
+        """Take the store's lock, or raise who has it."""
         lock = self.files.lock(self.root / "lock")
         if lock is None:
             holder = SideFolder(self.files, self.root).read_holder()
@@ -244,11 +277,14 @@ class Opener:
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         found = look(self.files, self.root, log, is_new=is_new)
-        self._claim(found, geometry)
+        claim(self.files, found, geometry)
         if not is_new:
             found.mended.extend(log.load(repair=True))
+        digests = Digests(self.files, self.root)
+        # First: what is written again has another time then.
+        found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
         end = put_log_right(self.files, log, found)
-        context = self._context(geometry, log, read_only=False)
+        context = self.context(geometry, log, read_only=False)
         engine, store = self._wire(lock, log, context, end, found)
         try:
             report = self._bring_up(engine, log, found, end, began)
@@ -262,25 +298,6 @@ class Opener:
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
-    def _claim(self, found: Findings, geometry: Geometry) -> None:
-        """Leave the marks of a store in use: abort marker, holder, our own time on the lock file."""
-        found.side.make()
-        if found.is_new:
-            for name in ("commitlog", "consumequeue"):
-                self.files.make_folder_durably(self.root / name)
-        if not self.files.exists(found.side.path / "geometry.json"):
-            write_geometry(self.files, self.root, geometry)
-        self.files.write_whole(self.root / "abort", str(self.files.process_id()).encode())
-        found.side.remove_clean()
-        found.side.write_holder(self.files.process_id())
-        file = self.files.open(self.root / "lock", writable=True)
-        try:
-            file.pwrite(b"lock", 0)
-            # With its time, by which the next open knows that we wrote last.
-            file.sync_all()
-        finally:
-            file.close()
-
     def _wire(
         self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: Findings
     ) -> tuple[Engine, Store]:
@@ -288,7 +305,7 @@ class Opener:
         writer_cls = registry.writers.get(config.write.use)
         allocator_cls = registry.allocators.get(config.alloc.use)
         flush_cls = registry.flush_policies.get(config.flush.use)
-        dispatchers = self._dispatchers(context)
+        dispatchers = self.dispatchers(context)
         allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
         writer = writer_cls(config.options_for("write", writer_cls), context)
         commit_log = CommitLog(
@@ -305,14 +322,9 @@ class Opener:
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
         follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
         retention = Retention(
-            log,
-            self._policies(context),
-            dispatchers,
-            allocator,
-            files=self.files,
-            clock=self.clock,
-            pause_ms=config.retention.pause_ms,
-        )
+            log, self._policies(context), dispatchers, allocator, files=self.files,
+            clock=self.clock, pause_ms=config.retention.pause_ms,
+        )  # fmt: skip
         offsets = ConsumerOffsets(self.files, self.root, read_only=False)
         engine = Engine(
             root=self.root, files=self.files, clock=self.clock, log=commit_log, flusher=flusher,
@@ -321,6 +333,7 @@ class Opener:
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
             lock=lock, offsets=offsets, crew=self._crew, fire=registry.fire, ask=registry.ask,
             body_bytes_max=config.log.body_bytes_max,
+            upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             pace=Pace(
                 follow_ms=config.index.follow_interval_ms,
                 mark_ms=config.index.flush_interval_ms,
@@ -328,9 +341,13 @@ class Opener:
             ),
         )  # fmt: skip
         engine.connect()
-        outlook = self._outlook(context, log)
-        store = Store(self.root, log, dispatchers, engine=engine, offsets=offsets, outlook=outlook)
-        return engine, store
+        return engine, Store(
+            self.root, log, dispatchers, engine=engine, offsets=offsets,
+            outlook=self._outlook(context, log),
+            verification=self._verification(
+                log, dispatchers, context.geometry, engine.dispatched_offset
+            ),
+        )  # fmt: skip
 
     def _bring_up(
         self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int
@@ -351,6 +368,7 @@ class Opener:
             raise StorageError(
                 f"dispatcher {name} could not be brought up to the log's end: {trouble.error!r}"
             ) from trouble.error
+        check_reached(log, engine.follower.progress, end)
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = end.last_time_ms

@@ -132,6 +132,11 @@ class Progress:
                     self._sequence, self.state = slot
         return self.state
 
+    def restart(self) -> None:
+        """Begin the file anew, whatever stands in it."""
+        self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
+        self._sequence = 0
+
     def write(self) -> None:
         """Write the state; it survives this process, and the machine after `sync`."""
         with self._lock:

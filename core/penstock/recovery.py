@@ -17,6 +17,7 @@ Torn tail and damage never share a code path. Running any step twice changes not
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
 
@@ -211,18 +212,52 @@ def check_damage(log: SegmentedLog, end: LogEnd, *, was_abnormal: bool, is_ours:
     if end.survivor is None:
         return
     least = _TORN_BYTES if is_ours else SECTOR_BYTES
-    if was_abnormal and _has_unwritten(log, end.offset, end.survivor, least):
+    unwritten = _has_all(log, end) and _has_unwritten(log, end.offset, end.survivor, least)
+    if was_abnormal and unwritten:
         return
-    segment = log.find(end.offset)
-    assert segment is not None
-    position = end.offset - segment.base_offset
+    path, position = _place(log, end.offset)
     raise CorruptionError(
-        segment.path,
+        path,
         position,
         "a sound record",
         f"none, though a later one at log offset {end.survivor} is sound",
         "the store is not opened for writing and nothing was changed; open it with read_only=True to "
         "read all other records, copy it, and let penstock repair decide",
+    )
+
+
+def _has_all(log: SegmentedLog, end: LogEnd) -> bool:
+    """Say whether no segment is missing between the end and the survivor."""
+    assert end.survivor is not None
+    bases = range(end.offset, end.survivor, log.segment_bytes)
+    return all(log.find(base) is not None for base in bases)
+
+
+def _place(log: SegmentedLog, log_offset: int) -> tuple[Path, int]:
+    """Return file and position of a log offset; the start of the next file where the segment is missing."""
+    segment = log.find(log_offset)
+    if segment is None:
+        following = log.next_base(log_offset)
+        return (log.folder if following is None else log.path_of(following)), 0
+    return segment.path, log_offset - segment.base_offset
+
+
+def check_reached(log: SegmentedLog, reached: int, end: LogEnd) -> None:
+    """Raise if queues and index could not be brought to the log's end, because the walk met damage before it.
+
+    The damage may lie before what was walked to find the end. Queues that stop there would give the
+    offsets of the records behind it away a second time.
+    """
+    if reached >= end.offset:
+        return
+    path, position = _place(log, reached)
+    raise CorruptionError(
+        path,
+        position,
+        "a sound record",
+        f"none, though the log goes on to {end.offset}",
+        "the store is not opened for writing: queues and index cannot be brought up past it; open it "
+        "with read_only=True to read all other records, copy it, and see penstock repair",
     )
 
 

@@ -30,7 +30,7 @@ from penstock.offsets import ConsumerOffsets
 from penstock.reader import Reader
 from penstock.recovery import RecoveryReport
 from penstock.space import TopicSpace, space_by_topic
-from penstock.verify import Tally, verify
+from penstock.verify import Tally, Verification
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +53,7 @@ class Store(Reader):
         engine: Engine | None,
         offsets: ConsumerOffsets,
         outlook: Outlook,
+        verification: Verification,
         published: Callable[[], int | None] = lambda: None,
     ) -> None:
         queue_index, key_index = pick_indexes(dispatchers)
@@ -61,8 +62,8 @@ class Store(Reader):
         self.recovery: RecoveryReport | None = None
         self._engine = engine
         self._offsets = offsets
-        self._dispatchers = dispatchers
         self._outlook = outlook
+        self._verification = verification
         if engine is not None:
             self._opened_by = engine.files.process_id()
             leave_in_child(self)
@@ -320,45 +321,27 @@ class Store(Reader):
             "log_min_offset": self._log.min_offset,
             "log_end_offset": self._log_end(),
             "segments": len(segments),
+            "log_bytes": sum(segment.capacity for segment in segments),
             "queues": len(self._queue_index.queues()),
             "damaged_reads": self.damaged_reads,
         }
-        engine = self._engine
-        if engine is not None:
-            figures |= {
-                "flushed_offset": engine.flusher.flushed_offset,
-                "flushes": engine.flusher.count,
-                "failure": str(engine.flusher.failure) if engine.flusher.failure else None,
-                "append_lock": engine.log.lock.stats(),
-                "strategies": engine.strategies(),
-                "dispatchers": {
-                    d.name: {
-                        "progress": d.progress,
-                        "error": engine.trouble(d.name),
-                        **d.stats(),
-                    }
-                    for d in self._dispatchers
-                },
-            }
+        if self._engine is not None:
+            figures |= self._engine.stats()
         return figures
 
-    def verify(self, told: Callable[[Tally], None] = lambda _: None) -> Iterator[Finding]:
+    def verify(
+        self, told: Callable[[Tally], None] = lambda _: None, *, deep: bool = False, jobs: int = 1
+    ) -> Iterator[Finding]:
         """Walk log, queues and index and return what disagrees; changes nothing.
 
-        `told` is called as it goes, with the counts so far.
+        Args:
+            told: called as it goes, with the counts so far.
+            deep: compare sealed segments with their digests too, and check checkpoint and marks.
+            jobs: so many processes share the segments. They are spawned, so a script that asks for more
+                than one must keep its own work behind `if __name__ == "__main__"`.
         """
         self._settle()
-        if self._engine is not None:
-            self._engine.follower.catch_up()
-        return verify(
-            self._log, list(self._dispatchers), self._log_end_to_verify(), tally=Tally(), told=told
-        )
-
-    def _log_end_to_verify(self) -> int:
-        """Return up to where queues and index must agree with the log."""
-        # What was published is in the queues: where they end before it, entries are missing.
-        complete = self._complete_offset() or self._log_end()
-        return complete if self._engine is None else min(self._log_end(), complete)
+        return self._verification.run(told, deep=deep, jobs=jobs)
 
     def _log_end(self) -> int:
         if self._engine is not None:

@@ -1,145 +1,276 @@
-"""Walks log, queues and index of a store and says what disagrees, and where. Changes nothing.
+"""Says what is wrong in a store, and where: log, queues, index, digests and marks. Changes nothing.
 
-Damage in the log costs no record behind it: from a bad record the walk looks for the next sound one,
-which is known by its stored log offset. On a store that is being written, only what its queues have
-is compared with them.
+Damage in the log costs no record behind it (see `soundwalk`). Segments are independent of each other
+until the end, so they can be checked in several processes (`verifying`); findings come in log order all
+the same. On a store that is being written, only what its queues have is compared with them; of a closed
+one they must have everything, and nothing else.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
 
 import attrs
 
 from penstock.batch import DispatchBatch
-from penstock.columns import Columns, walk
-from penstock.contracts import Dispatcher
-from penstock.findings import Checker, Finding
+from penstock.contracts import Dispatcher, QueueIndex
+from penstock.digests import Digests, check_digest
+from penstock.errors import FormatVersionError, OffsetError
+from penstock.files import Files
+from penstock.findings import Checker, Finding, damaged_blocks
 from penstock.log import SegmentedLog
+from penstock.marks import check_digest_files, check_marks
+from penstock.progress import Progress, lock_mtime_ns
 from penstock.segment import Segment
-from penstock.survivors import find_survivor
+from penstock.soundwalk import Broken, Sound, Stop, walk_segment
 
-_WINDOW_BYTES = 8 << 20
+NO_LIMIT = 1 << 62
 
 
 @attrs.define
 class Tally:
-    """What a verification has seen so far."""
+    """What a verification has seen so far; `log_end` is the offset behind the last sound record."""
 
     bytes_total: int = 0
     bytes_seen: int = 0
     records: int = 0
     findings: int = 0
+    last_time_ms: int = 0
+    log_end: int = 0
+
+    def add(self, other: "Tally") -> None:
+        """Count what another one has seen of other segments."""
+        self.bytes_seen += other.bytes_seen
+        self.records += other.records
+        self.last_time_ms = max(self.last_time_ms, other.last_time_ms)
+        self.log_end = max(self.log_end, other.log_end)
 
 
-def verify(
-    log: SegmentedLog,
-    dispatchers: list[Dispatcher],
-    end: int,
-    *,
-    tally: Tally,
-    told: Callable[[Tally], None] = lambda _: None,
-) -> Iterator[Finding]:
-    """Return what is wrong, in the order of the log.
+Told = Callable[[Tally], None]
+
+
+@attrs.frozen(kw_only=True)
+class Scope:
+    """How far things must agree.
+
+    Attributes:
+        end: queues and index must have every sound record below it.
+        extent: below it they must have nothing else; what lies behind is a live writer's.
+        claimed: the log must have records up to there: queues or a writer say so.
+        is_ours: Penstock wrote last, so its marks and digests are to be believed.
+        is_live: somebody has the store open for writing.
+        deep: digests and marks are checked too.
+    """
+
+    end: int
+    extent: int
+    claimed: int
+    is_ours: bool
+    is_live: bool
+    deep: bool = True
+
+
+class Spread(Protocol):
+    """Checks segments in several processes; returns for each, in order, findings, counts, and what was seen."""
+
+    def __call__(
+        self, bases: list[int], scope: Scope, jobs: int
+    ) -> Iterator[tuple[list[Finding], Tally, list[object]]]:
+        """Start the processes; they end with the iterator."""
+
+
+class Verification:
+    """Verifies one store, again and again if asked.
 
     Args:
+        files: the file system.
+        root: the store's folder.
         log: the commit log.
         dispatchers: whose files are compared with it.
-        end: log offset behind the last record to compare with queues and index.
-        tally: counts as the walk goes.
-        told: called after each piece, for a progress bar.
+        end: the log's end as the writer of this process knows it; None where it is only read.
+        spread: checks segments in other processes, if that can be done.
     """
-    checkers = [c for c in (d.checker() for d in dispatchers) if c is not None]
-    tally.bytes_total = sum(segment.capacity for segment in log.segments)
-    for finding in _walk_all(log, checkers, end, tally, told):
-        tally.findings += 1
-        yield finding
-    for checker in checkers:
-        for finding in checker.finish(end):
+
+    def __init__(
+        self,
+        files: Files,
+        root: Path,
+        log: SegmentedLog,
+        dispatchers: list[Dispatcher],
+        *,
+        end: Callable[[], int] | None = None,
+        spread: Spread | None = None,
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._log = log
+        self._dispatchers = dispatchers
+        self._end = end
+        self._spread = spread
+
+    def run(self, told: Told, *, deep: bool, jobs: int) -> Iterator[Finding]:
+        """Return what is wrong: derived files by themselves, then in log order, then marks."""
+        tally, scope = Tally(), self.scope(deep=deep)
+        tally.bytes_total = sum(segment.capacity for segment in self._log.segments)
+        checkers = [c for c in (d.checker() for d in self._dispatchers) if c is not None]
+        for finding in self._all(checkers, scope, tally, told, jobs):
             tally.findings += 1
-            yield finding
+            yield finding.advised()
+        told(tally)
 
+    def scope(self, *, deep: bool) -> Scope:
+        """Say how far things must agree, from who wrote last and whether somebody does now."""
+        if self._end is not None:
+            end = self._end()
+            return Scope(end=end, extent=end, claimed=end, is_ours=True, is_live=True, deep=deep)
+        try:
+            state = Progress(self._files, self._root).read()
+            known = state.lock_mtime_ns
+        except FormatVersionError:
+            state, known = None, 0
+        is_ours = known != 0 and known == lock_mtime_ns(self._files, self._root)
+        queued = next(d for d in self._dispatchers if isinstance(d, QueueIndex)).end_log_offset()
+        published = state.visible_offset if state is not None and is_ours else queued
+        is_live = self._files.is_locked(self._root / "lock")
+        claimed = min(queued, published)
+        if is_live:
+            return Scope(
+                end=claimed, extent=claimed, claimed=claimed, is_ours=is_ours, is_live=True,
+                deep=deep,
+            )  # fmt: skip
+        was_abnormal = self._files.exists(self._root / "abort")
+        # After a crash the tail of the log may lie before them, or behind; the next open sees to it.
+        end = published if was_abnormal else NO_LIMIT
+        return Scope(
+            end=end, extent=end, claimed=claimed, is_ours=is_ours, is_live=False, deep=deep
+        )
 
-def _walk_all(
-    log: SegmentedLog,
-    checkers: list[Checker],
-    end: int,
-    tally: Tally,
-    told: Callable[[Tally], None],
-) -> Iterator[Finding]:
-    expected = None
-    for segment in log.segments:
-        if expected is not None and segment.base_offset != expected:
+    def _all(
+        self, checkers: list[Checker], scope: Scope, tally: Tally, told: Told, jobs: int
+    ) -> Iterator[Finding]:
+        for checker in checkers:
+            yield from checker.start()
+        can_split = self._spread is not None and all(c.is_splittable for c in checkers)
+        if jobs > 1 and can_split and len(self._log.segments) > 1:
+            yield from self._spread_out(checkers, scope, tally, told, jobs)
+        else:
+            for segment in self._log.segments:
+                yield from self.segment(segment, checkers, scope, tally, told)
+        for checker in checkers:
+            yield from checker.finish(scope.extent)
+        if scope.deep:
+            yield from check_digest_files(self._files, self._root, self._log)
+            if not scope.is_live:
+                yield from check_marks(
+                    self._files, self._root, tally.log_end, tally.last_time_ms,
+                    is_ours=scope.is_ours,
+                )  # fmt: skip
+
+    def _spread_out(
+        self, checkers: list[Checker], scope: Scope, tally: Tally, told: Told, jobs: int
+    ) -> Iterator[Finding]:
+        assert self._spread is not None
+        bases = [segment.base_offset for segment in self._log.segments]
+        for findings, part, seen in self._spread(bases, scope, jobs):
+            tally.add(part)
+            for checker, one in zip(checkers, seen, strict=True):
+                checker.take(one)
+            yield from findings
+            told(tally)
+
+    def segment(
+        self, segment: Segment, checkers: list[Checker], scope: Scope, tally: Tally, told: Told
+    ) -> Iterator[Finding]:
+        """Check one segment, and the seam to the one before it."""
+        before = self._log.segments
+        at = next((n for n, s in enumerate(before) if s is segment), 0)
+        if at and before[at - 1].end_offset != segment.base_offset:
+            expected = before[at - 1].end_offset
             missing = segment.base_offset - expected
+            for checker in checkers:
+                checker.damage(expected, segment.base_offset)
             text = f"{missing} bytes of log are missing before this segment"
             yield Finding("log", segment.path, 0, expected, text)
-        yield from _walk_segment(log, segment, checkers, end, tally, told)
-        expected = segment.end_offset
-
-
-def _walk_segment(
-    log: SegmentedLog,
-    segment: Segment,
-    checkers: list[Checker],
-    end: int,
-    tally: Tally,
-    told: Callable[[Tally], None],
-) -> Iterator[Finding]:
-    at = segment.base_offset
-    window_bytes = _WINDOW_BYTES
-    seen = tally.bytes_seen
-    while at < segment.end_offset:
-        window = log.read(at, min(window_bytes, segment.end_offset - at))
-        found = walk(window)
-        columns = Columns(window, found.positions, at)
-        bad = columns.first_bad(check_crc=True)
-        good = columns if bad is None else columns.head(bad)
-        stop = at + (found.stop if bad is None else int(columns.positions[bad]))
-        tally.records += len(good)
-        yield from _compare(good, at, stop, checkers, end)
-        tally.bytes_seen = seen + stop - segment.base_offset
+        seen = tally.bytes_seen
+        try:
+            yield from self._walk(segment, checkers, scope, tally, told)
+            if scope.deep:
+                digests = Digests(self._files, self._root)
+                for start, stop in check_digest(
+                    self._files, digests, segment, is_ours=scope.is_ours
+                ):
+                    yield damaged_blocks(segment.path, segment.base_offset, start, stop)
+        except OffsetError:
+            # Retention took it while it was looked at.
+            if segment.lease.is_available and not scope.is_live:
+                raise
+        except OSError as error:
+            text = f"the segment cannot be read: {error}"
+            yield Finding("log", segment.path, -1, segment.base_offset, text)
+        tally.bytes_seen = seen + segment.capacity
         told(tally)
-        if bad is None and found.reason == "end" and len(window) < segment.end_offset - at:
-            # The window ended within a record, or right behind one.
-            window_bytes = segment.capacity if stop == at else _WINDOW_BYTES
-            at = stop
-            continue
-        if bad is None and found.reason == "blank":
-            break
-        following = find_survivor(log, segment, stop)
-        if following is None:
-            yield from _end_of_records(log, segment, stop, end)
-            break
-        yield Finding(
-            "log", segment.path, stop - segment.base_offset, stop,
-            f"{following - stop} bytes are no sound record; the next sound one is at {following}",
-        )  # fmt: skip
-        at = following
-    tally.bytes_seen = seen + segment.capacity
-    told(tally)
+
+    def _walk(
+        self, segment: Segment, checkers: list[Checker], scope: Scope, tally: Tally, told: Told
+    ) -> Iterator[Finding]:
+        seen = tally.bytes_seen
+        for piece in walk_segment(self._log, segment):
+            if isinstance(piece, Sound):
+                tally.records += len(piece.columns)
+                if len(piece.columns):
+                    newest = int(piece.columns.store_times_ms.max())
+                    tally.last_time_ms = max(tally.last_time_ms, newest)
+                    tally.log_end = max(tally.log_end, piece.stop)
+                yield from _compare(piece, checkers, scope.end)
+                tally.bytes_seen = seen + piece.stop - segment.base_offset
+                told(tally)
+            elif isinstance(piece, Broken):
+                for checker in checkers:
+                    checker.damage(piece.start, piece.stop)
+                yield Finding(
+                    "log", segment.path, piece.start - segment.base_offset, piece.start,
+                    f"{piece.stop - piece.start} bytes are no sound record; the next sound one is "
+                    f"at {piece.stop}",
+                )  # fmt: skip
+            elif not piece.is_blank:
+                yield from _end_of_records(self._log, segment, piece, checkers, scope.claimed)
+            else:
+                tally.log_end = max(tally.log_end, segment.end_offset)
 
 
-def _compare(
-    good: Columns, start: int, stop: int, checkers: list[Checker], end: int
-) -> Iterator[Finding]:
+def _compare(piece: Sound, checkers: list[Checker], end: int) -> Iterator[Finding]:
+    good = piece.columns
     keep = int((good.log_offsets < end).sum())
     if keep:
-        batch = DispatchBatch(good.head(keep), start, min(stop, end))
+        batch = DispatchBatch(good.head(keep), piece.start, min(piece.stop, end))
         for checker in checkers:
             yield from checker.batch(batch)
 
 
-def _end_of_records(log: SegmentedLog, segment: Segment, stop: int, end: int) -> Iterator[Finding]:
+def _end_of_records(
+    log: SegmentedLog, segment: Segment, piece: Stop, checkers: list[Checker], claimed: int
+) -> Iterator[Finding]:
     """Say what is wrong where a segment's records end without a blank record."""
+    stop = piece.start
     position = stop - segment.base_offset
-    is_last = segment is log.segments[-1] or not any(
+    if is_last(log, stop) and stop >= claimed:
+        if bytes(log.read(stop, min(8, segment.end_offset - stop))).strip(b"\0"):
+            yield Finding(
+                "log", segment.path, position, stop,
+                "a torn tail: bytes behind the last record that are none",
+                "nothing to do by hand: opening for writing cuts it, and so does `penstock repair`",
+            )  # fmt: skip
+        return
+    for checker in checkers:
+        checker.damage(stop, segment.end_offset)
+    yield Finding(
+        "log", segment.path, position, stop,
+        "the records end here, though queues or later segments have more",
+    )  # fmt: skip
+
+
+def is_last(log: SegmentedLog, stop: int) -> bool:
+    """Say whether no later segment has anything in its first bytes."""
+    return not any(
         bytes(log.read(s.base_offset, 8)).strip(b"\0") for s in log.segments if s.base_offset > stop
     )
-    if stop < end or not is_last:
-        yield Finding(
-            "log", segment.path, position, stop,
-            "the records end here, though queues or later segments have more",
-        )  # fmt: skip
-    elif bytes(log.read(stop, min(8, segment.end_offset - stop))).strip(b"\0"):
-        yield Finding(
-            "log", segment.path, position, stop,
-            "a torn tail: bytes behind the last record that are none; opening for writing cuts it",
-        )  # fmt: skip

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import Context
+from penstock.contracts import Context, Dispatcher
 from penstock.files import Files
+from penstock.findings import Finding
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
 from penstock.message import Message
@@ -17,6 +18,7 @@ from penstock.reader import Reader
 from penstock.scan import read_batches
 from penstock.testing import ManualClock, ManualWorkers
 from penstock.testing.kit import open_store
+from penstock.verify import Tally, Verification
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 from penstock_index.hash_index import HashIndexDispatcher
 
@@ -90,3 +92,12 @@ def _sizes() -> dict[str, Any]:
 @functools.cache
 def ground() -> Ground:
     return Ground()
+
+
+def verified(
+    log: SegmentedLog, dispatchers: list[Dispatcher], end: int
+) -> tuple[list[Finding], Tally]:
+    """Verify what is there, as for a store whose writer knows its end; returns findings and counts."""
+    last: list[Tally] = []
+    checked = Verification(Files(), log.folder.parent, log, dispatchers, end=lambda: end)
+    return list(checked.run(last.append, deep=False, jobs=1)), last[-1]

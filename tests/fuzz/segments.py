@@ -3,7 +3,7 @@
 import functools
 from pathlib import Path
 
-from tests.fuzz.ground import folder
+from tests.fuzz.ground import folder, verified
 
 from penstock.errors import CorruptionError, OffsetError, PenstockError
 from penstock.fetch import RecordReader
@@ -12,7 +12,6 @@ from penstock.log import SegmentedLog
 from penstock.recovery import check_damage, find_end, rewrite
 from penstock.scan import read_batches
 from penstock.survivors import is_record_at
-from penstock.verify import Tally, verify
 
 _BYTES = 4096
 
@@ -66,8 +65,7 @@ def _walk(log: SegmentedLog, whole: bytes) -> None:
             assert message.topic is not None
         except (CorruptionError, OffsetError):
             assert offset not in sound
-    tally = Tally()
-    findings = list(verify(log, [], 2 * _BYTES, tally=tally))
+    findings, tally = verified(log, [], 2 * _BYTES)
     assert len(findings) <= 2 * _BYTES
     assert all(not isinstance(finding, PenstockError) for finding in findings)
     assert tally.records <= len(sound), "verify counts sound records only"

@@ -44,6 +44,7 @@ _VERBS = {
     "init": "writing", "put": "writing", "ingest": "ingest", "retain": "retain",
     "read": "reading", "tail": "reading", "find": "reading", "get": "reading",
     "topics": "looking", "groups": "looking", "stat": "looking", "verify": "looking",
+    "repair": "repair",
     "plugins": "plugins", "config": "config", "matrix": "matrix", "demo": "demo",
 }  # fmt: skip
 

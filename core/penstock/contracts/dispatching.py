@@ -1,7 +1,7 @@
 """What is derived from the log."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import attrs
@@ -140,6 +140,13 @@ class QueueIndex(Dispatcher):
     @abstractmethod
     def end_log_offset(self) -> int:
         """Return the log offset behind the newest record that any queue points to; 0 for none."""
+
+    def adopt(self, old: "QueueIndex", damages: Sequence[tuple[int, int]]) -> None:
+        """Take over from `old` the entries of records that lie within damaged stretches of the log.
+
+        Called when the queues are made anew beside the old ones, after the last batch: RocketMQ reads a
+        record by its entry and does not check it, so an entry that led somewhere must go on to.
+        """
 
 
 class KeyIndex(Dispatcher):

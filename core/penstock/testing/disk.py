@@ -338,6 +338,12 @@ class SimulatedDisk(Files):
             inode.is_locked = True
             return SimulatedLock(inode)
 
+    def is_locked(self, path: Path) -> bool:
+        """See `Files`."""
+        with self.guard:
+            found = self._platter.find(path)
+            return found is not None and found.is_locked
+
     def lock_memory(self, memory: mmap.mmap) -> None:
         """See `Files`; it cannot."""
         raise _error(errno.ENOMEM, Path("/"))

@@ -15,7 +15,7 @@ Safe from any thread; one lock guards all state, and no sync happens under it.
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,7 +40,7 @@ from penstock_index.queue_files import (
     QueueFolder,
     queue_folders,
 )
-from penstock_index.queue_holes import first_hole
+from penstock_index.queue_holes import entries_within, first_hole
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
@@ -247,6 +247,13 @@ class ConsumeQueueDispatcher(QueueIndex):
                     queue.extension.trim(first_needed(queue))
                     self._collect(queue.extension)
 
+    def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
+        """See `QueueIndex`."""
+        for topic, number, ordinal, data in entries_within(old, damages):
+            queue = self._queue_for(topic, number, ordinal)
+            if not self.entries(topic, number, ordinal, ordinal + 1).sizes.any():
+                self._write_run(queue, ordinal, data)
+
     def close(self) -> None:
         """See `Dispatcher`."""
         self._pool.close()
@@ -275,7 +282,7 @@ class ConsumeQueueDispatcher(QueueIndex):
                 # Shortened, or of another size than the options say: all units are looked at again.
                 trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
             self._queues[topic, number] = queue
-            self._find_bounds(queue, trust)
+            queue.find_bounds(trust.log.min_offset)
         end = trust.log.end_offset
         for (topic, number), queue in self._queues.items():
             if self._cut_queue(queue, end):
@@ -296,15 +303,6 @@ class ConsumeQueueDispatcher(QueueIndex):
         self._files.remove(path)
         self._dirty_folders.add(path.parent)
         return f"removed queue file {path}, whose size or name is wrong"
-
-    def _find_bounds(self, queue: Queue, trust: Trust) -> None:
-        folder = queue.folder
-        if not folder.bases:
-            return
-        queue.min_offset = folder.bases[0]
-        queue.max_offset = folder.scan_end()
-        low = trust.log.min_offset
-        queue.min_offset = folder.first_from(low, queue.min_offset, queue.max_offset)
 
     def _believed(self, trust: Trust, mended: list[str]) -> int:
         """Return the log offset from which records must be handed over again."""

@@ -147,7 +147,7 @@ class HashIndexDispatcher(KeyIndex):
 
     def checker(self) -> Checker:
         """See `Dispatcher`."""
-        return IndexChecker(self._folder.path, self._peeks)
+        return IndexChecker(self._folder.path, self._peeks, self._folder.strays)
 
     def _peeks(self) -> Iterator[Peek]:
         for name in self._folder.names():

@@ -1,122 +1,119 @@
-"""Compares the hash index with the log: every key in it once, every chain whole, every time right."""
+"""Compares the hash index with the log: every key in it once, with its time, every chain whole."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.findings import Checker, Finding
 from penstock.record import ROLLBACK
-from penstock_index.index_file import Peek, seconds_since
+from penstock_index.index_file import Peek
 
-# What is kept of an entry. Of a file's first entry the seconds count from another base (see `IndexFile.add`).
-_ENTRY = np.dtype(
-    [("offset", "<i8"), ("hash", "<i4"), ("seconds", "<i4"), ("base", "<i8"), ("is_first", "?")]
-)
-_PAIR = ["offset", "hash"]
-
-
-class _Claim(NamedTuple):
-    """A record's store time, as a header has it."""
-
-    path: Path
-    position: int
-    log_offset: int
-    time_ms: int
+# `seconds` count from the begin of the file; -1 for a file's first entry, which has another base.
+_ROW = np.dtype([("offset", "<i8"), ("hash", "<i4"), ("seconds", "<i4"), ("file", "<u2")])
+_KEY = ["offset", "hash"]
+# Of one kind in one file so many are told.
+_TOLD_MAX = 10
 
 
 class IndexChecker(Checker):
     """One comparison of all index files with the log. Not thread-safe.
 
-    All entries are held at once, 25 bytes each.
+    All entries are held, 18 bytes each.
     """
 
-    def __init__(self, folder: Path, peeks: Callable[[], Iterator[Peek]]) -> None:
+    is_splittable = True
+
+    def __init__(
+        self,
+        folder: Path,
+        peeks: Callable[[], Iterator[Peek]],
+        strays: Callable[[], Iterator[Path]],
+    ) -> None:
         self._folder = folder
         self._peeks = peeks
-        self._pairs: np.ndarray | None = None
-        self._early: list[Finding] = []
-        self._claims: list[_Claim] = []
+        self._strays = strays
+        self._rows: np.ndarray | None = None
+        self._begins: list[int] = []
+        self._reached = 0
+        self._damaged: list[tuple[int, int]] = []
 
-    def _load(self) -> np.ndarray:
-        parts = [np.empty(0, _ENTRY)]
+    def start(self) -> Iterator[Finding]:
+        """See `Checker`: headers, chains, and files of a wrong length."""
+        for path in self._strays():
+            yield Finding("index", path, -1, -1, "an index file of a wrong length or kind")
         for peek in self._peeks():
             entries = peek.entries()
-            self._early.extend(self._check_chains(peek, entries))
-            self._early.extend(self._check_header(peek, entries))
-            part = np.zeros(len(entries), _ENTRY)
-            part["offset"], part["hash"] = entries["log_offset"], entries["hash"]
-            part["seconds"], part["base"] = entries["seconds"], peek.header.begin_ms
-            part["is_first"][:1] = True
-            parts.append(part)
-        return np.sort(np.concatenate(parts), order=_PAIR)
+            yield from self._check_header(peek, entries)
+            yield from self._check_chains(peek, entries)
 
-    def _check_header(self, peek: Peek, entries: np.ndarray) -> Iterator[Finding]:
-        if len(entries) == 0:
+    @staticmethod
+    def _check_header(peek: Peek, entries: np.ndarray) -> Iterator[Finding]:
+        head, count = peek.header, len(entries)
+        if head.index_count != count + 1 and not (count == 0 and head.index_count <= 0):
+            text = f"the header counts {head.index_count - 1} entries, the file has {count}"
+            yield Finding("index", peek.path, 36, -1, text)
+        if count == 0:
             return
-        head = peek.header
-        first, last = int(entries["log_offset"][0]), int(entries["log_offset"][-1])
-        self._claims.append(_Claim(peek.path, 0, first, head.begin_ms))
-        self._claims.append(_Claim(peek.path, 8, last, head.end_ms))
-        slots = int((entries["previous"] == 0).sum())
-        for position, what, found, right in (
-            (16, "first log offset", head.begin_offset, first),
-            (24, "last log offset", head.end_offset, last),
-            (32, "count of slots", head.slot_count, slots),
+        offsets = entries["log_offset"]
+        used = int((entries["previous"] == 0).sum())
+        for position, what, said, right in (
+            (16, "begin offset", head.begin_offset, int(offsets[0])),
+            (24, "end offset", head.end_offset, int(offsets[-1])),
+            (32, "count of slots", head.slot_count, used),
         ):
-            if found != right:
-                text = f"the header's {what} is {found}, not {right}"
-                yield Finding("index", peek.path, position, -1, text)
+            if said != right:
+                text = f"the header's {what} is {said}, not {right}"
+                yield Finding("index", peek.path, position, int(offsets[0]), text)
 
     @staticmethod
     def _check_chains(peek: Peek, entries: np.ndarray) -> Iterator[Finding]:
         slots, previous = peek.expected(entries)
         wrong = np.nonzero(entries["previous"] != previous)[0]
-        for row in wrong[:10].tolist():
+        for row in wrong[:_TOLD_MAX].tolist():
             position = peek.position_of(row + 1)
             yield Finding(
                 "index", peek.path, position, int(entries["log_offset"][row]),
                 f"entry {row + 1} points to entry {int(entries['previous'][row])}, not {int(previous[row])}",
             )  # fmt: skip
         table = peek.slots()
-        for slot in np.nonzero(table != slots)[0][:10].tolist():
+        if len(table) != len(slots):
+            yield Finding("index", peek.path, 40, -1, "the file ends within its slots")
+            return
+        for slot in np.nonzero(table != slots)[0][:_TOLD_MAX].tolist():
             yield Finding(
                 "index", peek.path, 40 + 4 * slot, -1,
                 f"slot {slot} points to entry {int(table[slot])}, not {int(slots[slot])}",
             )  # fmt: skip
 
+    def _load(self) -> np.ndarray:
+        parts = [np.empty(0, _ROW)]
+        self._begins = []
+        for peek in self._peeks():
+            entries = peek.entries()
+            rows = np.empty(len(entries), _ROW)
+            rows["offset"], rows["hash"] = entries["log_offset"], entries["hash"]
+            rows["seconds"], rows["file"] = entries["seconds"], len(self._begins)
+            rows["seconds"][:1] = -1
+            self._begins.append(peek.header.begin_ms)
+            parts.append(rows)
+        return np.sort(np.concatenate(parts), order=_KEY)
+
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
         """See `Checker`."""
-        if self._pairs is None:
-            self._pairs = self._load()
-            yield from self._early
+        rows = self._rows = self._load() if self._rows is None else self._rows
+        self._reached = max(self._reached, batch.end_offset)
         keys = batch.keys
         counted = batch.transaction_types[keys.rows] != ROLLBACK
-        rows, hashes = keys.rows[counted], keys.hashes[counted]
-        wanted = np.zeros(len(rows), _ENTRY)[_PAIR]
-        wanted["offset"], wanted["hash"] = batch.log_offsets[rows], hashes
-        low = np.searchsorted(self._pairs["offset"], batch.start_offset)
-        high = np.searchsorted(self._pairs["offset"], batch.end_offset)
-        found = self._pairs[low:high]
-        yield from self._compare(np.sort(wanted, order=_PAIR), found[_PAIR])
-        yield from self._check_times(batch, found)
-
-    def _check_times(self, batch: DispatchBatch, found: np.ndarray) -> Iterator[Finding]:
-        times = dict(zip(batch.log_offsets.tolist(), batch.store_times_ms.tolist(), strict=True))
-        for claim in self._claims:
-            if times.get(claim.log_offset, claim.time_ms) != claim.time_ms:
-                text = f"the header's time {claim.time_ms} is not that of the record"
-                yield Finding("index", claim.path, claim.position, claim.log_offset, text)
-        found = found[~found["is_first"] & np.isin(found["offset"], batch.log_offsets)]
-        rows = np.searchsorted(batch.log_offsets, found["offset"])
-        right = seconds_since(batch.store_times_ms[rows], found["base"])
-        for row in np.nonzero(right != found["seconds"])[0].tolist():
-            text = (
-                f"an entry has second {found['seconds'][row]} for a record of second {right[row]}"
-            )
-            yield self._finding(int(found["offset"][row]), text)
+        wanted = np.zeros(int(counted.sum()), _ROW)
+        wanted["offset"] = batch.log_offsets[keys.rows[counted]]
+        wanted["hash"] = keys.hashes[counted]
+        low = np.searchsorted(rows["offset"], batch.start_offset)
+        high = np.searchsorted(rows["offset"], batch.end_offset)
+        yield from self._compare(_keys(np.sort(wanted, order=_KEY)), _keys(rows[low:high]))
+        yield from self._compare_times(batch, rows[low:high])
 
     def _compare(self, wanted: np.ndarray, found: np.ndarray) -> Iterator[Finding]:
         if len(wanted) == len(found) and (wanted == found).all():
@@ -132,11 +129,51 @@ class IndexChecker(Checker):
                 offset, f"the index has hash {key_hash}, which is no key of the record"
             )
 
+    def _compare_times(self, batch: DispatchBatch, rows: np.ndarray) -> Iterator[Finding]:
+        """A look-up leaves out entries by their seconds, so wrong ones hide a record."""
+        at = np.searchsorted(batch.log_offsets, rows["offset"])
+        known = (at < len(batch)) & (rows["seconds"] >= 0)
+        rows, at = rows[known], at[known]
+        known = batch.log_offsets[at] == rows["offset"]
+        rows, at = rows[known], at[known]
+        begins = np.array(self._begins, np.int64)[rows["file"]]
+        right = np.clip((batch.store_times_ms[at] - begins) // 1000, 0, (1 << 31) - 1)
+        right[begins <= 0] = 0
+        wrong = rows["seconds"] != right
+        for row, seconds in zip(rows[wrong].tolist(), right[wrong].tolist(), strict=True):
+            yield self._finding(row[0], f"an entry says {row[2]} seconds, not {seconds}")
+
     def _finding(self, log_offset: int, text: str) -> Finding:
         return Finding("index", self._folder, -1, log_offset, text)
 
-    def finish(self, end: int) -> Iterator[Finding]:
+    def damage(self, start: int, stop: int) -> None:
+        """See `Checker`: keys of records that are there no more are not the index's fault."""
+        self._damaged.append((start, stop))
+
+    def seen(self) -> object:
         """See `Checker`."""
-        if self._pairs is None:
-            self._pairs = self._load()
-            yield from self._early
+        damaged, self._damaged = self._damaged, []
+        return self._reached, damaged
+
+    def take(self, seen: Any) -> None:
+        """See `Checker`."""
+        self._reached = max(self._reached, seen[0])
+        self._damaged.extend(seen[1])
+
+    def finish(self, end: int) -> Iterator[Finding]:
+        """See `Checker`. Entries at or behind `end` are a live writer's."""
+        rows = self._rows = self._load() if self._rows is None else self._rows
+        offsets = rows["offset"]
+        extra = (offsets < 0) | ((offsets >= self._reached) & (offsets < end))
+        for start, stop in self._damaged:
+            extra &= (offsets < start) | (offsets >= stop)
+        if extra.any():
+            text = f"{int(extra.sum())} entries belong to no record, the first to this one"
+            yield self._finding(int(offsets[extra][0]), text)
+
+
+def _keys(rows: np.ndarray) -> np.ndarray:
+    keys = np.empty(len(rows), [(name, _ROW[name]) for name in _KEY])
+    for name in _KEY:
+        keys[name] = rows[name]
+    return keys

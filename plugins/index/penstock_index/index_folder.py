@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from penstock.contracts import Context
 from penstock.files import File
@@ -110,6 +112,14 @@ class IndexFolder:
         """Look at the folder anew: files have gone."""
         self._listed = None
         self._readers.close()
+
+    def strays(self) -> Iterator[Path]:
+        """Return what lies in the folder under an index file's name and is none."""
+        if self._files.is_folder(self.path):
+            for entry in self._files.entries(self.path):
+                size = self._context.geometry.index_file_bytes
+                if is_index_name(entry.name) and not (entry.is_file and entry.size == size):
+                    yield entry.path
 
     def set_aside(self) -> list[str]:
         """Remove index files of a wrong length; say what else lies there."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,25 @@ class QueueChecker(Checker):
         self._index = index
         self._folder = folder
         self._seen: dict[tuple[str, int], int] = {}
+        self._damaged: list[tuple[int, int]] = []
+
+    is_splittable = True
+
+    def damage(self, start: int, stop: int) -> None:
+        """See `Checker`: entries of records that are there no more are not the queue's fault."""
+        self._damaged.append((start, stop))
+
+    def seen(self) -> object:
+        """See `Checker`."""
+        seen, damaged = self._seen, self._damaged
+        self._seen, self._damaged = {}, []
+        return seen, damaged
+
+    def take(self, seen: Any) -> None:
+        """See `Checker`."""
+        for key, stop in seen[0].items():
+            self._seen[key] = max(self._seen.get(key, 0), stop)
+        self._damaged.extend(seen[1])
 
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
         """See `Checker`."""
@@ -71,7 +91,11 @@ class QueueChecker(Checker):
             if len(more.sizes) == 0 and seen < high:
                 seen = self._index.resume_at(topic, queue, seen)
                 more = self._index.entries(topic, queue, seen, high)
-            count = int(((more.sizes > 0) & (more.log_offsets < end)).sum())
+            extra = (more.sizes > 0) & (more.log_offsets < end)
+            for start, stop in self._damaged:
+                extra &= (more.log_offsets < start) | (more.log_offsets >= stop)
+            count = int(extra.sum())
             if count:
                 text = f"{count} entries from here on belong to no record"
-                yield self._finding(topic, queue, seen, -1, text)
+                first = int(more.log_offsets[extra][0])
+                yield self._finding(topic, queue, seen, first, text)

@@ -1,10 +1,11 @@
-"""Finds out whether queues lack entries, without walking the log where they do not."""
+"""Finds out whether queues lack entries, without walking the log where they do not; and entries of damage."""
 
 import struct
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from penstock.contracts import LogView
+from penstock.contracts import LogView, QueueIndex
 from penstock.errors import OffsetError
 from penstock.record import MAGIC_V1, MAGIC_V2, PREPARED, ROLLBACK
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
@@ -94,3 +95,20 @@ def _first_queued(log: LogView, start: int, stop: int) -> int | None:
         if len(rows):
             return int(batch.log_offsets[rows[0]])
     return None
+
+
+def entries_within(
+    old: QueueIndex, damages: Sequence[tuple[int, int]]
+) -> Iterator[tuple[str, int, int, bytes]]:
+    """Yield topic, queue, ordinal and bytes of the entries whose whole record lies in a damaged stretch."""
+    for topic, number in old.queues():
+        low, high = old.min_offset(topic, number), old.max_offset(topic, number)
+        for start in range(low, high, _CHECK_ENTRIES):
+            found = old.entries(topic, number, start, min(start + _CHECK_ENTRIES, high))
+            inside = np.zeros(len(found.sizes), np.bool_)
+            ends = found.log_offsets + found.sizes
+            for begin, stop in damages:
+                inside |= (found.log_offsets >= begin) & (ends <= stop) & (found.sizes > 0)
+            for row in np.nonzero(inside)[0].tolist():
+                fields = (found.log_offsets[row], found.sizes[row], found.tag_codes[row])
+                yield topic, number, start + row, np.array([fields], ENTRY).tobytes()

@@ -35,6 +35,13 @@ class Queue:
             folder.remove(base)
         return bool(gone)
 
+    def find_bounds(self, log_min: int) -> None:
+        """Find out which entries count, at the opening."""
+        if self.folder.bases:
+            first = self.folder.bases[0]
+            self.max_offset = self.folder.scan_end()
+            self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
+
     def look_again(self, log_min: int) -> None:
         """Take in what another process has done to the files."""
         for _ in self.folder.scan(cut_too=True):

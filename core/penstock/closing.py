@@ -1,0 +1,73 @@
+"""The end of a writing store: a clean close, and letting go whatever happened."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.commitlog import CommitLog
+from penstock.contracts import Dispatcher
+from penstock.dispatch import TailFollower
+from penstock.errors import StorageError
+from penstock.files import Files
+from penstock.flushing import LogFlusher
+from penstock.lockfile import Lock
+from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
+
+logger = logging.getLogger(__name__)
+
+
+class Ending(ABC):
+    """What a writing store does at its end; the parts are those of the engine."""
+
+    root: Path
+    files: Files
+    log: CommitLog
+    flusher: LogFlusher
+    follower: TailFollower
+    dispatchers: Sequence[Dispatcher]
+    progress: Progress
+    side: SideFolder
+    lock: Lock
+
+    @abstractmethod
+    def mark(self) -> None:
+        """Sync derived files, then write down how far everything is durable."""
+
+    def _close_cleanly(self) -> None:
+        """Bring everything up and to the disk, and only then say that the store is closed; raises why not."""
+        self.log.stop()
+        self.flusher.flush()
+        self.follower.catch_up()
+        self.mark()
+        if self.follower.progress < self.log.end_offset:
+            names = ", ".join(self.follower.troubles) or "a dispatcher"
+            raise StorageError(
+                f"{names} is behind the log, so the store is left marked as not cleanly closed; "
+                f"nothing is lost, the next open brings it up"
+            )
+        self.log.log.check_there()
+        self.log.log.close()
+        self.log.tail.close()
+        digest = fingerprint(self.files, vouched_for(self.root))
+        self.side.write_clean(
+            CleanMark(
+                log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest
+            )
+        )
+        if self.files.exists(self.root / "abort"):
+            self.files.remove(self.root / "abort")
+        self.files.sync_folder(self.root)
+
+    def release(self) -> None:
+        """Let go of files and lock, whatever state the store is in."""
+        try:
+            parts = [self.log.log.close, self.log.tail.close, self.progress.close]
+            for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
+                try:
+                    close()
+                except Exception:
+                    # One plugin's mistake must not keep the others, and the lock, from being let go.
+                    logger.exception("%s failed; the next open mends it", close)
+        finally:
+            self.lock.release()

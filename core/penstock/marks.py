@@ -1,0 +1,107 @@
+"""Checks what is neither log nor derived: checkpoint, progress, clean mark, and the files of digests."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.checkpoint import CHECKPOINT_BYTES
+from penstock.digests import Digests
+from penstock.errors import FormatVersionError
+from penstock.files import Files
+from penstock.findings import Finding
+from penstock.log import SegmentedLog
+from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State
+from penstock.segment import segment_name
+
+_TIMES = struct.Struct(">qqq")
+_TIME_NAMES = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
+
+
+def check_marks(
+    files: Files, root: Path, log_end: int, last_time_ms: int, *, is_ours: bool
+) -> Iterator[Finding]:
+    """Return what the marks of a store that nobody writes get wrong.
+
+    Marks are lower bounds: one that says less than is true is no finding. What is in the side folder
+    counts only if Penstock wrote last.
+
+    Args:
+        files: the file system.
+        root: the store's folder.
+        log_end: log offset behind the last sound record.
+        last_time_ms: the latest store time of any record.
+        is_ours: whether Penstock wrote last.
+    """
+    yield from _check_checkpoint(files, root / "checkpoint", last_time_ms, is_ours=is_ours)
+    side = root / SIDE_FOLDER
+    if files.is_folder(side):
+        yield from _check_progress(files, root, log_end, is_ours=is_ours)
+        path = side / "clean"
+        clean = SideFolder(files, root).read_clean()
+        if clean is None and files.exists(path):
+            yield Finding("marks", path, 0, -1, "the clean mark cannot be understood")
+        elif clean is not None and is_ours and clean.log_end != log_end:
+            text = f"the clean mark says that the log ends at {clean.log_end}, not at {log_end}"
+            yield Finding("marks", path, 0, log_end, text)
+
+
+def _check_checkpoint(
+    files: Files, path: Path, last_time_ms: int, *, is_ours: bool
+) -> Iterator[Finding]:
+    try:
+        data = files.read_whole(path)
+    except OSError as error:
+        yield Finding("marks", path, -1, -1, f"the checkpoint cannot be read: {error.strerror}")
+        return
+    if len(data) != CHECKPOINT_BYTES:
+        text = f"the checkpoint has {len(data)} bytes, not {CHECKPOINT_BYTES}"
+        yield Finding("marks", path, len(data), -1, text)
+    if len(data) < _TIMES.size:
+        return
+    for number, (name, time_ms) in enumerate(
+        zip(_TIME_NAMES, _TIMES.unpack_from(data), strict=True)
+    ):
+        if time_ms < 0 or (is_ours and time_ms > last_time_ms):
+            text = f"{name} is {time_ms}, though the latest record is of {last_time_ms}"
+            yield Finding("marks", path, 8 * number, -1, text)
+
+
+def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) -> Iterator[Finding]:
+    path = root / SIDE_FOLDER / "progress"
+    if not files.exists(path):
+        yield Finding("marks", path, -1, -1, "the progress file is not there")
+        return
+    try:
+        state = Progress(files, root).read()
+    except (FormatVersionError, OSError) as error:
+        yield Finding("marks", path, 0, -1, f"the progress file cannot be read: {error}")
+        return
+    if state == State():
+        yield Finding("marks", path, 0, -1, "neither slot of the progress file is sound")
+    elif is_ours:
+        said = {
+            "flushed": state.flushed_offset,
+            "visible": state.visible_offset,
+            **state.dispatched,
+        }
+        for name, offset in said.items():
+            if not 0 <= offset <= log_end:
+                text = f"{name} is {offset}, though the log ends at {log_end}"
+                yield Finding("marks", path, 0, offset, text)
+
+
+def check_digest_files(files: Files, root: Path, log: SegmentedLog) -> Iterator[Finding]:
+    """Return which files of digests belong to no segment or cannot be understood."""
+    digests = Digests(files, root)
+    if files.exists(digests.folder) and not files.is_folder(digests.folder):
+        yield Finding("marks", digests.folder, -1, -1, "a folder of digests must stand there")
+        return
+    segments = {segment_name(segment.base_offset): segment for segment in log.segments}
+    for entry in files.entries(digests.folder) if files.is_folder(digests.folder) else ():
+        segment = segments.get(entry.name)
+        if segment is None:
+            text = "no digest of any segment there is"
+            yield Finding("marks", entry.path, -1, -1, text)
+        elif digests.read(segment) is None:
+            text = "the digest of its segment cannot be understood"
+            yield Finding("marks", entry.path, 0, segment.base_offset, text)

@@ -1,0 +1,168 @@
+"""Makes the files of dispatchers anew, beside the store, and puts them in place of the old ones.
+
+    penstock/repair/journal      a repair is under way, and where it saves what it takes away
+    penstock/repair/new/         the files in the making, laid out as in a store
+    penstock/repair/ready        they are whole and durable: these names are to be swapped
+
+Nothing of the store changes until `ready` is there. From then on the swap is finished by whoever comes
+next, unless the store was opened in between: then queues and index have moved on, and what was made
+is thrown away. The old files are renamed into `penstock/saved/`, never removed.
+"""
+
+import json
+from pathlib import Path
+
+import attrs
+
+from penstock.batch import DispatchBatch
+from penstock.contracts import Context, Dispatcher, QueueIndex, Stoppable, Trust
+from penstock.files import Files
+from penstock.log import SegmentedLog
+from penstock.progress import SIDE_FOLDER, lock_mtime_ns
+from penstock.recovery import RecoveredLog
+from penstock.soundwalk import Sound, walk_segment
+
+
+class Workshop:
+    """The folder `penstock/repair` of one store, whose lock the caller holds."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self._root = root
+        self._folder = root / SIDE_FOLDER / "repair"
+        self._new = self._folder / "new"
+        self._ready = self._folder / "ready"
+        self.saved = Path()
+
+    def is_begun(self) -> bool:
+        """Whether a repair was begun and not ended."""
+        return self._files.exists(self._folder)
+
+    def begin(self) -> None:
+        """Open the journal, or go on with one that was left; finish a swap that was ready."""
+        journal = self._folder / "journal"
+        saved_root = self._root / SIDE_FOLDER / "saved"
+        name = self._read(journal).get("saved")
+        if not (isinstance(name, str) and name.startswith("repair-") and "/" not in name):
+            number = 1
+            while self._files.exists(saved_root / f"repair-{number}"):
+                number += 1
+            name = f"repair-{number}"
+            self._files.make_folder_durably(self._folder)
+            self._files.write_whole(journal, json.dumps({"saved": name}).encode())
+        self.saved = saved_root / name
+        ready = self._read(self._ready)
+        if ready and ready.get("lock_mtime_ns") == lock_mtime_ns(self._files, self._root):
+            self._swap(*([*map(str, _list(ready.get(key)))] for key in ("made", "gone")))
+        self._clear()
+
+    def _read(self, path: Path) -> dict[str, object]:
+        try:
+            found = json.loads(self._files.read_whole(path, 1 << 16))
+        except (ValueError, OSError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def save_bytes(self, name: str, data: bytes) -> None:
+        """Keep bytes that are about to be overwritten; what was saved before is not replaced."""
+        self._files.make_folder_durably(self.saved)
+        if not self._files.exists(self.saved / name):
+            self._files.write_whole(self.saved / name, data)
+
+    def save_file(self, path: Path) -> None:
+        """Take a file or a folder out of the store, durably."""
+        target = self.saved / path.relative_to(self._root)
+        number = 1
+        while self._files.exists(target):
+            number += 1
+            target = target.with_name(f"{path.name}-{number}")
+        self._files.make_folder_durably(target.parent)
+        self._files.rename(path, target)
+        self._files.sync_folder(path.parent)
+        self._files.sync_folder(target.parent)
+
+    def rebuild(
+        self,
+        olds: list[Dispatcher],
+        context: Context,
+        log: SegmentedLog,
+        damages: list[tuple[int, int]],
+        wrong: set[str],
+    ) -> None:
+        """Make the files of dispatchers anew from the sound records, and swap them in.
+
+        Args:
+            olds: the dispatchers, opened read-only on the store as it is.
+            context: the store's; the new files are made under another root.
+            log: the log, mended.
+            damages: stretches of it that are no sound record.
+            wrong: names in the store's folder that must go even if nothing comes in their place.
+        """
+        self._files.make_folder_durably(self._new / SIDE_FOLDER)
+        made = attrs.evolve(context, root=self._new, read_only=False, spawn=_no_worker)
+        news = [type(old)(old.options, made) for old in olds]
+        trust = Trust(log=RecoveredLog(log, 0), durable_offset=0, is_clean=True, was_abnormal=False)
+        for new in news:
+            new.load(trust)
+        for segment in log.segments:
+            for piece in walk_segment(log, segment):
+                if isinstance(piece, Sound) and len(piece.columns):
+                    for new in news:
+                        new.dispatch(DispatchBatch(piece.columns, piece.start, piece.stop))
+        for new, old in zip(news, olds, strict=True):
+            if isinstance(new, QueueIndex) and isinstance(old, QueueIndex) and damages:
+                new.adopt(old, damages)
+            new.flush()
+            new.close()
+        names = {e.name for e in self._files.entries(self._new)} - {SIDE_FOLDER}
+        self._files.sync_folder(self._new)
+        swap = {"made": sorted(names), "gone": sorted(wrong - names)}
+        ready = {**swap, "lock_mtime_ns": lock_mtime_ns(self._files, self._root)}
+        self._files.write_whole(self._ready, json.dumps(ready).encode())
+        self._swap(swap["made"], swap["gone"])
+        self._clear()
+
+    def _swap(self, made: list[str], gone: list[str]) -> None:
+        """Put the new in place of the old; running it again from anywhere ends the same."""
+        for name in made:
+            old, new = self._root / name, self._new / name
+            if self._files.exists(new):
+                if self._files.exists(old):
+                    self.save_file(old)
+                self._files.rename(new, old)
+            self._files.sync_folder(self._root)
+            self._files.sync_folder(self._new)
+        for name in gone:
+            if self._files.exists(self._root / name):
+                self.save_file(self._root / name)
+
+    def _clear(self) -> None:
+        """Throw away what was made and not used."""
+        if self._files.exists(self._ready):
+            self._files.remove(self._ready)
+            self._files.sync_folder(self._folder)
+        if self._files.is_folder(self._new):
+            self._remove_tree(self._new)
+
+    def _remove_tree(self, folder: Path) -> None:
+        for entry in self._files.entries(folder):
+            if entry.is_folder:
+                self._remove_tree(entry.path)
+            else:
+                self._files.remove(entry.path)
+        self._files.remove_folder(folder)
+
+    def end(self) -> None:
+        """Close the journal: all is done."""
+        if self._files.is_folder(self._folder):
+            self._clear()
+            self._remove_tree(self._folder)
+            self._files.sync_folder(self._root / SIDE_FOLDER)
+
+
+def _no_worker(name: str, step: object) -> Stoppable:
+    raise AssertionError(f"{name}: nothing runs in the background of a repair")
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

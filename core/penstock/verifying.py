@@ -1,0 +1,112 @@
+"""Verification in several processes, a segment at a time.
+
+Each process opens log and derived files by itself, read-only, and goes through the segments it is given;
+the findings come back in the order of the log. The processes are spawned, never forked: the caller may
+have threads, locks and maps.
+"""
+
+import multiprocessing
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from penstock.clock import Clock
+from penstock.contracts import Context, Dispatcher, Stoppable
+from penstock.files import Files
+from penstock.findings import Checker, Finding
+from penstock.geometry import Geometry
+from penstock.log import SegmentedLog
+from penstock.verify import Scope, Spread, Tally, Verification
+
+Result = tuple[list[Finding], Tally, list[object]]
+# So many segments are given out ahead for each process.
+_AHEAD = 2
+
+
+@attrs.frozen
+class Recipe:
+    """What a process needs to look at a store: sent to it whole."""
+
+    root: Path
+    geometry: Geometry
+    dispatchers: tuple[tuple[type[Dispatcher], Any], ...]
+
+
+class _Process:
+    """One process's view of the store."""
+
+    def __init__(self, recipe: Recipe, scope: Scope) -> None:
+        files = Files()
+        log = SegmentedLog(
+            files, recipe.root / "commitlog", recipe.geometry.segment_bytes, mapped=False
+        )
+        log.refresh()
+        context = Context(
+            root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry, spawn=_no_worker,
+            read_only=True, log_min_offset=lambda: log.min_offset,
+        )  # fmt: skip
+        dispatchers = [cls(options, context) for cls, options in recipe.dispatchers]
+        self._log = log
+        self._scope = scope
+        self._verification = Verification(files, recipe.root, log, dispatchers)
+        self._checkers: list[Checker] = [
+            checker for checker in (d.checker() for d in dispatchers) if checker is not None
+        ]
+
+    def check(self, base: int) -> Result:
+        """Check one segment; one that has gone has nothing wrong."""
+        tally = Tally()
+        segment = self._log.find(base)
+        findings = []
+        if segment is not None:
+            findings = list(
+                self._verification.segment(
+                    segment, self._checkers, self._scope, tally, lambda _: None
+                )
+            )
+        return findings, tally, [checker.seen() for checker in self._checkers]
+
+
+def _no_worker(name: str, step: object) -> Stoppable:
+    raise AssertionError(f"{name}: nothing runs in the background of a verification")
+
+
+_process: _Process | None = None
+
+
+def _begin(recipe: Recipe, scope: Scope) -> None:
+    global _process  # noqa: PLW0603 - one view a process, made before its first segment
+    _process = _Process(recipe, scope)
+
+
+def _check(base: int) -> Result:
+    assert _process is not None
+    return _process.check(base)
+
+
+def spread_over(files: Files, recipe: Recipe) -> Spread | None:
+    """Return what checks segments in other processes; None where they could not open the same store."""
+    names = [cls.__qualname__ for cls, _ in recipe.dispatchers]
+    if type(files) is not Files or any("<locals>" in name for name in names):
+        return None
+
+    def spread(bases: list[int], scope: Scope, jobs: int) -> Iterator[Result]:
+        pool = ProcessPoolExecutor(
+            min(jobs, len(bases)), multiprocessing.get_context("spawn"), _begin, (recipe, scope)
+        )
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for base in bases:
+                if len(waiting) >= jobs * _AHEAD:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(_check, base))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    return spread

@@ -1,0 +1,515 @@
+"""Repair: for every kind of damage, what is found, planned, done, and left."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.test_digests import flip
+from tests.unit.test_verify import SEGMENT, findings, index_file, make, patch, segment
+
+import penstock
+from penstock.bitflip import flipped_bit
+from penstock.digests import sums_of
+from penstock.errors import (
+    CorruptionError,
+    FormatVersionError,
+    StoreLockedError,
+    StrayFileError,
+)
+from penstock.record import crc32
+from penstock.repairing import RepairReport
+from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorkers, open_store
+from penstock.testing.kit import messages
+
+Bodies = dict[tuple[str, int, int], bytes]
+COUNT = 1400
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("repair") / "s")
+
+
+@pytest.fixture(scope="module")
+def sound(made: Path) -> Bodies:
+    return bodies(made)
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "s", copy_function=shutil.copy2)
+    return tmp_path / "s"
+
+
+def repair(path: Path, **how: Any) -> RepairReport:
+    return penstock.repair(path, environ={}, **{"clock": ManualClock(), **how})
+
+
+def bodies(path: Path) -> Bodies:
+    """Return every message that can be read, by queue and offset."""
+    with open_store(path, read_only=True) as store:
+        return {
+            (m.topic, m.queue, m.queue_offset): m.body
+            for topic in store.topics()
+            for m in store.scan(topic)
+        }
+
+
+def tree(path: Path) -> dict[str, tuple[bytes, int]]:
+    """Return every file with its bytes and time, and every folder."""
+    return {
+        str(p.relative_to(path)): (p.read_bytes(), p.stat().st_mtime_ns)
+        if p.is_file()
+        else (b"", 0)
+        for p in sorted(path.rglob("*"))
+    }
+
+
+def outcome(path: Path) -> dict[str, bytes]:
+    """Return what a repair must always end in: all but the marks' sequence and what was saved."""
+    return {
+        str(p.relative_to(path)): p.read_bytes()
+        for p in sorted(path.rglob("*"))
+        if p.is_file()
+        and "saved" not in p.parts
+        and p.name not in ("holder", "clean", "progress")
+        and "digests" not in p.parts  # they note the segment's time
+    }
+
+
+def queue_file(path: Path, number: int = 0) -> Path:
+    return sorted((path / "consumequeue" / "topic-0" / "0").iterdir())[number]
+
+
+def wipe(path: Path, position: int, stop: int) -> None:
+    patch(path, position, bytes(stop - position))
+
+
+def last_byte(path: Path) -> tuple[Path, int]:
+    file = sorted((path / "commitlog").iterdir())[-1]
+    return file, len(file.read_bytes().rstrip(b"\0"))
+
+
+def tear(path: Path) -> None:
+    file, end = last_byte(path)
+    patch(file, end, b"torn" * 50)
+
+
+# Damage that a repair puts right without a loss, with what it must have done.
+MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "bit of a header": ("turn-back", lambda p: flip(segment(p, 1), 27)),
+    "bit of a size": ("turn-back", lambda p: flip(segment(p, 1), 2)),
+    "bit of a body": ("turn-back", lambda p: flip(segment(p, 1), 95)),
+    "bit of a blank record": ("turn-back", lambda p: flip(segment(p, 1), SEGMENT - 1)),
+    "bits in two segments": (
+        "turn-back",
+        lambda p: both(lambda: flip(segment(p, 0), 3000), lambda: flip(segment(p, 3), 5000)),
+    ),
+    "queues lost": ("rebuild", lambda p: shutil.rmtree(p / "consumequeue")),
+    "queue lost": ("rebuild", lambda p: shutil.rmtree(p / "consumequeue" / "topic-0" / "0")),
+    "queue file lost": ("rebuild", lambda p: queue_file(p).unlink()),
+    "queue file short": ("rebuild", lambda p: os.truncate(queue_file(p), 77)),
+    "queue entry wrong": ("rebuild", lambda p: flip(queue_file(p), 20 * 30 + 6)),
+    "tag code wrong": ("rebuild", lambda p: flip(queue_file(p), 20 * 30 + 15)),
+    "queue ahead": ("rebuild", lambda p: queue_ahead(p)),  # noqa: PLW0108 - defined below
+    "queue of nothing": (
+        "rebuild",
+        lambda p: shutil.copytree(p / "consumequeue" / "topic-0", p / "consumequeue" / "none"),
+    ),
+    "index lost": ("rebuild", lambda p: shutil.rmtree(p / "index")),
+    "index file lost": ("rebuild", lambda p: index_file(p, 1).unlink()),
+    "index entry wrong": ("rebuild", lambda p: flip(index_file(p, 0), 40 + 400 + 20 * 7 + 2)),
+    "index chain looped": ("rebuild", lambda p: patch(index_file(p, 0), 40, b"\x01" * 400)),
+    "index hostile": ("rebuild", lambda p: index_file(p, 1).write_bytes(b"\xff" * 8440)),
+    "index file short": ("rebuild", lambda p: os.truncate(index_file(p, 0), 3)),
+    "checkpoint lost": ("marks", lambda p: (p / "checkpoint").unlink()),
+    "checkpoint wrong": ("marks", lambda p: patch(p / "checkpoint", 0, b"\x7f" * 24)),
+    "progress lost": ("marks", lambda p: (p / "penstock" / "progress").unlink()),
+    "progress hostile": ("marks", lambda p: (p / "penstock" / "progress").write_bytes(b"\xff" * 99)),
+    "clean mark hostile": ("marks", lambda p: (p / "penstock" / "clean").write_bytes(b"[" * 9999)),
+    "digest hostile": (
+        "forget-digest",
+        lambda p: (p / "penstock" / "digests" / f"{SEGMENT:020d}").write_bytes(b"PSTKDIG1" * 9),
+    ),
+    "digest of nothing": (
+        "forget-digest", lambda p: (p / "penstock" / "digests" / "7").write_bytes(b"")
+    ),
+    "torn tail": ("cut", tear),
+    "everything derived": (
+        "rebuild",
+        lambda p: both(
+            lambda: shutil.rmtree(p / "consumequeue"), lambda: shutil.rmtree(p / "index"),
+            lambda: (p / "checkpoint").write_bytes(b"?"), lambda: flip(segment(p, 2), 60),
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MENDED)
+def test_what_can_be_put_right_is(kind: str, place: Path, sound: Bodies) -> None:
+    action, damage = MENDED[kind]
+    damage(place)
+    assert findings(place, deep=True)
+    before = tree(place)
+    planned = repair(place)
+    assert tree(place) == before, "without --apply nothing changes"
+    assert not planned.applied
+    assert not planned.standing
+    assert action in {step.action for step in planned.steps}
+    done = repair(place, apply=True)
+    assert (done.applied, done.steps) == (True, planned.steps)
+    assert findings(place, deep=True) == []
+    assert bodies(place) == sound
+    assert repair(place, apply=True).steps == ()
+    with open_store(place, spawn=ManualWorkers()) as store:
+        assert store.recovery is not None
+        assert (store.recovery.state, store.recovery.mended) == ("clean", ())
+        store.put("topic-0", b"goes on", keys=["new"])
+        assert len(store.find("topic-0", "new")) == 1
+    assert findings(place, deep=True) == []
+
+
+def queue_ahead(path: Path) -> None:
+    file = queue_file(path, 1)
+    end = -(-len(file.read_bytes().rstrip(b"\0")) // 20) * 20
+    patch(file, end, b"\0" * 5 + b"\x09" * 15)
+
+
+def both(*steps: Callable[[], object]) -> None:
+    for step in steps:
+        step()
+
+
+def two_bytes(path: Path, position: int) -> None:
+    patch(path, position, b"\xa5\x5a")
+
+
+# Damage in the log that no bit explains, and how many messages it hits.
+STANDING: dict[str, tuple[int, Callable[[Path], object]]] = {
+    "header": (1, lambda p: two_bytes(segment(p, 1), 30)),
+    "body": (1, lambda p: two_bytes(segment(p, 1), 95)),
+    "page zero": (99, lambda p: wipe(segment(p, 2), 4096, 8192)),
+    "head of the log": (1, lambda p: two_bytes(segment(p, 0), 0)),
+    "segment short": (9999, lambda p: os.truncate(segment(p, 2), 20000)),
+    "segment lost": (9999, lambda p: segment(p, 2).unlink()),
+    "blank record": (0, lambda p: wipe_blank(p)),  # noqa: PLW0108 - defined below
+    "last record of a segment": (1, lambda p: break_last(p)),  # noqa: PLW0108 - defined below
+}  # fmt: skip
+
+
+def last_record(path: Path) -> tuple[int, int]:
+    """Return the positions of the last record and of the blank record of segment 1."""
+    with open_store(path, read_only=True) as store:
+        offsets = sorted(
+            (m.log_offset, m.size) for t in store.topics() for m in store.scan(t)
+            if SEGMENT <= m.log_offset < 2 * SEGMENT
+        )  # fmt: skip
+    return offsets[-1][0] - SEGMENT, sum(offsets[-1]) - SEGMENT
+
+
+def wipe_blank(path: Path) -> None:
+    two_bytes(segment(path, 1), last_record(path)[1] + 4)
+
+
+def break_last(path: Path) -> None:
+    start, stop = last_record(path)
+    two_bytes(segment(path, 1), start + 90)
+    two_bytes(segment(path, 1), stop + 4)
+
+
+@pytest.mark.parametrize("lose", ["nothing", "queues", "index", "marks"])
+@pytest.mark.parametrize("kind", STANDING)
+def test_damage_stands_and_costs_no_sound_message(
+    kind: str, lose: str, place: Path, sound: Bodies
+) -> None:
+    hit, damage = STANDING[kind]
+    damage(place)
+    if lose == "queues":
+        shutil.rmtree(place / "consumequeue")
+    elif lose == "index":
+        shutil.rmtree(place / "index")
+    elif lose == "marks":
+        shutil.rmtree(place / "penstock" / "digests")
+        (place / "checkpoint").unlink()
+    log_before = {p.name: p.read_bytes() for p in (place / "commitlog").iterdir()}
+    before = tree(place)
+    planned = repair(place)
+    assert tree(place) == before
+    assert planned.standing
+    done = repair(place, apply=True)
+    assert [f.log_offset for f in done.standing] == [f.log_offset for f in planned.standing]
+    for name, data in log_before.items():
+        now = (place / "commitlog" / name).read_bytes()
+        assert now == data.ljust(SEGMENT, b"\0"), "not a byte of the log changes without --cut"
+    left = bodies(place)
+    assert left.items() <= sound.items()
+    assert len(left) >= len(sound) - hit
+    assert {f.part for f in findings(place, deep=True)} <= {"log", "digest"}
+    assert repair(place, apply=True).steps == (), "the second time there is nothing to do"
+
+
+@pytest.mark.parametrize("kind", STANDING)
+def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
+    kind: str, place: Path, sound: Bodies
+) -> None:
+    _, damage = STANDING[kind]
+    damage(place)
+    log_before = {p.name: p.read_bytes() for p in (place / "commitlog").iterdir()}
+    planned = repair(place, cut=True)
+    lost = sum(step.messages for step in planned.steps if step.action == "cut")
+    readable = len(bodies(place))
+    done = repair(place, cut=True, apply=True)
+    assert done.steps == planned.steps
+    assert findings(place, deep=True) == []
+    left = bodies(place)
+    assert left.items() <= sound.items()
+    assert len(left) >= readable - lost, "no more is lost than was said"
+    assert done.saved_to is not None or kind == "segment lost"
+    for name, data in log_before.items():
+        kept = place / "commitlog" / name
+        if done.saved_to is not None and (done.saved_to / "commitlog" / name).exists():
+            assert (done.saved_to / "commitlog" / name).read_bytes() == data
+        elif kept.exists() and kept.read_bytes() != data:
+            assert done.saved_to is not None
+            pieces = list(done.saved_to.glob(f"{name}-*"))
+            for piece in pieces:
+                position = int(piece.name.rpartition("-")[2])
+                saved = piece.read_bytes()
+                assert data[position : position + len(saved)].ljust(len(saved), b"\0") == saved
+            assert pieces or "short" in kind
+    with open_store(place, spawn=ManualWorkers()) as store:
+        store.put("topic-0", b"goes on")
+    assert findings(place, deep=True) == []
+
+
+@pytest.mark.parametrize("kind", STANDING)
+def test_a_store_with_damage_left_is_refused_or_loses_nothing_by_being_written(
+    kind: str, place: Path
+) -> None:
+    STANDING[kind][1](place)
+    repair(place, apply=True)
+    left = bodies(place)
+    try:
+        with open_store(place, spawn=ManualWorkers()) as store:
+            for queue in range(3):
+                store.put("topic-0", b"goes on", queue=queue)
+                store.put("topic-1", b"goes on", queue=queue)
+    except CorruptionError:
+        assert bodies(place) == left
+    else:
+        now = bodies(place)
+        assert left.items() <= now.items()
+        assert len(now) == len(left) + 6
+
+
+def test_damage_up_to_a_segments_end_is_covered_and_loses_nothing_behind(
+    place: Path, sound: Bodies
+) -> None:
+    break_last(place)
+    done = repair(place, cut=True, apply=True)
+    assert [s.action for s in done.steps if s.action in ("fill", "cut")] == ["fill"]
+    assert len(bodies(place)) == len(sound) - 1
+
+
+def test_entries_of_damaged_records_stay_in_queues_made_anew(place: Path) -> None:
+    """RocketMQ reads a record by its entry and checks nothing: what it could read it still can."""
+    two_bytes(segment(place, 1), 95)
+    before = queue_entries(place)
+    flip(queue_file(place), 20 * 30 + 6)
+    repair(place, apply=True)
+    assert queue_entries(place) == before
+
+
+def queue_entries(path: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(path)): p.read_bytes()
+        for p in sorted((path / "consumequeue").rglob("*")) if p.is_file()
+    }  # fmt: skip
+
+
+def test_a_store_with_damage_in_its_way_does_not_open_for_writing(place: Path) -> None:
+    """Recovery once stopped silently at damage in the middle: the store opened, queues ended there, and
+    new messages got queue offsets that older ones behind the damage had.
+    """
+    two_bytes(segment(place, 1), 0)
+    shutil.rmtree(place / "consumequeue")
+    (place / "lock").write_bytes(b"lock")
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="repair"):
+            open_store(place, spawn=ManualWorkers())
+        repair(place, apply=True)
+    repair(place, apply=True, cut=True)
+    open_store(place, spawn=ManualWorkers()).close()
+
+
+def test_many_flips_in_one_block_are_left_until_accepted(place: Path, sound: Bodies) -> None:
+    two_bytes(segment(place, 1), 16)  # the flag: no record check sees it
+    report = repair(place, apply=True)
+    assert [f.part for f in report.standing] == ["digest"]
+    assert repair(place, apply=True, cut=True).standing, "a cut would not help, so none is made"
+    accepted = repair(place, apply=True, accept=True)
+    assert [step.action for step in accepted.steps] == ["forget-digest"]
+    assert findings(place, deep=True) == []
+    assert bodies(place) == sound
+
+
+@pytest.mark.parametrize("position", [12, 20, 24])
+def test_queues_are_not_made_to_agree_with_a_header_that_a_digest_calls_wrong(
+    position: int, place: Path
+) -> None:
+    """A queue number, a queue offset: nothing but the digest, and the queue, knows what they were."""
+    before = queue_entries(place)
+    two_bytes(segment(place, 1), position)
+    done = repair(place, apply=True)
+    assert "digest" in {f.part for f in done.standing}
+    assert queue_entries(place) == before
+    repair(place, apply=True, accept=True)
+    # What is no queue at all by now stays in the log, and out of the queues.
+    assert all("cannot be a folder" in f.text for f in findings(place, deep=True))
+
+
+def test_a_flipped_bit_is_found_in_any_place() -> None:
+    block = os.urandom(70_001)
+    sums = sums_of(block)
+    bad = bytearray(block)
+    for position in (0, 1, 35_000, 69_999, 70_000):
+        for bit in (0, 7):
+            bad = bytearray(block)
+            bad[position] ^= 1 << bit
+            assert flipped_bit(bytes(bad), sums) == (position, 1 << bit)
+    bad[5] ^= 3
+    assert flipped_bit(bytes(bad), sums) is None
+    assert flipped_bit(b"", (1, 2)) is None
+
+
+def test_a_store_in_use_is_not_repaired(place: Path) -> None:
+    with open_store(place, spawn=ManualWorkers()):
+        for apply in (False, True):
+            with pytest.raises(StoreLockedError):
+                repair(place, apply=apply)
+
+
+def test_a_sound_store_and_a_crashed_one_need_nothing(place: Path, tmp_path: Path) -> None:
+    before = tree(place)
+    assert repair(place, apply=True).steps == ()
+    assert {k: v[0] for k, v in tree(place).items() if k != "lock"} == {
+        k: v[0] for k, v in before.items() if k != "lock"
+    }
+    store = open_store(place, spawn=ManualWorkers())
+    store.put("topic-0", b"x", keys=["k"])
+    store.flush()
+    shutil.copytree(place, tmp_path / "crashed", copy_function=shutil.copy2)
+    store.close()
+    done = repair(tmp_path / "crashed", apply=True)
+    assert not done.standing
+    assert findings(tmp_path / "crashed", deep=True) == []
+    assert len(bodies(tmp_path / "crashed")) == COUNT + 1
+
+
+def test_segments_made_ahead_go_with_a_repair_and_are_no_reason_for_one(
+    place: Path, sound: Bodies
+) -> None:
+    """The mark of a clean close promises that nothing lies behind the log's end."""
+    base = len(list((place / "commitlog").iterdir())) * SEGMENT
+    (place / "commitlog" / f"{base:020d}").write_bytes(bytes(SEGMENT))
+    assert repair(place).steps == ()
+    shutil.rmtree(place / "index")
+    repair(place, apply=True)
+    assert findings(place, deep=True) == []
+    with open_store(place, spawn=ManualWorkers()) as store:
+        store.put_many(messages(400, first=COUNT))
+        assert store._log.segments[-1].base_offset <= store.stats()["log_end_offset"]
+    assert findings(place, deep=True) == []
+    assert len(bodies(place)) == len(sound) + 400
+
+
+def test_what_is_no_segment_is_left_to_people(place: Path) -> None:
+    (place / "commitlog" / "notes").write_bytes(b"mine")
+    (place / "checkpoint").unlink()
+    before = tree(place)
+    with pytest.raises(StrayFileError):
+        repair(place)
+    assert tree(place) == before
+
+
+def test_marks_of_a_later_version_are_not_overwritten(place: Path) -> None:
+    progress = place / "penstock" / "progress"
+    slots = bytearray(progress.read_bytes())
+    for at in (0, 512):
+        slots[at : at + 8] = b"PSTKPRG9"
+        slots[at + 508 : at + 512] = crc32(bytes(slots[at : at + 508])).to_bytes(4, "big")
+    progress.write_bytes(slots)
+    (place / "checkpoint").unlink()
+    with pytest.raises(FormatVersionError):
+        repair(place, apply=True)
+    assert progress.read_bytes() == slots
+
+
+@pytest.mark.parametrize("ready", [b"", b"[1]", b'{"made": 5, "gone": {}}', b"{" * 5000])
+def test_a_hostile_journal_is_begun_anew(ready: bytes, place: Path, sound: Bodies) -> None:
+    folder = place / "penstock" / "repair"
+    (folder / "new" / "consumequeue").mkdir(parents=True)
+    (folder / "journal").write_bytes(b'{"saved": "repair-/../../.."}')
+    (folder / "ready").write_bytes(ready)
+    repair(place, apply=True)
+    assert not folder.exists()
+    assert findings(place, deep=True) == []
+    assert bodies(place) == sound
+
+
+def test_what_was_made_before_the_store_was_opened_again_is_not_swapped_in(
+    place: Path, sound: Bodies
+) -> None:
+    shutil.rmtree(place / "index")
+    files = FaultyFiles()
+    files.plan.fail("rename", path="new/index")
+    with pytest.raises(OSError, match="Input/output"):
+        repair(place, apply=True, files=files)
+    assert (place / "penstock" / "repair" / "ready").exists()
+    with open_store(place, spawn=ManualWorkers()) as store:
+        store.put("topic-0", b"later", keys=["later"])
+    repair(place, apply=True)
+    assert findings(place, deep=True) == []
+    assert len(bodies(place)) == len(sound) + 1
+
+
+KILLED: dict[str, tuple[dict[str, bool], Callable[[Path], object]]] = {
+    "flip": ({}, lambda p: flip(segment(p, 1), 95)),
+    "derived": ({}, MENDED["everything derived"][1]),
+    "around damage": (
+        {}, lambda p: both(lambda: two_bytes(segment(p, 1), 95), lambda: shutil.rmtree(p / "index"),
+                           lambda: flip(queue_file(p), 20 * 30 + 6)),
+    ),
+    "cut": ({"cut": True}, lambda p: two_bytes(segment(p, 1), 95)),
+    "fill": ({"cut": True}, break_last),
+    "short": ({"cut": True}, lambda p: os.truncate(segment(p, 2), 20000)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_killed_at_any_call_and_run_again_it_ends_the_same(
+    kind: str, place: Path, tmp_path: Path
+) -> None:
+    how, damage = KILLED[kind]
+    damage(place)
+    whole = tmp_path / "whole"
+    shutil.copytree(place, whole, copy_function=shutil.copy2)
+    files = FaultyFiles()
+    repair(whole, apply=True, files=files, **how)
+    expected, calls = outcome(whole), files.plan.total
+    assert calls > 10
+    step = max(calls // 40, 1)
+    for count in range(1, calls + 1, step):
+        again = tmp_path / f"at-{count}"
+        shutil.copytree(place, again, copy_function=shutil.copy2)
+        files = FaultyFiles()
+        files.plan.die_at(count)
+        with pytest.raises(KilledError):
+            repair(again, apply=True, files=files, **how)
+        files.abandon()
+        repair(again, apply=True, **how)
+        assert outcome(again) == expected, (count, files.plan.died_in)
+        shutil.rmtree(again)

@@ -1,0 +1,179 @@
+"""What `verify` finds, shallow and deep, in one process and in several."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.test_digests import flip, seal_all
+from tests.unit.test_recovery import LOSSES
+
+import penstock
+from penstock.findings import Finding
+from penstock.store import Store
+from penstock.testing import ManualWorkers, open_store
+from penstock.testing.kit import messages
+
+SEGMENT = 64 * 1024
+INDEX_HEADER = 40
+
+
+def make(path: Path) -> Path:
+    """A closed store of some segments, all full ones sealed, with several index files."""
+    workers = ManualWorkers()
+    with open_store(path, spawn=workers, retention=[]) as store:
+        for first in range(0, 1400, 100):
+            store.put_many(messages(100, first=first))
+        store.flush()
+        seal_all(workers)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("verify") / "s")
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "s", copy_function=shutil.copy2)
+    return tmp_path / "s"
+
+
+def findings(path: Path, **how: Any) -> list[Finding]:
+    with open_store(path, read_only=True) as store:
+        return list(store.verify(**how))
+
+
+def segment(path: Path, number: int) -> Path:
+    return path / "commitlog" / f"{number * SEGMENT:020d}"
+
+
+def index_file(path: Path, number: int) -> Path:
+    return sorted((path / "index").iterdir())[number]
+
+
+def patch(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def test_a_sound_store_has_no_findings(place: Path) -> None:
+    assert findings(place) == []
+    assert findings(place, deep=True) == []
+    assert findings(place, deep=True, jobs=2) == []
+
+
+DEEP: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "flag of a record": ("digest", lambda p: flip(segment(p, 1), 19)),
+    "filler behind the blank record": ("digest", lambda p: flip(segment(p, 1), SEGMENT - 1)),
+    "checkpoint lost": ("marks", lambda p: (p / "checkpoint").unlink()),
+    "checkpoint short": ("marks", lambda p: os.truncate(p / "checkpoint", 99)),
+    "checkpoint ahead": ("marks", lambda p: patch(p / "checkpoint", 8, b"\x7f")),
+    "checkpoint negative": ("marks", lambda p: patch(p / "checkpoint", 0, b"\xff")),
+    "progress lost": ("marks", lambda p: (p / "penstock" / "progress").unlink()),
+    "progress torn": ("marks", lambda p: (p / "penstock" / "progress").write_bytes(bytes(1024))),
+    "clean mark garbled": ("marks", lambda p: (p / "penstock" / "clean").write_bytes(b"{")),
+    "digest garbled": ("marks", lambda p: flip(p / "penstock" / "digests" / f"{SEGMENT:020d}", 50)),
+    "digest of nothing": ("marks", lambda p: (p / "penstock" / "digests" / "0").write_bytes(b"")),
+}
+SHALLOW: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "body": ("log", lambda p: flip(segment(p, 1), 95)),
+    "size of a record": ("log", lambda p: flip(segment(p, 1), 2)),
+    "index header": ("index", lambda p: patch(index_file(p, 0), 24, bytes(8))),
+    "index count": ("index", lambda p: patch(index_file(p, 0), 36, b"\x00\x00\x00\x05")),
+    "index hostile count": ("index", lambda p: patch(index_file(p, -1), 36, b"\x7f\xff\xff\xff")),
+    "index seconds": ("index", lambda p: patch(index_file(p, 1), 40 + 400 + 20 * 9 + 12, b"\x70")),
+    "index slot": ("index", lambda p: patch(index_file(p, 1), 40, b"\x7f")),
+    "index length": ("index", lambda p: os.truncate(index_file(p, 1), 44)),
+    "index negative": ("index", lambda p: patch(index_file(p, 1), 40 + 400 + 24, b"\xff" * 8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("kind", DEEP)
+def test_what_only_a_deep_look_finds(kind: str, jobs: int, place: Path) -> None:
+    part, damage = DEEP[kind]
+    damage(place)
+    assert findings(place) == []
+    found = findings(place, deep=True, jobs=jobs)
+    assert {f.part for f in found} == {part}
+    assert all(f.what_now and str(f.path).startswith(str(place)) for f in found)
+
+
+@pytest.mark.parametrize("kind", SHALLOW)
+def test_what_every_look_finds(kind: str, place: Path) -> None:
+    part, damage = SHALLOW[kind]
+    damage(place)
+    assert part in {f.part for f in findings(place)}
+
+
+@pytest.mark.parametrize("lose", [each for each in LOSSES if each.__name__ != "lose_side_folder"])
+def test_whatever_a_closed_store_lost_is_found(
+    lose: Callable[[Path], None], place: Path, tmp_path: Path
+) -> None:
+    """Nothing was said of a closed store that had lost all its queues: the log's end was taken from them."""
+    shutil.move(place / "consumequeue" / "topic-0", place / "consumequeue" / "t")
+    lose(place)
+    if (place / "consumequeue" / "t").exists():
+        shutil.move(place / "consumequeue" / "t", place / "consumequeue" / "topic-0")
+    assert findings(place)
+
+
+def test_findings_come_in_log_order_however_many_look(place: Path) -> None:
+    for number in range(5):
+        flip(segment(place, number), 97)
+        flip(segment(place, number), 19)
+    patch(index_file(place, 1), 40, b"\x7f")
+    alone = findings(place, deep=True)
+    assert len(alone) >= 10
+    assert findings(place, deep=True, jobs=3) == alone
+    offsets = [f.log_offset for f in alone if f.part in ("log", "digest")]
+    assert offsets == sorted(offsets)
+
+
+def test_a_segment_that_is_not_there_is_told_with_its_gap(place: Path) -> None:
+    segment(place, 1).unlink()
+    found = findings(place, deep=True, jobs=2)
+    gap = [f for f in found if "missing before this segment" in f.text]
+    assert [(f.path.name, f.log_offset) for f in gap] == [(f"{2 * SEGMENT:020d}", SEGMENT)]
+
+
+def test_digests_count_only_while_nobody_else_wrote(place: Path) -> None:
+    flip(segment(place, 1), 19)
+    (place / "lock").write_bytes(b"lock")
+    assert findings(place, deep=True) == []
+
+
+def test_a_live_store_is_verified_from_within_and_from_elsewhere(place: Path) -> None:
+    with open_store(place, spawn=ManualWorkers()) as store:
+        store.put("topic-0", b"new", keys=["k"])
+        assert not list(store.verify(deep=True))
+        assert not list(store.verify(deep=True, jobs=2))
+        assert findings(place, deep=True) == []
+        flip(segment(place, 1), 19)
+        assert [f.part for f in store.verify(deep=True, jobs=2)] == ["digest"]
+        assert [f.part for f in findings(place, deep=True)] == ["digest"]
+
+
+def test_looking_changes_no_byte(place: Path) -> None:
+    flip(segment(place, 1), 97)
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in place.rglob("*") if p.is_file()}
+    findings(place, deep=True, jobs=2)
+    after = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in place.rglob("*") if p.is_file()}
+    assert after == before
+
+
+def test_progress_is_told_to_the_end(place: Path) -> None:
+    for jobs in (1, 2):
+        seen: list[tuple[int, int, int]] = []
+        with penstock.open(place, read_only=True, environ={}) as store:
+            assert isinstance(store, Store)
+            list(store.verify(lambda t, s=seen: s.append((t.bytes_seen, t.bytes_total, t.records)),  # type: ignore[misc] # a list to fill
+                              deep=True, jobs=jobs))  # fmt: skip
+        assert seen[-1][0] == seen[-1][1]
+        assert seen[-1][2] == 1400
+        assert [s[0] for s in seen] == sorted(s[0] for s in seen)
