@@ -239,7 +239,11 @@ class Files:
     def _scan(self, folder: Path) -> Iterator[Entry]:
         with os.scandir(folder) as names:
             for item in names:
-                about = item.stat(follow_symlinks=False)
+                try:
+                    about = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    # Another process took it away just now.
+                    continue
                 yield Entry(
                     item.name,
                     Path(item.path),

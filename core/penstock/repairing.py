@@ -30,6 +30,7 @@ from penstock.progress import (
     SideFolder,
     State,
     fingerprint,
+    lock_ctime_ns,
     lock_mtime_ns,
     vouched_for,
 )
@@ -290,7 +291,8 @@ class _Repair:
         sound_to = min([end, *(damage.start for damage in plan.damages)])
         progress.state = State(
             flushed_offset=sound_to, visible_offset=end, dispatched={**unknown, **checked},
-            lock_mtime_ns=lock_mtime_ns(files, root),
+            lock_mtime_ns=lock_mtime_ns(files, root), last_time_ms=last,
+            lock_ctime_ns=lock_ctime_ns(files, root),
         )  # fmt: skip
         progress.sync()
         progress.close()

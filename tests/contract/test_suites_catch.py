@@ -43,7 +43,7 @@ BROKEN = {
         @hookimpl
         def penstock_register_writer():
             return [Forgetful]
-        """, "write.forgetful", "crash_exploration", "behind the log"),
+        """, "write.forgetful", "crash_exploration", "though queues"),
     "an allocator that brings old records back": ("""
         from penstock_alloc.recycle import RecycleAllocator
         from penstock import hookimpl

@@ -16,6 +16,7 @@ from penstock.registry import load_registry
 from penstock.store import Store
 from penstock.stored import StoredMessage
 from penstock.testing import ManualClock
+from penstock.testing.kit import copy_store
 
 LONG = "long-" * 26
 SIZES = {
@@ -44,7 +45,7 @@ class Made(NamedTuple):
     def copy(self, path: Path) -> "Made":
         """Return a copy; file times and with them the clean mark stay good."""
         shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(self.path, path, copy_function=shutil.copy2)
+        copy_store(self.path, path)
         return Made(path, self.records, self.end)
 
 
@@ -80,7 +81,7 @@ def make(path: Path, *, crashed: bool = False, **settings: Any) -> Made:
             assert engine is not None
             engine.follower.catch_up()
             engine.mark()
-            shutil.copytree(place, path, copy_function=shutil.copy2)
+            copy_store(place, path)
     return Made(path, records, end)
 
 

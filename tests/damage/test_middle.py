@@ -19,6 +19,7 @@ from penstock.errors import CorruptionError
 from penstock.fetch import sound_body
 from penstock.message import Message
 from penstock.stored import StoredMessage
+from penstock.testing.kit import copy_store
 
 COUNT = 2000
 SEGMENT = 64 * 1024
@@ -64,7 +65,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Made, bytes]:
         assert engine is not None
         engine.follower.catch_up()
         engine.mark()
-        shutil.copytree(root / "live", root / "store", copy_function=shutil.copy2)
+        copy_store(root / "live", root / "store")
     return Made(root / "store", records, end), older
 
 

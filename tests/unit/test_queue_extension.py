@@ -15,9 +15,9 @@ from penstock import Message
 from penstock.errors import ConfigError
 from penstock.files import File, Files
 from penstock.javatext import java_hash
-from penstock.progress import Progress, lock_ctime_ns
 from penstock.store import Store
 from penstock.testing import ManualWorkers
+from penstock.testing.kit import copy_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import OpenFiles
@@ -110,13 +110,7 @@ def check_tags(store: Store) -> None:
 
 def crash(store: Store, target: Path) -> Path:
     store.topics()
-    shutil.copytree(store.path, target, copy_function=shutil.copy2)
-    # Here the copy stands for the store itself, and not for a copy, whose marks are not believed.
-    progress = Progress(Files(), target)
-    progress.read().lock_ctime_ns = lock_ctime_ns(Files(), target)
-    progress.write()
-    progress.close()
-    return target
+    return copy_store(store.path, target)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What tests of stores and strategies are made of: a context, small stores, a log with known records."""
 
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
 from penstock.message import Message
 from penstock.opening import Opener
-from penstock.progress import SIDE_FOLDER
+from penstock.progress import SIDE_FOLDER, Progress, lock_ctime_ns
 from penstock.recovery import RecoveredLog
 from penstock.registry import Registry, load_registry
 from penstock.store import Store
@@ -82,6 +83,20 @@ def messages(count: int, *, first: int = 0, body_bytes: int = 100) -> list[Messa
             properties={"n": str(number)},
         ))  # fmt: skip
     return made
+
+
+def copy_store(source: Path, target: Path) -> Path:
+    """Copy a store so that the copy stands for it, as if it had crashed now; returns the copy.
+
+    File times stay. The marks of a mere copy are not believed: it may have been taken file by file.
+    """
+    shutil.copytree(source, target, copy_function=shutil.copy2)
+    progress = Progress(Files(), target)
+    if progress.read().lock_ctime_ns:
+        progress.state.lock_ctime_ns = lock_ctime_ns(Files(), target)
+        progress.write()
+        progress.close()
+    return target
 
 
 class WrittenLog:

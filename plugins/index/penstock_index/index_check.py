@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,15 @@ _ROW = np.dtype([("offset", "<i8"), ("hash", "<i4"), ("seconds", "<i4"), ("file"
 _KEY = ["offset", "hash"]
 # Of one kind in one file so many are told.
 _TOLD_MAX = 10
+
+
+class _Claim(NamedTuple):
+    """A record's store time, as a header has it."""
+
+    path: Path
+    position: int
+    log_offset: int
+    time_ms: int
 
 
 class IndexChecker(Checker):
@@ -37,6 +46,7 @@ class IndexChecker(Checker):
         self._strays = strays
         self._rows: np.ndarray | None = None
         self._begins: list[int] = []
+        self._claims: list[_Claim] = []
         self._reached = 0
         self._damaged: list[tuple[int, int]] = []
 
@@ -69,6 +79,14 @@ class IndexChecker(Checker):
                 yield Finding("index", peek.path, position, int(offsets[0]), text)
 
     @staticmethod
+    def _claims_of(peek: Peek, entries: np.ndarray) -> list["_Claim"]:
+        if len(entries) == 0:
+            return []
+        first, last = int(entries["log_offset"][0]), int(entries["log_offset"][-1])
+        head = peek.header
+        return [_Claim(peek.path, 0, first, head.begin_ms), _Claim(peek.path, 8, last, head.end_ms)]
+
+    @staticmethod
     def _check_chains(peek: Peek, entries: np.ndarray) -> Iterator[Finding]:
         slots, previous = peek.expected(entries)
         wrong = np.nonzero(entries["previous"] != previous)[0]
@@ -90,7 +108,7 @@ class IndexChecker(Checker):
 
     def _load(self) -> np.ndarray:
         parts = [np.empty(0, _ROW)]
-        self._begins = []
+        self._begins, self._claims = [], []
         for peek in self._peeks():
             entries = peek.entries()
             rows = np.empty(len(entries), _ROW)
@@ -98,6 +116,7 @@ class IndexChecker(Checker):
             rows["seconds"], rows["file"] = entries["seconds"], len(self._begins)
             rows["seconds"][:1] = -1
             self._begins.append(peek.header.begin_ms)
+            self._claims += self._claims_of(peek, entries)
             parts.append(rows)
         return np.sort(np.concatenate(parts), order=_KEY)
 
@@ -130,7 +149,12 @@ class IndexChecker(Checker):
             )
 
     def _compare_times(self, batch: DispatchBatch, rows: np.ndarray) -> Iterator[Finding]:
-        """A look-up leaves out entries by their seconds, so wrong ones hide a record."""
+        """A look-up leaves out files by their times and entries by their seconds: wrong ones hide a record."""
+        times = dict(zip(batch.log_offsets.tolist(), batch.store_times_ms.tolist(), strict=True))
+        for claim in self._claims:
+            if times.get(claim.log_offset, claim.time_ms) != claim.time_ms:
+                text = f"the header's time {claim.time_ms} is not that of the record"
+                yield Finding("index", claim.path, claim.position, claim.log_offset, text)
         at = np.searchsorted(batch.log_offsets, rows["offset"])
         known = (at < len(batch)) & (rows["seconds"] >= 0)
         rows, at = rows[known], at[known]
