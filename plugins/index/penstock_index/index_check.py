@@ -113,7 +113,10 @@ class IndexChecker(Checker):
             entries = peek.entries()
             rows = np.empty(len(entries), _ROW)
             rows["offset"], rows["hash"] = entries["log_offset"], entries["hash"]
-            rows["seconds"], rows["file"] = entries["seconds"], len(self._begins)
+            # Any below zero are wrong; one number of them is taken by the first entries.
+            rows["seconds"] = np.maximum(entries["seconds"], -2)
+            rows["seconds"][rows["seconds"] == -1] = -2
+            rows["file"] = len(self._begins)
             rows["seconds"][:1] = -1
             self._begins.append(peek.header.begin_ms)
             self._claims += self._claims_of(peek, entries)
@@ -156,7 +159,7 @@ class IndexChecker(Checker):
                 text = f"the header's time {claim.time_ms} is not that of the record"
                 yield Finding("index", claim.path, claim.position, claim.log_offset, text)
         at = np.searchsorted(batch.log_offsets, rows["offset"])
-        known = (at < len(batch)) & (rows["seconds"] >= 0)
+        known = (at < len(batch)) & (rows["seconds"] != -1)
         rows, at = rows[known], at[known]
         known = batch.log_offsets[at] == rows["offset"]
         rows, at = rows[known], at[known]
