@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests
 
-.PHONY: help demo test check bench docs fuzz clean
+.PHONY: help demo test check bench soak longlife docs fuzz clean
 
 help:
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
@@ -12,6 +12,8 @@ help:
 	@echo "make check  ruff, mypy --strict, and known vulnerabilities of dependencies"
 	@echo "make bench  figures beside SQLite and LMDB, in one run"
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
+	@echo "make soak   explore crashes and failures until told to stop, or for MINUTES (60)"
+	@echo "make longlife  half an hour under load, watching memory, descriptors and maps"
 	@echo "make docs   build the documentation into build/docs"
 	@echo "make clean  remove what make made"
 
@@ -49,6 +51,13 @@ SECONDS ?= 60
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
+
+MINUTES ?= 60
+soak: $(VENV)/dev
+	$(BIN)/python -m penstock.testing.soak --minutes $(MINUTES) --seed $$$$
+
+longlife: $(VENV)/dev
+	$(BIN)/python -m bench.longlife
 
 docs: $(VENV)/dev
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs

@@ -208,7 +208,10 @@ class Files:
 
     def _permit(self, target: int | Path, *, is_folder: bool) -> None:
         if self._mode is not None:
-            os.chmod(target, self._mode | (self._mode & 0o444) >> 2 if is_folder else self._mode)
+            wanted = self._mode | (self._mode & 0o444) >> 2 if is_folder else self._mode
+            # Not touched where it is right: a change of any kind makes the lock file a copy's.
+            if stat.S_IMODE(os.stat(target).st_mode) != wanted:
+                os.chmod(target, wanted)
 
     def open(self, path: Path, *, writable: bool = False) -> File:
         """Open an existing regular file; a link, a folder or a device is refused with `OSError`."""
@@ -244,14 +247,9 @@ class Files:
                 except FileNotFoundError:
                     # Another process took it away just now.
                     continue
-                yield Entry(
-                    item.name,
-                    Path(item.path),
-                    stat.S_ISREG(about.st_mode),
-                    stat.S_ISDIR(about.st_mode),
-                    about.st_size,
-                    about.st_mtime_ns,
-                )
+                is_file, is_folder = stat.S_ISREG(about.st_mode), stat.S_ISDIR(about.st_mode)
+                size, mtime_ns = about.st_size, about.st_mtime_ns
+                yield Entry(item.name, Path(item.path), is_file, is_folder, size, mtime_ns)
 
     def exists(self, path: Path) -> bool:
         """Say whether anything, even a dangling link, has that name."""

@@ -25,10 +25,16 @@ def claim(files: Files, found: Findings, geometry: Geometry) -> None:
     files.write_whole(root / "abort", str(files.process_id()).encode())
     found.side.remove_clean()
     found.side.write_holder(files.process_id())
-    file = files.open(root / "lock", writable=True)
+    if not found.is_ours:
+        # Its time tells who wrote last. Left alone where that was us: a crash before the marks say so
+        # would make the store a stranger's.
+        _write_lock_file(files, root / "lock")
+
+
+def _write_lock_file(files: Files, path: Path) -> None:
+    file = files.open(path, writable=True)
     try:
         file.pwrite(b"lock", 0)
-        # With its time, by which the next open knows that we wrote last.
         file.sync_all()
     finally:
         file.close()

@@ -223,3 +223,25 @@ def test_whole_records_in_later_segments_are_kept_too() -> None:
     saved = [entry.name for entry in disk.entries(ROOT / "penstock" / "saved")]
     assert [name for name in saved if name.startswith(f"{TINY.segment_bytes:020d}")]
     assert [name for name in saved if name.startswith("cut-")]
+
+
+def test_a_crash_of_the_opening_leaves_the_store_ours() -> None:
+    """The lock file got a new time first and the marks said so last: killed in between, our own store was
+    a stranger's, walked whole, and refused for a torn sector."""
+    disk = SimulatedDisk()
+    store, _ = opened(disk)
+    store.put(T, b"x")
+    store.flush()
+    disk = cut_power(disk, clock=ManualClock(1_800_000_000_000))
+    states = []
+
+    def remember(_call: str, _path: Path) -> None:
+        states.append(disk.image())
+
+    disk.plan.watch = remember
+    opened(disk)
+    for image in states:
+        store, _ = opened(SimulatedDisk.after(image, Survival.NONE, Random(1)))
+        assert store.recovery is not None
+        assert store.recovery.state == "abnormal"
+        assert bodies(store) == [b"x"]

@@ -11,7 +11,6 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -19,7 +18,7 @@ import pytest
 from penstock.contracts import KeyIndex, QueueIndex, Strategy
 from penstock.registry import Registry
 from penstock.testing import SUITES
-from penstock.testing.crash import Plot, explore
+from penstock.testing.crash import explore, plot_for
 from penstock.testing.kills import explore_kills
 
 _SUITE_OF = {
@@ -212,14 +211,7 @@ def _explore(
 ) -> Iterator[Step]:
     if only not in (None, "crash_exploration"):
         return
-    picks: Any = cls.name
-    if kind == "index":
-        picks = [cls.name] if issubclass(cls, QueueIndex) else ["consume-queue", "hash-index"]
-        picks += [cls.name] if cls.name not in picks and not issubclass(cls, QueueIndex) else []
-        picks += ["hash-index"] if "hash-index" not in picks else []
-    elif kind == "retention":
-        picks = [cls.name]
-    plot = Plot(settings={kind: picks})
+    plot = plot_for(cls)
     has_own_files = "own-files" in cls.capabilities
     crashes = (
         explore_kills(folder / "crash", plot, points)

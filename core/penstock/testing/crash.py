@@ -22,7 +22,14 @@ import attrs
 
 from penstock import config as configuration
 from penstock.checkpoint import Checkpoint
-from penstock.contracts import Strategy
+from penstock.contracts import (
+    Allocator,
+    FlushPolicy,
+    QueueIndex,
+    RetentionPolicy,
+    SegmentWriter,
+    Strategy,
+)
 from penstock.errors import PenstockError
 from penstock.opening import Opener
 from penstock.registry import Registry
@@ -97,6 +104,24 @@ class Plot:
             f"python -m penstock.testing.soak --seed {self.seed} --steps {self.steps} --point "
             f"{case.point} --survival {case.survival.value} --settings {settings}"
         )
+
+
+def plot_for(cls: type[Strategy], seed: int = 0) -> Plot:
+    """Return a plot of a store that uses this strategy beside the built-in ones; it need not be installed."""
+    kind = "index"
+    if issubclass(cls, SegmentWriter):
+        kind = "write"
+    elif issubclass(cls, Allocator):
+        kind = "alloc"
+    elif issubclass(cls, FlushPolicy):
+        kind = "flush"
+    elif issubclass(cls, RetentionPolicy):
+        kind = "retention"
+    picks: Any = [cls.name] if kind == "retention" else cls.name
+    if kind == "index":
+        queues = [cls.name] if issubclass(cls, QueueIndex) else ["consume-queue"]
+        picks = list(dict.fromkeys([*queues, "hash-index", cls.name]))
+    return Plot(seed=seed, settings={kind: picks}, strategies=(cls,))
 
 
 def explore(

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.contracts import CONTRACT_VERSION, Context, Strategy
 from penstock.testing.control import ManualClock, ManualWorkers
+from penstock.testing.crash import explore, plot_for
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import make_context, registry_with
 
@@ -78,3 +79,11 @@ class ContractSuite(ABC):
         picks = {kind: ["other"] for kind in ("write", "alloc", "flush", "index", "retention")}
         reason = strategy.conflict(picks)
         assert reason is None or reason.strip()
+
+    def test_a_crash_anywhere_keeps_what_was_promised(self, strategy: type[Strategy]) -> None:
+        """A store with it, on a disk that forgets what was not synced, crashed all over a story."""
+        if "own-files" in strategy.capabilities:
+            pytest.skip("its files are not touched through Context.files; see `explore_kills`")
+        outcomes = list(explore(plot_for(strategy), cases=48))
+        assert not [outcome.problem for outcome in outcomes if outcome.problem]
+        assert len(outcomes) > 20
