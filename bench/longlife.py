@@ -126,6 +126,8 @@ def run(minutes: float) -> dict[str, list[Sample]]:
         for job in jobs[1:]:
             job.start()
         while any(job.is_alive() for job in jobs) or not inbox.empty():
+            if any(job.exitcode for job in jobs):
+                stop.set()
             if inbox.empty():
                 time.sleep(0.5)
                 continue
