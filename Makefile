@@ -36,7 +36,7 @@ demo: $(VENV)/demo
 	$(BIN)/penstock demo
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check $(CODE)

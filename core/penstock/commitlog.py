@@ -166,7 +166,7 @@ class CommitLog:
         lock = self.lock
         if lock.since_ns:
             lock.refuse_within()
-        tail, data, following = None, b"", 0
+        tail, data, following, now = None, b"", 0, 0
         # What `acquire` and `release` do, without calling them: this is the path of every single put.
         try:
             if not lock.take(False):
@@ -194,7 +194,7 @@ class CommitLog:
             lock.since_ns = 0
             lock.free()
         except BaseException as error:
-            self._put_right(tail, data, lane, following, error)
+            self._put_right(tail, data, lane, following, now, error)
             if isinstance(error, struct.error):
                 raise MessageError(
                     f"a number of the message does not fit its field: {error}"
@@ -208,6 +208,7 @@ class CommitLog:
         data: bytes,
         lane: Lane,
         following: int,
+        now: int,
         error: BaseException,
     ) -> None:
         """After an exception: a record that an interrupt cut through is ended; the lock is let go."""
@@ -221,7 +222,7 @@ class CommitLog:
                 if tail.wrote_position == at:
                     self.tail.write(tail, data)
                 lane.next_offset = following
-                self._last_time_ms = self.now_ms()
+                self._last_time_ms = now
         finally:
             self.lock.release()
 
@@ -262,6 +263,7 @@ class CommitLog:
         whole = memoryview(data)
         planned, pieces = list[Piece](), list[Piece]()
         nexts: list[int] = []
+        now = 0
         try:
             self.lock.acquire()
             if self._is_stopped:
@@ -274,19 +276,20 @@ class CommitLog:
                 seal_all(data, sizes)
             pieces = planned
             self.tail.write_pieces(pieces, whole)
-            self._count(lanes, nexts)
+            self._count(lanes, nexts, now)
             if self.hand_over is not None:
                 self.hand_over.add_batch(log_offsets, sizes, whole)
             self.lock.release()
         except BaseException as error:
             if not pieces and self.lock.is_owned():
                 self.tail.forget(planned)
-            self._finish(pieces, whole, lanes, nexts, error)
+            self._finish(pieces, whole, lanes, nexts, now, error)
             raise
         return AppendedBatch(log_offsets, queue_offsets, now, sizes)
 
-    def _count(self, lanes: list[Lane], nexts: list[int]) -> None:
-        self._last_time_ms = self.now_ms()
+    def _count(self, lanes: list[Lane], nexts: list[int], now: int) -> None:
+        # The records' own time: the checkpoint must not be ahead of them.
+        self._last_time_ms = now
         for lane, following in zip(lanes, nexts, strict=True):
             lane.next_offset = following
 
@@ -296,6 +299,7 @@ class CommitLog:
         data: memoryview,
         lanes: list[Lane],
         nexts: list[int],
+        now: int,
         error: BaseException,
     ) -> None:
         """After an exception: a batch that an interrupt cut through is ended; the lock is let go."""
@@ -305,7 +309,7 @@ class CommitLog:
             self.tail.settle()
             if pieces and not isinstance(error, Exception):
                 self.tail.write_pieces(pieces, data)
-                self._count(lanes, nexts)
+                self._count(lanes, nexts, now)
             elif self.tail.has_begun(pieces):
                 # Queue offsets went into the log that no lane knows of: nothing may follow.
                 raise OSError(errno.EIO, f"only part of a batch was written: {error}") from error

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock import Message
 from penstock.errors import StorageError, StoreFailedError
 from penstock.store import Store
 from penstock.testing import KilledError, ManualClock, SimulatedDisk
@@ -245,3 +246,20 @@ def test_a_crash_of_the_opening_leaves_the_store_ours() -> None:
         assert store.recovery is not None
         assert store.recovery.state == "abnormal"
         assert bodies(store) == [b"x"]
+
+
+class Hurried(ManualClock):
+    """A clock that is later each time it is asked."""
+
+    def time_ms(self) -> int:
+        self.now_ms += 5
+        return self.now_ms
+
+
+def test_the_newest_store_time_is_that_of_a_record() -> None:
+    """It was taken anew when a batch had been written, so the checkpoint could be ahead of the data."""
+    disk = SimulatedDisk(clock=Hurried())
+    store, _ = opened(disk)
+    last = store.put_many([Message(T, b"x"), Message(T, b"y")])[-1]
+    assert store._engine is not None
+    assert store._engine.log.last_time_ms == last.store_time_ms

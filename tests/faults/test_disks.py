@@ -3,6 +3,7 @@
 import os
 import subprocess
 import textwrap
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,6 +212,10 @@ def test_a_segment_removed_under_the_store_is_never_acknowledged_as_on_disk(
     for number in range(150):
         store.put("t", b"%d" % number + b"x" * 1000)
     store.flush()
+    with penstock.open(tmp_path / "store", read_only=True) as reader:
+        limit = time.monotonic() + 30
+        while sum(1 for _ in reader.scan("t")) < 150:
+            assert time.monotonic() < limit, "the writer's background thread publishes nothing"
     last = max((tmp_path / "store" / "commitlog").iterdir())
     last.unlink()
     with pytest.raises(StoreFailedError, match="was removed"):
