@@ -32,6 +32,7 @@ from penstock_index.index_file import (
     IndexFile,
     Peek,
     record_time_ms,
+    seconds_since,
     sound_count,
 )
 from penstock_index.index_folder import IndexFolder
@@ -231,8 +232,8 @@ class HashIndexDispatcher(KeyIndex):
             entries = file.entries()
             offsets = entries["log_offset"].astype(np.int64)
             keep = sound_count(entries, log_offset)
-            if keep and log is not None and not _is_of_its_record(entries[keep - 1], log):
-                # Torn within its offset: of sectors the half of which reached the disk.
+            if keep and log is not None and not _is_of_its_record(entries[:keep], log):
+                # Torn within: the sector with its first half reached the disk, the other did not.
                 keep -= 1
             if keep == 0 and not file.is_empty:
                 file.close()
@@ -332,9 +333,9 @@ class HashIndexDispatcher(KeyIndex):
                 yield log_offset
 
 
-def _is_of_its_record(entry: np.void, log: LogView) -> bool:
-    """Say whether the record that an entry points to has a key of that hash; yes where the log is gone."""
-    at = int(entry["log_offset"])
+def _is_of_its_record(entries: np.ndarray, log: LogView) -> bool:
+    """Say whether the last entry is that of a key of its record, with its time; yes where the log is gone."""
+    at, first = int(entries["log_offset"][-1]), int(entries["log_offset"][0])
     if at < log.min_offset:
         return True
     try:
@@ -344,5 +345,12 @@ def _is_of_its_record(entry: np.void, log: LogView) -> bool:
         return False
     if not is_sound(record, at):
         return False
-    keys = DispatchBatch(Columns(record, [0], at), at, at + size).keys
-    return bool((keys.hashes == int(entry["hash"])).any())
+    batch = DispatchBatch(Columns(record, [0], at), at, at + size)
+    base_ms = record_time_ms(log, first, 0)
+    # A file's first entry counts from another base; without the first record nothing can be said.
+    is_timed = (
+        len(entries) == 1
+        or base_ms <= 0
+        or int(entries["seconds"][-1]) == int(seconds_since(batch.store_times_ms, base_ms)[0])
+    )
+    return is_timed and bool((batch.keys.hashes == int(entries["hash"][-1])).any())
