@@ -284,7 +284,7 @@ class Store(Reader):
 
     def retain(self) -> int:
         """Let go now of what the retention policies give up; returns how many segments went."""
-        return self._owner().retention.run()
+        return _let_go(self._owner().retention.run)
 
     def forecast(self, days: float = 14) -> list[Departure]:
         """Return when each segment would go, and why, as the policies see it now; changes nothing."""
@@ -309,7 +309,8 @@ class Store(Reader):
         Whatever the retention policies say; but never the last segment, nor one that is not durable, not
         dispatched, or still being read. Returns how many went.
         """
-        return self._owner().retention.let_go_before(log_offset, time_ms, "asked for")
+        retention = self._owner().retention
+        return _let_go(lambda: retention.let_go_before(log_offset, time_ms, "asked for"))
 
     def stats(self) -> dict[str, Any]:
         """Return figures about the store: offsets in bytes, times in Unix milliseconds."""
@@ -377,3 +378,12 @@ class Store(Reader):
             # The block's own error says more; without one the caller must hear of it.
             if error is None:
                 raise
+
+
+def _let_go(job: Callable[[], int]) -> int:
+    try:
+        return job()
+    except OSError as error:
+        raise StorageError(
+            f"a segment could not be let go ({error}); nothing else is lost, and the next round tries again"
+        ) from error

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote
-from penstock.errors import ReadOnlyError, StoreClosedError
+from penstock.errors import ReadOnlyError, StorageError, StoreClosedError
 from penstock.store import Store
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 
@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_removed_holds_up_all_later_ones(
         store.find("t", "none")
         files.plan.fail(call, errno.EIO, path="commitlog")
         for _ in range(3):
-            with pytest.raises(OSError, match="Input/output"):
+            with pytest.raises(StorageError, match="Input/output"):
                 store.retain()
         assert bases(store)[-5:] == [number * SEGMENT for number in range(1, 6)]
         assert store.min_offset("t", 0) > 0, "queues follow all the same"
@@ -156,7 +156,7 @@ def test_a_close_while_a_file_cannot_be_removed_leaves_a_whole_log(tmp_path: Pat
         fill(store, 6)
         store.flush()
         files.plan.fail("remove", errno.EIO, path="commitlog")
-        with pytest.raises(OSError, match="Input/output"):
+        with pytest.raises(StorageError, match="Input/output"):
             store.retain()
     with opened(tmp_path / "s") as store:
         assert bases(store) == [number * SEGMENT for number in range(6)]
