@@ -267,10 +267,12 @@ def _has_unwritten(log: SegmentedLog, start: int, stop: int, least: int) -> bool
     Sectors reach the disk whole. One that did not was written up to some record's end when it last did,
     and is zero from there on. Fewer than three zeros may be the head of a record's size.
     """
+    # A size begins with zeros, too, so the survivor's own may be all that stands in a sector.
+    head = bytes(log.read(stop, SIZE_AND_MAGIC.size))
+    stop += len(head) - len(head.lstrip(b"\0"))
     for segment in log.segments:
         low = max(start, segment.base_offset)
-        # A size begins with zeros, too, so the survivor's own may be all that stands in a sector.
-        high = min(stop + _TELLING_ZEROS - 1, segment.end_offset)
+        high = min(stop, segment.end_offset)
         first = low + SECTOR_BYTES - (low - segment.base_offset) % SECTOR_BYTES
         for border in range(first, high + 1, SECTOR_BYTES):
             at = max(border - least, low)
