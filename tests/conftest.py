@@ -1,5 +1,6 @@
 """Fixtures shared by every test."""
 
+import signal
 import sys
 import textwrap
 from collections.abc import Callable
@@ -10,6 +11,10 @@ import pytest
 
 import penstock
 from penstock.store import Store
+
+# A job in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 InstallPlugin = Callable[[str, str], None]
 OpenStore = Callable[..., Store]

@@ -261,9 +261,7 @@ class CommitLog:
         self._check_size(int(sizes.sum() if atomic else sizes.max()))
         self.lock.refuse_within()
         whole = memoryview(data)
-        planned, pieces = list[Piece](), list[Piece]()
-        nexts: list[int] = []
-        now = 0
+        planned, pieces, nexts, now = list[Piece](), list[Piece](), list[int](), 0
         try:
             self.lock.acquire()
             if self._is_stopped:

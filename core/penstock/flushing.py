@@ -27,10 +27,10 @@ class LogFlusher:
     Safe from any thread.
     """
 
-    def __init__(self, log: CommitLog, flushed_offset: int) -> None:
+    def __init__(self, log: CommitLog, flushed_offset: int, flushed_time_ms: int = 0) -> None:
         self._log = log
         self._flushed = flushed_offset
-        self.flushed_time_ms = log.last_time_ms
+        self.flushed_time_ms = flushed_time_ms
         # Set by the engine before the first append.
         self.on_flushed: Callable[[int], None] = _ignore
         self.on_failed: Callable[[StoreFailedError], None] = _ignore

@@ -51,6 +51,17 @@ class Findings:
     walked_from: int = 0
 
     @property
+    def least_time_ms(self) -> int:
+        """No record that is there is later; what is appended must not be earlier."""
+        known_ms = self.state.last_time_ms if self.is_ours else 0
+        return max(known_ms, self.end.last_time_ms)
+
+    @property
+    def synced_time_ms(self) -> int:
+        """The store time of the newest record that is durable, for the checkpoint: it must be there."""
+        return self.times.log_ms if self.is_clean else self.end.last_time_ms
+
+    @property
     def kind(self) -> str:
         """The report's word for it."""
         if self.is_new:
@@ -117,7 +128,6 @@ def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:
         found.is_ours = False
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
     found.walked_from = start
-    known_ms = found.state.last_time_ms if found.is_ours else 0
-    end = find_end(log, start, max(found.times.log_ms, known_ms), may_be_torn=found.is_ours)
+    end = find_end(log, start, max(found.times.log_ms, 0), may_be_torn=found.is_ours)
     check_damage(log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours)
     return end

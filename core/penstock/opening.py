@@ -317,8 +317,8 @@ class Opener:
             busy_ms=config.log.busy_ms,
             hand_over=HandOver() if config.index.feed == "direct" else None,
         )
-        commit_log.resume(end.offset, end.last_time_ms)
-        flusher = LogFlusher(commit_log, end.offset)
+        commit_log.resume(end.offset, found.least_time_ms)
+        flusher = LogFlusher(commit_log, end.offset, found.synced_time_ms)
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
         follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
         retention = Retention(
@@ -371,7 +371,7 @@ class Opener:
         check_reached(log, engine.follower.progress, end)
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
-        state.last_time_ms = end.last_time_ms
+        state.last_time_ms = found.least_time_ms
         state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)
         state.lock_ctime_ns = lock_ctime_ns(self.files, self.root)
         engine.mark()

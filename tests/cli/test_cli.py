@@ -268,6 +268,6 @@ def test_tail_follows_a_writer_in_another_process(place: Path) -> None:
                 assert json.loads(process.stdout.readline())["body"] == f"order {number}"
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(10)
+        process.wait(60)
         process.stdout.close()
     assert process.returncode == 130

@@ -1,6 +1,7 @@
 """Ctrl-C in put, batch, read, flush, close and opening: no lock is left held, and nothing half done."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from penstock.testing import ManualWorkers, open_store
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 # Every so many places of a job; with PENSTOCK_FAULTS=3 at every single one.
 STEP = max(3 // TIMES, 1)
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Let what was cut through go now, not in the middle of some later test."""
+    yield
+    gc.collect()
+
 
 WAYS: dict[str, dict[str, Any]] = {
     "mmap": {"write": "mmap"},

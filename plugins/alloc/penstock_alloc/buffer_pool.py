@@ -33,11 +33,11 @@ class BufferPool:
     def borrow(self) -> mmap.mmap | None:
         """Lend a buffer; None when all are lent."""
         with self._guard:
-            if self._free:
-                return self._free.pop()
-            if self._made >= self._count:
-                return None
-            self._made += 1
+            buffer = self._free.pop() if self._free else None
+            is_made = buffer is None and self._made < self._count
+            self._made += is_made
+        if not is_made:
+            return buffer
         buffer = self._files.memory(self._size)
         if self._lock_memory:
             self._keep_in_memory(buffer)
