@@ -88,14 +88,18 @@ class CommitLog:
         self._own_flags = host_flags(store_host, store_host)
         self.crc_property = crc_property
         self.lock = AppendLock(busy_ms, clock.monotonic_ns)
-        self._last_time_ms = 0
+        self._last_time_ms = self._floor_ms = self._found_ms = 0
         self._is_stopped = False
         # With the direct feed, where appended records go as well.
         self.hand_over = hand_over
 
-    def resume(self, end_offset: int, last_time_ms: int) -> None:
-        """Begin appending at `end_offset`, the end that recovery found."""
-        self._last_time_ms = last_time_ms
+    def resume(self, end_offset: int, least_time_ms: int, newest_ms: int = 0) -> None:
+        """Begin appending at `end_offset`, the end that recovery found.
+
+        Nothing is stamped earlier than `least_time_ms`; the newest record that is there is of `newest_ms`.
+        """
+        self._last_time_ms = self._floor_ms = least_time_ms
+        self._found_ms = newest_ms
         self.tail.resume(end_offset)
 
     def stop(self) -> None:
@@ -116,8 +120,14 @@ class CommitLog:
 
     @property
     def last_time_ms(self) -> int:
-        """Store time of the last record; 0 for none."""
+        """The time that no record is later than, and no next one earlier; 0 for none."""
         return self._last_time_ms
+
+    @property
+    def newest_time_ms(self) -> int:
+        """Store time of a record that is there, the newest or one before it: what the checkpoint may say."""
+        last_ms = self._last_time_ms
+        return self._found_ms if last_ms == self._floor_ms else last_ms
 
     # --- one record
 

@@ -50,7 +50,7 @@ class TailFollower:
         self.troubles: dict[str, Trouble] = {}
         self._pauses: dict[str, int] = {}
         # Store time of the newest record that every dispatcher has.
-        self.dispatched_time_ms = log.last_time_ms
+        self.dispatched_time_ms = log.newest_time_ms
 
     @property
     def progress(self) -> int:

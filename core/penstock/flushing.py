@@ -58,7 +58,7 @@ class LogFlusher:
         """Make durable all that was appended before the call; see `contracts.Flusher`."""
         with self._flushing:
             self.check()
-            time_ms = self._log.last_time_ms
+            time_ms = self._log.newest_time_ms
             try:
                 self._log.log.commit()
                 reached = self._log.log.flush(self._flushed)

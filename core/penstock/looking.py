@@ -128,6 +128,17 @@ def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:
         found.is_ours = False
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
     found.walked_from = start
-    end = find_end(log, start, max(found.times.log_ms, 0), may_be_torn=found.is_ours)
+    end = find_end(log, start, _least_known_ms(found), may_be_torn=found.is_ours)
     check_damage(log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours)
     return end
+
+
+def _least_known_ms(found: Findings) -> int:
+    """Store time of some record below what we know to be durable; 0 where nothing vouches for one.
+
+    The checkpoint has no checksum, and a write of it may be torn within one of its times, but not
+    within two: the lesser one was written whole. What our own mark says no record exceeds.
+    """
+    if not found.is_ours:
+        return 0
+    return min(found.times.log_ms, found.times.queues_ms, found.state.last_time_ms)

@@ -317,7 +317,7 @@ class Opener:
             busy_ms=config.log.busy_ms,
             hand_over=HandOver() if config.index.feed == "direct" else None,
         )
-        commit_log.resume(end.offset, found.least_time_ms)
+        commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
         flusher = LogFlusher(commit_log, end.offset, found.synced_time_ms)
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
         follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Message
+from penstock.checkpoint import Checkpoint
 from penstock.errors import StorageError, StoreFailedError
 from penstock.store import Store
 from penstock.testing import KilledError, ManualClock, SimulatedDisk
@@ -263,3 +264,25 @@ def test_the_newest_store_time_is_that_of_a_record() -> None:
     last = store.put_many([Message(T, b"x"), Message(T, b"y")])[-1]
     assert store._engine is not None
     assert store._engine.log.last_time_ms == last.store_time_ms
+
+
+@pytest.mark.parametrize("field", [0, 1])
+def test_a_checkpoint_torn_or_damaged_within_a_time_is_not_carried_on(field: int) -> None:
+    """ENOSPC at pwrite 40 of the 7th combination: new high bytes before old low bytes made a time of days ahead."""
+    clock = ManualClock(1_700_000_000_000)
+    disk = SimulatedDisk(clock=clock)
+    store, workers = opened(disk)
+    store.put(T, b"1", queue=0)
+    store.flush()
+    workers.run_all()
+    late = cut_power(disk, Survival.ALL, ManualClock(1_700_000_060_000))
+    file = late.open(ROOT / "checkpoint", writable=True)
+    file.pwrite((2**62).to_bytes(8, "big"), 8 * field)
+    file.sync()
+    file.close()
+    store, workers = opened(late)
+    store.put(T, b"2", queue=0)
+    store.close()
+    times = [message.store_time_ms for message in opened(late)[0].scan(T)]
+    assert times == [1_700_000_000_000, 1_700_000_060_000]
+    assert Checkpoint(late, ROOT).read().log_ms == 1_700_000_060_000
