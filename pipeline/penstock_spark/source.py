@@ -43,6 +43,24 @@ class PenstockSource(DataSource):
         """Return a reader of the columns that `schema` names."""
         return PenstockReader(dict(self.options), schema.fieldNames())
 
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
+        """Return a reader of a stream."""
+        from penstock_spark.stream import PenstockStreamReader  # noqa: PLC0415
+
+        return PenstockStreamReader(dict(self.options), schema.fieldNames())
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Return what writes a frame, once for each (txnAppId, txnVersion)."""
+        from penstock_spark.sink.writer import make_writer  # noqa: PLC0415
+
+        return make_writer(dict(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+        """Return what writes a stream, each batch exactly once."""
+        from penstock_spark.sink.writer import make_stream_writer  # noqa: PLC0415
+
+        return make_stream_writer(dict(self.options), schema, overwrite=overwrite)
+
 
 class PenstockReader(DataSourceReader):
     """Plans on the driver, reads in tasks. Holds nothing that is open: it is pickled."""

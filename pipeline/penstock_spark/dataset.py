@@ -1,0 +1,83 @@
+"""A dataset: several stores under one folder, with a manifest that names them in order.
+
+One store has one writer at a time; a dataset has one for each of its shards. The manifest
+`penstock-dataset.json` holds `{"format": 1, "shards": ["shard-000", ...]}`, names of folders beside it; it is
+written once, when the dataset is made, and never changed: which shard a key belongs to stands in it.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+from penstock.errors import ConfigError, StorageError
+
+MANIFEST = "penstock-dataset.json"
+FORMAT = 1
+SHARDS_MAX = 1000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def is_dataset(root: Path) -> bool:
+    """Say whether a folder holds a manifest."""
+    return (root / MANIFEST).is_file()
+
+
+def parse_manifest(text: str | bytes, where: str) -> list[str]:
+    """Return the names of the shards that a manifest names, checked."""
+    try:
+        found = json.loads(text)
+        names, version = found["shards"], found["format"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StorageError(f"{where} is no manifest of a dataset: {error!r}") from error
+    if version != FORMAT:
+        raise StorageError(f"{where} has format {version!r}; this Penstock reads {FORMAT}")
+    sound = isinstance(names, list) and 1 <= len(names) <= SHARDS_MAX
+    if not sound or not all(isinstance(n, str) and _NAME.fullmatch(n) for n in names):
+        raise StorageError(f"{where} names shards that cannot be: {names!r}")
+    if len(set(names)) != len(names):
+        raise StorageError(f"{where} names a shard twice: {names!r}")
+    return names
+
+
+def shards_of(root: Path) -> list[Path]:
+    """Return the folders of a dataset's shards, in order."""
+    path = root / MANIFEST
+    return [root / name for name in parse_manifest(path.read_bytes(), str(path))]
+
+
+def make_dataset(root: Path, shards: int) -> list[Path]:
+    """Make a dataset of so many shards, or check that the one that is there has as many."""
+    if not 1 <= shards <= SHARDS_MAX:
+        raise ConfigError(f"shards is {shards}; it must be 1 to {SHARDS_MAX}")
+    if not is_dataset(root):
+        _write_manifest(root, [f"shard-{number:03d}" for number in range(shards)])
+    found = shards_of(root)
+    if len(found) != shards:
+        raise ConfigError(
+            f"{root} has {len(found)} shards, not {shards}: which shard a key belongs to is settled when a "
+            f"dataset is made; leave the option out, or write to a new folder"
+        )
+    return found
+
+
+def _write_manifest(root: Path, names: list[str]) -> None:
+    """Write the manifest whole or not at all; of several writers the first one wins."""
+    root.mkdir(parents=True, exist_ok=True)
+    side = root / f".{MANIFEST}.{os.getpid()}"
+    try:
+        with side.open("x") as file:
+            json.dump({"format": FORMAT, "shards": names}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(side, root / MANIFEST)
+        except FileExistsError:
+            return
+    finally:
+        side.unlink(missing_ok=True)
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
