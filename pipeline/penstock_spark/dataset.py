@@ -37,7 +37,7 @@ def parse_manifest(text: str | bytes, where: str) -> list[str]:
         raise StorageError(f"{where} names shards that cannot be: {names!r}")
     if len(set(names)) != len(names):
         raise StorageError(f"{where} names a shard twice: {names!r}")
-    return names
+    return list(names)
 
 
 def shards_of(root: Path) -> list[Path]:

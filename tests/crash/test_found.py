@@ -1,6 +1,7 @@
 """What the exploration of crashes and failures found, each once more by itself, with its story."""
 
 import errno
+import struct
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -286,3 +287,20 @@ def test_a_checkpoint_torn_or_damaged_within_a_time_is_not_carried_on(field: int
     times = [message.store_time_ms for message in opened(late)[0].scan(T)]
     assert times == [1_700_000_000_000, 1_700_000_060_000]
     assert Checkpoint(late, ROOT).read().log_ms == 1_700_000_060_000
+
+
+def test_a_piece_of_an_entry_that_a_torn_cut_left_is_cut_too(
+    crashed: tuple[SimulatedDisk, list[int]],
+) -> None:
+    """Soak, seed 20261122, point 101: log offset erased, size not, some entries behind the queue's end."""
+    disk, ends = crashed
+    path = QUEUE / f"{0:020d}"
+    lose(disk, LOG, ends[17], TINY.segment_bytes)
+    lose(disk, path, 18 * 20, 20 * 20)
+    file = disk.open(path, writable=True)
+    file.pwrite(struct.pack(">qiq", 0, 137, 0), 19 * 20)
+    file.sync()
+    file.close()
+    store, _ = opened(disk)
+    assert len(bodies(store)) == store.max_offset(T) == 18
+    assert not list(store.verify())

@@ -40,7 +40,7 @@ from penstock_index.queue_files import (
     QueueFolder,
     queue_folders,
 )
-from penstock_index.queue_holes import entries_within, first_hole
+from penstock_index.queue_holes import entries_within, first_hole, sound_end
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
@@ -289,6 +289,9 @@ class ConsumeQueueDispatcher(QueueIndex):
                 mended.append(f"queue {topic}/{number} pointed behind the log's end; cut it there")
         if not trust.is_clean:
             for queue in self._queues.values():
+                sound = sound_end(queue, trust.log, trust.durable_offset)
+                if sound < queue.max_offset:
+                    self._cut_at(queue, sound)
                 self._cut_extension(queue, found_only=True)
         self._progress = self._believed(trust, mended)
         return mended

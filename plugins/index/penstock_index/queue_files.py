@@ -248,7 +248,7 @@ class QueueFolder:
             if len(entries) == 0:
                 at = min((base for base in self.bases if base > at), default=high)
                 continue
-            found = np.nonzero(_effective(entries) >= max(log_offset, 0))[0]
+            found = np.nonzero(effective(entries) >= max(log_offset, 0))[0]
             if len(found):
                 return at + int(found[0])
             at += len(entries)
@@ -262,7 +262,7 @@ class QueueFolder:
         while low < high:
             middle = (low + high) // 2
             entry = self.read(middle, middle + 1)
-            if len(entry) and _effective(entry)[0] < log_offset:
+            if len(entry) and effective(entry)[0] < log_offset:
                 low = middle + 1
             elif len(entry) == 0:
                 # The file is missing: whatever it held is gone.
@@ -279,7 +279,7 @@ class QueueFolder:
         stop, chunk = high, _SCANNED_FIRST
         while stop > low:
             start = max(stop - chunk, low)
-            offsets = _effective(self._read_padded(start, stop))
+            offsets = effective(self.read_padded(start, stop))
             below = np.nonzero((offsets >= 0) & (offsets < log_offset))[0]
             if len(below):
                 return self._over_blanks(start + int(below[-1]) + 1, high)
@@ -294,7 +294,7 @@ class QueueFolder:
             ordinal += 1
         return ordinal
 
-    def _read_padded(self, start: int, stop: int) -> Entries:
+    def read_padded(self, start: int, stop: int) -> Entries:
         """Return the entries [start, stop); those of a missing file are absent."""
         parts, at = [], start
         while at < stop:
@@ -327,7 +327,7 @@ class QueueFolder:
         self.bases.remove(base)
 
 
-def _effective(entries: Entries) -> npt.NDArray[np.int64]:
+def effective(entries: Entries) -> npt.NDArray[np.int64]:
     """Return log offsets, -1 where there is none to speak of."""
     offsets = entries["log_offset"].astype(np.int64)
     sizes = entries["size"]

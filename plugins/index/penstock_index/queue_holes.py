@@ -8,11 +8,13 @@ import numpy as np
 from penstock.contracts import LogView, QueueIndex
 from penstock.errors import OffsetError
 from penstock.record import MAGIC_V1, MAGIC_V2, PREPARED, ROLLBACK
-from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
+from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, effective
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import are_addresses
 
 _CHECK_ENTRIES = 1 << 18
+# Entries looked at in one read when the end of a queue is in doubt.
+_TAIL_ENTRIES = 1024
 # Size, magic, and the log offset stored at byte 28 of a record.
 _HEAD = struct.Struct(">ii20xq")
 
@@ -44,6 +46,31 @@ def first_hole(queues: list[Queue], log: LogView, durable: int) -> int | None:
                 hole = hole if hole >= stop or _size_at(log, hole) else start
                 return max(min(hole, stop), log.min_offset)
     return None
+
+
+def sound_end(queue: Queue, log: LogView, durable: int) -> int:
+    """Return the ordinal behind the last entry that a crash can have left whole.
+
+    A cut that a power cut tore leaves pieces of entries, which point anywhere. An entry stands if a record
+    of its size is where it points to; or if it is of what was durable, and not earlier than the one before it.
+    """
+    durable = durable if durable > 0 else log.end_offset
+    high = queue.max_offset
+    while high > queue.min_offset:
+        low = max(high - _TAIL_ENTRIES, queue.min_offset)
+        entries = queue.folder.read_padded(low, high)
+        if entries["size"][-1] == PRE_BLANK_SIZE:
+            return high
+        offsets = effective(entries)
+        rows = np.nonzero(offsets >= 0)[0]
+        in_order = np.ones(len(rows), np.bool_)
+        in_order[1:] = offsets[rows[1:]] > offsets[rows[:-1]]
+        for row, is_later in zip(rows[::-1].tolist(), in_order[::-1].tolist(), strict=True):
+            at = int(offsets[row])
+            if (is_later and at < durable) or _size_at(log, at) == int(entries["size"][row]):
+                return low + int(row) + 1
+        high = low
+    return high
 
 
 def _size_at(log: LogView, log_offset: int) -> int:
