@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.errors import PluginError
 from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, V1_TOPIC_BYTES_MAX, layout
 
 # Structs of record shapes are kept for each queue, until so many came together.
@@ -24,6 +25,12 @@ class Lane:
     )
 
     def __init__(self, topic: str, queue: int, next_offset: int) -> None:
+        # The queue index is a plugin; what it says goes into the log for good.
+        if not (isinstance(next_offset, int) and 0 <= next_offset < 1 << 63):
+            raise PluginError(
+                f"the queue index says that queue {topic}/{queue} goes on at {next_offset!r}, which no queue "
+                f"can: nothing was put; mend or replace that plugin, see penstock plugins"
+            )
         self.topic = topic
         self.topic_bytes = topic.encode()
         self.queue = queue

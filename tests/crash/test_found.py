@@ -304,3 +304,27 @@ def test_a_piece_of_an_entry_that_a_torn_cut_left_is_cut_too(
     store, _ = opened(disk)
     assert len(bodies(store)) == store.max_offset(T) == 18
     assert not list(store.verify())
+
+
+@pytest.mark.parametrize("size", [0, 7])
+def test_a_queue_whose_only_file_is_lost_begins_where_its_log_does(size: int) -> None:
+    """Soak, seed 30261135, point 377: the file's length had not reached the disk; queue 0 then said 0 to 32."""
+    disk = SimulatedDisk()
+    store, workers = opened(disk)
+    for number in range(60):
+        store.put(T, b"%d:" % number + b"x" * 800, queue=0)
+    workers.run_all()
+    store.flush()
+    assert store.discard_before(log_offset=2 * TINY.segment_bytes)
+    first, low = next(store.scan(T)).queue_offset, store.min_offset(T)
+    assert first == low >= TINY.queue_entries
+    workers.run_all()
+    crashed = cut_power(disk, Survival.ALL)
+    for entry in list(crashed.entries(QUEUE)):
+        file = crashed.open(entry.path, writable=True)
+        file.resize(size)
+        file.sync()
+        file.close()
+    again, _ = opened(crashed)
+    assert (again.min_offset(T), again.max_offset(T)) == (first, 60)
+    assert not list(again.verify())

@@ -105,7 +105,7 @@ class ConsumeQueueDispatcher(QueueIndex):
                 if run.topic is None:
                     self._refuse(f"a record near log offset {run.log_offset}")
                     continue
-                queue = self._queue_for(run.topic, run.queue, run.ordinal)
+                queue = self._queue_for(run.topic, run.queue)
                 self._take_in(queue, run, batch.start_offset)
             self._progress = max(self._progress, batch.end_offset)
 
@@ -114,30 +114,27 @@ class ConsumeQueueDispatcher(QueueIndex):
             self._refused.add(what)
             logger.error("no queue entry for %s: its topic or queue cannot be a folder", what)
 
-    def _queue_for(self, topic: str, number: int, first_ordinal: int) -> Queue:
+    def _queue_for(self, topic: str, number: int) -> Queue:
         queue = self._queues.get((topic, number))
         if queue is None:
             path = self._root / topic / str(number)
             if self._files.exists(path.parent) and not self._files.is_folder(path.parent):
                 raise StrayFileError(path.parent, "it is a link, or no folder")
             self._dirty_folders.update(self._files.make_folder(path))
-            queue = self._new_queue(topic, number, first_ordinal)
+            queue = self._new_queue(topic, number)
             for stray in queue.extension.scan():
                 logger.warning("%s", self._set_aside(stray.path, stray.is_file))
             self._queues[topic, number] = queue
         return queue
 
-    def _new_queue(self, topic: str, number: int, first_ordinal: int) -> Queue:
+    def _new_queue(self, topic: str, number: int) -> Queue:
         path = self._root / topic / str(number)
         folder = QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
         extension = Extension(
-            self._files,
-            self._pool,
-            self._extension_root / topic / str(number),
-            self.options.extension_bytes,
-            adopts=self.context.read_only or not self.options.extended,
-        )
-        return Queue(folder, extension, first_ordinal, 0)
+            self._files, self._pool, self._extension_root / topic / str(number),
+            self.options.extension_bytes, adopts=self.context.read_only or not self.options.extended,
+        )  # fmt: skip
+        return Queue(folder, extension, 0, 0)
 
     def _take_in(self, queue: Queue, run: Run, batch_start: int) -> None:
         """Write a run, with the addresses it has already, and new ones if there are to be any."""
@@ -184,8 +181,10 @@ class ConsumeQueueDispatcher(QueueIndex):
         is_known = self._compare and ordinal < queue.max_offset
         if not is_known or folder.read(ordinal, ordinal + count).tobytes() != data:
             self._dirty.update(folder.write(ordinal, data))
+        # Where no entry counted before, this is the first.
+        is_first = queue.min_offset >= queue.max_offset
+        queue.min_offset = ordinal if is_first else min(queue.min_offset, ordinal)
         queue.max_offset = max(queue.max_offset, ordinal + count)
-        queue.min_offset = min(queue.min_offset, ordinal)
 
     # --- durability, cutting, trimming
 
@@ -250,7 +249,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
         """See `QueueIndex`."""
         for topic, number, ordinal, data in entries_within(old, damages):
-            queue = self._queue_for(topic, number, ordinal)
+            queue = self._queue_for(topic, number)
             if not self.entries(topic, number, ordinal, ordinal + 1).sizes.any():
                 self._write_run(queue, ordinal, data)
 
@@ -273,7 +272,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         mended: list[str] = []
         has_extensions = self._files.is_folder(self._extension_root)
         for topic, number, _ in self._folders():
-            queue = self._new_queue(topic, number, 0)
+            queue = self._new_queue(topic, number)
             strays = list(queue.folder.scan())
             mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
             strays = queue.extension.scan() if has_extensions else []
@@ -392,7 +391,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         path = self._root / check_topic(topic) / str(number)
         if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
             return None
-        queue = before or self._new_queue(topic, number, 0)
+        queue = before or self._new_queue(topic, number)
         log_min = self.context.log_min_offset()
         if before is None or not queue.is_unchanged(log_min):
             queue.look_again(log_min)

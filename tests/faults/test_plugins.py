@@ -1,0 +1,103 @@
+"""Strategies that raise, or answer nonsense, in each of their callbacks: what the store promised holds."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.contracts import Strategy
+from penstock.errors import PluginError
+from penstock.store import Store
+from penstock.testing import open_store
+from penstock_alloc.mmap_writer import MmapWriter
+from penstock_alloc.on_demand import OnDemandAllocator
+from penstock_flush.asynchronous import AsyncFlush
+from penstock_flush.sync import SyncFlush
+from penstock_index.consume_queue import ConsumeQueueDispatcher
+from penstock_index.hash_index import HashIndexDispatcher
+from penstock_retention.age import AgeRetention
+
+CALLBACKS = [
+    *((MmapWriter, name) for name in ("__init__", "start", "open", "close")),
+    *((OnDemandAllocator, name) for name in ("__init__", "expect", "obtain", "sealed", "discard", "close")),
+    *((cls, name) for cls in (AsyncFlush, SyncFlush) for name in ("__init__", "start", "after_append", "request", "close")),
+    *((ConsumeQueueDispatcher, name) for name in (
+        "__init__", "load", "dispatch", "flush", "trim", "close", "progress", "queues", "min_offset",
+        "max_offset", "entries", "resume_at", "end_log_offset", "stats")),
+    *((HashIndexDispatcher, name) for name in (
+        "__init__", "load", "dispatch", "flush", "trim", "close", "progress", "candidates", "stats")),
+    *((AgeRetention, name) for name in ("__init__", "vote")),
+]  # fmt: skip
+NONSENSE = {"none": None, "text": "nonsense", "negative": -7, "huge": 1 << 70, "object": object()}
+
+
+class PluginBugError(Exception):
+    """What a plugin with a mistake raises."""
+
+
+def broken(cls: type[Strategy], name: str, how: str) -> type[Strategy]:
+    """Return the strategy with one callback that misbehaves; the real one has run before it does, or not."""
+
+    def raising(self: Any, *args: Any, **more: Any) -> Any:
+        raise PluginBugError(f"{cls.name}.{name}")
+
+    def answering(self: Any, *args: Any, **more: Any) -> Any:
+        if name != "progress":
+            getattr(cls, name)(self, *args, **more)
+        return NONSENSE[how]
+
+    does: Any = raising if how == "raises" else answering
+    return type(cls.__name__, (cls,), {name: property(does) if name == "progress" else does})
+
+
+def story(store: Store) -> list[bytes]:
+    """Put over several segments, read, look things up, retain; returns what was made durable."""
+    bodies = [b"%d:" % number + b"x" * 700 for number in range(40)]
+    for number, body in enumerate(bodies):
+        store.put("t", body, keys=[f"k{number}"])
+    store.flush()
+    store.read("t", 0, 0, 10)
+    store.find("t", "k3")
+    store.retain()
+    store.stats()
+    return bodies
+
+
+CASES = [
+    (cls, name, how)
+    for cls, name in CALLBACKS
+    for how in ("raises", *NONSENSE)
+    if how == "raises" or name != "__init__"
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "how"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)  # fmt: skip
+def test_a_plugin_with_a_mistake_costs_nothing_that_was_promised(
+    cls: type[Strategy], name: str, how: str, tmp_path: Path
+) -> None:
+    """A queue index that said -7 was believed, and the queue's messages got offsets that nobody can read."""
+    settings: dict[str, Any] = {"plugins.close_limit_ms": 500}
+    if cls is SyncFlush:
+        settings |= {"flush": "sync", "flush.sync.timeout_ms": 300}
+    path = tmp_path / "s"
+    with open_store(path, **settings) as store:
+        store.put("t", b"first")
+    promised = [b"first"]
+    with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
+        store = open_store(path, strategies=[broken(cls, name, how)], **settings)
+        stack.callback(store.close)
+        promised += story(store)
+    with open_store(path, **settings) as again:
+        found = [message.body for message in again.scan("t")]
+        assert found[: len(promised)] == promised
+        assert not list(again.verify())
+
+
+def test_an_offset_from_a_plugin_that_cannot_be_is_named(tmp_path: Path) -> None:
+    wrong = broken(ConsumeQueueDispatcher, "max_offset", "negative")
+    with (
+        open_store(tmp_path / "s", strategies=[wrong]) as store,
+        pytest.raises(PluginError, match="goes on at -7"),
+    ):
+        store.put("t", b"x")
