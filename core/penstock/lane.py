@@ -24,7 +24,7 @@ class Lane:
         "topic_bytes",
     )
 
-    def __init__(self, topic: str, queue: int, next_offset: int) -> None:
+    def __init__(self, topic: str, queue: int, next_offset: object) -> None:
         # The queue index is a plugin; what it says goes into the log for good.
         if not (isinstance(next_offset, int) and 0 <= next_offset < 1 << 63):
             raise PluginError(
