@@ -1,5 +1,6 @@
 """One Spark session for all Spark tests of a process; `tests/conftest.py` sends them all to one worker."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -17,20 +18,18 @@ QUICK = {
 FOREIGN = ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "JAVA_TOOL_OPTIONS", "SPARK_HOME")
 
 
-def require_pyspark() -> None:
-    """Skip without pyspark; fail where CI requires it."""
-    try:
-        import pyspark  # noqa: F401, PLC0415 - an extra
-    except ImportError:
+def require(module: str) -> None:
+    """Skip where a module is not installed; fail where CI requires Spark."""
+    if importlib.util.find_spec(module) is None:
         if os.environ.get("PENSTOCK_REQUIRE_SPARK") == "1":
-            pytest.fail("pyspark is required here, and not installed")
-        pytest.skip("pyspark is not installed")
+            pytest.fail(f"{module} is required here, and not installed")
+        pytest.skip(f"{module} is not installed")
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local session of two cores; skips without pyspark."""
-    require_pyspark()
+    require("pyspark")
     from tests.spark.home import make_home  # noqa: PLC0415 - after the check
 
     from penstock_spark import local_session  # noqa: PLC0415 - after the check
