@@ -28,6 +28,26 @@ SMALL = {
 }
 
 
+# Tests that start Spark on their own need not wait for those that share one session.
+OWN_SPARK = ("tests/spark/test_elsewhere.py",)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Under `--dist loadfile`, take all files that share a Spark session as one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only with pytest-xdist
+
+    class ByFileAndSession(LoadFileScheduling):  # type: ignore[misc] # untyped where it is not installed
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            shared = file.startswith("tests/spark/") and file not in OWN_SPARK
+            return "tests/spark" if shared else file
+
+    return ByFileAndSession(config, log)
+
+
 @pytest.fixture
 def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPlugin:
     """Return a function that 'installs' a plugin distribution from its source text."""

@@ -1,29 +1,45 @@
-"""One Spark session for all Spark tests."""
+"""One Spark session for all Spark tests of a process; `tests/conftest.py` sends them all to one worker."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+# No C2 and no threads of a parallel collector: a test's JVM is gone before they pay.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
+QUICK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.driver.extraJavaOptions": JVM,
+}
+# What another Spark on the machine may have set.
+FOREIGN = ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "JAVA_TOOL_OPTIONS", "SPARK_HOME")
+
+
+def require(module: str) -> None:
+    """Skip where a module is not installed; fail where CI requires Spark."""
+    if importlib.util.find_spec(module) is None:
+        if os.environ.get("PENSTOCK_REQUIRE_SPARK") == "1":
+            pytest.fail(f"{module} is required here, and not installed")
+        pytest.skip(f"{module} is not installed")
+
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """A local session; skips without pyspark, and fails where CI requires it."""
-    try:
-        import pyspark  # noqa: F401, PLC0415 - an extra
-    except ImportError:
-        if os.environ.get("PENSTOCK_REQUIRE_SPARK") == "1":
-            pytest.fail("pyspark is required here, and not installed")
-        pytest.skip("pyspark is not installed")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A local session of two cores; skips without pyspark."""
+    require("pyspark")
+    from tests.spark.home import make_home  # noqa: PLC0415 - after the check
+
     from penstock_spark import local_session  # noqa: PLC0415 - after the check
 
-    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "JAVA_TOOL_OPTIONS", "SPARK_HOME"):
-        os.environ.pop(name, None)
-    quick = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    session = local_session("penstock-tests", "2", quick)
-    yield session
-    session.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FOREIGN:
+            patch.delenv(name, raising=False)
+        patch.setenv("SPARK_HOME", str(make_home(tmp_path_factory.mktemp("spark-home"))))
+        patch.setenv("SPARK_LAUNCHER_OPTS", JVM)
+        warehouse = str(tmp_path_factory.mktemp("warehouse"))
+        session = local_session("tests", "2", {**QUICK, "spark.sql.warehouse.dir": warehouse})
+        yield session
+        session.stop()
