@@ -1,0 +1,110 @@
+"""Readers in other processes beside a writer that rolls, retains and recycles; and a follower that is told to end."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.faults.children import TIMES, start
+
+import penstock
+from penstock.testing import open_store
+
+WRITER = """
+import sys
+from pathlib import Path
+from penstock.testing import open_store
+path, alloc, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+with open_store(path, alloc=alloc) as store:
+    number = 0
+    for turn in range(rounds):
+        for _ in range(200):
+            store.put("t", b"%d:" % number + b"x" * (number * 7 % 3000), queue=number % 3, keys=[f"k{number}"])
+            number += 1
+        store.flush()
+        end = store.stats()["log_end_offset"]
+        store.discard_before(log_offset=max(end - 300_000, 0))
+print(number)
+"""
+READER = """
+import sys
+import penstock
+from penstock.errors import OffsetError
+path = sys.argv[1]
+seen = gone = 0
+at = [0, 0, 0]
+print("ready", flush=True)
+with penstock.open(path, read_only=True, environ={}) as store:
+    while True:
+        fresh = 0
+        for queue in range(3):
+            found = store.read("t", queue, at[queue], 64)
+            if found.min_offset > at[queue]:
+                gone += found.min_offset - at[queue]
+            for message in found.messages:
+                number, _, rest = message.body.partition(b":")
+                number = int(number)
+                assert number == 3 * message.queue_offset + queue, (number, queue, message.queue_offset)
+                assert rest == b"x" * (number * 7 % 3000), number
+                fresh += 1
+            at[queue] = max(found.next_offset, found.min_offset)
+        seen += fresh
+        if sum(at) >= int(sys.argv[2]):
+            break
+assert store.damaged_reads == 0
+print(seen, gone)
+"""
+FOLLOWER = """
+import sys
+import penstock
+with penstock.open(sys.argv[1], read_only=True, environ={}) as store:
+    for message in store.scan("t", follow=True):
+        print(message.queue_offset, flush=True)
+"""
+
+
+@pytest.mark.parametrize("alloc", ["on-demand", "preallocate", "recycle"])
+def test_readers_elsewhere_see_right_records_or_that_they_are_gone(
+    alloc: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "s"
+    with open_store(path, alloc=alloc):
+        pass
+    rounds = 20 * TIMES
+    readers = [start(READER, path, str(rounds * 200)) for _ in range(2)]
+    for reader in readers:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+    writer = start(WRITER, path, alloc, str(rounds))
+    out, err = writer.communicate(timeout=240)
+    assert (writer.returncode, out) == (0, f"{rounds * 200}\n"), err
+    for reader in readers:
+        out, err = reader.communicate(timeout=240)
+        assert reader.returncode == 0, err
+        seen, gone = map(int, out.split())
+        # What went away between two looks was not counted.
+        assert 0 < seen <= rounds * 200 - gone
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_follower_that_is_told_to_end_leaves_nothing_behind(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    path = tmp_path / "s"
+    with open_store(path) as store:
+        store.put("t", b"0")
+        follower = start(FOLLOWER, path)
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "0\n"
+        store.put("t", b"1")
+        assert follower.stdout.readline() == "1\n"
+        follower.send_signal(number)
+        follower.wait(60)
+        assert follower.returncode != 0
+        for stream in (follower.stdout, follower.stderr):
+            assert stream is not None
+            stream.close()
+        store.put("t", b"2")
+    with penstock.open(path, environ={}) as again:
+        assert again.recovery is not None
+        assert again.recovery.state == "clean"
+        assert [message.body for message in again.scan("t")] == [b"0", b"1", b"2"]
