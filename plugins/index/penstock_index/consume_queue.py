@@ -195,9 +195,10 @@ class ConsumeQueueDispatcher(QueueIndex):
             dirty, self._dirty = self._dirty, set()
             folders, self._dirty_folders = self._dirty_folders, set()
         try:
-            for path in dirty:
+            # In an order that a replay of a crash has again.
+            for path in sorted(dirty, key=str):
                 self._pool.sync(path)
-            for folder in folders:
+            for folder in sorted(folders, key=str):
                 self._files.sync_folder(folder)
         except OSError:
             with self._lock:

@@ -171,10 +171,13 @@ class IndexFile:
             self.set_header(Header())
 
     def chains_are_sound(self) -> bool:
-        """Say whether slots and predecessors are what adding the entries in order gives."""
+        """Say whether slots, their count and predecessors are what adding the entries in order gives."""
         entries = self.entries()
         slots, previous = expected_chains(entries, self._slots_count)
-        return bool((entries["previous"] == previous).all() and (self._slots == slots).all())
+        is_counted = self.header.slot_count == int((previous == 0).sum())
+        return is_counted and bool(
+            (entries["previous"] == previous).all() and (self._slots == slots).all()
+        )
 
     def sync(self) -> None:
         """Make it durable."""
