@@ -170,13 +170,12 @@ class QueueIndex(Dispatcher):
         """
         for topic, queue in self.queues():
             if wanted(topic):
-                low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
-                yield self._bounds_of(topic, queue, low, high, below)
+                yield self.bounds_of(topic, queue, below)
 
-    def _bounds_of(
-        self, topic: str, queue: int, low: int, high: int, below: int | None
-    ) -> QueueBounds:
-        chunk = _LAST
+    def bounds_of(self, topic: str, queue: int, below: int | None) -> QueueBounds:
+        """Return what there is to read of one queue; see `bounds`."""
+        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
+        end, chunk = high if below is None else 0, _LAST
         while high > low:
             start = max(high - chunk, low)
             offsets, sizes, _ = self.entries(topic, queue, start, high)
@@ -188,7 +187,7 @@ class QueueIndex(Dispatcher):
                 last = int(present[-1])
                 first = self.entries(topic, queue, low, low + 1).log_offsets
                 return QueueBounds(
-                    topic, queue, low, start + last + 1, int(first[0]) if len(first) else 0,
+                    topic, queue, low, max(start + last + 1, end), int(first[0]) if len(first) else 0,
                     int(offsets[last]), float(sizes[present].mean()),
                 )  # fmt: skip
             high, chunk = start, min(chunk * 4, 1 << 16)
