@@ -22,7 +22,7 @@ from penstock.opening import open_store as open  # noqa: A004 - the public face:
 from penstock.recovery import RecoveryReport
 from penstock.repairing import RepairReport, RepairStep, repair
 from penstock.several import open_several
-from penstock.spans import QueueSpan
+from penstock.spans import Lost, QueueSpan
 from penstock.store import Store
 from penstock.stored import ReadResult, StoredMessage
 
@@ -35,6 +35,7 @@ __all__ = [
     "Durability",
     "FlushPolicy",
     "KeyIndex",
+    "Lost",
     "Message",
     "PenstockError",
     "PutStatus",

@@ -138,8 +138,8 @@ class _Feed:
             count = len(found.sizes)
             if count == 0:
                 # A whole queue file is missing.
-                self.at = min(index.resume_at(span.topic, span.queue, start), span.stop)
-                self.at = max(self.at, start + 1)
+                following = index.resume_at(span.topic, span.queue, start)
+                self.at = span.stop if following <= start else min(following, span.stop)
                 lost(span._replace(start=start, stop=self.at), None)
                 continue
             self.at = start + count
