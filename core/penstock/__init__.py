@@ -10,6 +10,7 @@ from penstock.contracts import (
     Dispatcher,
     FlushPolicy,
     KeyIndex,
+    QueueBounds,
     QueueIndex,
     RetentionPolicy,
     SegmentWriter,
@@ -20,6 +21,8 @@ from penstock.message import Durability, Message, PutStatus, ReadStatus, Receipt
 from penstock.opening import open_store as open  # noqa: A004 - the public face: penstock.open
 from penstock.recovery import RecoveryReport
 from penstock.repairing import RepairReport, RepairStep, repair
+from penstock.several import open_several
+from penstock.spans import Lost, QueueSpan
 from penstock.store import Store
 from penstock.stored import ReadResult, StoredMessage
 
@@ -32,10 +35,13 @@ __all__ = [
     "Durability",
     "FlushPolicy",
     "KeyIndex",
+    "Lost",
     "Message",
     "PenstockError",
     "PutStatus",
+    "QueueBounds",
     "QueueIndex",
+    "QueueSpan",
     "ReadResult",
     "ReadStatus",
     "Receipt",
@@ -49,5 +55,6 @@ __all__ = [
     "__version__",
     "hookimpl",
     "open",
+    "open_several",
     "repair",
 ]

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from penstock.columns import Bools, Buffer, Columns
+from penstock.columns import Buffer, Columns
 from penstock.contracts import QueueIndex
-from penstock.errors import ConfigError, CorruptionError, MissingExtraError
-from penstock.fetch import Place
+from penstock.errors import ConfigError, CorruptionError, MissingExtraError, OffsetError
 from penstock.javatext import Bytes, Int64s
 from penstock.log import SegmentedLog
+from penstock.matching import Wanted
 from penstock.properties import KEYS, TAGS
-from penstock.record import FIXED_SIZE
+from penstock.spans import Limits, Lost, Places, QueueSpan, Rows, Window, merged, refuse_lost
 from penstock.texts import Pieces
 
 try:
@@ -46,9 +46,7 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 DEFAULT_COLUMNS = tuple(COLUMNS)[:9]
 
-# One batch spans at most so many bytes of log (offsets into a view are int32) and so many rows.
-_SPAN_BYTES = 256 << 20
-_ROWS = 65_536
+ANY = Wanted()
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -65,136 +63,91 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, COLUMNS[name]) for name in columns])
 
 
-def queue_table(
-    log: SegmentedLog,
-    index: QueueIndex,
-    topic: str,
-    queue: int,
-    start: int,
-    stop: int,
-    columns: Sequence[str] | None,
-    *,
-    verify: bool,
-) -> pa.Table:
-    """Return the messages [start, stop) of a queue; missing and damaged ones are an error."""
-    asked = check_columns(columns)
-    batches = queue_batches(log, index, topic, queue, start, stop, asked, verify=verify)
-    return pa.Table.from_batches(list(batches), schema_of(asked))
+def table_of(batches: list[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:
+    """Return batches of these columns as one table."""
+    return pa.Table.from_batches(batches, schema_of(columns))
 
 
-def queue_batches(
+def span_batches(
     log: SegmentedLog,
     index: QueueIndex,
-    topic: str,
-    queue: int,
-    start: int,
-    stop: int,
+    spans: Sequence[QueueSpan],
     columns: Sequence[str],
+    limits: Limits,
     *,
     verify: bool,
-    rows: int = _ROWS,
+    wanted: Wanted = ANY,
+    lost: Lost = refuse_lost,
 ) -> Iterator[pa.RecordBatch]:
-    """Return the messages [start, stop) of a queue as record batches of at most `rows` rows."""
-    at = start
-    while at < stop:
-        entries = index.entries(topic, queue, at, min(at + rows, stop))
-        count = len(entries.sizes)
-        if count == 0:
-            # A whole queue file is missing.
-            at = index.resume_at(topic, queue, at)
+    """Return the messages of several stretches of queues as record batches, in the order of the log.
+
+    Args:
+        log: the log.
+        index: knows the queues.
+        spans: what to read; a damaged record is an error.
+        columns: the columns to make.
+        limits: how large a batch gets.
+        verify: check the CRC of every record that is wanted.
+        wanted: leaves out the others.
+        lost: told of messages that are gone; see `refuse_lost`.
+    """
+    window, places = Window(log), Places(spans)
+    makers, schema = [_MAKERS[name] for name in columns], schema_of(columns)
+    for rows in merged(log, index, spans, limits, wanted.may_match, lost):
+        try:
+            with log.lease(int(rows.offsets[0])):
+                records = _checked(log, window.records(rows), rows, places, wanted, verify=verify)
+                if len(records) == 0:
+                    continue
+                view = Gather(records.window)
+                arrays = [make(records, view) for make in makers]
+        except OffsetError as error:
+            for span in _gone(spans, rows):
+                lost(span, error)
             continue
-        present = np.nonzero(entries.sizes)[0]
-        offsets, sizes = entries.log_offsets[present], entries.sizes[present]
-        _check_order(log, topic, queue, offsets, sizes)
-        for low, high in _spans(log, offsets, sizes):
-            span = slice(low, high)
-            place = Place.of(topic, queue), at + present[span]
-            yield _span_batch(log, offsets[span], sizes[span], columns, place, verify=verify)
-        at += count
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _check_order(log: SegmentedLog, topic: str, queue: int, offsets: Int64s, sizes: Int64s) -> None:
-    """Refuse entries that do not point forwards, each behind the one before: they are damaged."""
-    wrong = (offsets < 0) | (offsets >= log.next_free_base()) | (sizes < FIXED_SIZE)
-    wrong[1:] |= offsets[1:] - sizes[:-1] < offsets[:-1]
-    if wrong.any():
-        at = int(offsets[np.argmax(wrong)])
-        path = log.folder.parent / "consumequeue" / topic / str(queue)
-        raise CorruptionError(
-            path, -1, "entries in the order of the log", f"one that points to {at}",
-            "open the store for writing once, which mends its queues; see penstock verify",
-        )  # fmt: skip
+def _gone(spans: Sequence[QueueSpan], rows: Rows) -> Iterator[QueueSpan]:
+    """Return what the entries of a batch stand for, queue by queue."""
+    for number in np.unique(rows.spans).tolist():
+        ordinals = rows.ordinals[rows.spans == number]
+        yield spans[number]._replace(start=int(ordinals[0]), stop=int(ordinals[-1]) + 1)
 
 
-def _spans(log: SegmentedLog, offsets: Int64s, sizes: Int64s) -> Iterator[tuple[int, int]]:
-    """Cut ascending positions where a segment ends, or where a span grows too long."""
-    low = 0
-    while low < len(offsets):
-        first = int(offsets[low])
-        segment = log.find(first)
-        limit = min(first + _SPAN_BYTES, segment.end_offset if segment else first + 1)
-        high = low + int(np.searchsorted(offsets[low:] + sizes[low:], limit, side="right"))
-        high = max(high, low + 1)
-        yield low, high
-        low = high
-
-
-def _span_batch(
-    log: SegmentedLog,
-    offsets: Int64s,
-    sizes: Int64s,
-    columns: Sequence[str],
-    place: tuple[Place, Int64s],
-    *,
-    verify: bool,
-) -> pa.RecordBatch:
-    base = int(offsets[0])
-    with log.lease(base):
-        window = log.read(base, int(offsets[-1] + sizes[-1]) - base)
-        records = Columns(window, offsets - base, base)
-        _check(log, records, sizes, place, verify=verify)
-        view = Gather(window)
-        arrays = [_MAKERS[name](records, view) for name in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
-
-
-def _check(
+def _checked(
     log: SegmentedLog,
     records: Columns,
-    sizes: Int64s,
-    place: tuple[Place, Int64s],
+    rows: Rows,
+    places: Places,
+    wanted: Wanted,
     *,
     verify: bool,
-) -> None:
+) -> Columns:
+    """Return the records that are wanted; a damaged one is an error."""
     bad = records.first_bad(check_crc=False)
     if bad is None:
-        other = np.nonzero((records.sizes != sizes) | ~_are_at(records, *place))[0]
+        other = np.nonzero((records.sizes != rows.sizes) | ~places.are_at(records, rows))[0]
         bad = int(other[0]) if len(other) else None
-    if bad is None and verify:
-        bad = records.first_bad(check_crc=True)
     if bad is not None:
-        offset = int(records.log_offsets[bad])
-        segment = log.find(offset)
-        path = segment.path if segment else log.folder
-        position = offset - segment.base_offset if segment else offset
-        raise CorruptionError(
-            path,
-            position,
-            "a sound record",
-            "another",
-            "read() passes over it; see penstock verify",
-        )
+        raise _damage(log, int(records.log_offsets[bad]))
+    if not wanted.is_any:
+        matching = wanted.matches(records)
+        records = records if matching.all() else records.rows(matching)
+    if verify and len(records):
+        right = records.crc_is_right()
+        if not right.all():
+            raise _damage(log, int(records.log_offsets[np.argmin(right)]))
+    return records
 
 
-def _are_at(records: Columns, place: Place, ordinals: Int64s) -> Bools:
-    """Return which sound records belong to these ordinals of a queue: its entries have no checksum."""
-    if place.is_shared:
-        return np.ones(len(records), np.bool_)
-    names, rows = records.topics
-    is_topic = np.array([name == place.topics[1][2:] for name in names], np.bool_)
-    right: Bools = is_topic[rows]
-    right &= (records.queues == place.queue) & (records.queue_offsets == ordinals)
-    return right
+def _damage(log: SegmentedLog, offset: int) -> CorruptionError:
+    segment = log.find(offset)
+    path = segment.path if segment else log.folder
+    position = offset - segment.base_offset if segment else offset
+    return CorruptionError(
+        path, position, "a sound record", "another", "read() passes over it; see penstock verify"
+    )
 
 
 class Gather:

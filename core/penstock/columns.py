@@ -74,15 +74,25 @@ def walk(window: Buffer, start: int = 0, limit: int | None = None) -> Walk:
 class Columns:
     """Header columns of the records at `positions` in `window`; one row a record.
 
-    `base` is the log offset of the window's first byte. Every column has one value a row; rows that
+    `base` is the log offset of the window's first byte; where the window has gaps, `log_offsets` says
+    where each record lies instead. Every column has one value a row; rows that
     are not `valid` hold zeros where nothing could be read. Not thread-safe while columns are first used.
     """
 
-    def __init__(self, window: Buffer, positions: Sequence[int] | Int64s, base: int) -> None:
+    def __init__(
+        self,
+        window: Buffer,
+        positions: Sequence[int] | Int64s,
+        base: int,
+        *,
+        log_offsets: Int64s | None = None,
+    ) -> None:
         self.window = window
         self.base = base
         self.raw: Bytes = np.frombuffer(window, np.uint8)
         self.positions: Int64s = np.asarray(positions, np.int64)
+        if log_offsets is not None:
+            self.log_offsets = log_offsets
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -313,13 +323,13 @@ class Columns:
 
     def head(self, count: int) -> "Columns":
         """Return the first `count` rows."""
-        return (
-            self if count == len(self) else Columns(self.window, self.positions[:count], self.base)
-        )
+        return self if count == len(self) else self.rows(np.arange(count))
 
     def rows(self, which: Int64s | Bools) -> "Columns":
         """Return some of the rows."""
-        return Columns(self.window, self.positions[which], self.base)
+        return Columns(
+            self.window, self.positions[which], self.base, log_offsets=self.log_offsets[which]
+        )
 
     @cached_property
     def topics(self) -> tuple[list[bytes], Int64s]:

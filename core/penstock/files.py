@@ -1,4 +1,4 @@
-"""The only module, with `lockfile`, that touches the operating system: files, maps, syncs, renames.
+"""The only module, with `file` and `lockfile`, that touches the operating system: files, maps, syncs, renames.
 
 Everything else gets a `Files` through its constructor, so a test can hand in one that fails, forgets
 what was not synced, or counts.
@@ -21,28 +21,21 @@ import os
 import resource
 import stat
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock import lockfile
+from penstock.file import File, address_of, system_error
 from penstock.lockfile import Lock
+
+__all__ = ["FILE_MODE", "FOLDER_MODE", "Entry", "File", "Files", "Lock"]
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
-_FALLOC_KEEP_SIZE = 0x01
-_FALLOC_ZERO_RANGE = 0x10
-_ZEROS = bytes(1 << 20)
-
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 for _call in (_libc.mlock, _libc.munlock):
     _call.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_MADV_POPULATE_WRITE = 23
-# One call holds up whoever changes the process's maps, so it is cut into several.
-_POPULATED_AT_ONCE = 16 << 20
 
 
 class Entry(NamedTuple):
@@ -54,142 +47,6 @@ class Entry(NamedTuple):
     is_folder: bool
     size: int
     mtime_ns: int
-
-
-class File:
-    """One open regular file; its descriptor stays the same from open to close.
-
-    A write-back error is reported only to descriptors that were open when it happened, so a segment
-    keeps one `File` from creation to seal. Safe from any thread, except for `close`.
-    """
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._fd = descriptor
-        self._prefaulted: mmap.mmap | None = None
-
-    @property
-    def size(self) -> int:
-        """Length in bytes, as the system says now."""
-        return os.fstat(self._fd).st_size
-
-    @cached_property
-    def inode(self) -> int:
-        """The file's number on its disk, whatever it is called."""
-        return os.fstat(self._fd).st_ino
-
-    @property
-    def mtime_ms(self) -> int:
-        """Time of the last change in Unix milliseconds."""
-        return os.fstat(self._fd).st_mtime_ns // 1_000_000
-
-    def pread(self, size: int, position: int) -> bytes:
-        """Return up to `size` bytes at `position`; fewer only at the end of the file."""
-        data = os.pread(self._fd, size, position)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while got < size:
-            data = os.pread(self._fd, size - got, position + got)
-            if not data:
-                break
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
-
-    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write all of `data` at `position`; a short write is carried on, never passed over."""
-        size = len(data)
-        done = os.pwrite(self._fd, data, position)
-        while done < size:
-            done += os.pwrite(self._fd, memoryview(data)[done:], position + done)
-
-    def data_end(self) -> int:
-        """Return the position behind the last stretch that has blocks; all behind it reads as zero."""
-        end = 0
-        while True:
-            try:
-                start = os.lseek(self._fd, end, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return end
-                raise
-            end = os.lseek(self._fd, start, os.SEEK_HOLE)
-
-    def sync(self) -> None:
-        """Make the bytes durable (`fdatasync`; releases the GIL, unlike `mmap.flush`)."""
-        os.fdatasync(self._fd)
-
-    def sync_all(self) -> None:
-        """Make bytes and metadata durable (`fsync`), for a file just made."""
-        os.fsync(self._fd)
-
-    def allocate(self, size: int) -> None:
-        """Give the file `size` bytes of real blocks; ENOSPC when there are not that many."""
-        os.posix_fallocate(self._fd, 0, size)
-
-    def resize(self, size: int) -> None:
-        """Set the length; new bytes read as zero and have no blocks yet."""
-        os.ftruncate(self._fd, size)
-
-    def erase(self, start: int, stop: int) -> None:
-        """Turn bytes [start, stop) into zeros; they stay allocated."""
-        if stop <= start:
-            return
-        mode = _FALLOC_KEEP_SIZE | _FALLOC_ZERO_RANGE
-        if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
-            return
-        # Not every file system can; then write the zeros.
-        for position in range(start, stop, len(_ZEROS)):
-            self.pwrite(memoryview(_ZEROS)[: stop - position], position)
-
-    def map(self, size: int, *, writable: bool) -> mmap.mmap:
-        """Return the first `size` bytes as a shared map; the prefaulted one, if there is one."""
-        if writable and self._prefaulted is not None and len(self._prefaulted) == size:
-            return self._prefaulted
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        return mmap.mmap(self._fd, size, access=access)
-
-    def prefault(self, size: int) -> mmap.mmap:
-        """Make a writable map whose pages are all there; `map` hands it out afterwards.
-
-        By `madvise(MADV_POPULATE_WRITE)`, Linux 5.14 and later; an older one raises `OSError` (EINVAL). The
-        call releases the GIL, unlike `mmap.madvise`. The pages are dirty after it.
-        """
-        made = self.map(size, writable=True)
-        address = _address(made)
-        for start in range(0, size, _POPULATED_AT_ONCE):
-            length = min(_POPULATED_AT_ONCE, size - start)
-            if _libc.madvise(address + start, length, _MADV_POPULATE_WRITE) != 0:
-                raise _system_error(self.path)
-        self._prefaulted = made
-        return made
-
-    def detach(self) -> int:
-        """Give the descriptor away; this object is closed then."""
-        descriptor, self._fd = self._fd, -1
-        return descriptor
-
-    def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the descriptor; maps made from it stay valid."""
-        self._prefaulted = None
-        # Forgotten first: closed twice it would close whatever got its number meanwhile.
-        descriptor, self._fd = self._fd, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def _address(memory: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
-
-
-def _system_error(path: Path | None = None) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), str(path) if path else None)
 
 
 class Files:
@@ -250,6 +107,30 @@ class Files:
                 is_file, is_folder = stat.S_ISREG(about.st_mode), stat.S_ISDIR(about.st_mode)
                 size, mtime_ns = about.st_size, about.st_mtime_ns
                 yield Entry(item.name, Path(item.path), is_file, is_folder, size, mtime_ns)
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in `folder`, sorted; links are none.
+
+        What `entries` tells, for those who list a hundred thousand folders; so does `numbered`.
+        """
+        if type(self).entries is not Files.entries:
+            return [entry.name for entry in self.entries(Path(folder)) if entry.is_folder]
+        with os.scandir(folder) as names:
+            return sorted(item.name for item in names if item.is_dir(follow_symlinks=False))
+
+    def numbered(self, folder: str) -> list[tuple[int, int]]:
+        """Return number and size of the regular files in `folder` whose names are digits, sorted."""
+        if type(self).entries is not Files.entries:
+            found = [(e.name, e.size) for e in self.entries(Path(folder)) if e.is_file]
+        else:
+            found = []
+            with os.scandir(folder) as names:
+                for item in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        about = item.stat(follow_symlinks=False)
+                        if stat.S_ISREG(about.st_mode):
+                            found.append((item.name, about.st_size))
+        return sorted((int(n), size) for n, size in found if n.isascii() and n.isdigit())
 
     def exists(self, path: Path) -> bool:
         """Say whether anything, even a dangling link, has that name."""
@@ -380,12 +261,12 @@ class Files:
 
     def lock_memory(self, memory: mmap.mmap) -> None:
         """Keep a map's pages in memory (`mlock`); `OSError` (ENOMEM, EPERM) where the limit forbids it."""
-        if _libc.mlock(_address(memory), len(memory)) != 0:
-            raise _system_error()
+        if _libc.mlock(address_of(memory), len(memory)) != 0:
+            raise system_error()
 
     def unlock_memory(self, memory: mmap.mmap) -> None:
         """Let a map's pages go again."""
-        _libc.munlock(_address(memory), len(memory))
+        _libc.munlock(address_of(memory), len(memory))
 
     def free_bytes(self, path: Path) -> tuple[int, int]:
         """Return the bytes used and the bytes still usable on the disk that holds `path`."""

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,6 +42,11 @@ class SegmentedLog:
         self._changing = threading.Lock()
         self._committing = threading.Lock()
         self._readable = Readable(files.descriptors_max // 8)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether files are mapped: they are this process's own, and nobody else shortens them."""
+        return self._mapped
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -201,6 +206,25 @@ class SegmentedLog:
         except FileNotFoundError as error:
             self.refresh()
             raise OffsetError(log_offset, self.min_offset, self.committed_offset) from error
+
+    def read_into(self, pieces: Sequence[tuple[int, memoryview]]) -> None:
+        """Fill pieces of memory with the bytes from these ascending log offsets on, all of one segment.
+
+        `OffsetError` as `read_from`, and for such as lie outside of it.
+        """
+        first = pieces[0][0]
+        last = pieces[-1][0] + len(pieces[-1][1])
+        segment = self.find(first)
+        if segment is None:
+            raise OffsetError(first, self.min_offset, self.committed_offset)
+        base, end = segment.base_offset, segment.end_offset
+        if last > end:
+            raise OffsetError(last, base, end)
+        try:
+            segment.read_into((log_offset - base, memory) for log_offset, memory in pieces)
+        except FileNotFoundError as error:
+            self.refresh()
+            raise OffsetError(first, self.min_offset, self.committed_offset) from error
 
     def commit(self) -> int:
         """Hand every written byte to the system, oldest first; returns the committed offset."""

@@ -1,12 +1,15 @@
 """Which messages a tag expression or a key means, and what an offset beyond a queue is answered."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from penstock.columns import Bools
+from penstock.columns import Bools, Columns
 from penstock.javatext import Int64s, java_hash
 from penstock.message import ReadStatus
-from penstock.properties import KEYS, UNIQ_KEY
+from penstock.properties import KEYS, TAGS, UNIQ_KEY
 from penstock.stored import StoredMessage
+from penstock.texts import distinct, split_at_spaces
 
 _INT32_MIN = -(1 << 31)
 
@@ -27,6 +30,60 @@ class TagFilter:
     def matches(self, message: StoredMessage) -> bool:
         """Look at the text: hashes collide."""
         return self._all or message.tag in self._tags
+
+
+class Wanted:
+    """Which records are wanted by their tags and keys, many at a time: hash first, then text.
+
+    Args:
+        tags: the record's tag must be one of these; any if there are none.
+        keys: the record must have one of these, as `has_key` says; any if there are none.
+    """
+
+    def __init__(self, tags: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
+        self._tags = frozenset(tag.encode() for tag in tags)
+        hashes = {java_hash(tag.decode()) for tag in self._tags}
+        self._hashes = np.array(sorted(hashes), np.int64)
+        self._words = frozenset(key.encode() for key in keys if " " not in key)
+        self._phrases = [b" %s " % key.encode() for key in keys if " " in key]
+
+    @property
+    def is_any(self) -> bool:
+        """Whether every record is wanted."""
+        return not (self._tags or self._words or self._phrases)
+
+    def may_match(self, tag_codes: Int64s) -> Bools:
+        """Look at queue entries' codes; one below all hashes is an address and says nothing."""
+        if not self._tags:
+            return np.ones(len(tag_codes), np.bool_)
+        return (tag_codes < _INT32_MIN) | np.isin(tag_codes, self._hashes)
+
+    def matches(self, records: Columns) -> Bools:
+        """Look at the texts: hashes collide."""
+        right = np.ones(len(records), np.bool_)
+        if self._tags:
+            tags = records.properties.named(TAGS.encode())
+            names, which = distinct(tags.data, tags.starts, tags.sizes)
+            is_wanted = np.array([name in self._tags for name in names], np.bool_)
+            right[:] = False
+            right[tags.rows] = is_wanted[which]
+        if self._words or self._phrases:
+            right &= self._has_key(records)
+        return right
+
+    def _has_key(self, records: Columns) -> Bools:
+        found = np.zeros(len(records), np.bool_)
+        several, unique = (records.properties.named(n.encode()) for n in (KEYS, UNIQ_KEY))
+        if self._words:
+            for pieces in (split_at_spaces(several), unique):
+                is_key = np.array([text in self._words for text in pieces.texts()], np.bool_)
+                found[pieces.rows[is_key]] = True
+        for phrase in self._phrases:
+            has = np.array([phrase in b" %s " % text for text in several.texts()], np.bool_)
+            found[several.rows[has]] = True
+            has = np.array([phrase[1:-1] == text for text in unique.texts()], np.bool_)
+            found[unique.rows[has]] = True
+        return found
 
 
 def has_key(message: StoredMessage, key: str) -> bool:

@@ -8,11 +8,11 @@ out, named in the log and in the result, and costs no other.
 import heapq
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from penstock.columnar import ColumnReader
 from penstock.contracts import Dispatcher, KeyIndex, QueueEntries, QueueIndex
 from penstock.errors import (
     ConfigError,
@@ -29,9 +29,6 @@ from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
 from penstock.stored import ReadResult, StoredMessage
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 logger = logging.getLogger(__name__)
 
 # As the Java store does: one read looks at no more entries than this while nothing matches.
@@ -40,7 +37,7 @@ _CHUNK = 512
 _FOLLOW_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
-class Reader:
+class Reader(ColumnReader):
     """The reading half of a store. Safe from any thread."""
 
     def __init__(
@@ -337,53 +334,6 @@ class Reader:
         except (OffsetError, CorruptionError):
             # An index may point to what the log has lost; the log is the truth.
             return None
-
-    # --- columns
-
-    def to_arrow(
-        self,
-        topic: str,
-        queue: int = 0,
-        start: int | None = None,
-        stop: int | None = None,
-        columns: Sequence[str] | None = None,
-        *,
-        verify: bool = True,
-    ) -> "pa.Table":
-        """Return messages [start, stop) of a queue as an Arrow table, without a Python object a row.
-
-        See `penstock.arrow.COLUMNS` for the names; `verify` checks every record's CRC.
-        """
-        from penstock import arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
-
-        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
-        first = low if start is None else max(start, low)
-        last = high if stop is None else min(stop, high)
-        return arrow.queue_table(
-            self._log, self._queue_index, topic, queue, first, last, columns, verify=verify
-        )
-
-    def arrow_batches(
-        self,
-        topic: str,
-        queue: int = 0,
-        start: int | None = None,
-        stop: int | None = None,
-        columns: Sequence[str] | None = None,
-        *,
-        rows: int = 65_536,
-        verify: bool = True,
-    ) -> "Iterator[pa.RecordBatch]":
-        """Return what `to_arrow` does, as record batches of at most `rows` rows, one at a time."""
-        from penstock import arrow  # noqa: PLC0415 - as in `to_arrow`
-
-        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
-        first = low if start is None else max(start, low)
-        last = high if stop is None else min(stop, high)
-        asked = arrow.check_columns(columns)
-        return arrow.queue_batches(
-            self._log, self._queue_index, topic, queue, first, last, asked, verify=verify, rows=rows
-        )
 
     def close(self) -> None:
         """Let go of all files; calling it again does nothing."""

@@ -18,6 +18,7 @@ import errno
 import mmap
 import threading
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.columns import Buffer
@@ -192,11 +193,24 @@ class Segment:
         with self._opening:
             file = self._reader()
         data = file.pread(size, position)
+        self._check_name(file)
+        return data
+
+    def read_into(self, pieces: Iterable[tuple[int, memoryview]]) -> None:
+        """As `pread`, from several positions into memory; what lies behind the file's end reads as zeros."""
+        with self._opening:
+            file = self._reader()
+        for position, memory in pieces:
+            got = file.read_into(memory, position)
+            memory[got:] = bytes(len(memory) - got)
+        self._check_name(file)
+
+    def _check_name(self, file: File) -> None:
+        """Raise if the file that was read has lost its name meanwhile."""
         if self._files.inode(self.path) != file.inode:
             with self._opening:
                 self._file = None
             raise FileNotFoundError(errno.ENOENT, "the segment is gone", str(self.path))
-        return data
 
     def has(self, position: int, size: int) -> bool:
         """Say whether the file is long enough to hold these bytes."""

@@ -1,30 +1,32 @@
-"""The Spark data source "penstock": batch reads of a store's queues as Arrow record batches.
+"""The Spark data source "penstock": batch reads of stores as Arrow record batches, and the way to the rest.
 
-Planned once at `load()` on the driver; each task opens the store read-only and reads its queue range.
+Planned once for each `load()`, on the driver; each task opens its stores read-only and reads its share.
 `pushFilters` is left out on purpose: in PySpark 4.3.0 it gives wrong rows when one load is used twice
 with different filters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-import penstock
+from penstock_spark.locations import find_stores
+from penstock_spark.offsets import survey
 from penstock_spark.options import parse_options
-from penstock_spark.ranges import QueueRange, plan
-from penstock_spark.schema import DDL, check_names, converter, store_columns
+from penstock_spark.partition import QueuePartition
+from penstock_spark.planning import plan
+from penstock_spark.reading import read_spans
+from penstock_spark.schema import check_schema, ddl
+from penstock_spark.stores import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class QueuePartition(InputPartition):
-    """One task's share: messages of one or several queues."""
-
-    def __init__(self, ranges: list[QueueRange]) -> None:
-        self.ranges = ranges
+def fields_of(schema: StructType) -> list[tuple[str, str]]:
+    """Return each column's name, and its type as Spark prints it."""
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 class PenstockSource(DataSource):
@@ -36,18 +38,25 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> str:
-        """Return Kafka's columns; a user schema may name fewer, or others of ours."""
-        return DDL
+        """Return Kafka's columns; a user schema may name fewer, or others of ours.
+
+        Asked at `load()`, so options and paths that cannot be are refused here, before any plan.
+        """
+        options = parse_options(self.options, streaming=None)
+        locations = find_stores(options.paths)
+        for location in locations.stores if locations.is_one else ():
+            open_store(location).close()
+        return ddl(headers=options.headers)
 
     def reader(self, schema: StructType) -> "PenstockReader":
         """Return a reader of the columns that `schema` names."""
-        return PenstockReader(dict(self.options), schema.fieldNames())
+        return PenstockReader(dict(self.options), fields_of(schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """Return a reader of a stream."""
         from penstock_spark.stream import PenstockStreamReader  # noqa: PLC0415
 
-        return PenstockStreamReader(dict(self.options), schema.fieldNames())
+        return PenstockStreamReader(dict(self.options), fields_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return what writes a frame, once for each (txnAppId, txnVersion)."""
@@ -65,25 +74,19 @@ class PenstockSource(DataSource):
 class PenstockReader(DataSourceReader):
     """Plans on the driver, reads in tasks. Holds nothing that is open: it is pickled."""
 
-    def __init__(self, options: dict[str, str], names: list[str]) -> None:
+    def __init__(self, options: dict[str, str], fields: Sequence[tuple[str, str]]) -> None:
         self.options = parse_options(options)
-        self.names = check_names(names)
+        self.names = check_schema(fields)
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition for each share of a queue."""
-        with penstock.open(self.options.path, read_only=True) as store:
-            return [QueuePartition(ranges) for ranges in plan(store, self.options)]
+        """Return one partition for each task."""
+        locations = find_stores(self.options.paths)
+        stretches = survey(self.options, locations)
+        tasks = plan(stretches, locations.stores, self.options.min_partitions)
+        return [QueuePartition(spans) for spans in tasks]
 
     def read(self, partition: Any) -> "Iterator[pa.RecordBatch]":
         """Yield the record batches of one partition."""
         # Spark makes one partition of None out of an empty list.
-        if not isinstance(partition, QueuePartition):
-            return
-        convert, needed = converter(self.names), store_columns(self.names)
-        with penstock.open(self.options.path, read_only=True) as store:
-            for each in partition.ranges:
-                for batch in store.arrow_batches(
-                    each.topic, each.queue, each.start, each.stop, needed,
-                    rows=self.options.rows_per_batch, verify=self.options.verify,
-                ):  # fmt: skip
-                    yield convert(batch)
+        if isinstance(partition, QueuePartition):
+            yield from read_spans(self.options, self.names, partition.spans)

@@ -1,7 +1,8 @@
-"""The Spark source: the reader's parts without a JVM, then real Spark."""
+"""The Spark source, batch: the reader's parts without a JVM, then real Spark."""
 
 import collections
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,15 @@ import pytest
 
 import penstock
 from penstock import Message
-from penstock.errors import ConfigError, OffsetError
+from penstock.errors import ConfigError, CorruptionError, NotAStoreError, OffsetError
+from penstock.files import Files
 from penstock_spark.java import LAUNCHER, make_launcher
-from penstock_spark.options import EARLIEST, LATEST, parse_options
-from penstock_spark.ranges import ROWS_A_TASK_MIN, QueueRange, plan, share_out
+from penstock_spark.locations import find_stores
+from penstock_spark.offsets import survey
+from penstock_spark.options import parse_options
+from penstock_spark.planning import plan
+from penstock_spark.reading import DataLossError, read_spans
+from penstock_spark.schema import COLUMNS, DEFAULT
 
 COUNT = 3000
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 256 * 1024}
@@ -28,7 +34,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             [
                 Message(
                     f"topic{n % 2}", b"body %d" % n, queue=n % 3, tag=f"tag{n % 4}" if n % 5 else "",
-                    keys=[f"k{n}"] if n % 7 else [], properties={"p": "v"},
+                    keys=[f"k{n}", f"g{n % 10}"] if n % 7 else [], properties={"p": "v"},
                 )
                 for n in range(COUNT)
             ]
@@ -36,112 +42,313 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_options_are_kafkas_and_in_any_case() -> None:
-    options = parse_options(
-        {
-            "path": "/s",
-            "SUBSCRIBE": "a, b",
-            "startingoffsets": '{"a":{"0":5,"1":-2}}',
-            "inferSchema": "x",
-        }
-    )
-    assert (options.topics, options.starting) == (("a", "b"), {"a": {0: 5, 1: -2}})
-    assert (options.ending, options.rows_per_batch, options.verify) == (LATEST, 8192, True)
-    assert parse_options({"path": "/s", "startingOffsets": "earliest"}).starting == EARLIEST
+def spans(path: Path, **more: str) -> list[list[Any]]:
+    options = parse_options({"path": str(path), **more})
+    locations = find_stores(options.paths)
+    return plan(survey(options, locations), locations.stores, options.min_partitions)
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({}, "load\\(path\\)"),
-        ({"path": "/s", "subscrib": "a"}, "did you mean 'subscribe'"),
-        ({"path": "/s", "startingOffsets": "latest"}, "cannot start"),
-        ({"path": "/s", "endingOffsets": "earliest"}, "cannot end"),
-        ({"path": "/s", "startingOffsets": "{"}, "JSON"),
-        ({"path": "/s", "startingOffsets": '{"a":{"0":-3}}'}, "-3"),
-        ({"path": "/s", "rowsPerBatch": "0"}, "whole number"),
-        ({"path": "/s", "verifyChecksums": "maybe"}, "true or false"),
-    ],
-)
-def test_bad_options_are_refused(given: dict[str, str], text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
-        parse_options(given)
+def rows(path: Path, names: tuple[str, ...] = DEFAULT, **more: str) -> list[dict[str, Any]]:
+    options = parse_options({"path": str(path), **more})
+    found = []
+    for task in spans(path, **more):
+        for batch in read_spans(options, names, task):
+            assert batch.num_rows <= options.rows_per_batch
+            found += batch.to_pylist()
+    return found
 
 
 @pytest.mark.parametrize(
     ("more", "kind", "text"),
     [
-        ({"subscribe": "nope"}, ConfigError, "topic0, topic1"),
-        ({"startingOffsets": '{"topic0":{"9":0}}'}, ConfigError, "queue 9"),
+        ({"subscribe": "nope"}, ConfigError, "no topic 'nope' in .*topic0, topic1"),
+        ({"assign": '{"nope":[0]}'}, ConfigError, "topic0, topic1"),
+        ({"assign": '{"topic0":[7]}'}, ConfigError, "queue 7 of topic 'topic0'"),
+        ({"startingOffsets": '{"topic0":{"9":0}}'}, ConfigError, "queue 9.*not there"),
+        (
+            {"subscribe": "topic1", "startingOffsets": '{"topic0":{"0":0}}'},
+            ConfigError,
+            "not subscribe",
+        ),
         ({"startingOffsets": '{"topic0":{"0":99999}}'}, OffsetError, "99999"),
+        ({"endingOffsets": '{"topic0":{"0":501}}'}, OffsetError, "0 to 501"),
+        ({"startingOffsets": '{"/x":{"topic0":{"0":0}}}'}, ConfigError, "one store is read"),
+        ({"startingTimestamp": "9999999999999"}, ConfigError, "ByTimestampStrategy"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(
     more: dict[str, str], kind: type[Exception], text: str, path: Path
 ) -> None:
-    with penstock.open(path, read_only=True) as store, pytest.raises(kind, match=text):
-        plan(store, parse_options({"path": str(path), **more}))
+    with pytest.raises(kind, match=text):
+        spans(path, **more)
 
 
-def test_tasks_share_the_rows_out_evenly_and_in_order() -> None:
-    ranges = [
-        QueueRange("t", q, 10, 10 + size) for q, size in enumerate([3, 0, 300_000, 5, 100_000])
-    ]
-    tasks = share_out(ranges)
-    rows: dict[int, list[int]] = collections.defaultdict(list)
-    for task in tasks:
-        for each in task:
-            rows[each.queue].extend((each.start, each.stop))
-    assert rows[2][0] == 10
-    assert rows[2][-1] == 300_010
-    assert sum(e.stop - e.start for task in tasks for e in task) == 400_008
-    assert all(sum(e.stop - e.start for e in task) >= ROWS_A_TASK_MIN for task in tasks[:-1])
-    assert share_out([]) == []
+def test_paths_that_are_no_store_are_refused(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotAStoreError, match="nothing at this path"):
+        spans(tmp_path / "missing")
+    with pytest.raises(NotAStoreError, match="not a message store"):
+        spans(path / "commitlog")
+    with pytest.raises(NotAStoreError, match="not a message store"):
+        spans(tmp_path)
+    with pytest.raises(NotAStoreError, match="no folder matches"):
+        spans(tmp_path / "nothing*")
+
+
+def test_every_row_comes_once_whatever_the_tasks(path: Path) -> None:
+    for parts in ("1", "2", "7", "500"):
+        found = rows(path, ("topic", "partition", "offset", "value"), minPartitions=parts)
+        assert len(found) == COUNT
+        assert len({row["value"] for row in found}) == COUNT
+        tasks = spans(path, minPartitions=parts)
+        assert len(tasks) >= int(parts)
+        assert all(span.start < span.stop for task in tasks for span in task)
+
+
+def test_each_queue_is_in_order_within_a_task_and_over_the_tasks(path: Path) -> None:
+    following: dict[tuple[str, int], int] = collections.defaultdict(int)
+    for row in rows(path, ("topic", "partition", "offset"), minPartitions="5", rowsPerBatch="37"):
+        place = row["topic"], row["partition"]
+        assert row["offset"] == following[place]
+        following[place] += 1
+    assert sum(following.values()) == COUNT
+
+
+def test_tags_and_keys_pick_messages_exactly(path: Path) -> None:
+    tagged = rows(path, ("value", "tags"), tags="tag1 || tag3")
+    assert {row["tags"] for row in tagged} == {"tag1", "tag3"}
+    assert len(tagged) == sum(1 for n in range(COUNT) if n % 5 and n % 4 in (1, 3))
+    keyed = rows(path, ("value",), keys="k8 || g3 || nope")
+    wanted = {n for n in range(COUNT) if n % 7 and (n == 8 or n % 10 == 3)}
+    assert {int(row["value"].split()[1]) for row in keyed} == wanted
+    both = rows(path, ("value",), keys="g3", tags="tag1")
+    picked = {n for n in range(COUNT) if n % 7 and n % 5 and n % 10 == 3 and n % 4 == 1}
+    assert {int(row["value"].split()[1]) for row in both} == picked
+    phrase = rows(path, ("value",), keys="k8 g8")
+    assert [row["value"] for row in phrase] == [b"body 8"]
+
+
+def test_tags_of_one_hash_are_told_apart(tmp_path: Path) -> None:
+    """`Aa` and `BB` have the same Java hash, which is all that a queue entry knows."""
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        for tag in ("Aa", "BB", "AaAa"):
+            store.put("t", tag.encode(), tag=tag)
+    assert [row["value"] for row in rows(tmp_path / "s", tags="BB")] == [b"BB"]
+
+
+def test_headers_are_the_properties(path: Path) -> None:
+    first = rows(path, ("headers", "properties"))[:50]
+    for row in first:
+        assert [(h["key"], h["value"].decode()) for h in row["headers"]] == row["properties"]
+        assert {"key": "p", "value": b"v"} in row["headers"]
+
+
+def test_times_bound_a_read(tmp_path: Path) -> None:
+    clock = penstock_clock(1_000)
+    with penstock.open(tmp_path / "s", environ={}, clock=clock) as store:
+        for n in range(10):
+            clock.now_ms = 1_000 + 10 * n
+            store.put("t", b"%d" % n)
+
+    def bodies(**more: str) -> list[int]:
+        return [int(row["value"]) for row in rows(tmp_path / "s", **more)]
+
+    assert bodies(startingTimestamp="1035") == [4, 5, 6, 7, 8, 9]
+    assert bodies(startingTimestamp="1030", endingTimestamp="1050") == [3, 4]
+    by_queue = '{"t":{"0":1080}}'
+    assert bodies(startingOffsetsByTimestamp=by_queue) == [8, 9]
+    assert bodies(endingOffsetsByTimestamp=by_queue) == list(range(8))
+    late = {"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"}
+    assert bodies(**late) == []
+    assert bodies(endingTimestamp="5000") == list(range(10))
+
+
+def penstock_clock(now_ms: int) -> Any:
+    from penstock.clock import Clock  # noqa: PLC0415 - not part of the public face
+
+    class SetClock(Clock):
+        now_ms = 0
+
+        def time_ms(self) -> int:
+            return self.now_ms
+
+    clock = SetClock()
+    clock.now_ms = now_ms
+    return clock
+
+
+def test_a_damaged_segment_is_named_with_its_position(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        receipts = [store.put("t", b"x" * 100) for _ in range(5)]
+    segment = next((tmp_path / "s" / "commitlog").iterdir())
+    at = receipts[3].log_offset + 120
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(b"y")
+    with pytest.raises(CorruptionError, match=f"{segment} is damaged at byte") as caught:
+        rows(tmp_path / "s")
+    assert caught.value.position == receipts[3].log_offset
+    assert len(rows(tmp_path / "s", verifyChecksums="false")) == 5
+    # What is left out is not checked, what is wanted is.
+    assert len(rows(tmp_path / "s", endingOffsets='{"t":{"0":3}}')) == 3
+
+
+def test_messages_that_retention_took_are_an_error_or_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "s"
+    settings: dict[str, Any] = {"geometry.segment_bytes": 8192, "flush": "sync"}
+    with penstock.open(root, environ={}, **settings) as store:
+        store.put_many([Message("t", b"x" * 500, queue=n % 2) for n in range(60)])
+    planned = spans(root)
+    with penstock.open(root, environ={}, **settings) as store:
+        assert store.discard_before(log_offset=3 * 8192) > 0
+        low = [store.min_offset("t", queue) for queue in range(2)]
+    assert min(low) > 0
+    strict = parse_options({"path": str(root)})
+    with pytest.raises(DataLossError, match=r"messages \[0, .* failOnDataLoss=false"):
+        list(read_spans(strict, DEFAULT, planned[0]))
+    lenient = parse_options({"path": str(root), "failOnDataLoss": "false"})
+    found = [batch.to_pylist() for batch in read_spans(lenient, DEFAULT, planned[0])]
+    offsets = collections.Counter(row["partition"] for batch in found for row in batch)
+    assert offsets == {queue: 30 - low[queue] for queue in range(2)}
+    assert "passed over" in caplog.text
+    assert len(rows(root)) == sum(offsets.values())
+
+
+WRITER = """
+import sys, penstock
+with penstock.open(sys.argv[1], environ={}, **{"geometry.segment_bytes": 65536}) as store:
+    print("open", flush=True)
+    n = 0
+    while not sys.stdin.readline().startswith("stop"):
+        for _ in range(200):
+            store.put("t", b"%d" % n + b"x" * (n % 700), queue=n % 3)
+            n += 1
+        print(n, flush=True)
+"""
+
+
+def test_a_live_store_is_read_up_to_what_its_writer_has_published(tmp_path: Path) -> None:
+    """Reads race with a writer in another process: every row is whole, and each queue has no gap."""
+    root = tmp_path / "s"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(root)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as writer:  # fmt: skip
+        assert writer.stdin
+        assert writer.stdout
+        assert writer.stdout.readline() == "open\n"
+        written = seen = 0
+        for _ in range(12):
+            writer.stdin.write("more\n")
+            writer.stdin.flush()
+            # While it writes.
+            found = rows(root, ("partition", "offset", "value"), rowsPerBatch="50")
+            by_queue = collections.defaultdict(list)
+            for row in found:
+                by_queue[row["partition"]].append(row["offset"])
+                number = int(row["value"].rstrip(b"x"))
+                assert row["value"] == b"%d" % number + b"x" * (number % 700)
+            assert all(offsets == list(range(len(offsets))) for offsets in by_queue.values())
+            assert len(found) >= seen
+            seen = len(found)
+            written = int(writer.stdout.readline())
+        writer.stdin.write("stop\n")
+        writer.stdin.close()
+        writer.stdout.read()
+    assert len(rows(root)) == written
+
+
+def test_a_live_store_shows_nothing_behind_what_was_published(tmp_path: Path) -> None:
+    """Entries that lie behind the mark of a writer that died are not read: the next one may cut them."""
+    from penstock.progress import Progress  # noqa: PLC0415 - not part of the public face
+
+    root = tmp_path / "s"
+    with penstock.open(root, environ={}) as store:
+        receipts = [store.put("t", b"%d" % n) for n in range(10)]
+        store.flush()
+    progress = Progress(Files(), root)
+    progress.read()
+    progress.state.visible_offset = receipts[6].log_offset
+    progress.write()
+    progress.close()
+    assert [row["value"] for row in rows(root)] == [b"%d" % n for n in range(6)]
+    with penstock.open(root, read_only=True, environ={}) as reader:
+        assert reader.bounds()[0].max_offset == 6
+        assert reader.bounds(published=False)[0].max_offset == 10
+
+
+def test_queues_mixed_at_random_are_read_whole(tmp_path: Path) -> None:
+    """Property: any mix of queues and sizes, any batch size, any cut."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    root = tmp_path / "s"
+    with penstock.open(root, environ={}, **{"geometry.segment_bytes": 65536}) as store:
+        sent = []
+        for _ in range(800):
+            topic, queue = chance.choice(["a", "bb", "c"]), chance.randrange(4)
+            body = chance.randbytes(chance.choice([0, 1, 50, 900, 20_000]))
+            receipt = store.put(topic, body, queue=queue)
+            sent.append((topic, queue, receipt.queue_offset, body))
+    for _ in range(6):
+        more = {
+            "rowsPerBatch": str(chance.randint(1, 300)),
+            "minPartitions": str(chance.randint(1, 40)),
+        }
+        picked = chance.sample(["a", "bb", "c"], chance.randint(1, 3))
+        names = ("topic", "partition", "offset", "value")
+        found = [
+            tuple(row[n] for n in names)
+            for row in rows(root, names, subscribe=",".join(picked), **more)
+        ]
+        assert sorted(found) == sorted(row for row in sent if row[0] in picked)
+
+
+# --- real Spark
 
 
 def test_spark_finds_the_format_and_reads_every_row(spark: Any, path: Path) -> None:
-    rows = spark.read.format("penstock").load(str(path)).collect()
-    assert len(rows) == COUNT
-    by_value = {bytes(row.value): row for row in rows}
+    found = spark.read.format("penstock").load(str(path)).collect()
+    assert len(found) == COUNT
+    by_value = {bytes(row.value): row for row in found}
     with penstock.open(path, read_only=True) as store:
         for topic in store.topics():
             for message in store.scan(topic):
                 row = by_value[message.body]
-                assert (row.topic, row.partition, row.offset) == (
-                    topic,
-                    message.queue,
-                    message.queue_offset,
-                )
+                place = (row.topic, row.partition, row.offset)
+                assert place == (topic, message.queue, message.queue_offset)
                 assert (bytes(row.key) if row.key else b"").decode() == " ".join(message.keys)
                 assert row.timestampType == 1
 
 
-def test_a_registered_format_reads_a_user_schema(spark: Any, path: Path) -> None:
+def test_a_registered_format_reads_every_column(spark: Any, path: Path) -> None:
     import penstock_spark  # noqa: PLC0415 - needs pyspark
 
     penstock_spark.register(spark)
-    schema = "messageId string, tags string, properties map<string,string>, logOffset bigint, storeTimestamp timestamp"
-    rows = (
-        spark.read.format("penstock")
-        .schema(schema)
-        .option("subscribe", "topic1")
-        .load(str(path))
-        .collect()
-    )
-    assert len(rows) == COUNT // 2
+    schema = ", ".join(f"{name} {COLUMNS[name].ddl}" for name in reversed(COLUMNS))
+    found = (
+        spark.read.format("penstock").schema(schema)
+        .option("subscribe", "topic1").load(str(path)).collect()
+    )  # fmt: skip
+    assert len(found) == COUNT // 2
     with penstock.open(path, read_only=True) as store:
-        for row in rows[::100]:
+        for row in found[::100]:
             message = store.get(row.messageId)
             assert (row.tags or "", row.logOffset) == (message.tag, message.log_offset)
             assert row.properties == message.all_properties
+            assert row.store == str(path)
+            headers = {header.key: bytes(header.value).decode() for header in row.headers}
+            assert headers == message.all_properties
 
 
 def test_offsets_bound_the_read(spark: Any, path: Path) -> None:
     frame = (
         spark.read.format("penstock").option("subscribe", "topic0")
-        .option("startingOffsets", '{"topic0":{"0":10,"1":-2}}')
+        .option("startingOffsets", '{"topic0":{"0":10,"1":-2}}').option("includeHeaders", "true")
         .option("endingOffsets", '{"topic0":{"0":13,"1":-1,"2":0}}').load(str(path))
     )  # fmt: skip
+    assert frame.columns[-1] == "headers"
     offsets = collections.defaultdict(list)
     for row in frame.select("partition", "offset").collect():
         offsets[row.partition].append(row.offset)
@@ -163,22 +370,28 @@ def test_counts_agree_and_filters_are_sparks_own(spark: Any, path: Path) -> None
     assert counts["topic0", None] == 300
     both = frame.where("partition = 1").union(frame.where("partition = 2"))
     assert both.count() == COUNT * 2 // 3
+    assert spark.read.format("penstock").schema("offset bigint").load(str(path)).count() == COUNT
 
 
 @pytest.mark.parametrize(
     ("more", "text"),
-    [({"subscribe": "nope"}, "there is no topic 'nope'"), ({"subscrib": "x"}, "did you mean")],
+    [
+        ({"subscrib": "x"}, "did you mean"),
+        ({"startingOffsets": "{"}, "no JSON"),
+        ({"path": "/nowhere/at/all"}, "nothing at this path"),
+    ],
 )
-def test_mistakes_show_when_a_query_is_planned(
-    spark: Any, path: Path, more: dict[str, str], text: str
-) -> None:
+def test_mistakes_show_at_load(spark: Any, path: Path, more: dict[str, str], text: str) -> None:
     with pytest.raises(Exception, match=text):
-        spark.read.format("penstock").options(**more).load(str(path)).count()
+        spark.read.format("penstock").options(**{"path": str(path), **more}).load()
 
 
-def test_a_folder_that_is_no_store_is_named(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="is not a message store"):
-        spark.read.format("penstock").load(str(tmp_path)).count()
+def test_mistakes_show_when_a_query_is_planned(spark: Any, path: Path) -> None:
+    reader = spark.read.format("penstock")
+    with pytest.raises(Exception, match="there is no topic 'nope'"):
+        reader.option("subscribe", "nope").load(str(path)).count()
+    with pytest.raises(Exception, match="'value' is binary, not string"):
+        spark.read.format("penstock").schema("value string").load(str(path)).count()
 
 
 def test_the_launcher_drops_the_one_flag(tmp_path: Path) -> None:

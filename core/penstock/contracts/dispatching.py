@@ -1,7 +1,7 @@
 """What is derived from the log."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import attrs
@@ -111,6 +111,32 @@ class QueueEntries(NamedTuple):
     tag_codes: Any
 
 
+class QueueBounds(NamedTuple):
+    """What there is to read of one queue: messages [min_offset, max_offset).
+
+    Attributes:
+        topic: the topic.
+        queue: the queue's number.
+        min_offset: the first queue offset whose record the log still has.
+        max_offset: the one behind the last entry.
+        first_log_offset: log offset of the first of them; 0 where there is none.
+        last_log_offset: log offset of the last of them; 0 where there is none.
+        record_bytes: the mean size of the last few records.
+    """
+
+    topic: str
+    queue: int
+    min_offset: int
+    max_offset: int
+    first_log_offset: int = 0
+    last_log_offset: int = 0
+    record_bytes: float = 0.0
+
+
+# Entries looked at in one read at a queue's end.
+_LAST = 64
+
+
 class QueueIndex(Dispatcher):
     """A dispatcher that knows the order of each queue. Exactly one is configured."""
 
@@ -136,6 +162,36 @@ class QueueIndex(Dispatcher):
         `max_offset` where nothing lies behind, and for an index that has no gaps.
         """
         return self.max_offset(topic, queue)
+
+    def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
+        """Return what there is to read of each queue of the wanted topics, sorted.
+
+        Only entries of records that end at or before log offset `below` count, if it is given.
+        """
+        for topic, queue in self.queues():
+            if wanted(topic):
+                yield self.bounds_of(topic, queue, below)
+
+    def bounds_of(self, topic: str, queue: int, below: int | None) -> QueueBounds:
+        """Return what there is to read of one queue; see `bounds`."""
+        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
+        end, chunk = high if below is None else 0, _LAST
+        while high > low:
+            start = max(high - chunk, low)
+            offsets, sizes, _ = self.entries(topic, queue, start, high)
+            good = sizes > 0
+            if below is not None:
+                good &= offsets + sizes <= below
+            present = good.nonzero()[0]
+            if len(present):
+                last = int(present[-1])
+                first = self.entries(topic, queue, low, low + 1).log_offsets
+                return QueueBounds(
+                    topic, queue, low, max(start + last + 1, end), int(first[0]) if len(first) else 0,
+                    int(offsets[last]), float(sizes[present].mean()),
+                )  # fmt: skip
+            high, chunk = start, min(chunk * 4, 1 << 16)
+        return QueueBounds(topic, queue, low, low)
 
     @abstractmethod
     def end_log_offset(self) -> int:

@@ -15,7 +15,7 @@ Safe from any thread; one lock guards all state, and no sync happens under it.
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,13 +23,14 @@ import attrs
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import Context, QueueEntries, QueueIndex, Trust
+from penstock.contracts import Context, QueueBounds, QueueEntries, QueueIndex, Trust
 from penstock.errors import StrayFileError
 from penstock.findings import Checker
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.names import check_topic
 from penstock.progress import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
+from penstock_index.queue_bounds import QuickLook
 from penstock_index.queue_check import QueueChecker
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import (
@@ -337,22 +338,24 @@ class ConsumeQueueDispatcher(QueueIndex):
     def min_offset(self, topic: str, queue: int) -> int:
         """See `QueueIndex`."""
         with self._lock:
-            found = self._known(topic, queue)
-            return found.min_offset if found else 0
+            return found.min_offset if (found := self._known(topic, queue)) else 0
 
     def max_offset(self, topic: str, queue: int) -> int:
         """See `QueueIndex`."""
         with self._lock:
-            found = self._known(topic, queue)
-            return found.max_offset if found else 0
+            return found.max_offset if (found := self._known(topic, queue)) else 0
+
+    def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
+        """See `QueueIndex`."""
+        if self.context.read_only:
+            return QuickLook(self.context, below).all_bounds(self._root, wanted, self.bounds_of)
+        return super().bounds(wanted, below)
 
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
         """See `QueueIndex`."""
         with self._lock:
-            found = self._known(topic, queue)
-            if found is None or start >= stop:
-                entries = np.empty(0, ENTRY)
-            else:
+            found, entries = self._known(topic, queue), np.empty(0, ENTRY)
+            if found is not None:
                 entries = found.folder.read(start, min(stop, found.max_offset))
             codes = entries["tag_code"].astype(np.int64)
             if found is not None:
@@ -378,8 +381,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     def _end_of(self, topic: str, number: int) -> int:
         if (queue := self._known(topic, number)) is None:
             return 0
-        # Of the last few: one may be damaged.
-        low = max(queue.max_offset - 8, queue.min_offset)
+        low = max(queue.max_offset - 8, queue.min_offset)  # of the last few: one may be damaged
         offsets, sizes, _ = self.entries(topic, number, low, queue.max_offset)
         return max(map(int.__add__, offsets.tolist(), sizes.tolist()), default=0)
 

@@ -1,0 +1,138 @@
+"""Reading a store as columns, many messages at a time; and what there is to read of each queue.
+
+The half of a reader that has no Python object for a message; see `reader`. Changes nothing on disk.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.contracts import QueueBounds, QueueIndex
+from penstock.javatext import Int64s
+from penstock.log import SegmentedLog
+from penstock.matching import Wanted
+from penstock.names import check_queue, check_topic
+from penstock.spans import Limits, Lost, QueueSpan, refuse_lost
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Entries read at each place where a queue is looked at.
+_SAMPLED = 32
+
+
+class ColumnReader:
+    """Reads by columns. Safe from any thread; made by `Reader`, which says what is open."""
+
+    _log: SegmentedLog
+    _queue_index: QueueIndex
+    _published: Callable[[], int | None]
+
+    def _settle(self) -> None:
+        """Make what this process has written findable."""
+        raise NotImplementedError
+
+    def to_arrow(
+        self,
+        topic: str,
+        queue: int = 0,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        verify: bool = True,
+    ) -> "pa.Table":
+        """Return messages [start, stop) of a queue as an Arrow table, without a Python object a row.
+
+        See `penstock.arrow.COLUMNS` for the names; `verify` checks every record's CRC.
+        """
+        from penstock import arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+
+        batches = self.arrow_batches(topic, queue, start, stop, columns, verify=verify)
+        return arrow.table_of(list(batches), arrow.check_columns(columns))
+
+    def arrow_batches(
+        self,
+        topic: str,
+        queue: int = 0,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        rows: int = 65_536,
+        verify: bool = True,
+    ) -> "Iterator[pa.RecordBatch]":
+        """Return what `to_arrow` does, as record batches of at most `rows` rows, one at a time."""
+        self._settle()
+        low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
+        high = self._queue_index.max_offset(topic, queue)
+        first = low if start is None else max(start, low)
+        last = high if stop is None else min(stop, high)
+        span = QueueSpan(topic, queue, first, last)
+        return self.arrow_spans([span], columns, rows=rows, verify=verify)
+
+    def arrow_spans(
+        self,
+        spans: Sequence[QueueSpan],
+        columns: Sequence[str] | None = None,
+        *,
+        rows: int = 65_536,
+        size: int = 64 << 20,
+        verify: bool = True,
+        tags: Iterable[str] = (),
+        keys: Iterable[str] = (),
+        lost: Lost = refuse_lost,
+    ) -> "Iterator[pa.RecordBatch]":
+        """Return the messages of stretches of several queues, in the order in which they were stored.
+
+        The log is passed through once, however many queues lie mixed in it.
+
+        Args:
+            spans: stretches [start, stop) of queues, as `bounds` tells them.
+            columns: see `penstock.arrow.COLUMNS`.
+            rows: a batch has so many rows at most.
+            size: and so many bytes of records, but always one record.
+            verify: check every record's CRC; a damaged one is an error either way.
+            tags: only messages with one of these tags; all if there are none.
+            keys: only messages with one of these keys; all if there are none.
+            lost: called with messages that retention took away meanwhile, and with the error, or None where
+                only the queue's file is gone; what it does not raise for is passed over.
+        """
+        from penstock import arrow  # noqa: PLC0415 - as in `to_arrow`
+
+        self._settle()
+        return arrow.span_batches(
+            self._log, self._queue_index, spans, arrow.check_columns(columns), Limits(rows, size),
+            verify=verify, wanted=Wanted(tags, keys), lost=lost,
+        )  # fmt: skip
+
+    def bounds(
+        self, wanted: Callable[[str], bool] = lambda _: True, *, published: bool = True
+    ) -> list[QueueBounds]:
+        """Return what there is to read of every queue, in one pass; sorted by topic and queue.
+
+        Args:
+            wanted: says of a topic whether it is asked for.
+            published: of a store that another process writes, only up to where it says that everything is
+                in its place; what lies behind may be cut off by a crash of that process.
+        """
+        self._settle()
+        below = self._published() if published else None
+        return list(self._queue_index.bounds(wanted, below))
+
+    def sample(
+        self, topic: str, queue: int, start: int, stop: int, count: int
+    ) -> list[tuple[int, int, float]]:
+        """Look at `count` places of a queue: returns ordinals, log offsets, and the mean record size there."""
+        self._settle()
+        found = []
+        for at in np.unique(np.linspace(start, stop - 1, count).astype(np.int64)).tolist():
+            offsets, sizes, _ = self._queue_index.entries(
+                topic, queue, at, min(at + _SAMPLED, stop)
+            )
+            present: Int64s = np.nonzero(sizes)[0]
+            if len(present):
+                first = int(present[0])
+                found.append((at + first, int(offsets[first]), float(sizes[present].mean())))
+        return found

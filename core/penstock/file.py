@@ -1,0 +1,172 @@
+"""One open file: reads, writes, syncs, maps. See `files` for what is assumed about the medium."""
+
+import ctypes
+import errno
+import mmap
+import os
+from functools import cached_property
+from pathlib import Path
+
+_FALLOC_KEEP_SIZE = 0x01
+_FALLOC_ZERO_RANGE = 0x10
+_ZEROS = bytes(1 << 20)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MADV_POPULATE_WRITE = 23
+# One call holds up whoever changes the process's maps, so it is cut into several.
+_POPULATED_AT_ONCE = 16 << 20
+
+
+class File:
+    """One open regular file; its descriptor stays the same from open to close.
+
+    A write-back error is reported only to descriptors that were open when it happened, so a segment
+    keeps one `File` from creation to seal. Safe from any thread, except for `close`.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._fd = descriptor
+        self._prefaulted: mmap.mmap | None = None
+
+    @property
+    def size(self) -> int:
+        """Length in bytes, as the system says now."""
+        return os.fstat(self._fd).st_size
+
+    @cached_property
+    def inode(self) -> int:
+        """The file's number on its disk, whatever it is called."""
+        return os.fstat(self._fd).st_ino
+
+    @property
+    def mtime_ms(self) -> int:
+        """Time of the last change in Unix milliseconds."""
+        return os.fstat(self._fd).st_mtime_ns // 1_000_000
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes at `position`; fewer only at the end of the file."""
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            data = os.pread(self._fd, size - got, position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Read bytes at `position` into memory that is there; returns how many: fewer only at the file's end."""
+        if type(self).pread is not File.pread:
+            # One that fails on purpose, or lies elsewhere: it reads in its own way.
+            data = self.pread(len(buffer), position)
+            buffer[: len(data)] = data
+            return len(data)
+        got = 0
+        while got < len(buffer):
+            count = os.preadv(self._fd, [buffer[got:]], position + got)
+            if count == 0:
+                break
+            got += count
+        return got
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` at `position`; a short write is carried on, never passed over."""
+        size = len(data)
+        done = os.pwrite(self._fd, data, position)
+        while done < size:
+            done += os.pwrite(self._fd, memoryview(data)[done:], position + done)
+
+    def data_end(self) -> int:
+        """Return the position behind the last stretch that has blocks; all behind it reads as zero."""
+        end = 0
+        while True:
+            try:
+                start = os.lseek(self._fd, end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return end
+                raise
+            end = os.lseek(self._fd, start, os.SEEK_HOLE)
+
+    def sync(self) -> None:
+        """Make the bytes durable (`fdatasync`; releases the GIL, unlike `mmap.flush`)."""
+        os.fdatasync(self._fd)
+
+    def sync_all(self) -> None:
+        """Make bytes and metadata durable (`fsync`), for a file just made."""
+        os.fsync(self._fd)
+
+    def allocate(self, size: int) -> None:
+        """Give the file `size` bytes of real blocks; ENOSPC when there are not that many."""
+        os.posix_fallocate(self._fd, 0, size)
+
+    def resize(self, size: int) -> None:
+        """Set the length; new bytes read as zero and have no blocks yet."""
+        os.ftruncate(self._fd, size)
+
+    def erase(self, start: int, stop: int) -> None:
+        """Turn bytes [start, stop) into zeros; they stay allocated."""
+        if stop <= start:
+            return
+        mode = _FALLOC_KEEP_SIZE | _FALLOC_ZERO_RANGE
+        if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
+            return
+        # Not every file system can; then write the zeros.
+        for position in range(start, stop, len(_ZEROS)):
+            self.pwrite(memoryview(_ZEROS)[: stop - position], position)
+
+    def map(self, size: int, *, writable: bool) -> mmap.mmap:
+        """Return the first `size` bytes as a shared map; the prefaulted one, if there is one."""
+        if writable and self._prefaulted is not None and len(self._prefaulted) == size:
+            return self._prefaulted
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return mmap.mmap(self._fd, size, access=access)
+
+    def prefault(self, size: int) -> mmap.mmap:
+        """Make a writable map whose pages are all there; `map` hands it out afterwards.
+
+        By `madvise(MADV_POPULATE_WRITE)`, Linux 5.14 and later; an older one raises `OSError` (EINVAL). The
+        call releases the GIL, unlike `mmap.madvise`. The pages are dirty after it.
+        """
+        made = self.map(size, writable=True)
+        address = address_of(made)
+        for start in range(0, size, _POPULATED_AT_ONCE):
+            length = min(_POPULATED_AT_ONCE, size - start)
+            if _libc.madvise(address + start, length, _MADV_POPULATE_WRITE) != 0:
+                raise system_error(self.path)
+        self._prefaulted = made
+        return made
+
+    def detach(self) -> int:
+        """Give the descriptor away; this object is closed then."""
+        descriptor, self._fd = self._fd, -1
+        return descriptor
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor; maps made from it stay valid."""
+        self._prefaulted = None
+        # Forgotten first: closed twice it would close whatever got its number meanwhile.
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def address_of(memory: mmap.mmap) -> int:
+    """Return where a writable map lies in this process's memory."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def system_error(path: Path | None = None) -> OSError:
+    """Return what a call through ctypes has just failed with."""
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), str(path) if path else None)

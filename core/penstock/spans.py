@@ -1,0 +1,280 @@
+"""Stretches of several queues, read together in the order of the log.
+
+Queues lie mixed in one log: read one behind the other, each would read the bytes of all. So their entries
+are merged by log offset first, and the log is passed through once. Bytes of a log that is not mapped go
+into one piece of memory that is used again for each batch (fresh pages cost more than the copy), so what
+is made of a batch must be copied out before the next one is asked for.
+
+Invariants:
+    * A batch lies in one segment, ascends, and no two of its records overlap.
+    * The entries of each queue come in their order; whatever they point to has not been looked at.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.columns import Bools, Columns
+from penstock.contracts import QueueIndex
+from penstock.errors import CorruptionError, OffsetError
+from penstock.fetch import Place
+from penstock.javatext import Int64s
+from penstock.log import SegmentedLog
+from penstock.record import FIXED_SIZE
+
+# Entries held at once, shared among the spans; and the fewest read at a time.
+_HELD = 65_536
+_CHUNK_MIN = 256
+# Two records with less than this between them are read by one call: the copy costs less than a call.
+_GAP_BYTES = 16 << 10
+# One batch spans at most so many bytes: of memory, or of a map (offsets into a view are int32).
+_WINDOW_BYTES = 32 << 20
+_MAPPED_BYTES = 256 << 20
+_NO_LIMIT = 1 << 62
+
+
+class QueueSpan(NamedTuple):
+    """Messages [start, stop) of one queue."""
+
+    topic: str
+    queue: int
+    start: int
+    stop: int
+
+
+# Told of messages that are gone: with what the log said, or None where the queue's own file is missing.
+Lost = Callable[[QueueSpan, OffsetError | None], None]
+MayMatch = Callable[[Int64s], Bools]
+
+
+class Limits(NamedTuple):
+    """How large a batch gets: rows, and bytes of its records (one record is always taken)."""
+
+    rows: int
+    size: int = _NO_LIMIT
+
+
+class Rows(NamedTuple):
+    """Entries in the order of the log: of which span, at which ordinal of its queue, and where."""
+
+    spans: Int64s
+    ordinals: Int64s
+    offsets: Int64s
+    sizes: Int64s
+
+    def part(self, low: int, high: int) -> "Rows":
+        """Return some of them."""
+        return Rows(*(column[low:high] for column in self))
+
+
+def refuse_lost(_span: QueueSpan, error: OffsetError | None) -> None:
+    """Raise for records that the log has let go; a missing queue file is passed over, as `read` does."""
+    if error is not None:
+        raise error
+
+
+class Places:
+    """Which topic and queue each span belongs to; its records must say the same."""
+
+    def __init__(self, spans: Sequence[QueueSpan]) -> None:
+        places = [Place.of(span.topic, span.queue) for span in spans]
+        self._queues = np.array([place.queue for place in places], np.int64)
+        self._is_shared = np.array([place.is_shared for place in places], np.bool_)
+        numbers: dict[str, int] = {}
+        self.topic_of = np.array(
+            [numbers.setdefault(span.topic, len(numbers)) for span in spans], np.int64
+        )
+        self.topics = list(numbers)
+        self._texts = [np.frombuffer(topic.encode(), np.uint8) for topic in self.topics]
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether some records belong to other topics, on purpose."""
+        return bool(self._is_shared.any())
+
+    def are_at(self, records: Columns, rows: Rows) -> Bools:
+        """Return which sound records belong to their entries: an entry has no checksum."""
+        right: Bools = records.queues == self._queues[rows.spans]
+        right &= records.queue_offsets == rows.ordinals
+        topics = self.topic_of[rows.spans]
+        for number in np.unique(topics).tolist():
+            text = self._texts[number]
+            mine = np.nonzero(topics == number)[0]
+            is_long = records.topic_sizes[mine] == len(text)
+            right[mine[~is_long]] = False
+            mine = mine[is_long]
+            starts = records.topic_starts[mine]
+            there = records.raw[starts[:, None] + np.arange(len(text))]
+            right[mine] &= (there == text).all(axis=1)
+        right |= self._is_shared[rows.spans]
+        return right
+
+
+class _Feed:
+    """The entries of one span, a chunk at a time."""
+
+    def __init__(self, number: int, span: QueueSpan, chunk: int) -> None:
+        self.number = number
+        self.span = span
+        self.at = span.start
+        self._chunk = chunk
+        self._end = 0
+        self.rows = _nothing()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be read."""
+        return self.at >= self.span.stop
+
+    def fill(self, log: SegmentedLog, index: QueueIndex, may_match: MayMatch, lost: Lost) -> None:
+        """Read on until there are entries, or no more."""
+        span = self.span
+        while not len(self.rows.offsets) and not self.is_done:
+            start = self.at
+            found = index.entries(
+                span.topic, span.queue, start, min(start + self._chunk, span.stop)
+            )
+            count = len(found.sizes)
+            if count == 0:
+                # A whole queue file is missing.
+                following = index.resume_at(span.topic, span.queue, start)
+                self.at = span.stop if following <= start else min(following, span.stop)
+                lost(span._replace(start=start, stop=self.at), None)
+                continue
+            self.at = start + count
+            present = np.nonzero(found.sizes)[0]
+            offsets, sizes = found.log_offsets[present], found.sizes[present]
+            self._check_order(log, offsets, sizes)
+            wanted = may_match(found.tag_codes[present])
+            if not wanted.all():
+                present, offsets, sizes = present[wanted], offsets[wanted], sizes[wanted]
+            numbers = np.full(len(present), self.number, np.int64)
+            self.rows = Rows(numbers, start + present, offsets, sizes)
+
+    def _check_order(self, log: SegmentedLog, offsets: Int64s, sizes: Int64s) -> None:
+        """Refuse entries that do not point forwards, each behind the one before: they are damaged."""
+        if len(offsets) == 0:
+            return
+        if (offsets >= log.next_free_base()).any() and not log.is_mapped:
+            # Another process may have begun a segment.
+            log.refresh()
+        wrong = (offsets < 0) | (offsets >= log.next_free_base()) | (sizes < FIXED_SIZE)
+        wrong[0] |= bool(offsets[0] < self._end)
+        wrong[1:] |= offsets[1:] - sizes[:-1] < offsets[:-1]
+        if wrong.any():
+            at = int(offsets[np.argmax(wrong)])
+            path = log.folder.parent / "consumequeue" / self.span.topic / str(self.span.queue)
+            raise CorruptionError(
+                path, -1, "entries in the order of the log", f"one that points to {at}",
+                "open the store for writing once, which mends its queues; see penstock verify",
+            )  # fmt: skip
+        self._end = int(offsets[-1] + sizes[-1])
+
+    def take(self, limit: int) -> Rows:
+        """Hand out the entries up to log offset `limit`."""
+        count = int(np.searchsorted(self.rows.offsets, limit, side="right"))
+        taken, self.rows = self.rows.part(0, count), self.rows.part(count, len(self.rows.offsets))
+        return taken
+
+
+def _nothing() -> Rows:
+    return Rows(*(np.empty(0, np.int64) for _ in range(4)))
+
+
+def _join(parts: Sequence[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    order = np.argsort(columns[2], kind="stable")
+    return Rows(*(column[order] for column in columns))
+
+
+def merged(
+    log: SegmentedLog,
+    index: QueueIndex,
+    spans: Sequence[QueueSpan],
+    limits: Limits,
+    may_match: MayMatch,
+    lost: Lost,
+) -> Iterator[Rows]:
+    """Yield the entries of all spans in the order of the log, cut into batches."""
+    chunk = max(_HELD // max(len(spans), 1), _CHUNK_MIN, min(limits.rows, _HELD))
+    feeds = [_Feed(number, span, chunk) for number, span in enumerate(spans)]
+    rest = _nothing()
+    while feeds:
+        for feed in feeds:
+            feed.fill(log, index, may_match, lost)
+        feeds = [feed for feed in feeds if len(feed.rows.offsets)]
+        # Behind this there may be entries that have not been read yet.
+        limit = min((int(f.rows.offsets[-1]) for f in feeds if not f.is_done), default=_NO_LIMIT)
+        taken = _join([rest, *(feed.take(limit) for feed in feeds)])
+        feeds = [feed for feed in feeds if len(feed.rows.offsets) or not feed.is_done]
+        cuts = list(_cuts(log, taken, limits))
+        # The last batch may grow yet.
+        kept = cuts.pop() if cuts and feeds else (0, 0)
+        for low, high in cuts:
+            yield taken.part(low, high)
+        rest = taken.part(*kept)
+
+
+def _cuts(log: SegmentedLog, rows: Rows, limits: Limits) -> Iterator[tuple[int, int]]:
+    """Say where batches begin and end."""
+    count = len(rows.offsets)
+    if count == 0:
+        return
+    ends = rows.offsets + rows.sizes
+    places = rows.offsets // log.segment_bytes
+    # Where a segment ends, and where a record begins within the one before: a copy, or damage.
+    breaks = np.nonzero((places[1:] != places[:-1]) | (rows.offsets[1:] < ends[:-1]))[0] + 1
+    window = _MAPPED_BYTES if log.is_mapped else _WINDOW_BYTES
+    totals = np.cumsum(rows.sizes)
+    low = following = 0
+    while low < count:
+        while following < len(breaks) and breaks[following] <= low:
+            following += 1
+        high = int(breaks[following]) if following < len(breaks) else count
+        before = int(totals[low] - rows.sizes[low])
+        fitting = int(np.searchsorted(totals, before + limits.size, side="right"))
+        near = low + int(np.searchsorted(ends[low:high], rows.offsets[low] + window, side="right"))
+        high = max(min(high, low + limits.rows, fitting, near), low + 1)
+        yield low, high
+        low = high
+
+
+class Window:
+    """The bytes of one batch after another. Not thread-safe; a batch ends with the next one."""
+
+    def __init__(self, log: SegmentedLog) -> None:
+        self._log = log
+        self._memory = bytearray()
+
+    def records(self, rows: Rows) -> Columns:
+        """Return the records of a batch, whose segment the caller holds; `OffsetError` where it is gone."""
+        base, size = int(rows.offsets[0]), int(rows.offsets[-1] + rows.sizes[-1] - rows.offsets[0])
+        if self._log.is_mapped:
+            return Columns(self._log.read(base, size), rows.offsets - base, base)
+        first, stops = _stretches(rows)
+        starts = rows.offsets[first]
+        sizes = stops - starts
+        total = int(sizes.sum())
+        # No size that a damaged entry claims makes more memory than a segment has bytes.
+        if total > self._log.segment_bytes:
+            raise OffsetError(base + size, base, base + self._log.segment_bytes)
+        if len(self._memory) < total:
+            # Rounded up, so that it does not grow with every batch that is a little larger.
+            self._memory = bytearray(max(1 << (total - 1).bit_length(), 1 << 20))
+        window = memoryview(self._memory)[:total]
+        befores = np.cumsum(sizes) - sizes
+        pieces = zip(starts.tolist(), sizes.tolist(), befores.tolist(), strict=True)
+        self._log.read_into([(start, window[at : at + size]) for start, size, at in pieces])
+        moved = np.repeat(befores - starts, np.diff([*first.tolist(), len(rows.offsets)]))
+        return Columns(window, rows.offsets + moved, base, log_offsets=rows.offsets)
+
+
+def _stretches(rows: Rows) -> tuple[Int64s, Int64s]:
+    """Return the first row of each stretch that is read by one call, and where its bytes end."""
+    ends = rows.offsets + rows.sizes
+    apart = np.nonzero(rows.offsets[1:] - ends[:-1] > _GAP_BYTES)[0] + 1
+    first = np.concatenate([[0], apart])
+    return first, ends[np.concatenate([apart, [len(ends)]]) - 1]

@@ -1,0 +1,196 @@
+"""A stream over stores: where it starts, what is new, what is gone. No pyspark in here; see `stream`.
+
+Offsets go in and out as the dicts that Spark keeps in the checkpoint. Between two calls nothing is open.
+
+Invariants:
+    * Every message at or behind the start of a query is in exactly one batch, unless a loss was reported.
+    * What `latest` answers depends on the stores alone, so that a replayed batch is the same one.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError, StorageError
+from penstock_spark.admission import limited
+from penstock_spark.dataset import is_dataset
+from penstock_spark.locations import Locations, find_stores
+from penstock_spark.offsets import Place, Stretch, from_json, survey, to_json
+from penstock_spark.options import LATEST, SourceOptions
+from penstock_spark.planning import StoreSpan, plan
+from penstock_spark.reading import Losses
+from penstock_spark.starts import KeptStart
+
+logger = logging.getLogger(__name__)
+
+
+class Follower:
+    """Follows what is written to the stores. Not thread-safe."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._losses = Losses(fails=options.fail_on_loss)
+        self._start: dict[str, Any] | None = None
+        self._target: dict[Place, int] | None = None
+        self._newest: dict[str, Any] | None = None
+        self._has_begun = False
+
+    def _look(self) -> tuple[Locations, dict[Place, Stretch]]:
+        """Return what there is now: new stores, topics and queues too."""
+        locations = find_stores(self.options.paths)
+        return locations, survey(self.options, locations, resolves=False)
+
+    # --- the start
+
+    def start(self) -> dict[str, Any]:
+        """Return where the query starts; the same answer each time it is asked."""
+        if self._start is None:
+            self._start = self._kept_start() if self.options.group else self._new_start()
+        return self._start
+
+    def _new_start(self) -> dict[str, Any]:
+        options = self.options
+        locations = find_stores(options.paths)
+        found = survey(options, locations)
+        if options.starting.word == LATEST and not options.group:
+            logger.warning(
+                "the stream starts at 'latest' and has no group: if it stops before its first batch is "
+                "committed, it starts anew at what is then the latest, and what came between is skipped; "
+                "give group, or startingOffsets as 'earliest' or JSON"
+            )
+        return to_json({place: stretch.start for place, stretch in found.items()}, locations)
+
+    def _kept_start(self) -> dict[str, Any]:
+        kept = self._kept()
+        found = kept.read()
+        if found is not None and not found[1]:
+            logger.info("group %s starts where %s says", self.options.group, kept.path)
+            return found[0]
+        if found is not None:
+            logger.warning(
+                "group %s was used by a query whose first batch is committed (%s), and this one has no batch "
+                "in its checkpoint: it starts anew, as startingOffsets says",
+                self.options.group, kept.path,
+            )  # fmt: skip
+        start = self._new_start()
+        kept.write(start, begun=False)
+        return start
+
+    def _kept(self) -> KeptStart:
+        paths = self.options.paths
+        if len(paths) == 1 and is_dataset(Path(paths[0])):
+            return KeptStart(Path(paths[0]), self.options.group)
+        stores = find_stores(paths).stores
+        if not stores or stores[0].is_remote:
+            where = stores[0].name if stores else "an empty dataset"
+            raise ConfigError(
+                f"group: the start cannot be kept in {where}, which can only be read; leave group out, and "
+                f"start at 'earliest' or at offsets"
+            )
+        return KeptStart(Path(stores[0].name), self.options.group)
+
+    def note_begun(self, offsets: Mapping[str, Any]) -> None:
+        """Take note that a batch is committed that ends at these offsets."""
+        if not self.options.group or self._has_begun:
+            return
+        kept = self._kept()
+        found = kept.read()
+        if found is not None and not found[1] and found[0] != offsets:
+            kept.write(found[0], begun=True)
+        self._has_begun = found is None or found[1] or found[0] != offsets
+
+    # --- what is new
+
+    def fix_target(self) -> None:
+        """Take what is there now as the end, for a query that stops when all of it is read."""
+        self._target = {place: stretch.stop for place, stretch in self._look()[1].items()}
+
+    def newest(self) -> dict[str, Any] | None:
+        """Return the end of everything as it was seen last."""
+        return self._newest
+
+    def latest(
+        self, start: Mapping[str, Any] | None, *, rows: int = 0, size: int = 0
+    ) -> dict[str, Any]:
+        """Return where the batch that begins at `start` ends; `start` itself where nothing is new."""
+        begin = self.start() if start is None else start
+        self.note_begun(begin)
+        locations, found = self._look()
+        self._newest = to_json({place: s.stop for place, s in found.items()}, locations)
+        before = from_json(begin, locations)
+        self._report_gone(before, found)
+        starts, ends = {}, {}
+        for place, stretch in found.items():
+            if self._target is not None and place not in self._target:
+                if place in before:
+                    starts[place] = ends[place] = before[place]
+                continue
+            starts[place] = self._begin(place, before, stretch)
+            end = stretch.stop if self._target is None else min(stretch.stop, self._target[place])
+            ends[place] = max(end, starts[place])
+        sizes = {place: found[place].bounds.record_bytes for place in ends}
+        return to_json(limited(starts, ends, sizes, rows=rows, size=size), locations)
+
+    def _report_gone(self, before: Mapping[Place, int], found: Mapping[Place, Stretch]) -> None:
+        for place in before:
+            if place not in found and before[place] > 0:
+                self._losses.report(
+                    f"{place}, which was read up to {before[place]}, is not there any more, or is not "
+                    f"subscribed to"
+                )
+
+    def _begin(self, place: Place, before: Mapping[Place, int], stretch: Stretch) -> int:
+        """Return from where a queue is read on; one not seen before begins at its earliest."""
+        low, high = stretch.bounds.min_offset, stretch.bounds.max_offset
+        if place not in before:
+            is_known_store = any(place.store == other.store for other in before)
+            if low > 0 and is_known_store:
+                self._losses.report(f"{place} is new, and its first messages [0, {low}) are gone")
+            return low
+        at = before[place]
+        if at < low:
+            self._losses.report(f"messages [{at}, {low}) of {place} are gone: retention was faster")
+        elif at > high:
+            self._losses.report(
+                f"{place} was read up to {at}, and now ends at {high}: it was made anew, or cut"
+            )
+        return min(max(at, low), high)
+
+    # --- one batch
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[list[StoreSpan]]:
+        """Return the tasks of the batch [start, end)."""
+        locations, found = self._look()
+        first, last = from_json(start, locations), from_json(end, locations)
+        wanted = {}
+        for place, stop in last.items():
+            stretch = found.get(place)
+            if stretch is None:
+                if stop > first.get(place, 0):
+                    self._losses.report(f"{place} is not there any more")
+                continue
+            at = first.get(place, stretch.bounds.min_offset)
+            if at > stop and self.options.fail_on_loss:
+                raise StorageError(
+                    f"the batch of {place} begins at {at}, behind its end {stop}: the query began its first "
+                    f"batch at another place and was restarted before it was committed. Use a new checkpoint, "
+                    f"and give group, or startingOffsets as 'earliest' or JSON"
+                )
+            wanted[place] = self._there(place, at, stop, stretch)
+        return plan(wanted, locations.stores, self.options.min_partitions)
+
+    def _there(self, place: Place, start: int, stop: int, stretch: Stretch) -> Stretch:
+        """Return the part of a batch that is there."""
+        low, high = stretch.bounds.min_offset, stretch.bounds.max_offset
+        if start < min(low, stop):
+            gone = min(low, stop)
+            self._losses.report(
+                f"messages [{start}, {gone}) of {place} are gone: retention was faster"
+            )
+        if stop > max(high, start):
+            self._losses.report(
+                f"messages [{max(high, start)}, {stop}) of {place} are gone: it was made anew, or cut"
+            )
+        begin, end = max(start, low), min(stop, high)
+        return Stretch(begin, max(begin, end), stretch.bounds)

@@ -1,0 +1,107 @@
+"""Which stores a read means: a folder, a pattern, a list, a dataset, a URL. No pyspark in here.
+
+A store is called by its absolute path or its URL, in the column `store` and in offsets. A dataset is its
+shards; a shard, or a match of a pattern, that holds nothing yet is passed over until it does.
+"""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import NotAStoreError
+from penstock_spark import remote
+from penstock_spark.dataset import MANIFEST, is_dataset, parse_manifest, shards_of
+
+_MAGIC = "*?["
+
+
+class Location(NamedTuple):
+    """One store: its name, which is a path or a URL."""
+
+    name: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is a URL."""
+        return remote.is_url(self.name)
+
+
+class Locations(NamedTuple):
+    """The stores of a read.
+
+    Attributes:
+        stores: where they are; the names are different.
+        is_one: the path names one store and no more, so offsets need not say which.
+    """
+
+    stores: tuple[Location, ...]
+    is_one: bool
+
+    def key(self, name: str) -> str:
+        """Return what a store is called in options and offsets: nothing, where there is only one."""
+        return "" if self.is_one else name
+
+
+def find_stores(paths: Sequence[str]) -> Locations:
+    """Return the stores that these paths mean; one that means nothing is an error."""
+    names: list[str] = []
+    are_plain = True
+    for path in paths:
+        found, is_plain = _remote(path) if remote.is_url(path) else _local(_without_scheme(path))
+        names += found
+        are_plain = are_plain and is_plain
+    stores = tuple(Location(name) for name in dict.fromkeys(names))
+    return Locations(stores, is_one=len(paths) == 1 and are_plain)
+
+
+def _without_scheme(path: str) -> str:
+    """Take `file:` off, as Spark's own sources allow it."""
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    return path
+
+
+def _local(path: str) -> tuple[list[str], bool]:
+    """Return the folders of stores, and whether the path is one store's own."""
+    full = os.path.abspath(path)  # noqa: PTH100 - Path.absolute leaves `..` in
+    if os.path.lexists(full):
+        return (_shards(full), False) if is_dataset(Path(full)) else ([full], True)
+    if not any(character in path for character in _MAGIC):
+        raise NotAStoreError(Path(full), "there is nothing at this path")
+    matches = sorted(match for match in glob.glob(full) if os.path.isdir(match))  # noqa: PTH112, PTH207 - of text
+    if not matches:
+        raise NotAStoreError(Path(full), "no folder matches this pattern")
+    return [name for match in matches for name in _matched(match)], False
+
+
+def _matched(folder: str) -> Iterator[str]:
+    if is_dataset(Path(folder)):
+        yield from _shards(folder)
+    elif os.listdir(folder):  # noqa: PTH208 - of text
+        yield folder
+
+
+def _shards(folder: str) -> list[str]:
+    """Return the shards that have been written to."""
+    return [str(shard) for shard in shards_of(Path(folder)) if (shard / "commitlog").is_dir()]
+
+
+def _remote(url: str) -> tuple[list[str], bool]:
+    base = url.rstrip("/")
+    if any(character in base for character in _MAGIC):
+        matches = remote.matches(base)
+        if not matches:
+            raise NotAStoreError(remote.UrlPath(base), "nothing matches this pattern")
+        return [name for match in matches for name in _remote(match)[0]], False
+    files = remote.RemoteFiles(base)
+    manifest = remote.UrlPath(f"{base}/{MANIFEST}")
+    if files.exists(manifest):
+        names = parse_manifest(files.read_whole(manifest), str(manifest))
+        shards = [f"{base}/{name}" for name in names]
+        return [s for s in shards if files.is_folder(remote.UrlPath(f"{s}/commitlog"))], False
+    if not files.is_folder(remote.UrlPath(f"{base}/commitlog")):
+        what = "there is no commitlog in it" if files.is_folder(remote.UrlPath(base)) else ""
+        raise NotAStoreError(remote.UrlPath(base), what or "there is nothing at this URL")
+    return [base], True

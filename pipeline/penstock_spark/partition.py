@@ -1,0 +1,12 @@
+"""What Spark hands to one task."""
+
+from pyspark.sql.datasource import InputPartition
+
+from penstock_spark.planning import StoreSpan
+
+
+class QueuePartition(InputPartition):
+    """One task's share: messages of one or several queues, store by store."""
+
+    def __init__(self, spans: list[StoreSpan]) -> None:
+        self.spans = spans

@@ -1,0 +1,174 @@
+"""How a read is cut into tasks: by bytes of log, in the order of the log. No pyspark in here.
+
+Queues lie mixed in a log, so a task takes the same stretch of the log of all of them, and passes through it
+once. Where to cut is estimated from a few entries of each queue; what a task reads are queue offsets, so an
+estimate that is off makes a task longer or shorter, never wrong. Small stores share a task.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import attrs
+import numpy as np
+
+import penstock
+from penstock_spark.locations import Location
+from penstock_spark.offsets import Place, Stretch
+from penstock_spark.stores import ask_all, open_store
+
+# A task reads so many bytes of log. Each costs some 30 ms; a few for each core share the work evenly.
+TASK_BYTES_MIN = 64 << 20
+TASK_BYTES_MAX = 256 << 20
+TASKS_WANTED = 8
+# A small read is cut in so many, but not smaller than this.
+TASKS_LEAST = 4
+SMALL_TASK_BYTES = 8 << 20
+# A queue with more bytes than this is looked at in several places.
+_SAMPLED_BYTES = 16 << 20
+_SAMPLES = 17
+_GRID = 1024
+
+
+class StoreSpan(NamedTuple):
+    """Messages [start, stop) of one queue of one store."""
+
+    store: str
+    topic: str
+    queue: int
+    start: int
+    stop: int
+
+
+class Piece(NamedTuple):
+    """A stretch of a queue as it lies in the log.
+
+    `ordinals` and `log_offsets` ascend together, from the first message to the one behind the last;
+    `totals` are the bytes before each.
+    """
+
+    span: StoreSpan
+    ordinals: list[float]
+    log_offsets: list[float]
+    totals: list[float]
+
+
+@attrs.frozen
+class Measure:
+    """Looks where the stretches of a store lie; picklable."""
+
+    stretches: Mapping[str, list[tuple[Place, Stretch]]]
+
+    def __call__(self, location: Location) -> list[Piece]:
+        """Return the pieces of one store."""
+        mine = self.stretches[location.name]
+        if all(_is_plain(stretch) for _, stretch in mine):
+            return [_plain_piece(place, stretch) for place, stretch in mine]
+        with open_store(location) as store:
+            return [
+                _plain_piece(place, stretch)
+                if _is_plain(stretch)
+                else _sampled_piece(store, place, stretch)
+                for place, stretch in mine
+            ]
+
+
+def _is_plain(stretch: Stretch) -> bool:
+    """Say whether what is known of the whole queue is enough."""
+    start, stop, bounds = stretch
+    is_whole = (start, stop) == (bounds.min_offset, bounds.max_offset)
+    return is_whole and (stop - start) * bounds.record_bytes <= _SAMPLED_BYTES
+
+
+def _span(place: Place, stretch: Stretch) -> StoreSpan:
+    return StoreSpan(*place, stretch.start, stretch.stop)
+
+
+def _plain_piece(place: Place, stretch: Stretch) -> Piece:
+    start, stop, bounds = stretch
+    size = max(bounds.record_bytes, 1.0)
+    log = [float(bounds.first_log_offset), float(bounds.last_log_offset) + size]
+    return Piece(_span(place, stretch), [start, stop], log, [0.0, (stop - start) * size])
+
+
+def _sampled_piece(store: "penstock.Store", place: Place, stretch: Stretch) -> Piece:
+    start, stop, bounds = stretch
+    many = (stop - start) * max(bounds.record_bytes, 1.0) > _SAMPLED_BYTES
+    found = store.sample(place.topic, place.queue, start, stop, _SAMPLES if many else 3)
+    if not found:
+        # Gone meanwhile; whoever reads it says so.
+        return Piece(_span(place, stretch), [start, stop], [0.0, 1.0], [0.0, 1.0])
+    ordinals = [float(start), *(float(at) for at, _, _ in found[1:]), float(stop)]
+    log = [float(offset) for _, offset, _ in found]
+    log.append(max(log[-1], float(bounds.last_log_offset)) + found[-1][2])
+    sizes = [size for _, _, size in found]
+    steps = np.maximum(np.diff(ordinals), 0) * sizes
+    totals = [0.0, *np.cumsum(steps).tolist()]
+    return Piece(_span(place, stretch), ordinals, np.maximum.accumulate(log).tolist(), totals)
+
+
+def plan(
+    stretches: Mapping[Place, Stretch], locations: Iterable[Location], min_partitions: int
+) -> list[list[StoreSpan]]:
+    """Return the tasks of a read, each a list of spans; none for a read of nothing."""
+    by_store: dict[str, list[tuple[Place, Stretch]]] = {}
+    for place, stretch in sorted(stretches.items(), key=lambda item: item[0]):
+        if stretch.stop > stretch.start:
+            by_store.setdefault(place.store, []).append((place, stretch))
+    asked = [location for location in locations if location.name in by_store]
+    # Only long queues are looked at again, and few stores have any.
+    pieces = ask_all(asked, Measure(by_store), processes=False)
+    return share_out(pieces, min_partitions)
+
+
+def share_out(stores: Iterable[list[Piece]], min_partitions: int) -> list[list[StoreSpan]]:
+    """Cut large stores and gather small ones, in order, into tasks of about equal size."""
+    stores = [pieces for pieces in stores if pieces]
+    sizes = [sum(piece.totals[-1] for piece in pieces) for pieces in stores]
+    target = task_bytes(sum(sizes), min_partitions)
+    tasks: list[list[StoreSpan]] = []
+    room = 0.0
+    for pieces, size in zip(stores, sizes, strict=True):
+        parts = max(round(size / target), 1)
+        for spans in _cut(pieces, parts) if parts > 1 else [[piece.span for piece in pieces]]:
+            if not spans:
+                continue
+            if room < size / parts / 2 or not tasks:
+                tasks.append([])
+                room = target
+            tasks[-1] += spans
+            room -= size / parts
+    return tasks
+
+
+def task_bytes(total: float, min_partitions: int) -> float:
+    """Return how much of the log one task reads."""
+    if min_partitions:
+        return max(min(total / min_partitions, TASK_BYTES_MAX), 1.0)
+    size = min(max(total / TASKS_WANTED, TASK_BYTES_MIN), TASK_BYTES_MAX)
+    return max(min(size, max(total / TASKS_LEAST, SMALL_TASK_BYTES)), 1.0)
+
+
+def _cut(pieces: list[Piece], parts: int) -> Iterator[list[StoreSpan]]:
+    """Cut the queues of one store at the same places of the log."""
+    grid = np.unique(np.concatenate([piece.log_offsets for piece in pieces]))
+    if len(grid) > _GRID:
+        grid = grid[np.linspace(0, len(grid) - 1, _GRID).astype(np.int64)]
+    fine = max(len(grid), 2)
+    grid = np.interp(np.linspace(0, fine - 1, max(fine, 4 * parts)), np.arange(len(grid)), grid)
+    totals = np.zeros(len(grid))
+    for piece in pieces:
+        totals += np.interp(grid, piece.log_offsets, piece.totals)
+    wanted = np.linspace(0, totals[-1], parts + 1)[1:-1]
+    cuts = np.interp(wanted, totals, grid)
+    ordinals = []
+    for piece in pieces:
+        at = np.interp(cuts, piece.log_offsets, piece.ordinals).round().astype(np.int64)
+        span = piece.span
+        at = np.maximum.accumulate(np.clip(at, span.start, span.stop))
+        ordinals.append([span.start, *at.tolist(), span.stop])
+    for part in range(parts):
+        yield [
+            piece.span._replace(start=edges[part], stop=edges[part + 1])
+            for piece, edges in zip(pieces, ordinals, strict=True)
+            if edges[part] < edges[part + 1]
+        ]

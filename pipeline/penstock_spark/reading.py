@@ -1,0 +1,72 @@
+"""What one task does: its spans of queues as Spark's record batches. No pyspark in here."""
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import penstock
+from penstock.errors import OffsetError, StorageError
+from penstock_spark.locations import Location
+from penstock_spark.options import SourceOptions
+from penstock_spark.planning import StoreSpan
+from penstock_spark.schema import converter, store_columns
+from penstock_spark.stores import open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+# A batch is cut where its records have so many bytes, whatever `rowsPerBatch` says.
+BATCH_BYTES = 8 << 20
+_ADVICE = "give failOnDataLoss=false to pass over such messages and log it"
+
+
+class DataLossError(StorageError):
+    """Messages that a query should have read are gone."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; {_ADVICE}")
+
+
+class Losses:
+    """What is done about messages that are gone: an error, or a line in the log."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+
+    def report(self, what: str, cause: Exception | None = None) -> None:
+        """Raise or log, as `failOnDataLoss` says."""
+        if self._fails:
+            raise DataLossError(what) from cause
+        logger.warning("%s; they are passed over, as failOnDataLoss is false", what)
+
+    def in_store(self, name: str) -> "penstock.Lost":
+        """Return what a store tells of messages that went while they were read."""
+
+        def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
+            self.report(
+                f"messages [{span.start}, {span.stop}) of queue {span.queue} of topic {span.topic!r} in "
+                f"{name} are gone: retention, or a repair, took them before they were read",
+                error,
+            )
+
+        return lost
+
+
+def read_spans(
+    options: SourceOptions, names: Sequence[str], spans: Sequence[StoreSpan]
+) -> "Iterator[pa.RecordBatch]":
+    """Yield the batches of a task, store by store, each in the order of its log."""
+    convert, needed = converter(names), store_columns(names)
+    losses = Losses(fails=options.fail_on_loss)
+    for name, mine in itertools.groupby(spans, lambda span: span.store):
+        with open_store(Location(name)) as store:
+            batches = store.arrow_spans(
+                [penstock.QueueSpan(*span[1:]) for span in mine], needed,
+                rows=options.rows_per_batch, size=BATCH_BYTES, verify=options.verify,
+                tags=options.tags, keys=options.keys, lost=losses.in_store(name),
+            )  # fmt: skip
+            for batch in batches:
+                yield convert(batch, name)

@@ -1,0 +1,257 @@
+"""Stores at a URL, for reading: whatever fsspec knows, as `s3://bucket/store`. No pyspark in here.
+
+For stores that nobody writes any more: an object is taken to be what it was when it was first listed. Bytes
+are fetched in ranges, whole blocks at a time, and the last few blocks of a file are kept; nothing is mapped,
+nothing is written. What goes wrong on the way is a `StorageError` that names the URL.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from penstock.errors import MissingExtraError, PenstockError, ReadOnlyError, StorageError
+from penstock.files import Entry, File, Files
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_BLOCK_BYTES = 256 << 10
+# A file keeps so many blocks; a read that is longer is not kept at all.
+_BLOCKS_KEPT = 64
+# Enough for three queue entries, one of which is not zero where any is there.
+_PROBE_BYTES = 64
+
+_T = TypeVar("_T")
+
+
+def is_url(text: str) -> bool:
+    """Say whether a path is a URL of another kind than `file:`."""
+    return _SCHEME.match(text) is not None and not text.startswith("file:")
+
+
+class UrlPath(type(Path())):  # type: ignore[misc]  # the class that this system's paths have
+    """A URL that can be used as a path: it is joined like one, and its text is the URL."""
+
+    def __str__(self) -> str:
+        return _as_url(super().__str__())
+
+
+def _as_url(text: str) -> str:
+    """Give a path's text the second slash back that paths lose."""
+    return text if "://" in text else text.replace(":/", "://", 1)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("fsspec", "remote", "a store at a URL") from error
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise MissingExtraError(f"a package ({error})", "remote", url) from error
+    except Exception as error:
+        raise _failure(url, error) from error
+    return system, path
+
+
+def _failure(url: str, error: Exception) -> StorageError:
+    what = str(error) or type(error).__name__
+    return StorageError(
+        f"{url} cannot be read ({type(error).__name__}: {what}); look to the address, the network and the credentials"
+    )
+
+
+def _tried(url: str, job: Callable[[], _T]) -> _T:
+    """Do something with a file system; whatever it raises but `FileNotFoundError` is a `StorageError`.
+
+    They raise what the libraries below them raise, which have no base in common.
+    """
+    try:
+        return job()
+    except (FileNotFoundError, PenstockError):
+        raise
+    except Exception as error:
+        raise _failure(url, error) from error
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the URLs of the folders that match a pattern, sorted."""
+    system, path = _file_system(pattern)
+    found = _tried(pattern, lambda: system.glob(path, detail=True))
+    folders = [name for name, about in found.items() if about["type"] == "directory"]
+    return sorted(system.unstrip_protocol(name) for name in folders)
+
+
+class RemoteFile(File):
+    """One object, read in ranges. Not thread-safe."""
+
+    def __init__(self, path: Path, system: Any, key: str, size: int) -> None:
+        super().__init__(path, -1)
+        self._system = system
+        self._key = key
+        self._size = size
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        """Length in bytes, as it was listed."""
+        return self._size
+
+    @property
+    def inode(self) -> int:
+        """An object has no number; see `RemoteFiles.inode`."""
+        return 1
+
+    @property
+    def mtime_ms(self) -> int:
+        """Not asked for."""
+        return 0
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes at `position`; fewer only at the end."""
+        stop = min(position + size, self._size)
+        if stop <= position:
+            return b""
+        first, last = position // _BLOCK_BYTES, (stop - 1) // _BLOCK_BYTES
+        if last - first >= _BLOCKS_KEPT:
+            return self._fetch(position, stop)
+        self._load(first, last)
+        data = b"".join(self._blocks[number] for number in range(first, last + 1))
+        start = position - first * _BLOCK_BYTES
+        return data[start : start + stop - position]
+
+    def _load(self, first: int, last: int) -> None:
+        """Have these blocks: one request for all from the first to the last that is missing."""
+        missing = [number for number in range(first, last + 1) if number not in self._blocks]
+        if missing:
+            start = missing[0] * _BLOCK_BYTES
+            data = self._fetch(start, min((missing[-1] + 1) * _BLOCK_BYTES, self._size))
+            for number in range(missing[0], missing[-1] + 1):
+                at = number * _BLOCK_BYTES - start
+                self._blocks[number] = data[at : at + _BLOCK_BYTES]
+        for number in range(first, last + 1):
+            self._blocks.move_to_end(number)
+        while len(self._blocks) > _BLOCKS_KEPT:
+            self._blocks.popitem(last=False)
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        try:
+            data: bytes = _tried(
+                str(self.path), lambda: self._system.cat_file(self._key, start=start, end=stop)
+            )
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"{self.path} is gone: it was there when the read began; a store at a URL must not change"
+            ) from error
+        if len(data) != stop - start:
+            raise StorageError(
+                f"{self.path} gave {len(data)} bytes for [{start}, {stop}): it has changed, or was cut short"
+            )
+        return data
+
+    def data_end(self) -> int:
+        """Return where the zeros begin, to the next block: between the entries of a queue there are none."""
+        low, high = 0, -(-self._size // _BLOCK_BYTES)
+        while low < high:
+            middle = (low + high) // 2
+            if any(self.pread(_PROBE_BYTES, middle * _BLOCK_BYTES)):
+                low = middle + 1
+            else:
+                high = middle
+        return min(low * _BLOCK_BYTES, self._size)
+
+
+class RemoteFiles(Files):
+    """The objects below one URL as files. Each folder is listed once. Not thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url.rstrip("/")
+        self._system, _ = _file_system(self.url)
+        self._listed: dict[str, dict[str, Entry] | None] = {}
+
+    def _listing(self, folder: str) -> dict[str, Entry] | None:
+        """Return what is in a folder, by name; None where there is nothing of that name."""
+        url = _as_url(folder)
+        if url not in self._listed:
+            self._listed[url] = self._list(url)
+        return self._listed[url]
+
+    def _list(self, url: str) -> dict[str, Entry] | None:
+        key = self._system._strip_protocol(url)
+        try:
+            found = _tried(url, lambda: self._system.ls(key, detail=True, refresh=True))
+        except FileNotFoundError:
+            return None
+        entries = {}
+        for about in found:
+            name = str(about["name"]).rstrip("/").rpartition("/")[2]
+            is_itself = str(about["name"]).strip("/") == str(key).strip("/")
+            if name and not is_itself:
+                is_file = about["type"] == "file"
+                entries[name] = Entry(
+                    name, UrlPath(f"{url}/{name}"), is_file, not is_file, int(about["size"] or 0), 0
+                )
+        return entries or None
+
+    def _entry(self, path: Path) -> Entry | None:
+        parent, _, name = _as_url(str(path)).rpartition("/")
+        return (self._listing(parent) or {}).get(name)
+
+    def _is_root(self, path: Path) -> bool:
+        return self.url.startswith(_as_url(str(path)))
+
+    def entries(self, folder: Path) -> list[Entry]:
+        """Return what is in `folder`, sorted by name."""
+        found = self._listing(str(folder))
+        if found is None:
+            raise FileNotFoundError(2, "there is nothing at this URL", _as_url(str(folder)))
+        return sorted(found.values())
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in `folder`, sorted."""
+        return sorted(e.name for e in (self._listing(folder) or {}).values() if e.is_folder)
+
+    def exists(self, path: Path) -> bool:
+        """Say whether anything has that name."""
+        return self.is_folder(path) or self._entry(path) is not None
+
+    def is_folder(self, path: Path) -> bool:
+        """Say whether anything lies below that name."""
+        if self._is_root(path):
+            return self._listing(str(path)) is not None
+        entry = self._entry(path)
+        return entry is not None and entry.is_folder
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """Open an object for reading."""
+        entry = self._entry(path)
+        if writable:
+            self._refuse()
+        if entry is None or not entry.is_file:
+            raise FileNotFoundError(2, "there is nothing at this URL", _as_url(str(path)))
+        url = UrlPath(_as_url(str(path)))
+        return RemoteFile(url, self._system, self._system._strip_protocol(str(url)), entry.size)
+
+    def inode(self, path: Path) -> int:
+        """What is listed stays what it is."""
+        return 1 if self._entry(path) is not None else 0
+
+    def mtime_ns(self, path: Path) -> int:
+        """Nobody else's clock is asked: 0, as for a file that is not there."""
+        return 0
+
+    def ctime_ns(self, path: Path) -> int:
+        """As `mtime_ns`."""
+        return 0
+
+    def is_locked(self, path: Path) -> bool:
+        """Nobody holds a lock on an object."""
+        return False
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise ReadOnlyError(f"it lies at {self.url}, and a store at a URL can only be read")
+
+    create = make_folder = make_folder_durably = remove_folder = sync_folder = _refuse
+    remove = rename = write_whole = lock = _refuse

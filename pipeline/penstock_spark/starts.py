@@ -1,0 +1,103 @@
+"""Where a stream with a `group` started, kept with what it reads. No pyspark in here.
+
+Spark asks a source where to start, and asks again when the query is restarted before its first batch was
+committed: until then nothing of the answer is in the checkpoint. A second answer that differs would skip or
+repeat messages. So the first one is kept, one file for each group::
+
+    penstock-spark/<group>.json   {"format": 1, "start": {<offsets>}, "begun": false}
+
+in the folder of the dataset, else in that of the first store of the read. `begun` says that the first batch is committed:
+then Spark never asks again for this query, and whoever asks is another one. It gets a start of its own.
+
+Invariants:
+    * The file appears whole, durably, before the start is used.
+    * A group's name cannot lead out of the folder.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError, CorruptionError, StorageError
+
+FOLDER = "penstock-spark"
+FORMAT = 1
+_SIZE_MAX = 64 << 20
+
+
+class KeptStart:
+    """The start of one group. One query uses it at a time; not thread-safe."""
+
+    def __init__(self, home: Path, group: str) -> None:
+        self.path = home / FOLDER / f"{group}.json"
+        self._group = group
+
+    def read(self) -> tuple[dict[str, Any], bool] | None:
+        """Return the start, and whether the first batch is known to be committed; None if there is none."""
+        try:
+            start, begun = self._parsed()
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise CorruptionError(
+                self.path, 0, f"the start of group {self._group}", str(error),
+                "remove it: a query whose first batch is committed does not need it",
+            ) from error  # fmt: skip
+        except OSError as error:
+            raise StorageError(
+                f"the start of group {self._group!r} cannot be read ({error})"
+            ) from error
+        return start, begun
+
+    def _parsed(self) -> tuple[dict[str, Any], bool]:
+        if self.path.stat().st_size > _SIZE_MAX:
+            raise ValueError(f"it has more than {_SIZE_MAX} bytes")
+        found = json.loads(self.path.read_bytes())
+        version, start, begun = found["format"], found["start"], found["begun"]
+        if version != FORMAT or not isinstance(start, dict) or not isinstance(begun, bool):
+            raise ValueError(f"format {version!r} is not {FORMAT}")
+        return start, begun
+
+    def write(self, start: dict[str, Any], *, begun: bool) -> None:
+        """Keep a start, durably."""
+        text = json.dumps({"format": FORMAT, "start": start, "begun": begun}, sort_keys=True)
+        try:
+            self._write_whole(text)
+        except OSError as error:
+            raise ConfigError(
+                f"the start of group {self._group!r} cannot be kept in {self.path.parent} ({error}): leave group "
+                f"out and start at 'earliest' or at offsets, or make the folder writable"
+            ) from error
+
+    def _write_whole(self, text: str) -> None:
+        folder = self.path.parent
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _sync_folder(folder.parent)
+        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            with fresh.open("x") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except FileExistsError:
+            # Left by a process of this number that died half way.
+            fresh.unlink()
+            self._write_whole(text)
+            return
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise
+        _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
