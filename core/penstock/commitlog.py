@@ -49,7 +49,6 @@ from penstock.stamps import (
     count_up,
     seal_all,
     stamp,
-    stamp_marks,
 )
 from penstock.tail import LogTail, Piece
 
@@ -223,20 +222,17 @@ class CommitLog(RecordForm):
         *,
         store_time_at: Int64s | int,
         atomic: bool = False,
-        marks: Marks | None = None,
-        crc_property: bool | None = None,
-    ) -> AppendedBatch:
+        marks: Marks | None = None, crc_property: bool | None = None,
+    ) -> AppendedBatch:  # fmt: skip
         """Append encoded records whose stamps are still zero, one behind the other, under one lock.
 
         Args:
             data: the records, in order.
             sizes: TOTALSIZE of each.
-            lanes: the queues they go to.
-            lane_rows: for each record the index of its queue in `lanes`.
+            lanes, lane_rows: the queues they go to, and for each record the index of its own.
             store_time_at: where STORETIMESTAMP stands in each record.
             atomic: all in one segment, or an error.
-            marks: what to write into the field that only transactions use; None leaves it.
-            crc_property: whether the records have one to be sealed; as this log's own if None.
+            marks, crc_property: numbers for the records, if any; and whether to seal them, if not as this log does.
         """
         if len(sizes) == 0:
             none = np.zeros(0, np.int64)
@@ -252,9 +248,7 @@ class CommitLog(RecordForm):
             now = self.now_ms()
             queue_offsets, nexts = count_up(lanes, lane_rows)
             planned, log_offsets = self.tail.plan(sizes, atomic=atomic)
-            stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at)
-            if marks is not None:
-                stamp_marks(data, sizes, marks)
+            stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at, marks)
             if self.crc_property if crc_property is None else crc_property:
                 seal_all(data, sizes)
             pieces = planned

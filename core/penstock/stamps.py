@@ -44,20 +44,16 @@ def stamp(
     log_offsets: Int64s,
     now: int,
     store_time_at: Int64s | int,
+    marks: Marks | None,
 ) -> None:
-    """Write offsets and store time into records that lie one behind the other."""
+    """Write offsets, store time, and marks if there are any, into records that lie one behind the other."""
     starts = np.cumsum(sizes) - sizes
     fields = np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))
     fields[starts + QUEUE_OFFSET_AT] = queue_offsets
     fields[starts + LOG_OFFSET_AT] = log_offsets
     fields[starts + store_time_at] = now
-
-
-def stamp_marks(data: bytearray, sizes: Int64s, marks: Marks) -> None:
-    """Number records that lie one behind the other."""
-    starts = np.cumsum(sizes) - sizes
-    fields = np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))
-    fields[starts + marks.at] = marks.first + np.arange(len(sizes), dtype=np.int64)
+    if marks is not None:
+        fields[starts + marks.at] = marks.first + np.arange(len(sizes), dtype=np.int64)
 
 
 def seal_all(data: bytearray, sizes: Int64s) -> None:
