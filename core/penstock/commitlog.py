@@ -214,14 +214,8 @@ class CommitLog(RecordForm):
     # --- many records
 
     def append_batch(
-        self,
-        data: bytearray,
-        sizes: Int64s,
-        lanes: list[Lane],
-        lane_rows: Int64s,
-        *,
-        store_time_at: Int64s | int,
-        atomic: bool = False,
+        self, data: bytearray, sizes: Int64s, lanes: list[Lane], lane_rows: Int64s, *,
+        store_time_at: Int64s | int, atomic: bool = False,
         marks: Marks | None = None, crc_property: bool | None = None,
     ) -> AppendedBatch:  # fmt: skip
         """Append encoded records whose stamps are still zero, one behind the other, under one lock.
@@ -229,10 +223,12 @@ class CommitLog(RecordForm):
         Args:
             data: the records, in order.
             sizes: TOTALSIZE of each.
-            lanes, lane_rows: the queues they go to, and for each record the index of its own.
+            lanes: the queues they go to.
+            lane_rows: for each record the index of its queue in `lanes`.
             store_time_at: where STORETIMESTAMP stands in each record.
             atomic: all in one segment, or an error.
-            marks, crc_property: numbers for the records, if any; and whether to seal them, if not as this log does.
+            marks: numbers for the field that only transactions use; None leaves it.
+            crc_property: whether the records have one to be sealed; as this log's own if None.
         """
         if len(sizes) == 0:
             none = np.zeros(0, np.int64)
