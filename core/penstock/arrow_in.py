@@ -2,8 +2,8 @@
 
 A record is the join of a header (one numpy structured row), the body, the topic with its length, and the
 properties with theirs. All four are Arrow columns, so the join of a whole batch is one C++ call, and the
-result is the batch's bytes. The checks are those of `encode`; rows with `properties` of their own, which
-need a check of every pair, go through it one by one.
+result is the batch's bytes. The checks are those of `encode`; rows whose `properties` are not plain (see
+`pairs_in`) go through it one by one.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,11 @@ from penstock.arrow import TIMESTAMP
 from penstock.commitlog import AppendedBatch
 from penstock.encode import EncodedBatch, Target, encode_messages, headers
 from penstock.errors import MessageError, MessageTooLargeError, PropertyError
-from penstock.javatext import Int64s
+from penstock.javatext import Int64s, hash_pieces
 from penstock.lane import Lane
 from penstock.message import Durability, Message, PutStatus
 from penstock.names import check_queue, check_topic
+from penstock.pairs_in import own_texts
 from penstock.record import (
     FIXED_SIZE,
     PROPERTIES_BYTES_MAX,
@@ -52,11 +53,15 @@ class Rows:
 
 
 def encode_table(target: Target, table: pa.Table | pa.RecordBatch) -> EncodedBatch:
-    """Return the rows of a table as one batch; the first that cannot be stored stops it."""
+    """Return the rows of a table as one batch; the first that cannot be stored stops it.
+
+    Its data is for reading only: what is to be stamped in place is copied first.
+    """
     rows = _rows(table)
-    if rows.properties is not None or _has_long_topic(rows):
+    own = own_texts(rows.properties)
+    if own is None or _has_long_topic(rows):
         return encode_messages(target, _messages(rows))
-    return _encode_columns(target, rows)
+    return _encode_columns(target, rows, own)
 
 
 def _rows(table: pa.Table | pa.RecordBatch) -> Rows:
@@ -155,14 +160,14 @@ def _messages(rows: Rows) -> Sequence[Message]:
     ]  # fmt: skip
 
 
-def _encode_columns(target: Target, rows: Rows) -> EncodedBatch:
+def _encode_columns(target: Target, rows: Rows, own: pa.Array | str) -> EncodedBatch:
     _check(target, rows)
     log = target.log
     coded = rows.topic.dictionary_encode()
     topics = coded.dictionary.to_pylist()
     topic_rows = coded.indices.to_numpy().astype(np.int64)
     lanes, lane_rows = _lanes(target, topics, topic_rows, rows.queue)
-    texts = _properties(rows, crc_property=log.crc_property)
+    texts = _properties(rows, own, crc_property=log.crc_property)
     topic_column = pa.array([_prefixed(topic) for topic in topics], pa.binary()).take(coded.indices)
     body_sizes = pc.binary_length(rows.body).to_numpy().astype(np.int64)
     text_sizes = pc.binary_length(texts).to_numpy().astype(np.int64)
@@ -181,7 +186,7 @@ def _encode_columns(target: Target, rows: Rows) -> EncodedBatch:
     lengths = _fixed(text_sizes.astype(">u2").view(np.uint8).reshape(-1, 2))
     joined = pc.binary_join_element_wise(header, rows.body, topic_column, lengths, texts, b"")
     return EncodedBatch(
-        data=bytearray(_values(joined)),
+        data=_values(joined),
         sizes=sizes,
         lanes=lanes,
         lane_rows=lane_rows,
@@ -228,11 +233,11 @@ def _lanes(
     return lanes, lane_rows.astype(np.int64)
 
 
-def _properties(rows: Rows, *, crc_property: bool) -> pa.Array:
-    """Return the properties text of each row: tag, then keys, as `encode_properties` orders them."""
+def _properties(rows: Rows, own: pa.Array | str, *, crc_property: bool) -> pa.Array:
+    """Return the properties text of each row: tag, keys, then its own, as `encode_properties` orders them."""
     tags = _pair("TAGS", rows.tag)
     keys = _pair("KEYS", rows.keys)
-    texts = pc.binary_join_element_wise(tags, keys, "").cast(pa.binary())
+    texts = pc.binary_join_element_wise(tags, keys, own, "").cast(pa.binary())
     if not crc_property:
         return texts
     room = pa.scalar(reserve_crc_property(b""), pa.binary())
@@ -281,3 +286,15 @@ def receipts(
             "durability": pa.array([str(durability)]).take(pa.array(same)),
         }
     )
+
+
+def key_hashes(column: pa.Array) -> Int64s:
+    """Return Java's `String.hashCode` of each text of a column, 0 for null."""
+    texts = pc.fill_null(_cast(column, pa.string(), "key"), "")
+    if len(texts) == 0:
+        return np.zeros(0, np.int64)
+    _, bounds, data = texts.buffers()
+    ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    starts = ends[:-1].astype(np.int64)
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return hash_pieces(raw, starts, np.diff(ends).astype(np.int64)).astype(np.int64)

@@ -31,21 +31,25 @@ from penstock.errors import (
 )
 from penstock.handover import HandOver
 from penstock.javatext import Int64s
-from penstock.lane import Lane, RecordParts
+from penstock.lane import Lane, RecordForm, RecordParts
 from penstock.log import SegmentedLog
 from penstock.record import (
     BLANK_SIZE,
-    CRC_MASK,
     PREPARED,
     ROLLBACK,
     TRANSACTION_MASK,
-    crc32,
-    host_flags,
     seal_crc_property,
 )
 from penstock.scan import read_batches
 from penstock.segment import Segment
-from penstock.stamps import LOG_OFFSET, LOG_OFFSET_AT, count_up, seal_all, stamp
+from penstock.stamps import (
+    LOG_OFFSET,
+    LOG_OFFSET_AT,
+    Marks,
+    count_up,
+    seal_all,
+    stamp,
+)
 from penstock.tail import LogTail, Piece
 
 
@@ -67,7 +71,7 @@ class AppendedBatch(NamedTuple):
     sizes: Int64s
 
 
-class CommitLog:
+class CommitLog(RecordForm):
     """The log as records. One append at a time; any number of readers."""
 
     def __init__(
@@ -83,10 +87,7 @@ class CommitLog:
     ) -> None:
         self.log = log
         self.tail = tail
-        self._now = clock.time_ms
-        self.store_host = store_host
-        self._own_flags = host_flags(store_host, store_host)
-        self.crc_property = crc_property
+        super().__init__(store_host, crc_property=crc_property, time_ms=clock.time_ms)
         self.lock = AppendLock(busy_ms, clock.monotonic_ns)
         self._last_time_ms = self._floor_ms = self._found_ms = 0
         self._is_stopped = False
@@ -131,42 +132,9 @@ class CommitLog:
 
     # --- one record
 
-    def encode(
-        self,
-        lane: Lane,
-        parts: RecordParts,
-        size: int,
-        queue_offset: int,
-        log_offset: int,
-        now_ms: int,
-    ) -> bytes:
-        """Return the bytes of one record of `size` bytes, its CRC property still empty."""
-        body, properties, flag, born, born_host, sys_flag, reconsume_times, prepared_offset = parts
-        host = self.store_host
-        if born_host is None:
-            born_host, flags = host, sys_flag | self._own_flags
-        else:
-            flags = sys_flag | host_flags(born_host, host)
-        topic = lane.topic_bytes
-        pack = lane.shape(len(born_host), len(host), len(body), len(properties))
-        return pack(
-            size, lane.magic, crc32(body) & CRC_MASK, lane.queue, flag, queue_offset, log_offset, flags,
-            now_ms if born is None else born, born_host, now_ms, host, reconsume_times, prepared_offset,
-            len(body), body, len(topic), topic, len(properties), properties,
-        )  # fmt: skip
-
     def now_ms(self) -> int:
         """Return the wall-clock time, never before the last record's."""
         return max(self._now(), self._last_time_ms)
-
-    def encode_unsealed(self, lane: Lane, parts: RecordParts, now_ms: int) -> bytes:
-        """Return a record for a batch: its offsets and store time are stamped when it is appended."""
-        return self.encode(lane, parts, self.size_of(lane, parts), 0, 0, now_ms)
-
-    def size_of(self, lane: Lane, parts: RecordParts) -> int:
-        """Return TOTALSIZE of the record that these parts make."""
-        hosts = len(parts.born_host or self.store_host) + len(self.store_host)
-        return lane.base_size + hosts + len(parts.body) + len(parts.properties)
 
     def append(self, lane: Lane, parts: RecordParts) -> Appended:
         """Append one record; when this returns, readers of this process see it once committed."""
@@ -246,15 +214,10 @@ class CommitLog:
     # --- many records
 
     def append_batch(
-        self,
-        data: bytearray,
-        sizes: Int64s,
-        lanes: list[Lane],
-        lane_rows: Int64s,
-        *,
-        store_time_at: Int64s | int,
-        atomic: bool = False,
-    ) -> AppendedBatch:
+        self, data: bytearray, sizes: Int64s, lanes: list[Lane], lane_rows: Int64s, *,
+        store_time_at: Int64s | int, atomic: bool = False,
+        marks: Marks | None = None, crc_property: bool | None = None,
+    ) -> AppendedBatch:  # fmt: skip
         """Append encoded records whose stamps are still zero, one behind the other, under one lock.
 
         Args:
@@ -264,6 +227,8 @@ class CommitLog:
             lane_rows: for each record the index of its queue in `lanes`.
             store_time_at: where STORETIMESTAMP stands in each record.
             atomic: all in one segment, or an error.
+            marks: numbers for the field that only transactions use; None leaves it.
+            crc_property: whether the records have one to be sealed; as this log's own if None.
         """
         if len(sizes) == 0:
             none = np.zeros(0, np.int64)
@@ -279,8 +244,8 @@ class CommitLog:
             now = self.now_ms()
             queue_offsets, nexts = count_up(lanes, lane_rows)
             planned, log_offsets = self.tail.plan(sizes, atomic=atomic)
-            stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at)
-            if self.crc_property:
+            stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at, marks)
+            if self.crc_property if crc_property is None else crc_property:
                 seal_all(data, sizes)
             pieces = planned
             self.tail.write_pieces(pieces, whole)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 import attrs
 import numpy as np
 
-from penstock.commitlog import CommitLog
+from penstock.commitlog import AppendedBatch
 from penstock.errors import MessageError, MessageTooLargeError, NotYetError
 from penstock.javatext import Int64s
-from penstock.lane import Lane, RecordParts
-from penstock.message import Message
+from penstock.lane import Lane, RecordForm, RecordParts
+from penstock.message import Durability, Message, PutStatus, Receipt
 from penstock.properties import encode_properties
 from penstock.record import (
     BORN_IPV6,
@@ -36,10 +36,13 @@ from penstock.stamps import STORE_TIME_AT
 
 
 class Target(Protocol):
-    """What encoding needs of the engine."""
+    """What encoding needs to know of a store: the engine of one that is open, or what is known of it elsewhere."""
 
     body_bytes_max: int
-    log: CommitLog
+
+    @property
+    def log(self) -> RecordForm:
+        """How the store's records are made."""
 
     @property
     def lane(self) -> Callable[[str, int], Lane]:
@@ -50,7 +53,7 @@ class Target(Protocol):
 class EncodedBatch:
     """Records one behind the other, their stamps still zero."""
 
-    data: bytearray
+    data: bytearray | memoryview
     sizes: Int64s
     lanes: list[Lane]
     lane_rows: Int64s
@@ -194,7 +197,7 @@ def _plain_columns(target: Target, messages: Sequence[Message]) -> _Plain | None
     return None if any(lane.is_v2 for lane in plain.lanes) else plain
 
 
-def _join(log: CommitLog, plain: _Plain) -> EncodedBatch:
+def _join(log: RecordForm, plain: _Plain) -> EncodedBatch:
     """Return columns as records: headers are one numpy array, and all pieces one join."""
     now = log.now_ms()
     count = len(plain.bodies)
@@ -288,3 +291,22 @@ def _encode_each(target: Target, messages: Sequence[Message]) -> EncodedBatch:
         lane_rows=np.array(rows, np.int64),
         store_time_at=np.array(times, np.int64),
     )
+
+
+def receipts_of(
+    done: AppendedBatch, batch: EncodedBatch, known: tuple[PutStatus, Durability], host: bytes
+) -> list[Receipt]:
+    """Return the receipt of each message of a batch."""
+    status, durability = known
+    now = done.store_time_ms
+    queues = [lane.queue for lane in batch.lanes]
+    return [
+        Receipt(status, log_offset, queues[row], queue_offset, now, size, durability, host)
+        for log_offset, row, queue_offset, size in zip(
+            done.log_offsets.tolist(),
+            batch.lane_rows.tolist(),
+            done.queue_offsets.tolist(),
+            done.sizes.tolist(),
+            strict=True,
+        )
+    ]

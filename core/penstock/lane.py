@@ -1,10 +1,19 @@
-"""One queue as the append path knows it, and the parts of a record that a caller gives."""
+"""One queue as the append path knows it, the parts of a record that a caller gives, and how both become bytes."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.errors import PluginError
-from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, V1_TOPIC_BYTES_MAX, layout
+from penstock.record import (
+    CRC_MASK,
+    FIXED_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    V1_TOPIC_BYTES_MAX,
+    crc32,
+    host_flags,
+    layout,
+)
 
 # Structs of record shapes are kept for each queue, until so many came together.
 _SHAPES_MAX = 4096
@@ -65,3 +74,55 @@ class RecordParts(NamedTuple):
     sys_flag: int = 0
     reconsume_times: int = 0
     prepared_offset: int = 0
+
+
+class RecordForm:
+    """What records of one store have in common, whoever makes them: the store's host, and whether they are sealed.
+
+    Safe from any thread.
+    """
+
+    def __init__(
+        self, store_host: bytes, *, crc_property: bool, time_ms: Callable[[], int]
+    ) -> None:
+        self.store_host = store_host
+        self._own_flags = host_flags(store_host, store_host)
+        self.crc_property = crc_property
+        self._now = time_ms
+
+    def now_ms(self) -> int:
+        """Return the wall-clock time, which a message gets that brings none of its own."""
+        return self._now()
+
+    def encode(
+        self,
+        lane: Lane,
+        parts: RecordParts,
+        size: int,
+        queue_offset: int,
+        log_offset: int,
+        now_ms: int,
+    ) -> bytes:
+        """Return the bytes of one record of `size` bytes, its CRC property still empty."""
+        body, properties, flag, born, born_host, sys_flag, reconsume_times, prepared_offset = parts
+        host = self.store_host
+        if born_host is None:
+            born_host, flags = host, sys_flag | self._own_flags
+        else:
+            flags = sys_flag | host_flags(born_host, host)
+        topic = lane.topic_bytes
+        pack = lane.shape(len(born_host), len(host), len(body), len(properties))
+        return pack(
+            size, lane.magic, crc32(body) & CRC_MASK, lane.queue, flag, queue_offset, log_offset, flags,
+            now_ms if born is None else born, born_host, now_ms, host, reconsume_times, prepared_offset,
+            len(body), body, len(topic), topic, len(properties), properties,
+        )  # fmt: skip
+
+    def encode_unsealed(self, lane: Lane, parts: RecordParts, now_ms: int) -> bytes:
+        """Return a record for a batch: its offsets and store time are stamped when it is appended."""
+        return self.encode(lane, parts, self.size_of(lane, parts), 0, 0, now_ms)
+
+    def size_of(self, lane: Lane, parts: RecordParts) -> int:
+        """Return TOTALSIZE of the record that these parts make."""
+        hosts = len(parts.born_host or self.store_host) + len(self.store_host)
+        return lane.base_size + hosts + len(parts.body) + len(parts.properties)

@@ -21,7 +21,7 @@ CRC32 = "__CRC32#"
 _PIECE_LENGTH_MIN = 3
 
 _OWN_ARGUMENT = {TAGS: "tag=", KEYS: "keys="}
-_DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 
 
 def encode_properties(tag: str, keys: Iterable[str], properties: Mapping[str, str]) -> bytes:
@@ -97,7 +97,7 @@ def _check_name(name: object) -> None:
         raise PropertyError(name, f"give it as {_OWN_ARGUMENT[name]}")
     if name == CRC32:
         raise PropertyError(name, "the store writes it itself: set log.checksum to crc32+record")
-    if name in _DELAYS:
+    if name in DELAYS:
         raise NotYetError(
             f"property {name} asks for delayed delivery, which Penstock does not do yet"
         )

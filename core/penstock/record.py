@@ -173,10 +173,13 @@ def encode_record(fields: RecordFields, *, crc_property: bool = False) -> bytes:
 
 
 def reserve_crc_property(properties: bytes) -> bytes:
-    """Return the text with room for the CRC property at its end, and a 0x02 before it if needed."""
+    """Return the text with room for the CRC property at its end, and a 0x02 before it if needed.
+
+    What stands in the room is overwritten by the seal; until then it is a text that a check lets pass.
+    """
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
-    return properties + bytes(CRC_PROPERTY_SIZE)
+    return properties + crc_property(0)
 
 
 def crc_property(value: int) -> bytes:

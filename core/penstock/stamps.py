@@ -1,6 +1,7 @@
 """What a batch gets under the append lock: queue offsets, log offsets, store time, and CRC properties."""
 
 import struct
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,13 @@ QUEUE_OFFSET_AT = 20
 LOG_OFFSET_AT = 28
 LOG_OFFSET = struct.Struct(">q")
 STORE_TIME_AT = 48  # and the length of the born host
+
+
+class Marks(NamedTuple):
+    """Consecutive numbers for the records of a batch, in PREPAREDTRANSACTIONOFFSET, which stands at `at`."""
+
+    first: int
+    at: int
 
 
 def count_up(lanes: list[Lane], lane_rows: Int64s) -> tuple[Int64s, list[int]]:
@@ -36,13 +44,16 @@ def stamp(
     log_offsets: Int64s,
     now: int,
     store_time_at: Int64s | int,
+    marks: Marks | None,
 ) -> None:
-    """Write offsets and store time into records that lie one behind the other."""
+    """Write offsets, store time, and marks if there are any, into records that lie one behind the other."""
     starts = np.cumsum(sizes) - sizes
     fields = np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))
     fields[starts + QUEUE_OFFSET_AT] = queue_offsets
     fields[starts + LOG_OFFSET_AT] = log_offsets
     fields[starts + store_time_at] = now
+    if marks is not None:
+        fields[starts + marks.at] = marks.first + np.arange(len(sizes), dtype=np.int64)
 
 
 def seal_all(data: bytearray, sizes: Int64s) -> None:

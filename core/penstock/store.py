@@ -6,12 +6,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from penstock.commitlog import AppendedBatch
 from penstock.contracts import Dispatcher
 from penstock.dispatch import pick_indexes
-from penstock.encode import encode_messages, parts_of
+from penstock.encode import EncodedBatch, encode_messages, parts_of, receipts_of
 from penstock.engine import Engine
 from penstock.errors import (
     ForkedStoreError,
@@ -30,6 +28,8 @@ from penstock.offsets import ConsumerOffsets
 from penstock.reader import Reader
 from penstock.recovery import RecoveryReport
 from penstock.space import TopicSpace, space_by_topic
+from penstock.stagedfile import StagedBatch, count_marked
+from penstock.stamps import Marks
 from penstock.verify import Tally, Verification
 
 if TYPE_CHECKING:
@@ -183,12 +183,11 @@ class Store(Reader):
         if not several:
             return []
         batch = encode_messages(engine, several)
-        done = self._append_batch(engine, batch.data, batch.sizes, batch.lanes, batch.lane_rows,
-                                  batch.store_time_at, atomic=atomic)  # fmt: skip
+        done = self._append_batch(engine, batch, atomic=atomic)
         end = int(done.log_offsets[-1] + done.sizes[-1])
         wait = any(message.wait for message in several)
-        return self._receipts(engine, done, [lane.queue for lane in batch.lanes], batch.lane_rows,
-                              engine.settle(end, wait=wait))  # fmt: skip
+        known = engine.settle(end, wait=wait)
+        return receipts_of(done, batch, known, engine.log.store_host)
 
     def put_arrow(
         self, table: "pa.Table", *, atomic: bool = False, wait: bool = True
@@ -204,57 +203,53 @@ class Store(Reader):
 
         engine = self._writer()
         batch = arrow_in.encode_table(engine, table)
-        done = self._append_batch(engine, batch.data, batch.sizes, batch.lanes, batch.lane_rows,
-                                  batch.store_time_at, atomic=atomic)  # fmt: skip
+        done = self._append_batch(engine, batch, atomic=atomic)
         status, durability = PutStatus.PUT_OK, Durability.ACCEPTED
         if len(done.sizes):
             end = int(done.log_offsets[-1] + done.sizes[-1])
             status, durability = engine.settle(end, wait=wait)
         return arrow_in.receipts(done, batch, status, durability)
 
+    def put_staged(self, batch: StagedBatch, *, first_mark: int = 0) -> int:
+        """Append a batch that was encoded elsewhere (see `penstock.staged`); returns the log's end behind it.
+
+        With `first_mark`, a number of at least 2**62, its records are numbered from there on in a field that
+        only transactions use, so that `count_marked` can tell later how many of them are there. Waits for no
+        flush: see `flush`. All or none, as `put_many`.
+        """
+        engine = self._writer()
+        marks = Marks(batch.check_mark(first_mark), batch.prepared_at) if first_mark else None
+        done = self._append_batch(engine, batch.encoded(engine.lane), marks=marks,
+                                  crc_property=batch.crc_property)  # fmt: skip
+        end = int(done.log_offsets[-1] + done.sizes[-1])
+        engine.settle(end, wait=False)
+        return end
+
+    def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
+        """Return how many records numbered from `first_mark` on lie in the log from `log_offset` on, at most `most`.
+
+        They count as far as they follow each other without a gap; `StorageError` where that cannot be told.
+        """
+        return count_marked(self._owner().log, log_offset, first_mark, most)
+
     def _append_batch(
-        self,
-        engine: Engine,
-        data: bytearray,
-        sizes: np.ndarray,
-        lanes: list[Lane],
-        lane_rows: np.ndarray,
-        store_time_at: Any,
-        *,
-        atomic: bool,
-    ) -> AppendedBatch:
-        if atomic and int(sizes.sum()) + 8 > engine.log.log.segment_bytes:
+        self, engine: Engine, batch: EncodedBatch, *, atomic: bool = False,
+        marks: Marks | None = None, crc_property: bool | None = None,
+    ) -> AppendedBatch:  # fmt: skip
+        size, room = len(batch.data), engine.log.log.segment_bytes - 8
+        if atomic and size > room:
             raise MessageTooLargeError(
-                "the batch", int(sizes.sum()), engine.log.log.segment_bytes - 8,
+                "the batch", size, room,
                 "an atomic batch must fit into one segment: make it smaller, or leave atomic out",
             )  # fmt: skip
+        data = batch.data if isinstance(batch.data, bytearray) else bytearray(batch.data)
         try:
             return engine.log.append_batch(
-                data, sizes, lanes, lane_rows, store_time_at=store_time_at, atomic=atomic
-            )
+                data, batch.sizes, batch.lanes, batch.lane_rows, store_time_at=batch.store_time_at,
+                atomic=atomic, marks=marks, crc_property=crc_property,
+            )  # fmt: skip
         except OSError as error:
             raise engine.failed_append(error) from error
-
-    @staticmethod
-    def _receipts(
-        engine: Engine,
-        done: AppendedBatch,
-        queues: list[int],
-        lane_rows: np.ndarray,
-        known: tuple[PutStatus, Durability],
-    ) -> list[Receipt]:
-        status, durability = known
-        now, host = done.store_time_ms, engine.log.store_host
-        return [
-            Receipt(status, log_offset, queues[row], queue_offset, now, size, durability, host)
-            for log_offset, row, queue_offset, size in zip(
-                done.log_offsets.tolist(),
-                lane_rows.tolist(),
-                done.queue_offsets.tolist(),
-                done.sizes.tolist(),
-                strict=True,
-            )
-        ]
 
     # --- consumer offsets
 

@@ -1,0 +1,118 @@
+"""Writing in two steps: encode anywhere into staged files, append later what others encoded.
+
+For a pipeline whose tasks run in processes, or on machines, that must not hold the store's lock. A task
+needs an `Encoding`, which is plain data, and writes a file (`Encoder`, `StagedWriter`); whoever opens the
+store reads it (`StagedFile.read`), and appends it batch by batch (`Store.put_staged`).
+
+>>> encoding = encoding_for("data")
+>>> with_rows = Encoder(encoding).encode(table)
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from penstock.clock import Clock
+from penstock.encode import EncodedBatch, host_bytes
+from penstock.errors import MessageTooLargeError
+from penstock.files import Files
+from penstock.javatext import Int64s
+from penstock.lane import Lane, RecordForm
+from penstock.names import check_queue, check_topic
+from penstock.opening import make_opener
+from penstock.record import BLANK_SIZE
+from penstock.stagedfile import MARK_MAX, MARK_MIN, StagedBatch, StagedFile, StagedWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "MARK_MAX", "MARK_MIN", "EncodedBatch", "Encoder", "Encoding", "StagedBatch", "StagedFile",
+    "StagedWriter", "encoding_for", "key_hashes",
+]  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class Encoding:
+    """What must be known of a store to make its records without opening it.
+
+    Attributes:
+        store_host: the host in the records, address bytes and port.
+        crc_property: whether each record has a CRC over the whole of it.
+        body_bytes_max: the largest body that is taken.
+        record_bytes_max: the largest record that fits into a segment.
+    """
+
+    store_host: bytes
+    crc_property: bool
+    body_bytes_max: int
+    record_bytes_max: int
+
+
+def encoding_for(
+    path: str | Path,
+    config: str | Path | None = None,
+    *,
+    files: Files | None = None,
+    environ: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Encoding:
+    """Return how the records of a store are made, as `penstock.open` with these settings would make them.
+
+    Takes no lock and changes nothing; the store need not be there yet.
+    """
+    opener = make_opener(path, config, files, None, None, environ, settings)
+    log = opener.config.log
+    return Encoding(
+        store_host=host_bytes(log.store_host),
+        crc_property=log.checksum == "crc32+record",
+        body_bytes_max=log.body_bytes_max,
+        record_bytes_max=opener.geometry().segment_bytes - BLANK_SIZE,
+    )
+
+
+class Encoder:
+    """Makes records from Arrow tables, as `Store.put_arrow` does. Not thread-safe."""
+
+    def __init__(self, encoding: Encoding, time_ms: Callable[[], int] | None = None) -> None:
+        self.body_bytes_max = encoding.body_bytes_max
+        self.log = RecordForm(
+            encoding.store_host, crc_property=encoding.crc_property,
+            time_ms=time_ms or Clock().time_ms,
+        )  # fmt: skip
+        self._record_bytes_max = encoding.record_bytes_max
+        self._lanes: dict[tuple[str, int], Lane] = {}
+
+    def lane(self, topic: str, queue: int) -> Lane:
+        """Return the lane of a queue; names are checked the first time."""
+        lane = self._lanes.get((topic, queue))
+        if lane is None:
+            check_topic(topic)
+            lane = self._lanes[topic, queue] = Lane(topic, check_queue(queue), 0)
+        return lane
+
+    def encode(self, table: "pa.Table | pa.RecordBatch") -> EncodedBatch:
+        """Return the rows of a table, of the columns that `put_arrow` takes; refuses what it refuses."""
+        from penstock import arrow_in  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+
+        batch = arrow_in.encode_table(self, table)
+        largest = int(batch.sizes.max(initial=0))
+        if largest > self._record_bytes_max:
+            raise MessageTooLargeError(
+                "the record", largest, self._record_bytes_max,
+                "a record must fit into one segment: shorten the message",
+            )  # fmt: skip
+        return batch
+
+    def writer(self, files: Files, path: Path) -> StagedWriter:
+        """Return what writes such batches into a new staged file."""
+        return StagedWriter(files, path, self.log.store_host, crc_property=self.log.crc_property)
+
+
+def key_hashes(keys: "pa.Array") -> Int64s:
+    """Return Java's `String.hashCode` of each text of a column, 0 for null."""
+    from penstock import arrow_in  # noqa: PLC0415 - as in `Encoder.encode`
+
+    return arrow_in.key_hashes(keys)

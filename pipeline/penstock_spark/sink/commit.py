@@ -1,0 +1,274 @@
+"""The driver's part: a batch into the store, exactly once, whatever dies on the way. No pyspark in here.
+
+Under the root's lock, in this order:
+    1. finish the batch that somebody else left decided;
+    2. if the application's batch is in the ledger, drop what was staged: done. Else check every staged file,
+       and decide: from here on the batch will be in the store, and is never taken back;
+    3. for each shard, under its store's lock: make durable what is there; note where the batch begins; append;
+       make it durable; note that it is complete;
+    4. note the batch in the ledger, take the decision away, remove what was staged.
+
+Why every row is there once: a record carries a number that no other record has. After a crash the note
+says where to look, and the records that follow each other there with the right numbers are those that made
+it; behind them anything may have been appended meanwhile. The rest is appended behind a new note. Notes say
+only what is durable, since each is written after a flush; and one root has one decision at a time.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import attrs
+
+from penstock import Store
+from penstock.errors import CorruptionError, StorageError, StoreLockedError
+from penstock.files import Files
+from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
+from penstock_spark.sink.ledger import Decision, Ledger, Part, Progress, ShardProgress
+from penstock_spark.sink.staging import SUFFIX
+
+logger = logging.getLogger(__name__)
+_Taken = TypeVar("_Taken")
+_PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+
+class Held(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None:
+        """Let go."""
+
+
+@attrs.frozen(kw_only=True)
+class Patience:
+    """How long to wait for what another holds, and what waiting is."""
+
+    timeout_s: float = 60.0
+    now_s: Callable[[], float] = time.monotonic
+    sleep_s: Callable[[float], None] = time.sleep
+
+    def until(self, take: Callable[[], _Taken]) -> _Taken:
+        """Take something as soon as it is free; the last `StoreLockedError` when it is not in time."""
+        end = self.now_s() + self.timeout_s
+        tries = 0
+        while True:
+            try:
+                return take()
+            except StoreLockedError:
+                if self.now_s() >= end:
+                    raise
+            self.sleep_s(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+            tries += 1
+
+
+class Committer:
+    """Commits batches to one root: a store, or a dataset of several. Not thread-safe.
+
+    Args:
+        root: the folder of the store or of the dataset.
+        shards: the stores, in the dataset's order; the root itself for a store.
+        open_store: opens one for writing, or raises `StoreLockedError`.
+        files: the file system.
+        patience: for locks that others hold.
+        mark: makes the number that a batch's records are counted from.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        shards: Sequence[Path],
+        open_store: Callable[[Path], Store],
+        *,
+        files: Files,
+        patience: Patience,
+        mark: Callable[[], int] = lambda: MARK_MIN + secrets.randbelow(MARK_MAX - MARK_MIN),
+    ) -> None:
+        self._shards = list(shards)
+        self._open_store = open_store
+        self._files = files
+        self._patience = patience
+        self._mark = mark
+        self.ledger = Ledger(files, root)
+        self._progress = [
+            ShardProgress(files, shard, is_own=shard == root) for shard in self._shards
+        ]
+
+    def prepare(self) -> None:
+        """Make the folders that tasks and commits need."""
+        self.ledger.make()
+        for progress in self._progress:
+            progress.make()
+
+    # --- what the driver asks for
+
+    def commit(
+        self, app: str, batch: int, parts: Sequence[Part], *, is_alone: bool = False
+    ) -> bool:
+        """Put a batch into the store; False if it was there already.
+
+        Raises when that is not possible now; once it was decided the batch will still get there, with the
+        next commit of anybody.
+        """
+        if not parts and not self.ledger.has_decision():
+            return True
+        with self._locked():
+            self._finish_pending()
+            if not is_alone and self.ledger.last_batch(app) >= batch:
+                self._remove(parts)
+                return False
+            if parts:
+                ordered = tuple(sorted(parts, key=lambda part: (part.task, part.name)))
+                decision = Decision(app, batch, self._mark(), ordered, is_alone)
+                staged = self._checked(decision)
+                self.ledger.decide(decision)
+                self._complete(decision, staged)
+        return True
+
+    def finish_pending(self) -> None:
+        """Complete what somebody else left decided."""
+        if self.ledger.has_decision():
+            with self._locked():
+                self._finish_pending()
+
+    def abandon(self, parts: Sequence[Part]) -> None:
+        """Remove what was staged for a batch that failed, unless it was decided already: then it stays."""
+        try:
+            with self._locked(Patience(timeout_s=0)):
+                decision = self.ledger.decision()
+                kept = {part.name for part in decision.parts} if decision else set()
+                self._remove([part for part in parts if part.name not in kept])
+        except (StoreLockedError, CorruptionError):
+            # Somebody commits, perhaps this very batch. What nobody names goes by age.
+            logger.info("staged files of a failed batch are left in %s", self.ledger.staging)
+
+    def collect(self, older_than_ns: int) -> int:
+        """Remove staged files last written before a time that no decision names; returns how many."""
+        if not self._old(older_than_ns):
+            return 0
+        with self._locked():
+            decision = self.ledger.decision()
+            kept = {part.name for part in decision.parts} if decision else set()
+            old = [part for part in self._old(older_than_ns) if part.name not in kept]
+            self._remove(old)
+        return len(old)
+
+    def _old(self, older_than_ns: int) -> list[Part]:
+        return [
+            Part(entry.name, 0, ())
+            for entry in self._files.entries(self.ledger.staging)
+            if entry.is_file and entry.name.endswith(SUFFIX) and entry.mtime_ns < older_than_ns
+        ]
+
+    # --- steps
+
+    @contextmanager
+    def _locked(self, patience: Patience | None = None) -> Iterator[None]:
+        lock = (patience or self._patience).until(self._take)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _take(self) -> Held:
+        lock = self._files.lock(self.ledger.lock)
+        if lock is None:
+            raise StoreLockedError(
+                self.ledger.folder, "another commit of a Spark sink is under way"
+            )
+        return lock
+
+    def _checked(self, decision: Decision) -> dict[str, StagedFile]:
+        """Return the staged files of a decision, each checked to its last byte."""
+        return {part.name: self._read(part) for part in decision.parts}
+
+    def _read(self, part: Part) -> StagedFile:
+        path = self.ledger.staging / part.name
+        try:
+            file = StagedFile.read(self._files, path)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"the staged file {path} is gone: it is older than stagingRetention, somebody removed it, or "
+                f"this machine does not see the folder that the tasks write to"
+            ) from error
+        found: dict[int, int] = {}
+        for batch in file.batches:
+            found[batch.group] = found.get(batch.group, 0) + len(batch)
+        if found != dict(part.rows):
+            raise CorruptionError(path, 0, f"rows by shard {dict(part.rows)}", f"{found}")
+        return file
+
+    def _finish_pending(self) -> None:
+        decision = self.ledger.decision()
+        if decision is not None:
+            logger.info("finishing batch %d of %s", decision.batch, decision.app)
+            self._complete(decision, None)
+
+    def _complete(self, decision: Decision, staged: dict[str, StagedFile] | None) -> None:
+        """Bring a decided batch to its end; each step may be done again."""
+        if decision.is_alone or self.ledger.last_batch(decision.app) < decision.batch:
+            for shard in range(len(self._shards)):
+                self._apply(decision, shard, staged)
+            self.ledger.note_batch(decision)
+        self.ledger.drop_decision()
+        self._remove(decision.parts)
+
+    def _apply(self, decision: Decision, shard: int, staged: dict[str, StagedFile] | None) -> None:
+        """Append what is not there yet of a shard's rows."""
+        rows, mark, progress = (
+            decision.rows_of(shard),
+            decision.mark_of(shard),
+            self._progress[shard],
+        )
+        if rows == 0:
+            return
+        noted = progress.read(mark)
+        if noted is not None and noted.is_complete:
+            return
+        with self._patience.until(lambda: self._open_store(self._shards[shard])) as store:
+            # What is counted, and where the rest begins, must outlive the machine before a note says so.
+            begin = store.flush()
+            done = 0
+            if noted is not None:
+                done = noted.done + _counted(store, noted, rows, progress.path)
+            progress.write(Progress(mark, begin, done, is_complete=False))
+            for batch in self._batches(decision, shard, staged, done):
+                store.put_staged(batch, first_mark=mark + done)
+                done += len(batch)
+            end = store.flush()
+            progress.write(Progress(mark, end, done, is_complete=True))
+
+    def _batches(
+        self, decision: Decision, shard: int, staged: dict[str, StagedFile] | None, skipped: int
+    ) -> Iterator[StagedBatch]:
+        """Yield a shard's batches in order, without the first `skipped` rows."""
+        for part in decision.parts:
+            count = part.rows_of(shard)
+            if skipped >= count:
+                skipped -= count
+                continue
+            file = staged[part.name] if staged is not None else self._read(part)
+            for batch in file.batches:
+                if batch.group == shard:
+                    if skipped < len(batch):
+                        yield batch.behind(skipped) if skipped else batch
+                    skipped = max(skipped - len(batch), 0)
+
+    def _remove(self, parts: Sequence[Part]) -> None:
+        """Remove staged files; what a power cut brings back goes by age."""
+        for part in parts:
+            with suppress(FileNotFoundError):
+                self._files.remove(self.ledger.staging / part.name)
+
+
+def _counted(store: Store, noted: Progress, rows: int, path: Path) -> int:
+    try:
+        return store.count_marked(noted.begin, noted.mark + noted.done, rows - noted.done)
+    except StorageError as error:
+        raise StorageError(
+            f"a batch was cut short, and how much of it is in {store.path} cannot be told: {error}. Nothing was "
+            f"appended; to append the whole batch, once more if some of it is there, remove {path}"
+        ) from error

@@ -1,0 +1,66 @@
+"""A task's part: its rows, encoded, in one staged file that a commit may name later. No pyspark in here.
+
+Names are unique, so attempts of a task, and tasks of a job that is dead but not stopped, never meet. A
+file counts for nothing until a decision names it; what none ever names goes by age.
+"""
+
+import re
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.files import Files
+from penstock.staged import EncodedBatch, Encoder, Encoding, StagedWriter
+from penstock_spark.sink.ledger import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_UNFIT = re.compile(r"[^A-Za-z0-9-]+")
+SUFFIX = ".staged"
+
+
+def staged_name(app: str, batch: str, task: int, attempt: int) -> str:
+    """Return a name that nothing else has, and that says where the file comes from."""
+    source = _UNFIT.sub("-", app)[:40].strip("-") or "app"
+    return (
+        f"{source}.{_UNFIT.sub('-', batch) or 'x'}.{task:06d}.{attempt}.{uuid.uuid4().hex}{SUFFIX}"
+    )
+
+
+class Stager:
+    """Writes the staged file of one task; makes none where there is no row. Not thread-safe."""
+
+    def __init__(
+        self, files: Files, folder: Path, name: str, task: int, encoding: Encoding
+    ) -> None:
+        self._files = files
+        self._path = folder / name
+        self._task = task
+        self._encoder = Encoder(encoding)
+        self._writer: StagedWriter | None = None
+        self._rows: dict[int, int] = {}
+
+    def add(self, table: "pa.Table", shard: int) -> None:
+        """Encode rows and stage them for a shard."""
+        batch = self._encoder.encode(table)
+        if len(batch.sizes):
+            self._put(batch, shard)
+
+    def _put(self, batch: EncodedBatch, shard: int) -> None:
+        if self._writer is None:
+            self._writer = self._encoder.writer(self._files, self._path)
+        self._writer.add(batch, shard)
+        self._rows[shard] = self._rows.get(shard, 0) + len(batch.sizes)
+
+    def finish(self) -> Part | None:
+        """Make the file durable; returns what the commit must know of it, None for no rows."""
+        if self._writer is None:
+            return None
+        self._writer.finish()
+        return Part(self._path.name, self._task, tuple(sorted(self._rows.items())))
+
+    def discard(self) -> None:
+        """Give up: remove what was written."""
+        if self._writer is not None:
+            self._writer.discard()

@@ -1,0 +1,162 @@
+"""The sink as Spark sees it: writers that are pickled to the tasks and to the driver's commit.
+
+Spark builds a writer when a query starts, runs `write` in each task, and `commit` or `abort` in a process of
+its own; only the messages travel from one to the other. All work is in the modules beside this one.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from penstock.errors import ConfigError, StorageError
+from penstock.files import Files
+from penstock_spark.sink.columns import Router, check_columns, tables
+from penstock_spark.sink.commit import Committer
+from penstock_spark.sink.ledger import FOLDER, Part
+from penstock_spark.sink.options import parse_options
+from penstock_spark.sink.staging import Stager, staged_name
+from penstock_spark.sink.target import Target, find_target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@attrs.frozen
+class Staged(WriterCommitMessage):
+    """What a task tells the commit: who writes, and the staged file, if it had rows."""
+
+    app: str
+    part: Part | None
+
+
+def make_writer(
+    options: dict[str, str], schema: StructType, *, overwrite: bool
+) -> "PenstockWriter":
+    """Return the writer of a batch query, everything checked that can be checked now."""
+    return PenstockWriter(_target(options, schema, overwrite=overwrite, is_stream=False))
+
+
+def make_stream_writer(
+    options: dict[str, str], schema: StructType, *, overwrite: bool
+) -> "PenstockStreamWriter":
+    """Return the writer of a stream."""
+    return PenstockStreamWriter(_target(options, schema, overwrite=overwrite, is_stream=True))
+
+
+def _target(
+    options: dict[str, str], schema: StructType, *, overwrite: bool, is_stream: bool
+) -> Target:
+    if overwrite and is_stream:
+        raise ConfigError(
+            "output mode 'complete' replaces what was written, and a log only grows: use 'append', or 'update'"
+        )
+    if overwrite:
+        raise ConfigError(
+            "mode 'overwrite' replaces what was written, and a log only grows: use 'append', or a new folder"
+        )
+    parsed = parse_options(options, is_stream=is_stream)
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    check_columns(fields, parsed.topic)
+    return find_target(parsed)
+
+
+class Writing:
+    """What both writers do alike. Holds nothing that is open: it is pickled."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def files(self, _part: str) -> Files:
+        """Return the file system, for a "task" or a "commit"."""
+        return Files()
+
+    def stage(self, iterator: "Iterator[pa.RecordBatch]", app: str, batch: str) -> Staged:
+        """Stage the rows of a task; returns the message for the commit."""
+        context = TaskContext.get()
+        assert context is not None
+        task, options = context.partitionId(), self.target.options
+        name = staged_name(app, batch, task, context.attemptNumber())
+        folder = options.root / FOLDER / "staging"
+        stager = Stager(self.files("task"), folder, name, task, self.target.encoding)
+        router = Router.of(options, len(self.target.shards), task)
+        try:
+            for rows in iterator:
+                for shard, table in tables(rows, options, router, time.time_ns() // 1_000_000):
+                    stager.add(table, shard)
+            return Staged(app, stager.finish())
+        except BaseException:
+            stager.discard()
+            raise
+
+    def put(self, messages: Sequence[Any], app: str, batch: int, *, is_alone: bool = False) -> None:
+        """Commit what the tasks staged, then look for what nobody will ever commit."""
+        committer = self.committer()
+        committer.commit(app, batch, _parts(messages), is_alone=is_alone)
+        committer.collect(time.time_ns() - int(self.target.options.retention_s * 1e9))
+
+    def committer(self) -> Committer:
+        """Return what commits."""
+        return self.target.committer(self.files("commit"))
+
+    def give_up(self, messages: Sequence[Any]) -> None:
+        """Remove what the tasks of a failed batch staged."""
+        self.committer().abandon(_parts(messages))
+
+
+def _parts(messages: Sequence[Any]) -> list[Part]:
+    return [m.part for m in messages if isinstance(m, Staged) and m.part is not None]
+
+
+class PenstockWriter(Writing, DataSourceArrowWriter):
+    """Writes a frame, once for each (txnAppId, txnVersion)."""
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+        """Stage one task's rows."""
+        options = self.target.options
+        return self.stage(iterator, str(options.app), str(options.version or 0))
+
+    def commit(self, messages: list[Any]) -> None:
+        """Put the frame into the store."""
+        options = self.target.options
+        self.put(messages, str(options.app), options.version or 0, is_alone=options.version is None)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Remove what was staged; what was decided stays."""
+        self.give_up(messages)
+
+
+class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
+    """Writes a stream, each batch exactly once."""
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+        """Stage one task's rows."""
+        context = TaskContext.get()
+        assert context is not None
+        app = self.target.options.app or context.getLocalProperty("sql.streaming.queryId")
+        if not app:
+            raise StorageError(
+                "Spark did not say which query this is, so a replay could not be told; set txnAppId"
+            )
+        return self.stage(iterator, app, context.getLocalProperty("streaming.sql.batchId") or "x")
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Put a batch into the store, unless it is there."""
+        told = [message for message in messages if isinstance(message, Staged)]
+        if told:
+            self.put(told, told[0].app, batchId)
+        else:
+            # Without a task nothing says which query this is; and there is nothing to write.
+            self.committer().finish_pending()
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Remove what was staged; what was decided stays. Spark calls it also when a commit failed."""
+        self.give_up(messages)

@@ -1,0 +1,210 @@
+"""Staged batches: the bytes of `put_arrow`, marks that count, and nothing of a damaged file in a log."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.conftest import SMALL
+
+import penstock
+from penstock import Message
+from penstock.errors import CorruptionError, MessageError, StorageError
+from penstock.files import Files
+from penstock.javatext import java_hash
+from penstock.staged import (
+    MARK_MAX,
+    MARK_MIN,
+    Encoder,
+    StagedFile,
+    encoding_for,
+    key_hashes,
+)
+from penstock.testing import ManualClock
+
+SIZES: dict[str, Any] = {**SMALL}
+KINDS = {
+    "topic": pa.string(), "body": pa.binary(), "queue": pa.int32(), "tag": pa.string(),
+    "keys": pa.string(), "properties": pa.map_(pa.string(), pa.string()), "flag": pa.int32(),
+}  # fmt: skip
+NAMES = st.sampled_from(["a", "b", "ключ", "UNIQ_KEY", "", "TAGS", "DELAY", "x\x01", "__CRC32#"])
+VALUES = st.one_of(st.sampled_from(["v", "\x02", "", "значение"]), st.text(max_size=5))
+PAIRS = st.lists(st.tuples(NAMES, VALUES), max_size=3)
+SOUND_PAIRS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "ключ", "UNIQ_KEY"]), st.sampled_from(["v", "w x"])),
+    max_size=3,
+)
+TEXT = st.sampled_from(["", "t", "ключ", "two words"])
+
+
+def rows_of(pairs: Any) -> Any:
+    return st.lists(
+        st.tuples(
+            st.sampled_from(["a", "topic-b", "тема", "l" * 150]), st.binary(max_size=300),
+            st.integers(0, 3), TEXT, TEXT, st.one_of(st.none(), pairs), st.integers(-5, 5),
+        ),
+        max_size=40,
+    )  # fmt: skip
+
+
+def table_of(rows: list[Any]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(KINDS)
+    arrays = [pa.array(c, k) for c, k in zip(columns, KINDS.values(), strict=True)]
+    return pa.table(arrays, list(KINDS))
+
+
+def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, ...]:
+    settings_: dict[str, Any] = {**SIZES, "log.checksum": checksum}
+    with penstock.open(root / way, clock=ManualClock(), environ={}, **settings_) as store:
+        try:
+            if way == "put_many":
+                store.put_many([
+                    Message(t, b, queue=q, tag=g, keys=[k] if k else [], flag=f, properties=dict(p or []))
+                    for t, b, q, g, k, p, f in rows
+                ])  # fmt: skip
+            elif way == "put_arrow":
+                store.put_arrow(table_of(rows))
+            else:
+                encoding = encoding_for(root / way, environ={}, **settings_)
+                encoder = Encoder(encoding, ManualClock().time_ms)
+                writer = encoder.writer(Files(), root / "staged")
+                writer.add(encoder.encode(table_of(rows)), 7)
+                writer.finish()
+                for batch in StagedFile.read(Files(), root / "staged").batches:
+                    assert batch.group == 7
+                    store.put_staged(batch)
+        except MessageError as error:
+            return ("error", type(error).__mro__[-4])
+        assert not list(store.verify())
+    files = sorted((root / way / "commitlog").iterdir())
+    return ("stored", *(path.read_bytes() for path in files))
+
+
+@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(rows=st.one_of(rows_of(SOUND_PAIRS), rows_of(PAIRS)))
+def test_staged_batches_agree_with_the_other_ways_in(
+    tmp_path_factory: pytest.TempPathFactory, checksum: str, rows: list[Any]
+) -> None:
+    root = tmp_path_factory.mktemp("ways")
+    many = outcome(root, "put_many", rows, checksum)
+    assert outcome(root, "put_arrow", rows, checksum) == many
+    assert outcome(root, "put_staged", rows, checksum) == many
+
+
+def staged(root: Path, count: int, checksum: str = "crc32", **more: Any) -> StagedFile:
+    rows = [("t", b"%d:" % n + b"x" * (n * 37 % 900), n % 3, "", f"k{n}", [("n", "1")], 0) for n in range(count)]  # fmt: skip
+    encoder = Encoder(encoding_for(root, environ={}, **{**SIZES, "log.checksum": checksum, **more}))
+    writer = encoder.writer(Files(), root.parent / "staged")
+    for start in range(0, count, 20):
+        writer.add(encoder.encode(table_of(rows[start : start + 20])), start)
+    writer.finish()
+    return StagedFile.read(Files(), root.parent / "staged")
+
+
+@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_marks_tell_how_many_are_there(tmp_path: Path, checksum: str, flush: str) -> None:
+    root = tmp_path / "store"
+    settings_: dict[str, Any] = {**SIZES, "log.checksum": checksum, "flush": flush}
+    with penstock.open(root, environ={}, **settings_) as store:
+        store.put("other", b"before")
+        begin = store.flush()
+        file = staged(root, 200, checksum)
+        assert store.count_marked(begin, MARK_MIN, file.rows) == 0
+        done, end = 0, 0
+        for batch in file.batches[:-1]:
+            end = store.put_staged(batch.behind(0), first_mark=MARK_MIN + done)
+            done += len(batch)
+        store.put_staged(file.batches[-1].behind(5), first_mark=MARK_MIN + done + 5)
+        # One that is not at its place is damage, not an end.
+        with pytest.raises(StorageError, match="not at its place"):
+            store.count_marked(begin, MARK_MIN, file.rows)
+        assert store.count_marked(begin, MARK_MIN, done) == done
+        assert store.count_marked(end, MARK_MIN + done + 5, 100) == 15
+        for wrong in (-1, 1 << 60):
+            with pytest.raises(StorageError, match="cannot be told"):
+                store.count_marked(wrong, MARK_MIN, 1)
+    with penstock.open(root, environ={}, **settings_) as store:
+        assert not list(store.verify(deep=True))
+        assert store.count_marked(begin, MARK_MIN, done) == done
+        found = [m for m in store.scan("t") if int(m.body.split(b":")[0]) < done]
+        assert [m.prepared_offset - MARK_MIN for m in found] == list(range(done))
+        assert [int(m.body.split(b":")[0]) for m in found] == list(range(done))
+        assert store.find("t", "k77")[0].prepared_offset == MARK_MIN + 77
+        assert found[0].properties["n"] == "1"
+
+
+def test_marks_are_told_from_log_offsets(tmp_path: Path) -> None:
+    file = staged(tmp_path / "store", 20)
+    with penstock.open(tmp_path / "store", environ={}, **SIZES) as store:
+        for wrong in (1, MARK_MIN - 1, MARK_MAX + (1 << 40)):
+            with pytest.raises(ValueError, match="marks begin"):
+                store.put_staged(file.batches[0], first_mark=wrong)
+        assert store.put_staged(file.batches[0], first_mark=MARK_MAX) > 0
+
+
+@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
+def test_no_damaged_file_is_taken(tmp_path: Path, checksum: str) -> None:
+    staged(tmp_path / "store", 12, checksum)
+    data = (tmp_path / "staged").read_bytes()
+    bad = tmp_path / "bad"
+    for size in range(len(data)):
+        bad.write_bytes(data[:size])
+        with pytest.raises(CorruptionError):
+            StagedFile.read(Files(), bad)
+    chance = random.Random(5)
+    for at in range(0, len(data), 3):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << chance.randrange(8)
+        bad.write_bytes(flipped)
+        with pytest.raises(CorruptionError):
+            StagedFile.read(Files(), bad)
+    bad.write_bytes(data + b"\0")
+    with pytest.raises(CorruptionError):
+        StagedFile.read(Files(), bad)
+
+
+def test_sound_checksums_do_not_make_a_record_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever forges a file can forge its checksums; no byte of it makes a reader fail otherwise, or pass."""
+    staged(tmp_path / "store", 12)
+    data = (tmp_path / "staged").read_bytes()
+    monkeypatch.setattr(crc32c, "crc32c", lambda *_: 0)
+    bad = tmp_path / "bad"
+    chance = random.Random(6)
+    taken = 0
+    for _ in range(3000):
+        forged = bytearray(data)
+        for crc_at in (40, data.index(b"SBAT") + 20, len(data) - 4):
+            forged[crc_at : crc_at + 4] = bytes(4)
+        for _ in range(chance.randint(1, 3)):
+            forged[chance.randrange(48, len(data))] = chance.randrange(256)
+        bad.write_bytes(forged)
+        try:
+            file = StagedFile.read(Files(), bad)
+        except CorruptionError:
+            continue
+        taken += 1
+        for batch in file.batches:
+            assert int(batch.sizes.sum()) == len(batch.data)
+            assert {lane[0] for lane in batch.lanes} == {"t"}
+    # Bodies and keys may be anything.
+    assert taken > 100
+
+
+@given(keys=st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=30))
+def test_keys_are_hashed_as_java_does(keys: list[str | None]) -> None:
+    column = pa.array([*keys, "x"], pa.string())
+    for part in (column, column.slice(1)):
+        expected = [java_hash(key or "") for key in part.to_pylist()]
+        assert key_hashes(part).tolist() == expected
+    assert key_hashes(pa.array([], pa.string())).dtype == np.int64

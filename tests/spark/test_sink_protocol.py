@@ -1,0 +1,387 @@
+"""The sink's protocol killed at every call, on a simulated disk: each row once, in order, whatever survived."""
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from tests.spark.sinkstory import APP, ENCODING, Explorer, Place, World, encoded, explore, play
+
+from penstock.errors import CorruptionError, StorageError, StoreLockedError
+from penstock.files import Files
+from penstock.testing import ManualClock, SimulatedDisk
+from penstock.testing.platter import Survival
+from penstock_spark.sink.commit import Committer, Patience
+from penstock_spark.sink.ledger import (
+    FOLDER,
+    Decision,
+    Ledger,
+    Part,
+    Progress,
+    ShardProgress,
+    read_line,
+    write_line,
+)
+from penstock_spark.sink.staging import Stager
+
+SEED = int(os.environ.get("PENSTOCK_SINK_SEED", "1"))
+# So many crashes of the recovery for each crash that is looked at twice.
+AGAIN = int(os.environ.get("PENSTOCK_SINK_AGAIN", "1"))
+TWO_SURVIVALS = (Survival.PROCESS, Survival.PAGES)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_batch_is_there_once_wherever_it_died(shards: int) -> None:
+    memories = play(Place(shards), SEED)
+    explorer = Explorer(Place(shards), SEED)
+    survivals = tuple(Survival) if shards == 1 else (Survival.PROCESS, Survival.NONE, Survival.BYTE)
+    assert explore(explorer, memories, survivals, 0) == []
+    print(f"seed {SEED}, {shards} shards: {len(memories)} calls, {explorer.states} states")
+    assert len(memories) > 90
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_recovery_may_die_as_well(shards: int) -> None:
+    seed = SEED + 1
+    memories = play(Place(shards), seed)
+    explorer = Explorer(Place(shards), seed)
+    # Before the decision there is nothing to recover.
+    first = next(n for n, memory in enumerate(memories) if "decision" in memory.call)
+    assert explore(explorer, memories[first :: 2 + shards], TWO_SURVIVALS, AGAIN) == []
+    print(f"seed {seed}, {shards} shards: {explorer.states} states")
+
+
+# --- bugs that must be found
+
+
+class Careless:
+    """Files that forget to sync what has a word in its path."""
+
+    def __init__(self, disk: SimulatedDisk, word: str) -> None:
+        self._disk, self._word = disk, word
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def sync_folder(self, path: Path) -> None:
+        if self._word != path.name:
+            self._disk.sync_folder(path)
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        if self._word != path.name:
+            self._disk.write_whole(path, data)
+            return
+        fresh = path.with_name("fresh")
+        with suppress(FileNotFoundError):
+            self._disk.remove(fresh)
+        file = self._disk.create(fresh)
+        file.pwrite(data, 0)
+        file.close()
+        self._disk.rename(fresh, path)
+
+
+class NotesFirst(Committer):
+    """Notes a batch before it is in the store."""
+
+    def _complete(self, decision: Decision, staged: Any) -> None:
+        if staged is not None:
+            self.ledger.note_batch(decision)
+            for shard in range(len(self._shards)):
+                self._apply(decision, shard, staged)
+        super()._complete(decision, staged)
+
+
+class Forgets(Committer):
+    """Appends a batch whole, whatever of it is there."""
+
+    def _apply(self, decision: Decision, shard: int, staged: Any) -> None:
+        with suppress(FileNotFoundError):
+            self._files.remove(self._progress[shard].path)
+        super()._apply(decision, shard, staged)
+
+
+class TakesBack(Committer):
+    """Drops a decision that it finds, and begins again."""
+
+    def _finish_pending(self) -> None:
+        if self.ledger.has_decision():
+            self.ledger.drop_decision()
+
+
+@pytest.mark.parametrize(
+    ("committer", "word"),
+    [
+        (Committer, "decision"), (Committer, "staging"), (Committer, "progress-store"), (NotesFirst, ""),
+        (Forgets, ""), (TakesBack, ""),
+    ],
+)  # fmt: skip
+def test_planted_bugs_are_found(committer: type[Committer], word: str) -> None:
+    def wrap(disk: SimulatedDisk) -> Any:
+        return Careless(disk, word) if word else disk
+
+    memories = play(Place(1), SEED, committer=committer, wrap=wrap)
+    explorer = Explorer(Place(1), SEED, committer, wrap)
+    first = max(
+        n
+        for n, memory in enumerate(memories)
+        if "sync_folder sink/staging" in memory.call or "create staging" in memory.call
+    )
+    for memory in memories[first::2] + memories[first + 1 :: 2]:
+        if explore(explorer, [memory], (Survival.NONE, Survival.PROCESS, Survival.SECTORS), 0):
+            return
+    pytest.fail(f"{committer.__name__} {word} was not found in {explorer.states} states")
+
+
+# --- what the protocol refuses, and what it leaves alone
+
+
+def world(shards: int = 1) -> World:
+    place = Place(shards)
+    disk = SimulatedDisk(clock=ManualClock())
+    disk.make_folder(place.root)
+    made = World(disk, place)
+    made.committer().prepare()
+    return made
+
+
+def test_a_batch_is_taken_once() -> None:
+    one = world()
+    assert one.run(0, 0)
+    assert not one.run(0, 1)
+    assert one.run(1, 0)
+    assert not one.run(0, 2)
+    assert one.wrong(2) == ""
+
+
+def test_the_first_decision_wins() -> None:
+    """A driver decided and died; the one that comes next brings other files for the same batch."""
+    one = world()
+    first = one.committer()
+    first._complete = lambda *_: None  # type: ignore[method-assign] # it dies here
+    assert first.commit(APP, 0, one.stage(0, 0))
+    decided = first.ledger.decision()
+    assert not one.run(0, 1)
+    assert decided is not None
+    with one.open(one.place.root) as store:
+        marks = {message.prepared_offset for message in store.scan("t")}
+    assert min(marks) == decided.mark
+    assert one.wrong(1) == ""
+
+
+def test_another_application_finishes_what_was_decided() -> None:
+    one = world(2)
+    first = one.committer()
+    first._apply = lambda *_: (_ for _ in ()).throw(StoreLockedError(Path("/x"), "a test"))  # type: ignore[method-assign]
+    with pytest.raises(StoreLockedError):
+        first.commit(APP, 0, one.stage(0, 0))
+    # A failed batch is given up by Spark: what is decided must stay.
+    decided = first.ledger.decision()
+    assert decided is not None
+    one.committer().abandon(decided.parts)
+    one.committer().commit("other app", 0, [])
+    assert one.wrong(1) == ""
+
+
+def test_what_was_not_decided_is_given_up() -> None:
+    one = world()
+    parts = one.stage(0, 0)
+    one.committer().abandon(parts)
+    assert not one.disk.entries(one.committer().ledger.staging)
+    one.committer().abandon(parts)
+
+
+def test_while_somebody_commits_nothing_is_given_up_nor_committed() -> None:
+    one = world()
+    parts = one.stage(0, 0)
+    lock = one.disk.lock(one.committer().ledger.lock)
+    assert lock is not None
+    one.committer().abandon(parts)
+    assert len(one.disk.entries(one.committer().ledger.staging)) == 2
+    with pytest.raises(StoreLockedError, match="another commit"):
+        one.committer().commit(APP, 0, parts)
+    lock.release()
+    assert one.committer().commit(APP, 0, parts)
+
+
+def test_a_store_that_another_writes_is_waited_for() -> None:
+    one = world()
+    producer = one.open(one.place.root)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 5:
+            producer.close()
+
+    committer = one.committer()
+    committer._patience = Patience(timeout_s=1, now_s=lambda: 0.1 * len(slept), sleep_s=sleep)
+    assert committer.commit(APP, 0, one.stage(0, 0))
+    assert len(slept) == 5
+    producer = one.open(one.place.root)
+    with pytest.raises(StoreLockedError, match="process"):
+        one.run(1, 0)
+    # It is decided; the next one ends it.
+    producer.close()
+    assert not one.run(1, 1)
+    assert one.wrong(2) == ""
+
+
+def test_a_staged_file_that_is_gone_or_damaged_stops_a_batch_before_it_is_decided() -> None:
+    one = world()
+    staging = one.committer().ledger.staging
+    parts = one.stage(0, 0)
+    one.disk.remove(staging / parts[1].name)
+    with pytest.raises(StorageError, match="is gone"):
+        one.committer().commit(APP, 0, parts)
+    parts = one.stage(0, 1)
+    file = one.disk.open(staging / parts[0].name, writable=True)
+    file.pwrite(b"x", 300)
+    file.close()
+    with pytest.raises(CorruptionError, match="CRC"):
+        one.committer().commit(APP, 0, parts)
+    parts = one.stage(0, 2)
+    with pytest.raises(CorruptionError, match="rows by shard"):
+        one.committer().commit(APP, 0, [attrs.evolve(parts[0], rows=((0, 6),)), parts[1]])
+    assert not one.committer().ledger.has_decision()
+    assert one.run(0, 3)
+    one.committer().collect(1 << 62)
+    assert one.wrong(1) == ""
+
+
+def test_orphans_go_by_age_and_decided_files_never() -> None:
+    one = world()
+    committer = one.committer()
+    old = one.stage(0, 0)
+    clock = one.disk.clock
+    assert isinstance(clock, ManualClock)
+    clock.now_ms += 1000
+    limit = one.disk.now_ns()
+    young = one.stage(0, 1)
+    committer.ledger.decide(Decision(APP, 0, 1 << 62, (old[0],)))
+    assert committer.collect(limit) == 1
+    left = {entry.name for entry in one.disk.entries(committer.ledger.staging)}
+    assert left == {old[0].name, young[0].name, young[1].name}
+
+
+def test_two_roots_may_share_a_store() -> None:
+    """A shard is written by its dataset, and by itself: the one's progress is not the other's."""
+    whole = world(2)
+    dying = whole.committer()
+
+    def dies(path: Path) -> Any:
+        store = whole.open(path)
+        put, count = store.put_staged, iter(range(2))
+
+        def put_some(*args: Any, **more: Any) -> int:
+            if next(count, None) is None:
+                raise OSError(5, "the test's")
+            return put(*args, **more)
+
+        store.put_staged = put_some  # type: ignore[method-assign]
+        return store
+
+    dying._open_store = dies
+    with pytest.raises(OSError, match="the test's"):
+        dying.commit(APP, 0, whole.stage(0, 0))
+    shard = whole.place.stores[0]
+    alone = Committer(shard, [shard], whole.open, files=whole.disk, patience=Patience(timeout_s=0))
+    alone.prepare()
+    stager = Stager(whole.disk, alone.ledger.staging, "mine.staged", 0, ENCODING)
+    stager._put(encoded(5, 0, 0), 0)
+    part = stager.finish()
+    assert part is not None
+    assert alone.commit("alone", 0, [part])
+    assert not whole.run(0, 1)
+    with whole.open(shard) as store:
+        bodies = [message.body for queue in range(2) for message in store.scan("t", queue)]
+    assert len(bodies) == len(set(bodies)) == 2 * 4 + 2
+
+
+def test_a_log_that_was_cut_is_not_counted(tmp_path: Path) -> None:
+    """A store that was put back from an older copy: what the progress says cannot be looked up."""
+    one = world()
+    one.run(0, 0)
+    committer = one.committer()
+    decision = Decision(APP, 1, 1 << 62, tuple(one.stage(1, 0)))
+    committer.ledger.decide(decision)
+    committer._progress[0].write(Progress(1 << 62, 1 << 40, 0, is_complete=False))
+    with pytest.raises(StorageError, match="progress-store"):
+        one.run(1, 1)
+    one.disk.remove(committer._progress[0].path)
+    assert not one.run(1, 2)
+    assert one.wrong(2) == ""
+
+
+@pytest.mark.parametrize("name", ["decision", "progress-store", "ledger"])
+def test_small_files_are_not_believed_when_damaged(name: str, tmp_path: Path) -> None:
+    files = Files()
+    ledger = Ledger(files, tmp_path)
+    ledger.make()
+    progress = ShardProgress(files, tmp_path, is_own=True)
+    decision = Decision("app", 3, 1 << 62, (Part("a.staged", 0, ((0, 5),)),))
+    ledger.decide(decision)
+    ledger.note_batch(decision)
+    progress.write(Progress(1 << 62, 5, 1, is_complete=False))
+    assert ledger.decision() == decision
+    assert ledger.last_batch("app") == 3
+    folder = tmp_path / FOLDER
+    path = next((folder / "ledger").iterdir()) if name == "ledger" else folder / name
+    data = path.read_bytes()
+    read: Callable[[], Any] = {
+        "decision": ledger.decision, "progress-store": lambda: progress.read(1 << 62),
+        "ledger": lambda: ledger.last_batch("app"),
+    }[name]  # fmt: skip
+    for at in range(len(data) - 1):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(CorruptionError):
+            read()
+        path.write_bytes(data[:at])
+        with pytest.raises(CorruptionError):
+            read()
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {}, {"app": "a"}, {"app": "a", "batch": -1, "mark": 1 << 62, "alone": False, "parts": []},
+        {"app": "a", "batch": 0, "mark": 5, "alone": False, "parts": []},
+        {"app": "a", "batch": 0, "mark": 1 << 62, "alone": False, "parts": [["../x", 0, [[0, 1]]]]},
+        {"app": "a", "batch": 0, "mark": 1 << 62, "alone": False, "parts": [["x", 0, [[0, 1.5]]]]},
+        {"app": "a", "batch": 0, "mark": 1 << 62, "alone": False, "parts": 7},
+        {"app": "a", "batch": True, "mark": 1 << 62, "alone": False, "parts": []},
+    ],
+)  # fmt: skip
+def test_a_decision_that_cannot_be_is_damage(facts: dict[str, Any], tmp_path: Path) -> None:
+    ledger = Ledger(Files(), tmp_path)
+    ledger.make()
+    write_line(Files(), tmp_path / FOLDER / "decision", facts)
+    with pytest.raises(CorruptionError):
+        ledger.decision()
+    assert read_line(Files(), tmp_path / "none") is None
+
+
+@pytest.mark.skipif("PENSTOCK_SINK_MINUTES" not in os.environ, reason="a soak, on request")
+def test_seed_after_seed() -> None:
+    end = time.monotonic() + 60 * float(os.environ["PENSTOCK_SINK_MINUTES"])
+    seed, states = random.randrange(1 << 30), 0
+    while time.monotonic() < end:
+        for shards in (1, 2):
+            memories = play(Place(shards), seed)
+            explorer = Explorer(Place(shards), seed)
+            assert explore(explorer, memories, tuple(Survival), 2) == []
+            states += explorer.states
+        seed += 1
+    print(f"up to seed {seed}: {states} states")
