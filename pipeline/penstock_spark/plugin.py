@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from penstock import hookimpl
+import penstock
 
 
-@hookimpl
+@penstock.hookimpl
 def penstock_register_commands() -> Iterable[object]:
     """Offer `penstock spark`."""
     from penstock_spark.cli import group  # noqa: PLC0415 - click is an extra, and slow to import

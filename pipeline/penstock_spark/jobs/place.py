@@ -34,6 +34,14 @@ def stores_of(paths: Sequence[str] | str) -> list[Path]:
     return list(found)
 
 
+def one_store(path: str) -> Path:
+    """Return the one store that a path names."""
+    found = stores_of(path)
+    if len(found) != 1:
+        raise ConfigError(f"{path} names {len(found)} stores; give one, or one after the other")
+    return found[0]
+
+
 def _folders(text: str) -> list[Path]:
     folder = local_folder(text, "the path of a store")
     if folder.is_dir():

@@ -8,7 +8,7 @@ is done on the driver at the end. Changes nothing. Findings are held by the driv
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,9 @@ import pyarrow as pa
 
 from penstock.segmentwise import Checked, CheckTask, Checkup, CheckWorker, Finding, Tally
 from penstock_spark.jobs.place import fresh_folder, stores_of
-from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
+from penstock_spark.jobs.progress import Told, ignore, watched
 from penstock_spark.jobs.report import Report
-
-# A task checks about so much log: it costs 30 ms, and this some 50.
-_TASK_BYTES = 64 << 20
+from penstock_spark.jobs.tasks import over, tasks_for
 
 _FINDING = [
     ("part", pa.string()), ("path", pa.string()), ("position", pa.int64()),
@@ -135,9 +133,8 @@ def _check_all(
     spark: Any, checkups: list[Checkup], pieces: list[tuple[int, int]], total: int
 ) -> list[dict[int, Checked]]:
     """Return for each store what came of its pieces."""
-    tasks = min(len(pieces), max(parallelism(spark), total // _TASK_BYTES))
     check = checker([each.task for each in checkups], pieces)
-    frame = spark.range(0, len(pieces), 1, max(tasks, 1)).mapInArrow(check, _ROW_DDL)
+    frame = over(spark, len(pieces), tasks_for(spark, len(pieces), total), _ROW_DDL, check)
     checked: list[dict[int, Checked]] = [{} for _ in checkups]
     waiting: dict[int, list[Finding]] = {}
     for row in frame.toArrow().to_pylist():
@@ -156,15 +153,15 @@ def _finding(row: dict[str, Any]) -> Finding:
     return Finding(**{**values, "path": Path(values["path"])})
 
 
-def checker(tasks: list[CheckTask], pieces: list[tuple[int, int]]) -> Any:
-    """Return what Spark calls in each task, with batches of numbers of pieces."""
+def checker(
+    tasks: list[CheckTask], pieces: list[tuple[int, int]]
+) -> Callable[[int], pa.RecordBatch]:
+    """Return what checks the piece with a number, in whatever process."""
     run_id = str(uuid.uuid4())
 
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                at, piece = pieces[number]
-                yield rows_of(number, _worker(run_id, at, tasks[at]).check(piece))
+    def check(number: int) -> pa.RecordBatch:
+        at, piece = pieces[number]
+        return rows_of(number, _worker(run_id, at, tasks[at]).check(piece))
 
     return check
 
