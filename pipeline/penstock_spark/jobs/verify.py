@@ -15,11 +15,11 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from penstock.segmentwise import Checked, CheckTask, Checkup, CheckWorker, Finding, Tally
+from penstock.segmentwise import Checked, CheckTask, Checkup, Finding, Tally
 from penstock_spark.jobs.place import fresh_folder, stores_of
 from penstock_spark.jobs.progress import Told, ignore, watched
 from penstock_spark.jobs.report import Report
-from penstock_spark.jobs.tasks import over, tasks_for
+from penstock_spark.jobs.tasks import kept, over, tasks_for
 
 _FINDING = [
     ("part", pa.string()), ("path", pa.string()), ("position", pa.int64()),
@@ -161,20 +161,11 @@ def checker(
 
     def check(number: int) -> pa.RecordBatch:
         at, piece = pieces[number]
-        return rows_of(number, _worker(run_id, at, tasks[at]).check(piece))
+        # Its index is read once for many pieces.
+        worker = kept((run_id, at), tasks[at].worker)
+        return rows_of(number, worker.check(piece))
 
     return check
-
-
-# The last store that this process looked at: its index is read once for many tasks.
-_kept: tuple[str, int, CheckWorker] | None = None
-
-
-def _worker(run_id: str, at: int, task: CheckTask) -> CheckWorker:
-    global _kept  # noqa: PLW0603 - a process that Spark uses again for the next task
-    if _kept is None or _kept[:2] != (run_id, at):
-        _kept = (run_id, at, task.worker())
-    return _kept[2]
 
 
 def rows_of(number: int, checked: Checked) -> pa.RecordBatch:
