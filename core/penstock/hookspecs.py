@@ -70,10 +70,12 @@ def penstock_segment_sealed(path: str, base_offset: int, size: int) -> None:
 
 
 @hookspec
-def penstock_segment_expired(path: str, base_offset: int, size: int, reason: str) -> None:
+def penstock_segment_expired(
+    path: str, base_offset: int, size: int, reason: str, config: object
+) -> None:
     """A segment is about to go; its file is still whole and can be read, or copied to an archive.
 
-    A plugin that raises keeps it, and all later ones, in the store: it is logged and asked again
+    `config` is the store's `penstock.config.Config`. A plugin that raises keeps it, and all later ones, in the store: it is logged and asked again
     in the next round. It may be asked again for a segment after a restart.
     """
 

@@ -4,6 +4,7 @@ Opening for writing, in this order: lock; look at everything and decide; only th
 beginning with the abort marker, so that a crash on the way is seen by the next open.
 """
 
+import functools
 import logging
 import os
 import time
@@ -331,7 +332,8 @@ class Opener:
             policy=policy, follower=follower, dispatchers=dispatchers,
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
-            lock=lock, offsets=offsets, crew=self._crew, fire=registry.fire, ask=registry.ask,
+            lock=lock, offsets=offsets, crew=self._crew, fire=registry.fire,
+            ask=functools.partial(registry.ask, config=config),
             body_bytes_max=config.log.body_bytes_max,
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             pace=Pace(

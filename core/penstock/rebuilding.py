@@ -2,6 +2,7 @@
 
     penstock/repair/journal      a repair is under way, and where it saves what it takes away
     penstock/repair/new/         the files in the making, laid out as in a store
+    penstock/repair/parts/       what they are put together from, where that is done in parallel
     penstock/repair/ready        they are whole and durable: these names are to be swapped
 
 Nothing of the store changes until `ready` is there. From then on the swap is finished by whoever comes
@@ -30,7 +31,8 @@ class Workshop:
         self._files = files
         self._root = root
         self._folder = root / SIDE_FOLDER / "repair"
-        self._new = self._folder / "new"
+        self.new = self._folder / "new"
+        self.parts = self._folder / "parts"
         self._ready = self._folder / "ready"
         self.saved = Path()
 
@@ -98,8 +100,8 @@ class Workshop:
             damages: stretches of it that are no sound record.
             wrong: names in the store's folder that must go even if nothing comes in their place.
         """
-        self._files.make_folder_durably(self._new / SIDE_FOLDER)
-        made = attrs.evolve(context, root=self._new, read_only=False, spawn=_no_worker)
+        self._files.make_folder_durably(self.new / SIDE_FOLDER)
+        made = attrs.evolve(context, root=self.new, read_only=False, spawn=_no_worker)
         news = [type(old)(old.options, made) for old in olds]
         trust = Trust(log=RecoveredLog(log, 0), durable_offset=0, is_clean=True, was_abnormal=False)
         for new in news:
@@ -110,12 +112,16 @@ class Workshop:
                     for new in news:
                         new.dispatch(DispatchBatch(piece.columns, piece.start, piece.stop))
         for new, old in zip(news, olds, strict=True):
-            if isinstance(new, QueueIndex) and isinstance(old, QueueIndex) and damages:
+            if isinstance(new, QueueIndex) and isinstance(old, QueueIndex):
                 new.adopt(old, damages)
             new.flush()
             new.close()
-        names = {e.name for e in self._files.entries(self._new)} - {SIDE_FOLDER}
-        self._files.sync_folder(self._new)
+        self.put_in_place(wrong)
+
+    def put_in_place(self, wrong: set[str]) -> None:
+        """Swap in what is in `new`, which is whole and durable; `wrong` as for `rebuild`."""
+        names = {e.name for e in self._files.entries(self.new)} - {SIDE_FOLDER}
+        self._files.sync_folder(self.new)
         swap = {"made": sorted(names), "gone": sorted(wrong - names)}
         ready = {**swap, "lock_mtime_ns": lock_mtime_ns(self._files, self._root)}
         self._files.write_whole(self._ready, json.dumps(ready).encode())
@@ -125,13 +131,13 @@ class Workshop:
     def _swap(self, made: list[str], gone: list[str]) -> None:
         """Put the new in place of the old; running it again from anywhere ends the same."""
         for name in made:
-            old, new = self._root / name, self._new / name
+            old, new = self._root / name, self.new / name
             if self._files.exists(new):
                 if self._files.exists(old):
                     self.save_file(old)
                 self._files.rename(new, old)
             self._files.sync_folder(self._root)
-            self._files.sync_folder(self._new)
+            self._files.sync_folder(self.new)
         for name in gone:
             if self._files.exists(self._root / name):
                 self.save_file(self._root / name)
@@ -141,8 +147,9 @@ class Workshop:
         if self._files.exists(self._ready):
             self._files.remove(self._ready)
             self._files.sync_folder(self._folder)
-        if self._files.is_folder(self._new):
-            self._remove_tree(self._new)
+        for folder in (self.new, self.parts):
+            if self._files.is_folder(folder):
+                self._remove_tree(folder)
 
     def _remove_tree(self, folder: Path) -> None:
         for entry in self._files.entries(folder):
@@ -151,6 +158,11 @@ class Workshop:
             else:
                 self._files.remove(entry.path)
         self._files.remove_folder(folder)
+
+    def forget_saved(self) -> None:
+        """Remove what this repair has taken out of the store."""
+        self._remove_tree(self.saved)
+        self._files.sync_folder(self.saved.parent)
 
     def end(self) -> None:
         """Close the journal: all is done."""

@@ -6,7 +6,8 @@ the same. On a store that is being written, only what its queues have is compare
 one they must have everything, and nothing else.
 """
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -70,12 +71,14 @@ class Scope:
     deep: bool = True
 
 
-class Spread(Protocol):
-    """Checks segments in several processes; returns for each, in order, findings, counts, and what was seen."""
+# Of one segment: findings, counts, and what each checker has seen.
+Result = tuple[list[Finding], Tally, list[object]]
 
-    def __call__(
-        self, bases: list[int], scope: Scope, jobs: int
-    ) -> Iterator[tuple[list[Finding], Tally, list[object]]]:
+
+class Spread(Protocol):
+    """Checks segments in several processes; returns the result of each, in order."""
+
+    def __call__(self, bases: list[int], scope: Scope, jobs: int) -> Iterator[Result]:
         """Start the processes; they end with the iterator."""
 
 
@@ -110,13 +113,32 @@ class Verification:
 
     def run(self, told: Told, *, deep: bool, jobs: int) -> Iterator[Finding]:
         """Return what is wrong: derived files by themselves, then in log order, then marks."""
-        tally, scope = Tally(), self.scope(deep=deep)
-        tally.bytes_total = sum(segment.capacity for segment in self._log.segments)
-        checkers = [c for c in (d.checker() for d in self._dispatchers) if c is not None]
-        for finding in self._all(checkers, scope, tally, told, jobs):
-            tally.findings += 1
-            yield finding.advised()
-        told(tally)
+        scope, tally, checkers = self.scope(deep=deep), self._tally(), self.checkers()
+        started = (finding for checker in checkers for finding in checker.start())
+        walked = self._walked(checkers, scope, tally, told, jobs)
+        yield from self._whole(checkers, scope, tally, told, (started, walked))
+
+    def gather(
+        self, told: Told, scope: Scope, started: Iterable[Finding], results: Iterable[Result]
+    ) -> Iterator[Finding]:
+        """Return what `run` does, of segments that were checked elsewhere.
+
+        Args:
+            told: called as it goes, with the counts so far.
+            scope: the one they were checked with.
+            started: what the derived files showed by themselves.
+            results: of each segment, oldest first.
+        """
+        tally, checkers = self._tally(), self.checkers()
+        walked = self._taken(checkers, results, tally, told)
+        yield from self._whole(checkers, scope, tally, told, (started, walked))
+
+    def checkers(self) -> list[Checker]:
+        """Return what compares the derived files with the log, one for each that can be."""
+        return [c for c in (d.checker() for d in self._dispatchers) if c is not None]
+
+    def _tally(self) -> Tally:
+        return Tally(bytes_total=sum(segment.capacity for segment in self._log.segments))
 
     def scope(self, *, deep: bool) -> Scope:
         """Say how far things must agree, from who wrote last and whether somebody does now."""
@@ -145,17 +167,21 @@ class Verification:
             end=end, extent=end, claimed=claimed, is_ours=is_ours, is_live=False, deep=deep
         )
 
-    def _all(
-        self, checkers: list[Checker], scope: Scope, tally: Tally, told: Told, jobs: int
+    def _whole(
+        self,
+        checkers: list[Checker],
+        scope: Scope,
+        tally: Tally,
+        told: Told,
+        parts: tuple[Iterable[Finding], Iterable[Finding]],
     ) -> Iterator[Finding]:
-        for checker in checkers:
-            yield from checker.start()
-        can_split = self._spread is not None and all(c.is_splittable for c in checkers)
-        if jobs > 1 and can_split and len(self._log.segments) > 1:
-            yield from self._spread_out(checkers, scope, tally, told, jobs)
-        else:
-            for segment in self._log.segments:
-                yield from self.segment(segment, checkers, scope, tally, told)
+        ended = self._ended(checkers, scope, tally)
+        for finding in itertools.chain(*parts, ended):
+            tally.findings += 1
+            yield finding.advised()
+        told(tally)
+
+    def _ended(self, checkers: list[Checker], scope: Scope, tally: Tally) -> Iterator[Finding]:
         for checker in checkers:
             yield from checker.finish(scope.extent)
         if scope.deep:
@@ -166,12 +192,23 @@ class Verification:
                     is_ours=scope.is_ours,
                 )  # fmt: skip
 
-    def _spread_out(
+    def _walked(
         self, checkers: list[Checker], scope: Scope, tally: Tally, told: Told, jobs: int
     ) -> Iterator[Finding]:
-        assert self._spread is not None
-        bases = [segment.base_offset for segment in self._log.segments]
-        for findings, part, seen in self._spread(bases, scope, jobs):
+        segments = self._log.segments
+        can_split = all(checker.is_splittable for checker in checkers)
+        if jobs > 1 and can_split and self._spread is not None and len(segments) > 1:
+            bases = [segment.base_offset for segment in segments]
+            yield from self._taken(checkers, self._spread(bases, scope, jobs), tally, told)
+            return
+        for segment in segments:
+            yield from self.segment(segment, checkers, scope, tally, told)
+
+    @staticmethod
+    def _taken(
+        checkers: list[Checker], results: Iterable[Result], tally: Tally, told: Told
+    ) -> Iterator[Finding]:
+        for findings, part, seen in results:
             tally.add(part)
             for checker, one in zip(checkers, seen, strict=True):
                 checker.take(one)

@@ -17,12 +17,11 @@ import attrs
 from penstock.clock import Clock
 from penstock.contracts import Context, Dispatcher, Stoppable
 from penstock.files import Files
-from penstock.findings import Checker, Finding
+from penstock.findings import Finding
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
-from penstock.verify import Scope, Spread, Tally, Verification
+from penstock.verify import Result, Scope, Spread, Tally, Verification
 
-Result = tuple[list[Finding], Tally, list[object]]
 # So many segments are given out ahead for each process.
 _AHEAD = 2
 
@@ -36,26 +35,19 @@ class Recipe:
     dispatchers: tuple[tuple[type[Dispatcher], Any], ...]
 
 
-class _Process:
-    """One process's view of the store."""
+class SegmentWorker:
+    """One process's view of a store whose segments are checked one by one. Not thread-safe."""
 
     def __init__(self, recipe: Recipe, scope: Scope) -> None:
         files = Files()
-        log = SegmentedLog(
-            files, recipe.root / "commitlog", recipe.geometry.segment_bytes, mapped=False
-        )
-        log.refresh()
-        context = Context(
-            root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry, spawn=_no_worker,
-            read_only=True, log_min_offset=lambda: log.min_offset,
-        )  # fmt: skip
-        dispatchers = [cls(options, context) for cls, options in recipe.dispatchers]
-        self._log = log
+        self._log, dispatchers = open_parts(files, recipe)
         self._scope = scope
-        self._verification = Verification(files, recipe.root, log, dispatchers)
-        self._checkers: list[Checker] = [
-            checker for checker in (d.checker() for d in dispatchers) if checker is not None
-        ]
+        self._verification = Verification(files, recipe.root, self._log, dispatchers)
+        self._checkers = self._verification.checkers()
+
+    def start(self) -> list[Finding]:
+        """Return what the derived files show by themselves; one process does this."""
+        return [finding for checker in self._checkers for finding in checker.start()]
 
     def check(self, base: int) -> Result:
         """Check one segment; one that has gone has nothing wrong."""
@@ -71,16 +63,29 @@ class _Process:
         return findings, tally, [checker.seen() for checker in self._checkers]
 
 
+def open_parts(files: Files, recipe: Recipe) -> tuple[SegmentedLog, list[Dispatcher]]:
+    """Return log and dispatchers of a store, for reading only."""
+    log = SegmentedLog(
+        files, recipe.root / "commitlog", recipe.geometry.segment_bytes, mapped=False
+    )
+    log.refresh()
+    context = Context(
+        root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry, spawn=_no_worker,
+        read_only=True, log_min_offset=lambda: log.min_offset,
+    )  # fmt: skip
+    return log, [cls(options, context) for cls, options in recipe.dispatchers]
+
+
 def _no_worker(name: str, step: object) -> Stoppable:
     raise AssertionError(f"{name}: nothing runs in the background of a verification")
 
 
-_process: _Process | None = None
+_process: SegmentWorker | None = None
 
 
 def _begin(recipe: Recipe, scope: Scope) -> None:
     global _process  # noqa: PLW0603 - one view a process, made before its first segment
-    _process = _Process(recipe, scope)
+    _process = SegmentWorker(recipe, scope)
 
 
 def _check(base: int) -> Result:

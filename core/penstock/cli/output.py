@@ -154,6 +154,10 @@ class Bar:
         rate = f"{count:,} {self._unit}, {count / elapsed:,.0f}/s"
         self._progress.update(self._task, completed=done, rate=rate)
 
+    def total(self, total: int) -> None:
+        """Say how far there is to go, where that was not known before."""
+        self._progress.update(self._task, total=total)
+
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--config`, `--set` and `--broker-conf` to a verb that writes."""

@@ -86,12 +86,15 @@ def cli(verbose: bool) -> None:
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command; returns its exit code."""
+def run(
+    arguments: Sequence[str], command: click.Command | None = None, name: str = "penstock"
+) -> int:
+    """Run one command; returns its exit code. `command` is another than `penstock` itself."""
+    command = command or cli
     try:
         # Not `cli.main`: that one turns a closed pipe into exit code 1.
-        with cli.make_context("penstock", list(arguments)) as context:
-            code = cli.invoke(context)
+        with command.make_context(name, list(arguments)) as context:
+            code = command.invoke(context)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:

@@ -198,10 +198,12 @@ class QueueIndex(Dispatcher):
         """Return the log offset behind the newest record that any queue points to; 0 for none."""
 
     def adopt(self, old: "QueueIndex", damages: Sequence[tuple[int, int]]) -> None:
-        """Take over from `old` the entries of records that lie within damaged stretches of the log.
+        """Take over from `old` what the log does not tell any more.
 
-        Called when the queues are made anew beside the old ones, after the last batch: RocketMQ reads a
-        record by its entry and does not check it, so an entry that led somewhere must go on to.
+        Called when the queues are made anew beside the old ones, after the last batch. That is the
+        entries of records that lie within damaged stretches of the log: RocketMQ reads a record by its
+        entry and does not check it, so an entry that led somewhere must go on to. And the ends of queues
+        of which the log has no record left, or their offsets would begin at 0 again.
         """
 
 

@@ -127,9 +127,18 @@ def _first_queued(log: LogView, start: int, stop: int) -> int | None:
 def entries_within(
     old: QueueIndex, damages: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield topic, queue, ordinal and bytes of the entries whose whole record lies in a damaged stretch."""
+    """Yield topic, queue, ordinal and bytes of the entries whose whole record lies in a damaged stretch.
+
+    Of a queue of which the log has no record left, the last entry.
+    """
     for topic, number in old.queues():
         low, high = old.min_offset(topic, number), old.max_offset(topic, number)
+        if low == high > 0:
+            last = old.entries(topic, number, high - 1, high)
+            for fields in zip(*(column.tolist() for column in last), strict=True):
+                if fields[1] > 0:
+                    yield topic, number, high - 1, np.array([fields], ENTRY).tobytes()
+            continue
         for start in range(low, high, _CHECK_ENTRIES):
             found = old.entries(topic, number, start, min(start + _CHECK_ENTRIES, high))
             inside = np.zeros(len(found.sizes), np.bool_)

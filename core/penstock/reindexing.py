@@ -1,0 +1,305 @@
+"""Queues and index of a whole store made anew in parallel, and swapped in whole.
+
+    1. For each segment, anywhere: the rows that queues and index are made from go into
+       `penstock/repair/parts/` (see `condensed`), by shard of queues.
+    2. For each shard of queues, and for the index, anywhere: a fresh dispatcher takes in the rows of all
+       segments in log order, so its files are what dispatching in order makes.
+    3. In one place: the parts are put together in `penstock/repair/new/`, and swapped in (see `rebuilding`).
+
+The store's lock is held throughout. Nothing of the store changes before the swap; a reindex that was
+killed is begun anew, one that was killed within the swap has it finished first. Log and marks stay as
+they are, but for the mark of a clean close, which vouches for the new files then.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+import attrs
+
+from penstock.batch import DispatchBatch
+from penstock.clock import Clock
+from penstock.condensed import Stretch, condense, restore, shard_rows
+from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Stoppable, Trust
+from penstock.errors import ConfigError, PluginError
+from penstock.files import Files
+from penstock.log import SegmentedLog
+from penstock.opening import Opener
+from penstock.progress import (
+    SIDE_FOLDER,
+    CleanMark,
+    Progress,
+    SideFolder,
+    fingerprint,
+    lock_mtime_ns,
+    vouched_for,
+)
+from penstock.rebuilding import Workshop
+from penstock.recovery import RecoveredLog
+from penstock.soundwalk import Broken, Sound, walk_segment
+from penstock.verifying import Recipe, open_parts
+
+# The part of all keys; the others are shards of queues.
+KEYS = -1
+SHARDS_MAX = 256
+_FILE_BYTES_MAX = 1 << 40
+# Files of derived data that go where nothing is made in their place.
+_OF_QUEUES = ("consumequeue", "consumequeue_ext")
+_OF_KEYS = ("index",)
+
+
+@attrs.frozen(kw_only=True)
+class ReindexReport:
+    """What was made anew.
+
+    Attributes:
+        segments: segments that were read.
+        records: records whose places were noted.
+        queues: queues that there are now.
+        damages: stretches of the log that are no sound records; entries of the old queues for them stay.
+        left: dispatchers that were left alone, since they need the records themselves.
+        saved_to: the folder with what was replaced; None where it was removed, or nothing was there.
+    """
+
+    segments: int
+    records: int
+    queues: int
+    damages: tuple[tuple[int, int], ...]
+    left: tuple[str, ...]
+    saved_to: Path | None
+
+
+@attrs.frozen
+class ReindexTask:
+    """What a process needs to do pieces of the work: sent to it whole."""
+
+    recipe: Recipe
+    folder: Path
+    shards: int
+
+    def condense(self, base: int) -> Stretch:
+        """Note the rows of one segment; doing it twice changes nothing."""
+        files = Files()
+        log, _ = open_parts(files, attrs.evolve(self.recipe, dispatchers=()))
+        segment = log.find(base)
+        if segment is None:
+            raise ConfigError(f"segment {base} of {self.recipe.root} is gone")
+        records, end, stop, number = 0, 0, -1, 0
+        damages: list[tuple[int, int]] = []
+        for piece in walk_segment(log, segment):
+            if isinstance(piece, Sound):
+                if len(piece.columns):
+                    batch = DispatchBatch(piece.columns, piece.start, piece.stop)
+                    self._note(files, batch, base, number)
+                    records, end, number = records + len(piece.columns), piece.stop, number + 1
+            elif isinstance(piece, Broken):
+                damages.append((piece.start, piece.stop))
+            elif piece.is_blank:
+                end = segment.end_offset
+            else:
+                stop = piece.start
+        log.close()
+        return Stretch(base, records, end, stop, tuple(damages))
+
+    def _note(self, files: Files, batch: DispatchBatch, base: int, number: int) -> None:
+        name = f"{base:020d}-{number:06d}"
+        if len(batch.keys.rows):
+            _write(files, self._rows(KEYS) / name, condense(batch, keys=True))
+        for shard, rows in shard_rows(batch, self.shards):
+            _write(files, self._rows(shard) / name, condense(batch, rows, keys=False))
+
+    def _rows(self, part: int) -> Path:
+        return self.folder / f"rows{part}"
+
+    def make(self, part: int) -> str:
+        """Make the files of one part in a folder of its own; returns the folder's name."""
+        files = Files()
+        name = f"made{part}-{uuid.uuid4().hex}"
+        root = self.folder / name
+        files.make_folder_durably(root / SIDE_FOLDER)
+        log, _ = open_parts(files, attrs.evolve(self.recipe, dispatchers=()))
+        kind = KeyIndex if part == KEYS else QueueIndex
+        news = [d for d in _fresh(files, self.recipe, root, log, 0) if isinstance(d, kind)]
+        rows = self._rows(part)
+        for entry in files.entries(rows) if files.is_folder(rows) else ():
+            # Not one that was half written when its process was killed.
+            if entry.path.suffix != ".new":
+                batch = restore(files.read_whole(entry.path, _FILE_BYTES_MAX))
+                for new in news:
+                    new.dispatch(batch)
+        for new in news:
+            new.flush()
+            new.close()
+        log.close()
+        return name
+
+
+def _write(files: Files, path: Path, data: bytes) -> None:
+    """Write a file under a name of its own first: another process may do the same piece."""
+    files.make_folder(path.parent)
+    side = path.with_name(f"{path.name}-{uuid.uuid4().hex}.new")
+    file = files.create(side)
+    try:
+        file.pwrite(data, 0)
+    finally:
+        file.close()
+    files.rename(side, path)
+
+
+def _fresh(
+    files: Files, recipe: Recipe, root: Path, log: SegmentedLog, end: int
+) -> list[Dispatcher]:
+    """Return dispatchers that write under another root."""
+    context = Context(
+        root=root, files=files, clock=Clock(), geometry=recipe.geometry, spawn=_no_worker,
+        log_min_offset=lambda: log.min_offset,
+    )  # fmt: skip
+    trust = Trust(log=RecoveredLog(log, end), durable_offset=end, is_clean=True, was_abnormal=False)
+    made = [cls(options, context) for cls, options in recipe.dispatchers]
+    for new in made:
+        new.load(trust)
+    return made
+
+
+def _no_worker(name: str, step: object) -> Stoppable:
+    raise AssertionError(f"{name}: nothing runs in the background of a reindex")
+
+
+class Reindex:
+    """One reindex of one store: holds its lock, plans, and puts together what tasks have made.
+
+    Use it as a context manager. `task.condense` is to be called for each of `bases`, then `task.make` for
+    each of `parts`, then `finish` here. Not thread-safe.
+    """
+
+    def __init__(self, opener: Opener, recipe: Recipe, *, shards: int) -> None:
+        if not 1 <= shards <= SHARDS_MAX:
+            raise ConfigError(f"shards is {shards}; it must be 1 to {SHARDS_MAX}")
+        self._files, self._root = opener.files, opener.root
+        self._lock = opener.lock()
+        try:
+            self._begin(recipe, shards)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _begin(self, recipe: Recipe, shards: int) -> None:
+        files, root = self._files, self._root
+        side = SideFolder(files, root)
+        side.make()
+        self._was_clean = self._read_clean(side)
+        self._workshop = Workshop(files, root)
+        self._workshop.begin()
+        kinds = (QueueIndex, KeyIndex)
+        known = tuple(each for each in recipe.dispatchers if issubclass(each[0], kinds))
+        self._left = tuple(cls.name for cls, _ in recipe.dispatchers if not issubclass(cls, kinds))
+        self._recipe = attrs.evolve(recipe, dispatchers=known)
+        self._log, _ = open_parts(files, attrs.evolve(recipe, dispatchers=()))
+        self.bases = [segment.base_offset for segment in self._log.segments]
+        has_keys = any(issubclass(cls, KeyIndex) for cls, _ in known)
+        self.parts = [*([KEYS] if has_keys else []), *range(shards)]
+        files.make_folder_durably(self._workshop.parts)
+        self.task = ReindexTask(self._recipe, self._workshop.parts, shards)
+
+    def _read_clean(self, side: SideFolder) -> CleanMark | None:
+        """Return the mark of a clean close, if it is to be believed."""
+        mark = side.read_clean()
+        known = Progress(self._files, self._root).read().lock_mtime_ns
+        is_ours = known != 0 and known == lock_mtime_ns(self._files, self._root)
+        is_right = mark is not None and mark.digest == fingerprint(
+            self._files, vouched_for(self._root)
+        )
+        return mark if is_ours and is_right else None
+
+    def finish(
+        self, stretches: Iterable[Stretch], made: Mapping[int, str], *, keep: bool = True
+    ) -> ReindexReport:
+        """Put the parts together and swap them in.
+
+        Args:
+            stretches: what `condense` returned, of each segment.
+            made: what `make` returned, of each part.
+            keep: keep what is replaced, in `penstock/saved`.
+        """
+        walked = sorted(stretches, key=lambda stretch: stretch.base)
+        for part in self.parts:
+            self._join(self._workshop.parts / made[part], self._workshop.new)
+        damages = _damages(walked, self._recipe.geometry.segment_bytes)
+        queues = self._adopt(damages, max((each.end for each in walked), default=0))
+        side = SideFolder(self._files, self._root)
+        side.remove_clean()
+        gone = _OF_QUEUES + (_OF_KEYS if KEYS in self.parts else ())
+        self._workshop.put_in_place(set(gone))
+        if self._was_clean is not None:
+            digest = fingerprint(self._files, vouched_for(self._root))
+            side.write_clean(attrs.evolve(self._was_clean, digest=digest))
+        saved: Path | None = self._workshop.saved
+        if saved is not None and not self._files.exists(saved):
+            saved = None
+        if saved is not None and not keep:
+            self._workshop.forget_saved()
+            saved = None
+        self._workshop.end()
+        return ReindexReport(
+            segments=len(walked), records=sum(each.records for each in walked), queues=queues,
+            damages=tuple(damages), left=self._left, saved_to=saved,
+        )  # fmt: skip
+
+    def _join(self, source: Path, target: Path) -> None:
+        """Move everything below one folder into another; folders that both have are put together."""
+        files = self._files
+        files.make_folder_durably(target)
+        for entry in files.entries(source):
+            if entry.name == SIDE_FOLDER and source.parent == self._workshop.parts:
+                continue
+            there = target / entry.name
+            if entry.is_folder and files.is_folder(there):
+                self._join(entry.path, there)
+            elif files.exists(there):
+                raise PluginError(f"two parts have made {there}: their dispatcher cannot be split")
+            else:
+                files.rename(entry.path, there)
+        files.sync_folder(target)
+
+    def _adopt(self, damages: list[tuple[int, int]], end: int) -> int:
+        """Take over from the old queues what the log does not tell; returns how many queues there are."""
+        new_root = self._workshop.new
+        self._files.make_folder_durably(new_root / SIDE_FOLDER)
+        _, olds = open_parts(self._files, self._recipe)
+        news = _fresh(self._files, self._recipe, new_root, self._log, end)
+        queues = 0
+        for old, new in zip(olds, news, strict=True):
+            if isinstance(new, QueueIndex) and isinstance(old, QueueIndex):
+                new.adopt(old, damages)
+                new.flush()
+                queues += len(new.queues())
+        for each in (*olds, *news):
+            each.close()
+        return queues
+
+    def close(self) -> None:
+        """Let the store go. What was made and not swapped in is thrown away by the next reindex or repair."""
+        self._log.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _damages(walked: list[Stretch], segment_bytes: int) -> list[tuple[int, int]]:
+    """Return what is no sound record though there is more behind, the gaps between segments included."""
+    found: list[tuple[int, int]] = []
+    last = max((each.base for each in walked if each.records), default=-1)
+    expected = None
+    for each in walked:
+        if expected is not None and each.base != expected and each.base <= last:
+            found.append((expected, each.base))
+        found += each.damages
+        expected = each.base + segment_bytes
+        if each.stop >= 0 and each.base < last:
+            found.append((each.stop, expected))
+    return found

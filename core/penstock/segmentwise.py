@@ -1,0 +1,248 @@
+"""Work on a store segment by segment, in processes that share nothing but its files.
+
+For engines that spread work over many processes, Spark for one: a plan is made in one place, its pieces
+go wherever the store's folder can be read, and what they found comes back as plain values. Segments are
+independent of each other, so the answer is the same as that of one process that does it all.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import attrs
+
+from penstock.condensed import Stretch
+from penstock.discover import check_layout, is_store
+from penstock.errors import NotAStoreError, PluginError
+from penstock.files import Files
+from penstock.findings import Finding
+from penstock.opening import Opener, make_opener
+from penstock.reindexing import KEYS, Reindex, ReindexReport, ReindexTask
+from penstock.store import Store
+from penstock.verify import Result, Scope, Tally, Told, Verification
+from penstock.verifying import Recipe, SegmentWorker, open_parts
+
+__all__ = [
+    "DERIVED",
+    "KEYS",
+    "WHOLE",
+    "CheckTask",
+    "CheckWorker",
+    "Checked",
+    "Checkup",
+    "Finding",
+    "MessageRange",
+    "Reindex",
+    "ReindexReport",
+    "ReindexTask",
+    "Stretch",
+    "Tally",
+    "messages_before",
+    "start_reindex",
+]
+
+# Pieces of a verification that are no segment: the derived files by themselves, and the store as a
+# whole where a dispatcher's checker cannot be split.
+DERIVED, WHOLE = -1, -2
+_LOOKED_AT = 64
+
+
+class Checked(NamedTuple):
+    """What came of one piece; `seen` is for `Checkup.gather` only."""
+
+    piece: int
+    findings: list[Finding]
+    tally: Tally
+    seen: str
+
+
+@attrs.frozen
+class CheckTask:
+    """What a process needs to check pieces of one store: sent to it whole."""
+
+    recipe: Recipe
+    scope: Scope
+
+    def worker(self) -> "CheckWorker":
+        """Open the store, read-only; make one for many pieces, since it reads the index once."""
+        return CheckWorker(self)
+
+
+class CheckWorker:
+    """One process's view of a store that is verified. Not thread-safe."""
+
+    def __init__(self, task: CheckTask) -> None:
+        self._task = task
+        self._segments = SegmentWorker(task.recipe, task.scope)
+
+    def check(self, piece: int) -> Checked:
+        """Check one piece."""
+        if piece == WHOLE:
+            return self._check_whole()
+        if piece == DERIVED:
+            return Checked(piece, self._segments.start(), Tally(), pack([]))
+        findings, tally, seen = self._segments.check(piece)
+        return Checked(piece, findings, tally, pack(seen))
+
+    def _check_whole(self) -> Checked:
+        files, recipe = Files(), self._task.recipe
+        log, dispatchers = open_parts(files, recipe)
+        counts = [Tally()]
+        whole = Verification(files, recipe.root, log, dispatchers)
+        found = list(whole.run(counts.append, deep=self._task.scope.deep, jobs=1))
+        return Checked(WHOLE, found, counts[-1], pack([]))
+
+
+class Checkup:
+    """A verification of one store whose pieces are checked elsewhere.
+
+    Attributes:
+        path: the store's folder.
+        task: what every process needs.
+        pieces: what is to be checked, each once, in any order and anywhere.
+        bytes_total: bytes of the log.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: str | os.PathLike[str] | None = None,
+        *,
+        deep: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        opener = view(path, config, settings)
+        self.path = opener.root
+        recipe = recipe_of(opener)
+        log, dispatchers = open_parts(opener.files, recipe)
+        self._verification = Verification(opener.files, opener.root, log, dispatchers)
+        self.task = CheckTask(recipe, self._verification.scope(deep=deep))
+        is_splittable = all(c.is_splittable for c in self._verification.checkers())
+        bases = [segment.base_offset for segment in log.segments]
+        self.pieces = [DERIVED, *bases] if is_splittable else [WHOLE]
+        self.bytes_total = sum(segment.capacity for segment in log.segments)
+
+    def gather(
+        self, checked: Mapping[int, Checked], told: Told = lambda _: None
+    ) -> Iterator[Finding]:
+        """Return what `Store.verify` does, from what came of the pieces."""
+        if WHOLE in checked:
+            told(checked[WHOLE].tally)
+            yield from checked[WHOLE].findings
+            return
+        results: list[Result] = [
+            (one.findings, one.tally, unpack(one.seen))
+            for piece, one in sorted(checked.items())
+            if piece != DERIVED
+        ]
+        started = checked[DERIVED].findings
+        yield from self._verification.gather(told, self.task.scope, started, results)
+
+
+def view(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None,
+    settings: Mapping[str, Any] | None,
+) -> Opener:
+    """Return what knows the store at `path`, checked as for opening it; nothing is opened yet."""
+    opener = make_opener(path, config, None, None, None, None, settings or {})
+    opener.check_strategies()
+    if not is_store(opener.files, opener.root):
+        raise NotAStoreError(opener.root, "there is no commitlog folder in it")
+    check_layout(opener.files, opener.root)
+    return opener
+
+
+def recipe_of(opener: Opener) -> Recipe:
+    """Return what other processes need to open the same store."""
+    classes = [opener.registry.dispatchers.get(name) for name in opener.config.index.use]
+    given = ((cls, opener.config.options_for("index", cls)) for cls in classes)
+    return Recipe(opener.root, opener.geometry(), tuple(given))
+
+
+def start_reindex(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None = None,
+    *,
+    shards: int = 8,
+    settings: Mapping[str, Any] | None = None,
+) -> Reindex:
+    """Take a store's lock, and return what makes its queues and index anew in so many parts."""
+    opener = view(path, config, settings)
+    return Reindex(opener, recipe_of(opener), shards=shards)
+
+
+class MessageRange(NamedTuple):
+    """Messages [start, stop) of one queue."""
+
+    topic: str
+    queue: int
+    start: int
+    stop: int
+
+
+def messages_before(store: Store, log_offset: int) -> Iterator[MessageRange]:
+    """Yield for each queue the messages whose records begin before a log offset.
+
+    A few records are read for each queue, so it takes milliseconds for a hundred of them.
+    """
+    for topic, queues in store.topics().items():
+        for queue in queues:
+            low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
+            yield MessageRange(topic, queue, low, _first_at(store, topic, queue, log_offset, high))
+
+
+def _first_at(store: Store, topic: str, queue: int, log_offset: int, high: int) -> int:
+    """Return the first queue offset whose record begins at a log offset or behind it."""
+    low, stop = store.min_offset(topic, queue), high
+    while low < stop:
+        middle = (low + stop) // 2
+        # An entry may be absent; the next one that is there tells as well.
+        found = store.arrow_batches(
+            topic, queue, middle, stop, ["log_offset"], rows=_LOOKED_AT, verify=False
+        )
+        first = next((batch.column(0)[0].as_py() for batch in found if batch.num_rows), None)
+        if first is not None and first < log_offset:
+            low = middle + 1
+        else:
+            stop = middle
+    return low
+
+
+def pack(value: object) -> str:
+    """Return plain values as text: numbers, text, lists, tuples and dicts of them."""
+    return json.dumps(_tagged(value))
+
+
+def unpack(text: str) -> Any:
+    """Return what was packed."""
+    return _plain(json.loads(text))
+
+
+def _tagged(value: object) -> object:
+    if value is None or isinstance(value, bool | float | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, list):
+        return [_tagged(each) for each in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_tagged(each) for each in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_tagged(key), _tagged(each)] for key, each in value.items()]}
+    raise PluginError(
+        f"what a checker has seen must be plain values to be sent to another process, not "
+        f"{type(value).__name__}: let its is_splittable be False"
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        if "tuple" in value:
+            return tuple(_plain(each) for each in value["tuple"])
+        return {_plain(key): _plain(each) for key, each in value["dict"]}
+    return value

@@ -1,0 +1,85 @@
+"""The retention policy `archive`: a segment's messages go to Parquet before the segment goes.
+
+The policy itself lets nothing go; what others give up is archived first, by the hook
+`penstock_segment_expired`, in the store's own process. An archive that fails keeps the segment, and all
+later ones. Where `retention.use` names it and it is not installed, the store does not open: so nothing
+is ever deleted unarchived by mistake. What the job `export` has exported into the same folder is not
+archived again, and the other way round.
+"""
+
+import importlib.util
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+
+import penstock
+from penstock.contracts import Context, DiskUse, RetentionPolicy, SegmentInfo, Vote
+from penstock.errors import MissingExtraError
+
+logger = logging.getLogger(__name__)
+
+_MODE = 0o600
+
+
+@attrs.frozen(kw_only=True)
+class ArchiveOptions:
+    """Options of the archive.
+
+    Attributes:
+        to: the folder for the Parquet files; `<the store's folder>-archive` beside it if empty. A relative
+            one is taken from where the store's folder lies.
+        name: what the store is called in the names of files; its folder's name if empty. Stores that
+            archive into one folder need different ones.
+    """
+
+    to: str = ""
+    name: str = ""
+
+
+class ArchiveRetention(RetentionPolicy):
+    """Archives what other policies let go. Holds no state."""
+
+    name: ClassVar[str] = "archive"
+    Options: ClassVar[type] = ArchiveOptions
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        if not context.read_only and importlib.util.find_spec("pyarrow") is None:
+            raise MissingExtraError("pyarrow", "arrow", "the retention policy archive")
+
+    def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
+        """Let nothing go."""
+        return Vote(0, "archive lets nothing go by itself")
+
+
+def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None = None) -> int:
+    """Export what a store has before a log offset and its archive has not; returns how many messages.
+
+    Args:
+        root: the store's folder; it may be open for writing.
+        log_stop: where the segment that is to go ends.
+        options: of the policy.
+        mode: permissions of new files; the owner's alone if None.
+    """
+    from penstock.segmentwise import messages_before  # noqa: PLC0415 - needed when something goes
+    from penstock_spark.exported import Exported, Piece, missing  # noqa: PLC0415 - pyarrow is an extra
+
+    target = root.parent / (Path(options.to).expanduser() if options.to else f"{root.name}-archive")
+    name = options.name or root.name
+    count = 0
+    with Exported(target, mode or _MODE) as exported, penstock.open(root, read_only=True) as store:
+        exported.claim(name, root)
+        exported.clear(name)
+        done = exported.done(name)
+        for topic, queue, low, high in messages_before(store, log_stop):
+            ranges = done.setdefault((topic, queue), [])
+            for start, stop in missing(ranges, low, high):
+                piece = Piece(name, topic, queue, start, stop)
+                count += exported.write(piece, store).rows
+                ranges.append((start, stop))
+        exported.note(name, done)
+    logger.info("archived %d messages of %s before log offset %d", count, root, log_stop)
+    return count

@@ -1,0 +1,116 @@
+"""The verbs of `penstock spark`, loaded one by one, and the session they run in.
+
+Under `spark-submit`, and where a session is active already, that one is used; else a local one is made, or
+one of a cluster (`--master`) or over Spark Connect (`--remote`), and stopped at the end.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from penstock.cli import root
+from penstock.cli.output import Bar, table
+from penstock.errors import ConfigError, MissingExtraError
+from penstock_spark.java import local_session, set_python
+
+VERBS = ("verify", "reindex", "export", "replay", "compact", "stats")
+
+
+class Jobs(click.Group):
+    """The jobs, each in a module of its own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return every job."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one job's verb, importing only its module."""
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"penstock_spark.verbs.{cmd_name}")
+        found: click.Command = module.command
+        return found
+
+
+group = Jobs(
+    "spark",
+    help="Jobs over whole stores, run by Spark: here, on a cluster, or over Spark Connect.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(verb: str) -> int:
+    """Run one job as a program of its own, as `spark-submit` starts it."""
+    command = group.get_command(click.Context(group), verb)
+    code = root.run(sys.argv[1:], command, f"penstock spark {verb}")
+    sys.stdout.flush()
+    return code
+
+
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--master` and `--remote` to a verb."""
+    command = click.option(
+        "--remote", metavar="URL", help="Run over Spark Connect, as sc://host:15002."
+    )(command)
+    return click.option(
+        "--master", metavar="URL", help="Spark's master, as local[2] or spark://host:7077; all cores here."
+    )(command)  # fmt: skip
+
+
+@contextmanager
+def session(verb: str, master: str | None, remote: str | None) -> Iterator[Any]:
+    """Lend a session; one that was made for this is stopped."""
+    if master and remote:
+        raise ConfigError("--master and --remote exclude each other")
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("pyspark", "spark", f"penstock spark {verb}") from error
+    active = SparkSession.getActiveSession()
+    spark = active or _made(SparkSession.builder, f"penstock {verb}", master, remote)
+    try:
+        yield spark
+    finally:
+        if active is None:
+            spark.stop()
+
+
+def _made(builder: Any, name: str, master: str | None, remote: str | None) -> Any:
+    set_python()
+    if remote is not None:
+        return builder.remote(remote).getOrCreate()
+    if master is not None and not master.startswith("local"):
+        return builder.master(master).appName(name).getOrCreate()
+    # spark-submit has a JVM running, and knows the master; so does who has set SPARK_REMOTE.
+    if master is None and {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"} & os.environ.keys():
+        return builder.appName(name).getOrCreate()
+    cores = (master or "local[*]").removeprefix("local").strip("[]") or "1"
+    return local_session(name, cores)
+
+
+@contextmanager
+def bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Lend what shows the tasks done on a progress bar, on standard error."""
+    with Bar(what, None, "tasks", quiet=quiet) as shown:
+
+        def told(done: int, total: int) -> None:
+            shown.total(total)
+            shown.set(done, done)
+
+        yield told
+
+
+def show_summary(title: str, facts: Mapping[str, object], *, quiet: bool) -> None:
+    """Show a job's figures as a table."""
+    if not quiet:
+        rows = [(name.replace("_", " "), _text(value)) for name, value in facts.items()]
+        table(title, ("what", "value"), rows)
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

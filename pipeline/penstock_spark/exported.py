@@ -1,0 +1,295 @@
+"""A folder of exported messages: Parquet by topic and date, and which offsets of which queue are in it.
+
+    topic=orders/date=2026-03-01/data-3-0000000000000000100-0000000000000000600.parquet
+    _penstock/about.json                     {"format": 1, "columns": [...]}
+    _penstock/lock                           held by the one who writes
+    _penstock/data/store.json                {"path": ...}: which store is called `data` here
+    _penstock/data/orders/3.json             {"done": [[100, 600]]}
+
+A file is named by store, queue and offset range, and comes into being whole: written under a name that
+begins with a dot, synced, renamed. So what is done is what the manifest says and what the names say; the
+manifest alone still knows it when files have been moved on. The date is that of storing, in UTC.
+
+Needs pyarrow, neither pyspark nor a JVM: retention archives through it as well. One writer at a time for
+the folder's manifests; tasks of that writer may write files from anywhere.
+"""
+
+import itertools
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import penstock
+from penstock.errors import ConfigError, StorageError
+from penstock.files import Files
+from penstock_spark.schema import converter, store_columns
+
+FORMAT = 1
+# The source's columns; `topic` is in the path, as Hive has it.
+COLUMNS = (
+    "key", "value", "partition", "offset", "timestamp", "timestampType", "tags", "keys",
+    "properties", "bornTimestamp", "storeTimestamp", "logOffset", "messageId", "sysFlag", "flag",
+)  # fmt: skip
+_SIDE = "_penstock"
+_NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
+_STORE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# Rows of a row group: some 64 MB of messages of 1 KiB.
+_ROWS = 65_536
+_DAY_US = 86_400_000_000
+
+Ranges = list[tuple[int, int]]
+
+
+class Piece(NamedTuple):
+    """Messages [start, stop) of one queue, which one task exports."""
+
+    store: str
+    topic: str
+    queue: int
+    start: int
+    stop: int
+
+
+@attrs.frozen
+class Written:
+    """What became of a piece."""
+
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Return ranges in order, those that touch as one."""
+    found: Ranges = []
+    for start, stop in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], stop))
+        else:
+            found.append((start, stop))
+    return found
+
+
+def missing(done: Ranges, start: int, stop: int) -> Ranges:
+    """Return what of [start, stop) is in none of the ranges, which are merged."""
+    gaps, at = [], start
+    for low, high in done:
+        if at < min(low, stop):
+            gaps.append((at, min(low, stop)))
+        at = max(at, high)
+    if at < stop:
+        gaps.append((at, stop))
+    return gaps
+
+
+class Exported:
+    """One folder of exported messages. Use it as a context manager to write; not thread-safe.
+
+    Args:
+        target: the folder; made if it is not there.
+        mode: permissions of new files and folders, as 0o600; what the umask leaves if None.
+    """
+
+    def __init__(self, target: Path, mode: int | None = None) -> None:
+        self.target = target
+        self._side = target / _SIDE
+        self._mode = mode
+        self._lock: Any = None
+
+    def __enter__(self) -> Self:
+        self._make_folder(self._side)
+        self._lock = Files().lock(self._side / "lock")
+        if self._lock is None:
+            raise StorageError(f"{self.target} is being written by another export; try again later")
+        try:
+            self._check_about()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _check_about(self) -> None:
+        path = self._side / "about.json"
+        about = self._read(path)
+        expected = {"format": FORMAT, "columns": list(COLUMNS)}
+        if about is None:
+            self._write(path, expected)
+        elif about != expected:
+            raise StorageError(
+                f"{self.target} was exported with format {about.get('format')!r} and other columns; "
+                f"this Penstock writes {FORMAT}: give a new folder"
+            )
+
+    def claim(self, store: str, root: Path) -> None:
+        """Note which store has a name here; another one of that name is refused."""
+        if not _STORE_NAME.fullmatch(store):
+            raise ConfigError(f"{store!r} cannot name a store in file names; give another name")
+        path = self._side / store / "store.json"
+        about = self._read(path)
+        if about is None:
+            self._write(path, {"path": str(root)})
+        elif about.get("path") != str(root):
+            raise ConfigError(
+                f"{self.target} has messages of another store called {store!r}, {about.get('path')}: give "
+                f"this one another name; if it has only moved, correct the path in {path}"
+            )
+
+    # --- what is done
+
+    def done(self, store: str) -> dict[tuple[str, int], Ranges]:
+        """Return for each (topic, queue) of a store the offsets that are here, or were."""
+        found: dict[tuple[str, int], Ranges] = {}
+        for path in (self._side / store).glob("*/*.json"):
+            about = self._read(path) or {}
+            ranges = [(int(start), int(stop)) for start, stop in about.get("done", [])]
+            found[_unquoted(path.parent.name), int(path.stem)] = ranges
+        for topic, folder in self._topics():
+            for path in folder.glob("date=*/*.parquet"):
+                name = _NAME.fullmatch(path.name)
+                if name is not None and name["store"] == store:
+                    bounds = int(name["start"]), int(name["stop"])
+                    found.setdefault((topic, int(name["queue"])), []).append(bounds)
+        return {key: merged(ranges) for key, ranges in found.items()}
+
+    def _topics(self) -> Iterator[tuple[str, Path]]:
+        for folder in self.target.glob("topic=*"):
+            yield _unquoted(folder.name.removeprefix("topic=")), folder
+
+    def clear(self, store: str) -> None:
+        """Remove what an export that was killed has left half written."""
+        for _, folder in self._topics():
+            for path in folder.glob(f"date=*/.{store}-*"):
+                path.unlink(missing_ok=True)
+
+    def note(self, store: str, done: dict[tuple[str, int], Ranges]) -> None:
+        """Make the manifest say what is done."""
+        for (topic, queue), ranges in done.items():
+            path = self._side / store / _quoted(topic) / f"{queue}.json"
+            text = {"done": [list(each) for each in merged(ranges)]}
+            if self._read(path) != text:
+                self._write(path, text)
+
+    # --- messages
+
+    def write(self, piece: Piece, source: "penstock.Store") -> Written:
+        """Export one piece, a file for each date; doing it again writes the same files."""
+        done = Written()
+        start, part = piece.start, None
+        try:
+            for day, rows in _by_day(piece, source):
+                if part is not None and part.day != day:
+                    stop = rows.column("offset")[0].as_py()
+                    done = part.finish(done, piece, start, stop)
+                    start, part = stop, None
+                if part is None:
+                    folder = self.target / f"topic={_quoted(piece.topic)}" / f"date={day}"
+                    self._make_folder(folder)
+                    part = _Part(folder, day, piece.store, self._mode)
+                part.add(rows)
+            return done if part is None else part.finish(done, piece, start, piece.stop)
+        except BaseException:
+            if part is not None:
+                part.discard()
+            raise
+
+    # --- small files
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder that survives a crash, and those above it."""
+        if folder.is_dir():
+            return
+        self._make_folder(folder.parent)
+        mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
+        folder.mkdir(mode, exist_ok=True)
+        Files().sync_folder(folder.parent)
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise StorageError(f"{path} is no JSON ({error}): remove it, or restore it") from error
+        if not isinstance(found, dict):
+            raise StorageError(f"{path} is not what an export writes: remove it, or restore it")
+        return found
+
+    def _write(self, path: Path, about: dict[str, Any]) -> None:
+        self._make_folder(path.parent)
+        Files(self._mode).write_whole(path, json.dumps(about).encode())
+
+
+class _Part:
+    """One file in the making."""
+
+    def __init__(self, folder: Path, day: str, store: str, mode: int | None) -> None:
+        self.day = day
+        self._side = folder / f".{store}-{uuid.uuid4().hex}"
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        self._file = os.fdopen(os.open(self._side, flags, mode or 0o666), "wb")
+        self._writer: Any = None
+        self._rows = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._file, rows.schema, compression="zstd", use_dictionary=["tags"]
+            )
+        self._writer.write_batch(rows)
+        self._rows += rows.num_rows
+
+    def finish(self, done: Written, piece: Piece, start: int, stop: int) -> Written:
+        """Make the file durable under its name; returns what is written by then."""
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        self._file.close()
+        name = f"{piece.store}-{piece.queue}-{start:019d}-{stop:019d}.parquet"
+        self._side.rename(self._side.with_name(name))
+        Files().sync_folder(self._side.parent)
+        return Written(done.rows + self._rows, done.bytes + size, done.files + 1)
+
+    def discard(self) -> None:
+        self._file.close()
+        self._side.unlink(missing_ok=True)
+
+
+def _by_day(piece: Piece, source: "penstock.Store") -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of a piece in order, each batch of one date."""
+    convert = converter(COLUMNS)
+    for batch in source.arrow_batches(
+        piece.topic, piece.queue, piece.start, piece.stop, store_columns(COLUMNS), rows=_ROWS
+    ):
+        whole = convert(batch)
+        days = whole.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
+        cuts = [0, *(np.nonzero(np.diff(days))[0] + 1).tolist(), len(days)]
+        for low, high in itertools.pairwise(cuts):
+            if low < high:
+                yield _date(int(days[low])), whole.slice(low, high - low)
+
+
+def _date(day: int) -> str:
+    return str(np.datetime64(day, "D"))
+
+
+def _quoted(topic: str) -> str:
+    """Return a topic as part of a folder's name, as Hive and Spark escape it."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", topic)
+
+
+def _unquoted(name: str) -> str:
+    return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)

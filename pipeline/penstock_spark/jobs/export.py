@@ -1,0 +1,204 @@
+"""The job `export`: topics of stores to Parquet by topic and date, each message once.
+
+Each run exports what is not there yet, by queue and offset (see `exported`). A run that was killed, or
+a task that was tried again, leaves nothing twice: the next run takes whole files for done. The driver
+holds the folder's lock; driver and tasks see folder and stores under the same paths.
+"""
+
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+import penstock
+from penstock.errors import ConfigError
+from penstock_spark.exported import Exported, Piece, Ranges, missing
+from penstock_spark.jobs.place import local_folder, stores_of
+from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
+from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.tasks import opened, over
+
+# Messages of one file, at most.
+FILE_ROWS = 200_000
+# A task takes about so many messages, of one queue or of many.
+_TASK_ROWS = 100_000
+
+_WRITTEN = pa.schema(
+    [("id", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64()), ("files", pa.int64())]
+)
+_WRITTEN_DDL = "id bigint, rows bigint, bytes bigint, files bigint"
+
+
+@attrs.frozen(kw_only=True)
+class ExportReport(Report):
+    """What an export added.
+
+    Attributes:
+        target: the folder.
+        stores: how many stores were looked at.
+        messages: messages exported by this run.
+        bytes: bytes of Parquet.
+        files: files of Parquet.
+        lost: messages that retention took before they were exported.
+        topics: for each topic `messages`, `bytes` and `files`.
+    """
+
+    target: str
+    stores: int
+    messages: int
+    bytes: int
+    files: int
+    lost: int
+    topics: dict[str, dict[str, int]]
+
+
+@attrs.define
+class _Plan:
+    """What is to be exported of all stores."""
+
+    pieces: list[Piece] = attrs.Factory(list)
+    roots: dict[str, Path] = attrs.Factory(dict)
+    done: dict[str, dict[tuple[str, int], Ranges]] = attrs.Factory(dict)
+    lost: int = 0
+
+
+def run(
+    spark: Any,
+    paths: Sequence[str] | str,
+    target: str,
+    *,
+    topics: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+    file_rows: int = FILE_ROWS,
+    told: Told = ignore,
+) -> ExportReport:
+    """Export what stores have and the folder has not.
+
+    Args:
+        spark: a session, classic or over Spark Connect.
+        paths: stores, globs of them, datasets.
+        target: the folder for the Parquet files; made if it is not there.
+        topics: the topics; all if empty.
+        names: a store's folder to what it is called in the names of files; its folder's name if left out.
+        file_rows: messages of one file, at most.
+        told: called with the numbers of tasks done and of all tasks.
+    """
+    began = time.monotonic()
+    if file_rows < 1:
+        raise ConfigError(f"file_rows is {file_rows}; it must be at least 1")
+    folder = local_folder(target, "the folder to export to")
+    roots = _named(stores_of(paths), names or {})
+    for root in roots.values():
+        if folder.is_relative_to(root):
+            raise ConfigError(f"{folder} lies in the store {root}: give a folder outside of it")
+    _check_topics(roots, topics)
+    with Exported(folder) as exported:
+        plan = _plan(exported, roots, topics, file_rows)
+        with watched(spark, "export", told):
+            rows = _write_all(spark, folder, plan)
+        for piece in plan.pieces:
+            plan.done[piece.store].setdefault((piece.topic, piece.queue), []).append(piece[3:])
+        for store, done in plan.done.items():
+            exported.note(store, done)
+    by_topic: dict[str, dict[str, int]] = {}
+    for row in rows:
+        sums = by_topic.setdefault(plan.pieces[row["id"]].topic, dict.fromkeys(_SUMS, 0))
+        for name, column in _SUMS.items():
+            sums[name] += row[column]
+    total = {name: sum(each[name] for each in by_topic.values()) for name in _SUMS}
+    return ExportReport(
+        target=str(folder), stores=len(roots), lost=plan.lost, topics=dict(sorted(by_topic.items())),
+        seconds=time.monotonic() - began, **total,
+    )  # fmt: skip
+
+
+_SUMS = {"messages": "rows", "bytes": "bytes", "files": "files"}
+
+
+def _named(stores: list[Path], names: Mapping[str, str]) -> dict[str, Path]:
+    """Return the stores by the names that they have in the folder."""
+    chosen = {str(Path(path).absolute()): name for path, name in names.items()}
+    found: dict[str, Path] = {}
+    for root in stores:
+        name = chosen.pop(str(root), root.name)
+        if name in found:
+            raise ConfigError(
+                f"{found[name]} and {root} are both called {name!r}: name one of them"
+            )
+        found[name] = root
+    if chosen:
+        raise ConfigError(f"a name is given for {next(iter(chosen))}, which is none of the stores")
+    return found
+
+
+def _check_topics(roots: Mapping[str, Path], topics: Sequence[str]) -> None:
+    """Refuse a topic that none of the stores has."""
+    there: set[str] = set()
+    for root in roots.values():
+        with penstock.open(root, read_only=True) as store:
+            there.update(store.topics())
+    for topic in topics:
+        if topic not in there:
+            known = ", ".join(sorted(there)) or "none"
+            raise ConfigError(f"there is no topic {topic!r}; there are: {known}")
+
+
+def _plan(
+    exported: Exported, roots: Mapping[str, Path], topics: Sequence[str], file_rows: int
+) -> _Plan:
+    plan = _Plan(roots=dict(roots))
+    for name, root in roots.items():
+        exported.claim(name, root)
+        exported.clear(name)
+        done = plan.done[name] = exported.done(name)
+        with penstock.open(root, read_only=True) as store:
+            for topic, queues in sorted(store.topics().items()):
+                for queue in queues if not topics or topic in topics else ():
+                    low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
+                    ranges = done.get((topic, queue), [])
+                    if ranges:
+                        plan.lost += max(low - ranges[-1][1], 0)
+                    for start, stop in missing(ranges, low, high):
+                        plan.pieces += _cut(Piece(name, topic, queue, start, stop), file_rows)
+    return plan
+
+
+def _cut(piece: Piece, rows: int) -> list[Piece]:
+    return [
+        piece._replace(start=at, stop=min(at + rows, piece.stop))
+        for at in range(piece.start, piece.stop, rows)
+    ]
+
+
+def _write_all(spark: Any, folder: Path, plan: _Plan) -> list[dict[str, int]]:
+    if not plan.pieces:
+        return []
+    pieces, roots, run_id = plan.pieces, plan.roots, str(uuid.uuid4())
+
+    def write(number: int) -> pa.RecordBatch:
+        piece = pieces[number]
+        return write_piece(number, folder, piece, opened(run_id, str(roots[piece.store])))
+
+    count = sum(piece.stop - piece.start for piece in pieces)
+    tasks = min(len(pieces), max(parallelism(spark), count // _TASK_ROWS))
+    found: list[dict[str, int]] = (
+        over(spark, len(pieces), tasks, _WRITTEN_DDL, write).toArrow().to_pylist()
+    )
+    return found
+
+
+def write_piece(number: int, folder: Path, piece: Piece, store: "penstock.Store") -> pa.RecordBatch:
+    """Export one piece; returns what came of it as a row."""
+    facts = attrs.asdict(Exported(folder).write(piece, store))
+    return pa.RecordBatch.from_pylist([{"id": number, **facts}], _WRITTEN)
+
+
+if __name__ == "__main__":
+    from penstock_spark.cli import main
+
+    sys.exit(main("export"))

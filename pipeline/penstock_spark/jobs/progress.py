@@ -1,0 +1,71 @@
+"""How far a job's tasks are, told while they run.
+
+Asked of Spark's status tracker from a thread of its own. A session over Spark Connect has none: then
+nothing is told until the end, and the job is the same.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Told = Callable[[int, int], None]
+_PAUSE_S = 0.1
+
+
+def ignore(_done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+def is_connect(spark: Any) -> bool:
+    """Say whether a session is one over Spark Connect, without a JVM of its own."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism(spark: Any) -> int:
+    """Return about how many tasks run at once."""
+    if is_connect(spark):
+        return int(spark.conf.get("spark.default.parallelism", "8"))
+    return int(spark.sparkContext.defaultParallelism)
+
+
+@contextmanager
+def watched(spark: Any, name: str, told: Told) -> Iterator[None]:
+    """Tell `told` how many tasks are done, and of how many, of what this block runs."""
+    if is_connect(spark) or told is ignore:
+        yield
+        return
+    context = spark.sparkContext
+    group = f"penstock-{name}-{uuid.uuid4()}"
+    context.setJobGroup(group, f"penstock {name}")
+    ended = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(context.statusTracker(), group, ended, told), daemon=True
+    )
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.job.description", None)
+
+
+def _watch(tracker: Any, group: str, ended: threading.Event, told: Told) -> None:
+    while not ended.wait(_PAUSE_S):
+        told(*_tasks(tracker, group))
+
+
+def _tasks(tracker: Any, group: str) -> tuple[int, int]:
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            found = tracker.getStageInfo(stage)
+            # Of a stage that is long done, or that was left out, nothing is known any more.
+            if found is not None:
+                done += found.numCompletedTasks
+                total += found.numTasks
+    return done, total

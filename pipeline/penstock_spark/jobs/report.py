@@ -1,0 +1,54 @@
+"""What every job's report has, and how its tables look as rows. No pyspark in here."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """What a job did.
+
+    Attributes:
+        seconds: how long it took, planning included.
+    """
+
+    seconds: float = 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return attrs.asdict(self, value_serializer=_plain)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the facts that fit into one line: no tables."""
+        return {
+            name: value
+            for name, value in self.facts().items()
+            if not isinstance(value, list | dict) or name in self.listed
+        }
+
+    @property
+    def listed(self) -> Sequence[str]:
+        """Lists and mappings that are short enough for one line."""
+        return ()
+
+    def to_json(self) -> str:
+        """Return everything as one JSON object."""
+        return json.dumps(self.facts(), ensure_ascii=False)
+
+
+def _plain(_instance: object, _field: object, value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def rate(count: float, seconds: float) -> float:
+    """Return how many a second; 0 where no time has passed."""
+    return count / seconds if seconds > 0 else 0.0
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the first row's fields."""
+    return list(rows[0]) if rows else []

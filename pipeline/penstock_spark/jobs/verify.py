@@ -1,0 +1,185 @@
+"""The job `verify`: the segments of many stores checked in parallel; finds what `Store.verify` finds.
+
+One piece of work is a segment, or what a store's derived files show by themselves; a task takes several
+pieces in a row. What needs the whole of a store (what is in the files beyond the records, digests, marks)
+is done on the driver at the end. Changes nothing. Findings are held by the driver.
+"""
+
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from penstock.segmentwise import Checked, CheckTask, Checkup, Finding, Tally
+from penstock_spark.jobs.place import fresh_folder, stores_of
+from penstock_spark.jobs.progress import Told, ignore, watched
+from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.tasks import kept, over, tasks_for
+
+_FINDING = [
+    ("part", pa.string()), ("path", pa.string()), ("position", pa.int64()),
+    ("log_offset", pa.int64()), ("text", pa.string()), ("what_now", pa.string()),
+]  # fmt: skip
+_TALLY = ("bytes_total", "bytes_seen", "records", "last_time_ms", "log_end")
+# One row for each finding, and one behind them for the piece itself, which has `seen`.
+_ROW = pa.schema(
+    [("id", pa.int64()), *_FINDING, *((name, pa.int64()) for name in _TALLY), ("seen", pa.string())]
+)
+_ROW_DDL = (
+    "id bigint, part string, path string, position bigint, log_offset bigint, text string, "
+    "what_now string, bytes_total bigint, bytes_seen bigint, records bigint, last_time_ms bigint, "
+    "log_end bigint, seen string"
+)
+FINDINGS_DDL = (
+    "store string, part string, path string, position bigint, log_offset bigint, text string, "
+    "what_now string"
+)
+
+
+@attrs.frozen(kw_only=True)
+class VerifyReport(Report):
+    """What a verification saw.
+
+    Attributes:
+        stores: how many stores were looked at.
+        segments: how many segments they have.
+        bytes: bytes of log.
+        records: sound records.
+        findings: what is wrong, each as (store, finding), in log order store by store.
+    """
+
+    stores: int
+    segments: int
+    bytes: int
+    records: int
+    findings: list[tuple[str, Finding]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the findings as plain rows."""
+        return [
+            {"store": store, **finding._asdict(), "path": str(finding.path)}
+            for store, finding in self.findings
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """See `Report`."""
+        return {**self.summary(), "findings": self.rows()}
+
+    def summary(self) -> dict[str, Any]:
+        """See `Report`."""
+        numbers = {name: getattr(self, name) for name in ("stores", "segments", "bytes", "records")}
+        return {**numbers, "findings": len(self.findings), "seconds": round(self.seconds, 3)}
+
+    def frame(self, spark: Any) -> Any:
+        """Return the findings as a data frame."""
+        rows = [tuple(row.values()) for row in self.rows()]
+        return spark.createDataFrame(rows, FINDINGS_DDL)
+
+
+def run(
+    spark: Any,
+    paths: Sequence[str] | str,
+    *,
+    deep: bool = False,
+    findings_to: str | None = None,
+    config: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    told: Told = ignore,
+) -> VerifyReport:
+    """Check log, queues and index of stores.
+
+    Args:
+        spark: a session, classic or over Spark Connect.
+        paths: stores, globs of them, datasets.
+        deep: compare sealed segments with their digests, and checkpoint and marks, as well.
+        findings_to: a new folder that gets the findings as Parquet.
+        config: a TOML file of settings, as for `penstock.open`; for all stores alike.
+        settings: as for `penstock.open`.
+        told: called with the numbers of tasks done and of all tasks.
+    """
+    began = time.monotonic()
+    target = fresh_folder(findings_to, "the folder for findings") if findings_to else None
+    checkups = [Checkup(path, config, deep=deep, settings=settings) for path in stores_of(paths)]
+    pieces = [(at, piece) for at, each in enumerate(checkups) for piece in each.pieces]
+    total = sum(each.bytes_total for each in checkups)
+    with watched(spark, "verify", told):
+        checked = _check_all(spark, checkups, pieces, total)
+    findings: list[tuple[str, Finding]] = []
+    records = 0
+    for checkup, found in zip(checkups, checked, strict=True):
+        tally = Tally()
+
+        def count(now: Tally) -> None:
+            nonlocal tally
+            tally = now
+
+        findings += [(str(checkup.path), finding) for finding in checkup.gather(found, count)]
+        records += tally.records
+    report = VerifyReport(
+        stores=len(checkups), segments=sum(piece >= 0 for _, piece in pieces), bytes=total,
+        records=records, findings=findings, seconds=time.monotonic() - began,
+    )  # fmt: skip
+    if target is not None:
+        report.frame(spark).write.parquet(str(target))
+    return report
+
+
+def _check_all(
+    spark: Any, checkups: list[Checkup], pieces: list[tuple[int, int]], total: int
+) -> list[dict[int, Checked]]:
+    """Return for each store what came of its pieces."""
+    check = checker([each.task for each in checkups], pieces)
+    frame = over(spark, len(pieces), tasks_for(spark, len(pieces), total), _ROW_DDL, check)
+    checked: list[dict[int, Checked]] = [{} for _ in checkups]
+    waiting: dict[int, list[Finding]] = {}
+    for row in frame.toArrow().to_pylist():
+        if row["seen"] is None:
+            waiting.setdefault(row["id"], []).append(_finding(row))
+        else:
+            at, piece = pieces[row["id"]]
+            tally = Tally(**{name: row[name] for name in _TALLY})
+            found = waiting.pop(row["id"], [])
+            checked[at][piece] = Checked(piece, found, tally, row["seen"])
+    return checked
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    values = {name: row[name] for name, _ in _FINDING}
+    return Finding(**{**values, "path": Path(values["path"])})
+
+
+def checker(
+    tasks: list[CheckTask], pieces: list[tuple[int, int]]
+) -> Callable[[int], pa.RecordBatch]:
+    """Return what checks the piece with a number, in whatever process."""
+    run_id = str(uuid.uuid4())
+
+    def check(number: int) -> pa.RecordBatch:
+        at, piece = pieces[number]
+        # Its index is read once for many pieces.
+        worker = kept((run_id, at), tasks[at].worker)
+        return rows_of(number, worker.check(piece))
+
+    return check
+
+
+def rows_of(number: int, checked: Checked) -> pa.RecordBatch:
+    """Return what came of one piece as rows."""
+    rows: list[dict[str, Any]] = [
+        {"id": number, **finding._asdict(), "path": str(finding.path)}
+        for finding in checked.findings
+    ]
+    tally = {name: getattr(checked.tally, name) for name in _TALLY}
+    rows.append({"id": number, **tally, "seen": checked.seen})
+    return pa.RecordBatch.from_pylist(rows, _ROW)
+
+
+if __name__ == "__main__":
+    from penstock_spark.cli import main
+
+    sys.exit(main("verify"))

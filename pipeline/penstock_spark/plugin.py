@@ -1,0 +1,31 @@
+"""What this package registers with Penstock. Loaded at each opening of a store: nothing heavy is imported here."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import penstock
+from penstock.contracts import RetentionPolicy
+from penstock_spark.archive import ArchiveRetention, archive
+
+
+@penstock.hookimpl
+def penstock_register_commands() -> Iterable[object]:
+    """Offer `penstock spark`."""
+    from penstock_spark.cli import group  # noqa: PLC0415 - click is an extra, and slow to import
+
+    return [group]
+
+
+@penstock.hookimpl
+def penstock_register_retention() -> Iterable[type[RetentionPolicy]]:
+    """Offer the archive."""
+    return [ArchiveRetention]
+
+
+@penstock.hookimpl
+def penstock_segment_expired(path: str, base_offset: int, size: int, config: Any) -> None:
+    """Archive a segment's messages where the store's configuration asks for it; an error keeps the segment."""
+    if ArchiveRetention.name in config.retention.use:
+        options = config.options_for("retention", ArchiveRetention)
+        archive(Path(path).parent.parent, base_offset + size, options, config.files.mode)

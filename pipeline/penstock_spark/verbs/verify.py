@@ -1,0 +1,74 @@
+"""The verb `penstock spark verify`."""
+
+import click
+
+from penstock.cli.output import (
+    chosen,
+    json_option,
+    out_json,
+    quiet_option,
+    settings_options,
+    size_text,
+)
+from penstock.cli.root import NO, examples
+from penstock_spark.cli import bar, session, session_options, show_summary
+from penstock_spark.jobs.report import rate
+
+
+@click.command(
+    "verify",
+    epilog=examples(
+        "penstock spark verify data",
+        "penstock spark verify 'dat*' --deep --findings-to findings --json --quiet",
+    ),
+)
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--deep", is_flag=True, help="Compare digests, checkpoint and marks as well.")
+@click.option("--findings-to", metavar="FOLDER", help="A new folder for the findings as Parquet.")
+@session_options
+@settings_options
+@json_option
+@quiet_option
+def command(
+    paths: tuple[str, ...],
+    deep: bool,
+    findings_to: str | None,
+    master: str | None,
+    remote: str | None,
+    settings: tuple[str, ...],
+    config: str | None,
+    broker_conf: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Check log, queues and index of stores, every segment in parallel. Exit code 1 if anything is wrong.
+
+    PATHS are stores, globs of them, or datasets. Finds what `penstock verify` finds; changes nothing.
+    """
+    from penstock_spark.jobs import verify  # noqa: PLC0415 - pyarrow is an extra
+
+    given = chosen(settings, broker_conf)
+    with session("verify", master, remote) as spark, bar("verify", quiet=quiet) as told:
+        report = verify.run(
+            spark,
+            paths,
+            deep=deep,
+            findings_to=findings_to,
+            config=config,
+            settings=given,
+            told=told,
+        )
+    if as_json:
+        for row in report.rows():
+            out_json(kind="finding", **row)
+        out_json(kind="summary", **report.summary())
+    else:
+        for _, finding in report.findings:
+            where = f" byte {finding.position}" if finding.position >= 0 else ""
+            click.echo(f"{finding.part}: {finding.path}{where}: {finding.text}")
+            click.echo(f"    what now: {finding.what_now}")
+        facts = report.summary()
+        facts["bytes"] = size_text(report.bytes)
+        facts["rate"] = f"{size_text(rate(report.bytes, report.seconds))}/s"
+        show_summary("Verified", facts, quiet=quiet)
+    return NO if report.findings else 0

@@ -1,0 +1,305 @@
+"""Work on a store in pieces: verification and reindex give what one process gives, and survive being killed."""
+
+import hashlib
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Message
+from penstock.errors import ConfigError, NotAStoreError, PluginError, StoreLockedError
+from penstock.files import Files
+from penstock.segmentwise import (
+    DERIVED,
+    Checkup,
+    Reindex,
+    ReindexReport,
+    messages_before,
+    pack,
+    start_reindex,
+    unpack,
+)
+
+SIZES: dict[str, Any] = {
+    "geometry.segment_bytes": 64 * 1024, "geometry.queue_entries": 100,
+    "geometry.index_slots": 50, "geometry.index_entries": 400,
+}  # fmt: skip
+COUNT = 1500
+
+
+def messages(count: int = COUNT, first: int = 0) -> list[Message]:
+    return [
+        Message(
+            f"topic{n % 3}", b"body %d" % n * (n % 9), queue=n % 4, tag=f"tag{n % 5}" if n % 3 else "",
+            keys=[f"k{n % 50}", f"j{n}"] if n % 2 else [],
+        )
+        for n in range(first, first + count)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("segmentwise") / "store"
+    with penstock.open(root, environ={}, **SIZES) as store:
+        store.put_many(messages())
+    return root
+
+
+@pytest.fixture
+def root(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "store"))
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def spoil(path: Path, position: int, data: bytes = b"\xa5\x5a") -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def spoil_body(root: Path) -> None:
+    """Spoil the body of some record in the second segment."""
+    with penstock.open(root, read_only=True, environ={}) as store:
+        everything = [m for topic in store.topics() for m in store.scan(topic)]
+    victim = next(m for m in everything if m.log_offset > 80_000 and len(m.body) > 40)
+    segment = sorted((root / "commitlog").iterdir())[1]
+    spoil(segment, segment.read_bytes().index(victim.body) + 5)
+
+
+def in_one_process(root: Path, *, deep: bool) -> list[Any]:
+    with penstock.open(root, read_only=True, environ={}) as store:
+        return list(store.verify(deep=deep))
+
+
+def in_pieces(root: Path, *, deep: bool) -> list[Any]:
+    checkup = Checkup(root, deep=deep)
+    # A worker each, in an order of its own: nothing may hang on which process had which.
+    checked = {piece: checkup.task.worker().check(piece) for piece in reversed(checkup.pieces)}
+    return list(checkup.gather(checked))
+
+
+def test_plain_values_survive_being_packed() -> None:
+    value = ({("t", 1): 5, "x": None}, [(1, 2)], 1.5, True)
+    assert unpack(pack(value)) == value
+    with pytest.raises(PluginError, match="is_splittable"):
+        pack(object())
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_sound_store_has_no_findings(original: Path, deep: bool) -> None:
+    checkup = Checkup(original, deep=deep)
+    assert checkup.pieces[0] == DERIVED
+    assert len(checkup.pieces) > 3
+    assert in_pieces(original, deep=deep) == in_one_process(original, deep=deep)
+
+
+@pytest.mark.parametrize(
+    "damage", ["record", "queue entry", "index", "missing segment", "checkpoint", "torn queue"]
+)
+def test_pieces_find_what_one_process_finds(root: Path, damage: str) -> None:
+    segments = sorted((root / "commitlog").iterdir())
+    queue = sorted((root / "consumequeue" / "topic1" / "2").iterdir())
+    if damage == "record":
+        spoil_body(root)
+    elif damage == "queue entry":
+        spoil(queue[0], 20 * 7 + 3)
+    elif damage == "index":
+        for path in (root / "index").iterdir():
+            spoil(path, 300, b"\xff" * 60)
+    elif damage == "missing segment":
+        segments[1].unlink()
+    elif damage == "checkpoint":
+        spoil(root / "checkpoint", 0, b"\x01" * 24)
+    else:
+        queue[0].unlink()
+    expected = in_one_process(root, deep=True)
+    assert expected
+    assert in_pieces(root, deep=True) == expected
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(NotAStoreError):
+        Checkup(tmp_path / "other")
+    with pytest.raises(NotAStoreError):
+        start_reindex(tmp_path / "nothing")
+
+
+def test_messages_before_a_log_offset(original: Path) -> None:
+    with penstock.open(original, read_only=True, environ={}) as store:
+        everything = [m for topic in store.topics() for m in store.scan(topic)]
+        for bound in (0, 64 * 1024, 100_000, 1 << 40):
+            ranges = list(messages_before(store, bound))
+            assert len(ranges) == 12
+            count = sum(each.stop - each.start for each in ranges)
+            assert count == sum(m.log_offset < bound for m in everything)
+
+
+# --- reindex
+
+
+def reindex(root: Path, shards: int = 3, *, keep: bool = True) -> ReindexReport:
+    with start_reindex(root, shards=shards) as work:
+        return work_through(work, keep=keep)
+
+
+def work_through(work: Reindex, *, keep: bool = True) -> ReindexReport:
+    stretches = [work.task.condense(base) for base in reversed(work.bases)]
+    # As where a task was lost and tried again.
+    work.task.condense(work.bases[0])
+    work.task.make(work.parts[0])
+    return work.finish(stretches, {part: work.task.make(part) for part in work.parts}, keep=keep)
+
+
+def found_by_key(root: Path) -> dict[str, list[int]]:
+    with penstock.open(root, read_only=True, environ={}) as store:
+        keys = [f"{kind}{n}" for n in range(0, 50, 7) for kind in "kj"]
+        return {
+            f"{topic}#{key}": [m.log_offset for m in store.find(topic, key)]
+            for topic in store.topics()
+            for key in keys
+        }
+
+
+@pytest.mark.parametrize("shards", [1, 5])
+def test_a_reindex_makes_the_files_that_dispatching_makes(root: Path, shards: int) -> None:
+    before, found = hashes(root / "consumequeue"), found_by_key(root)
+    index = [path.read_bytes() for path in sorted((root / "index").iterdir())]
+    assert len(index) > 2
+    done = reindex(root, shards)
+    assert hashes(root / "consumequeue") == before
+    assert [path.read_bytes() for path in sorted((root / "index").iterdir())] == index
+    assert found_by_key(root) == found
+    assert (done.records, done.queues, done.damages, done.left) == (COUNT, 12, (), ())
+    assert done.saved_to is not None
+    assert {path.name for path in done.saved_to.iterdir()} == {"consumequeue", "index"}
+    assert not (root / "penstock" / "repair").exists()
+    assert not in_one_process(root, deep=True)
+    with penstock.open(root, environ={}) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+
+
+def test_lost_queues_and_index_come_back(root: Path) -> None:
+    before, found = hashes(root / "consumequeue"), found_by_key(root)
+    shutil.rmtree(root / "index")
+    for path in (root / "consumequeue" / "topic0").iterdir():
+        shutil.rmtree(path)
+    spoil(sorted((root / "consumequeue" / "topic1" / "2").iterdir())[0], 20, b"\xff" * 100)
+    reindex(root, keep=False)
+    assert hashes(root / "consumequeue") == before
+    assert found_by_key(root) == found
+    assert not list((root / "penstock").rglob("saved/repair-*"))
+    with penstock.open(root, environ={}) as store:
+        store.put_many(messages(10, COUNT))
+        assert not list(store.verify(deep=True))
+
+
+def test_entries_of_damaged_records_stay(root: Path) -> None:
+    before = hashes(root / "consumequeue")
+    spoil_body(root)
+    done = reindex(root)
+    assert len(done.damages) == 1
+    assert hashes(root / "consumequeue") == before
+
+
+def test_a_queue_with_no_record_left_goes_on_from_its_end(tmp_path: Path) -> None:
+    """Made anew from the log alone its offsets would begin at 0 again, behind its consumers' backs."""
+    root = tmp_path / "store"
+    with penstock.open(root, environ={}, **SIZES) as store:
+        store.put_many([Message("idle", b"x") for _ in range(150)])
+        store.put_many([Message("busy", bytes(1000)) for _ in range(150)])
+        store.flush()
+        assert store.discard_before(log_offset=100_000)
+        assert store.min_offset("idle") == store.max_offset("idle") == 150
+    reindex(root)
+    with penstock.open(root, environ={}) as store:
+        assert store.min_offset("idle") == store.max_offset("idle") == 150
+        assert not list(store.verify(deep=True))
+        store.put("idle", b"next")
+    # And so it is when a repair makes them anew.
+    shutil.rmtree(root / "consumequeue" / "busy")
+    assert penstock.repair(root, apply=True, environ={}).applied
+    with penstock.open(root, environ={}) as store:
+        assert store.max_offset("idle") == 151
+        assert store.read("idle", 0, 150).messages[0].body == b"next"
+
+
+def test_the_store_is_locked_meanwhile(root: Path) -> None:
+    with start_reindex(root), pytest.raises(StoreLockedError):
+        penstock.open(root, environ={})
+    with penstock.open(root, environ={}), pytest.raises(StoreLockedError):
+        start_reindex(root)
+    with pytest.raises(ConfigError, match="shards"):
+        start_reindex(root, shards=0)
+    penstock.open(root, environ={}).close()
+
+
+class _KilledError(BaseException):
+    """Stands for the end of the process."""
+
+
+CHANGES = ("rename", "remove", "remove_folder", "write_whole", "sync_folder")
+
+
+def steps(monkeypatch: pytest.MonkeyPatch, last: int) -> Iterator[int]:
+    """Let the process die at its change number `last` to the disk."""
+    counter = itertools.count()
+
+    def dying(name: str) -> Any:
+        real = getattr(Files, name)
+
+        def change(self: Files, *arguments: Any, **more: Any) -> Any:
+            if next(counter) == last:
+                raise _KilledError
+            return real(self, *arguments, **more)
+
+        return change
+
+    for name in CHANGES:
+        monkeypatch.setattr(Files, name, dying(name))
+    return counter
+
+
+def test_killed_anywhere_it_is_finished_by_the_next(original: Path, tmp_path: Path) -> None:
+    """Old or new, nothing between, for whoever opens the store; and the next reindex ends in the same state."""
+    expected, found = hashes(original / "consumequeue"), found_by_key(original)
+    killed = 0
+    for last in itertools.count(3, 19):
+        root = Path(shutil.copytree(original, tmp_path / f"store{last}"))
+        if last % 3:
+            shutil.rmtree(root / "consumequeue" / "topic0")
+        with pytest.MonkeyPatch.context() as patch:
+            steps(patch, last)
+            try:
+                reindex(root)
+                is_whole = True
+            except _KilledError:
+                is_whole = False
+                killed += 1
+        if last % 2:
+            other = Path(shutil.copytree(root, tmp_path / "other"))
+            with penstock.open(other, environ={}) as store:
+                assert not list(store.verify())
+            assert hashes(other / "consumequeue") == expected
+            shutil.rmtree(other)
+        reindex(root)
+        assert hashes(root / "consumequeue") == expected
+        assert found_by_key(root) == found
+        assert not in_one_process(root, deep=False)
+        shutil.rmtree(root)
+        if is_whole:
+            break
+    assert killed > 8
