@@ -1,0 +1,76 @@
+"""The pipelines of `examples/`, run as a user runs them, print what the docs show."""
+
+import base64
+import gzip
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.conftest import CACHE
+from tests.interop.javastore import VERSIONS, JavaStore, build, missing_tools
+
+ROOT = Path(__file__).parents[2]
+PIPELINES = sorted((ROOT / "examples" / "pipelines").glob("*.py"))
+CHANGES = ROOT / "examples" / "data" / "changes.ndjson.gz"
+DOCS = (ROOT / "docs" / "pipelines.md").read_text()
+
+
+def shown(name: str) -> str:
+    """Return what the docs show under a pipeline's command."""
+    found = re.search(
+        rf"```console\n\$ python examples/pipelines/{name} [^\n]*\n(.*?)```", DOCS, re.DOTALL
+    )
+    assert found, f"docs/pipelines.md does not show {name}"
+    return found[1]
+
+
+def run(
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *arguments: object,
+) -> None:
+    script = ROOT / "examples" / "pipelines" / name
+    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+    runpy.run_path(str(script), run_name="__main__")
+    lines = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
+    assert "\n".join(lines) == shown(name).strip()
+
+
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+def test_a_pipeline_is_short_and_in_the_docs(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 60
+    assert shown(path.name)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that the real RocketMQ store wrote: the changes, by the kind of file."""
+    if missing := missing_tools():
+        pytest.skip(f"needs {', '.join(missing)}")
+    root = tmp_path_factory.mktemp("broker") / "store"
+    with JavaStore(build(VERSIONS[0], CACHE)) as java, gzip.open(CHANGES, "rb") as lines:
+        assert java.open(root)
+        answers = java.put(*(as_message(line.strip()) for line in lines))
+        assert {answer["status"] for answer in answers} == {"PUT_OK"}
+        java.close()
+    return root
+
+
+def as_message(line: bytes) -> dict[str, Any]:
+    row = json.loads(line)
+    kind = Path(row["path"].strip('"')).suffix.lstrip(".")
+    return {
+        "topic": "code" if kind == "java" else "other", "queue": row["time"] % 4, "tag": row["module"].strip('"'),
+        "keys": row["commit"], "body": base64.b64encode(line).decode(), "born_time_ms": row["time"] * 1000,
+    }  # fmt: skip
+
+
+def test_a_brokers_directory_by_day(
+    spark: Any, broker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("broker_days.py", monkeypatch, capsys, broker)
