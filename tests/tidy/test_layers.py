@@ -63,9 +63,15 @@ def test_kernel_imports_go_down(path: Path) -> None:
                 f"{layer} imports {root}: only files.py may"
             )
         if root == "pyarrow":
-            assert layer in {"arrow", "pairs_in", "arrow_in", "cli", "columnar", "store", "staged"}, (
-                f"{layer} imports pyarrow"
-            )
+            assert layer in {
+                "arrow",
+                "pairs_in",
+                "arrow_in",
+                "cli",
+                "columnar",
+                "store",
+                "staged",
+            }, f"{layer} imports pyarrow"
         if root == "penstock" and rest and rest[0] in ORDER and rest[0] != layer:
             assert ORDER[rest[0]] <= ORDER[layer], f"{layer} imports {rest[0]}, which lies above it"
             if ORDER[rest[0]] == ORDER[layer]:

@@ -183,8 +183,8 @@ class ConsumeQueueDispatcher(QueueIndex):
         if not is_known or folder.read(ordinal, ordinal + count).tobytes() != data:
             self._dirty.update(folder.write(ordinal, data))
         # Where no entry counted before, this is the first.
-        is_first = queue.min_offset >= queue.max_offset
-        queue.min_offset = ordinal if is_first else min(queue.min_offset, ordinal)
+        counted = queue.min_offset if queue.min_offset < queue.max_offset else ordinal
+        queue.min_offset = min(counted, ordinal)
         queue.max_offset = max(queue.max_offset, ordinal + count)
 
     # --- durability, cutting, trimming
@@ -196,8 +196,7 @@ class ConsumeQueueDispatcher(QueueIndex):
             dirty, self._dirty = self._dirty, set()
             folders, self._dirty_folders = self._dirty_folders, set()
         try:
-            # In an order that a replay of a crash has again.
-            for path in sorted(dirty, key=str):
+            for path in sorted(dirty, key=str):  # so that a replay of a crash has the same order
                 self._pool.sync(path)
             for folder in sorted(folders, key=str):
                 self._files.sync_folder(folder)
@@ -394,8 +393,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         path = self._root / check_topic(topic) / str(number)
         if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
             return None
-        queue = before or self._new_queue(topic, number)
-        log_min = self.context.log_min_offset()
+        queue, log_min = before or self._new_queue(topic, number), self.context.log_min_offset()
         if before is None or not queue.is_unchanged(log_min):
             queue.look_again(log_min)
             self._queues[topic, number] = queue
