@@ -55,8 +55,10 @@ class Query:
 
     def _start(self) -> dict[str, Any]:
         if self.committed == 0:
-            return json.loads(json.dumps(self.reader.start()))
-        return json.loads(self.planned[self.committed - 1])
+            start: dict[str, Any] = json.loads(json.dumps(self.reader.start()))
+        else:
+            start = json.loads(self.planned[self.committed - 1])
+        return start
 
     def batch(self, *, crash: str = "", rows: int = 0, size: int = 0) -> bool:
         """Run one batch; says whether there was one. `crash` is where it dies: plan, tasks or commit."""
