@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, NotAStoreError, StorageError
-from penstock_spark import stores
+from penstock_spark import offsets, stores
 from penstock_spark.dataset import MANIFEST, make_dataset
 from penstock_spark.locations import Locations, find_stores
 from penstock_spark.offsets import survey
@@ -144,7 +145,14 @@ def test_many_stores_are_asked_in_processes(root: Path, monkeypatch: pytest.Monk
     alone = survey(options, locations)
     monkeypatch.setattr(stores, "_MANY_LOCAL", 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(offsets, "open_store", None)
+    # Not here, so in another process.
     assert survey(options, locations) == alone
+    monkeypatch.undo()
+    monkeypatch.setattr(stores, "_MANY_LOCAL", 2)
+    shutil.rmtree(root / "b")
+    with pytest.raises(NotAStoreError, match="/b is not a message store"):
+        survey(options, locations)
 
 
 def test_planning_takes_few_calls_for_each_queue(
