@@ -91,7 +91,8 @@ def span_batches(
         wanted: leaves out the others.
         lost: told of messages that are gone; see `refuse_lost`.
     """
-    window, places = Window(log), Places(spans)
+    needs_bodies = verify or "body" in columns
+    window, places = Window(log, bodies=needs_bodies), Places(spans)
     makers, schema = [_MAKERS[name] for name in columns], schema_of(columns)
     for rows in merged(log, index, spans, limits, wanted.may_match, lost):
         try:

@@ -28,6 +28,10 @@ _HELD = 65_536
 _CHUNK_MIN = 256
 # Two records with less than this between them are read by one call: the copy costs less than a call.
 _GAP_BYTES = 16 << 10
+# Of records at least so long on average, bodies that nobody looks at are not read: two short reads cost less.
+_LONG_BYTES = 32 << 10
+# What stands before the body, with both hosts in IPv6.
+_HEAD_BYTES = 112
 # One batch spans at most so many bytes: of memory, or of a map (offsets into a view are int32).
 _WINDOW_BYTES = 32 << 20
 _MAPPED_BYTES = 256 << 20
@@ -245,8 +249,10 @@ def _cuts(log: SegmentedLog, rows: Rows, limits: Limits) -> Iterator[tuple[int, 
 class Window:
     """The bytes of one batch after another. Not thread-safe; a batch ends with the next one."""
 
-    def __init__(self, log: SegmentedLog) -> None:
+    def __init__(self, log: SegmentedLog, *, bodies: bool = True) -> None:
+        """Make one; without `bodies` those of long records hold anything at all."""
         self._log = log
+        self._bodies = bodies
         self._memory = bytearray()
 
     def records(self, rows: Rows) -> Columns:
@@ -254,22 +260,41 @@ class Window:
         base, size = int(rows.offsets[0]), int(rows.offsets[-1] + rows.sizes[-1] - rows.offsets[0])
         if self._log.is_mapped:
             return Columns(self._log.read(base, size), rows.offsets - base, base)
+        if not self._bodies and int(rows.sizes.sum()) >= len(rows.sizes) * _LONG_BYTES:
+            return self._without_bodies(rows)
         first, stops = _stretches(rows)
         starts = rows.offsets[first]
         sizes = stops - starts
-        total = int(sizes.sum())
+        window = self._window(int(sizes.sum()), base)
+        befores = np.cumsum(sizes) - sizes
+        self._fill(window, starts, befores, sizes)
+        moved = np.repeat(befores - starts, np.diff([*first.tolist(), len(rows.offsets)]))
+        return Columns(window, rows.offsets + moved, base, log_offsets=rows.offsets)
+
+    def _window(self, total: int, base: int) -> memoryview:
         # No size that a damaged entry claims makes more memory than a segment has bytes.
         if total > self._log.segment_bytes:
-            raise OffsetError(base + size, base, base + self._log.segment_bytes)
+            raise OffsetError(base + total, base, base + self._log.segment_bytes)
         if len(self._memory) < total:
             # Rounded up, so that it does not grow with every batch that is a little larger.
             self._memory = bytearray(max(1 << (total - 1).bit_length(), 1 << 20))
-        window = memoryview(self._memory)[:total]
-        befores = np.cumsum(sizes) - sizes
-        pieces = zip(starts.tolist(), sizes.tolist(), befores.tolist(), strict=True)
-        self._log.read_into([(start, window[at : at + size]) for start, size, at in pieces])
-        moved = np.repeat(befores - starts, np.diff([*first.tolist(), len(rows.offsets)]))
-        return Columns(window, rows.offsets + moved, base, log_offsets=rows.offsets)
+        return memoryview(self._memory)[:total]
+
+    def _without_bodies(self, rows: Rows) -> Columns:
+        """Read what stands before each body, and then what stands behind it."""
+        starts = np.cumsum(rows.sizes) - rows.sizes
+        window = self._window(int(rows.sizes.sum()), int(rows.offsets[0]))
+        heads = np.minimum(rows.sizes, _HEAD_BYTES)
+        self._fill(window, rows.offsets, starts, heads)
+        records = Columns(window, starts, int(rows.offsets[0]), log_offsets=rows.offsets)
+        ends = starts + rows.sizes
+        tails = np.clip(records.body_starts + records.body_sizes, starts + heads, ends)
+        self._fill(window, rows.offsets + tails - starts, tails, ends - tails)
+        return records
+
+    def _fill(self, window: memoryview, offsets: Int64s, starts: Int64s, sizes: Int64s) -> None:
+        pieces = zip(offsets.tolist(), starts.tolist(), sizes.tolist(), strict=True)
+        self._log.read_into([(offset, window[at : at + size]) for offset, at, size in pieces])
 
 
 def _stretches(rows: Rows) -> tuple[Int64s, Int64s]:

@@ -80,7 +80,8 @@ def matches(pattern: str) -> list[str]:
     system, path = _file_system(pattern)
     found = _tried(pattern, lambda: system.glob(path, detail=True))
     folders = [name for name, about in found.items() if about["type"] == "directory"]
-    return sorted(system.unstrip_protocol(name) for name in folders)
+    scheme = pattern.partition("://")[0]
+    return sorted(f"{scheme}://{name.lstrip('/')}" for name in folders)
 
 
 class RemoteFile(File):

@@ -38,7 +38,7 @@ class KeptStart:
         """Return the start, and whether the first batch is known to be committed; None if there is none."""
         try:
             start, begun = self._parsed()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CorruptionError(

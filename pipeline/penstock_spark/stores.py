@@ -5,10 +5,12 @@ where the work is this machine's, in threads where it is waiting for a network.
 """
 
 import functools
-import multiprocessing
 import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import penstock
@@ -47,8 +49,33 @@ def ask_all(
     cores = min(len(os.sched_getaffinity(0)), _PROCESSES_MAX)
     if not processes or len(locations) < _MANY_LOCAL or cores == 1:
         return [ask(location) for location in locations]
-    # Not forked: this process may have threads.
-    context = multiprocessing.get_context("spawn")
-    pool: Executor = ProcessPoolExecutor(cores, mp_context=context)
-    with pool:
-        return list(pool.map(ask, locations, chunksize=max(len(locations) // (cores * 8), 1)))
+    size = -(-len(locations) // cores)
+    parts = [locations[at : at + size] for at in range(0, len(locations), size)]
+    with ThreadPoolExecutor(cores) as threads:
+        answers = threads.map(lambda part: _ask_in_child(part, ask), parts)
+        return [found for part in answers for found in part]
+
+
+def _ask_in_child(locations: Sequence[Location], ask: Callable[[Location], _T]) -> list[_T]:
+    """Ask in a process of its own, or here if that does not work: then the error is raised here.
+
+    Not by `multiprocessing`: forked, a child takes over the threads' locks; spawned, it runs the main script
+    again, which here may be anything.
+    """
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", "from penstock_spark.stores import answer; answer()"],
+        input=pickle.dumps((ask, list(locations))), capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    if done.returncode != 0:
+        return [ask(location) for location in locations]
+    found: list[_T] = pickle.loads(done.stdout)
+    return found
+
+
+def answer() -> None:
+    """Read a question from the standard input, and write the answers to the standard output."""
+    ask, locations = pickle.load(sys.stdin.buffer)
+    found = pickle.dumps([ask(location) for location in locations])
+    sys.stdout.buffer.write(found)

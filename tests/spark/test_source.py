@@ -150,7 +150,7 @@ def test_times_bound_a_read(tmp_path: Path) -> None:
             store.put("t", b"%d" % n)
 
     def bodies(**more: str) -> list[int]:
-        return [int(row["value"]) for row in rows(tmp_path / "s", **more)]
+        return [int(row["value"]) for row in rows(tmp_path / "s", DEFAULT, **more)]
 
     assert bodies(startingTimestamp="1035") == [4, 5, 6, 7, 8, 9]
     assert bodies(startingTimestamp="1030", endingTimestamp="1050") == [3, 4]
@@ -190,6 +190,32 @@ def test_a_damaged_segment_is_named_with_its_position(tmp_path: Path) -> None:
     assert len(rows(tmp_path / "s", verifyChecksums="false")) == 5
     # What is left out is not checked, what is wanted is.
     assert len(rows(tmp_path / "s", endingOffsets='{"t":{"0":3}}')) == 3
+
+
+def test_bodies_that_nobody_asks_for_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long ones; the rest of a record is the same, whatever its body is."""
+    bodies = [b"", b"x", b"x" * 300_000, b"x" * 70_000, b"x" * 40, b"x" * 100_000]
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        for n, body in enumerate(bodies):
+            store.put("t", body, tag=f"g{n}", keys=[f"k{n}"], properties={"p": str(n)})
+    names = ("offset", "tags", "keys", "properties", "timestamp", "messageId")
+    expected = rows(tmp_path / "s", names)
+    read: list[int] = []
+    real = os.preadv
+
+    def counted(descriptor: int, buffers: list[memoryview], position: int) -> int:
+        read.append(sum(len(buffer) for buffer in buffers))
+        return real(descriptor, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", counted)
+    assert rows(tmp_path / "s", names, verifyChecksums="false") == expected
+    assert sum(read) < 5_000
+    read.clear()
+    assert rows(tmp_path / "s", names) == expected
+    assert sum(read) > 400_000
+    assert [len(row["value"]) for row in rows(tmp_path / "s")] == [len(body) for body in bodies]
 
 
 def test_messages_that_retention_took_are_an_error_or_passed_over(
@@ -284,7 +310,7 @@ def test_queues_mixed_at_random_are_read_whole(tmp_path: Path) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     root = tmp_path / "s"
-    with penstock.open(root, environ={}, **{"geometry.segment_bytes": 65536}) as store:
+    with penstock.open(root, environ={}, **SIZES) as store:
         sent = []
         for _ in range(800):
             topic, queue = chance.choice(["a", "bb", "c"]), chance.randrange(4)

@@ -1,0 +1,206 @@
+"""Stretches of several queues read at once, bounds of all queues in one pass, many stores opened with one look."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Message, QueueSpan
+from penstock.errors import ConfigError, CorruptionError, OffsetError
+
+SMALL: dict[str, Any] = {
+    "geometry.segment_bytes": 16384,
+    "geometry.queue_entries": 50,
+    "flush": "sync",
+}
+COLUMNS = ["topic", "queue", "queue_offset", "log_offset", "body"]
+
+
+def fill(root: Path, count: int = 400, seed: int = 1) -> list[tuple[Any, ...]]:
+    chance = random.Random(seed)
+    sent = []
+    with penstock.open(root, environ={}, **SMALL) as store:
+        for _ in range(count):
+            topic, queue = chance.choice(["a", "bb", "ccc"]), chance.randrange(3)
+            body = chance.randbytes(chance.randrange(300))
+            receipt = store.put(topic, body, queue=queue)
+            sent.append((topic, queue, receipt.queue_offset, receipt.log_offset, body))
+    return sent
+
+
+def spans_of(store: penstock.Store) -> list[QueueSpan]:
+    return [QueueSpan(b.topic, b.queue, b.min_offset, b.max_offset) for b in store.bounds()]
+
+
+def read(store: penstock.Store, spans: list[QueueSpan], **more: Any) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for batch in store.arrow_spans(spans, COLUMNS, **more):
+        assert batch.num_rows <= more.get("rows", 1 << 20)
+        found += [tuple(row.values()) for row in batch.to_pylist()]
+    return found
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("more", [{}, {"rows": 7}, {"size": 500}, {"verify": False}])
+def test_rows_come_in_the_order_of_the_log(
+    tmp_path: Path, more: dict[str, Any], read_only: bool
+) -> None:
+    sent = fill(tmp_path / "s")
+    with penstock.open(tmp_path / "s", read_only=read_only, environ={}) as store:
+        assert read(store, spans_of(store), **more) == sent
+        some = [QueueSpan("bb", 1, 3, 9), QueueSpan("a", 0, 0, 2), QueueSpan("a", 2, 5, 5)]
+        wanted = [row for row in sent if any(
+            row[:2] == span[:2] and span.start <= row[2] < span.stop for span in some
+        )]  # fmt: skip
+        assert read(store, some, **more) == wanted
+
+
+def test_a_stretch_given_twice_comes_twice(tmp_path: Path) -> None:
+    """Two entries may point to one record: queues of light message queues do."""
+    sent = fill(tmp_path / "s", 60)
+    with penstock.open(tmp_path / "s", read_only=True, environ={}) as store:
+        spans = spans_of(store)
+        assert sorted(read(store, spans + spans)) == sorted(sent + sent)
+
+
+def test_bounds_are_what_is_said_of_each_queue(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    writing: list[penstock.QueueBounds] = []
+    for seed in range(4):
+        fill(root, 150, seed)
+        if seed:
+            with penstock.open(root, environ={}, **SMALL) as store:
+                store.discard_before(log_offset=seed * 16384)
+                writing = store.bounds()
+        with penstock.open(root, read_only=True, environ={}) as store:
+            found = store.bounds()
+            for b in found:
+                assert b.min_offset == store.min_offset(b.topic, b.queue)
+                assert b.max_offset == store.max_offset(b.topic, b.queue)
+                sizes = [
+                    n
+                    for batch in store.arrow_batches(b.topic, b.queue, columns=["size"])
+                    for n in batch.column(0).to_pylist()
+                ]
+                assert min(sizes) <= b.record_bytes <= max(sizes)
+                offsets = [
+                    n
+                    for batch in store.arrow_batches(b.topic, b.queue, columns=["log_offset"])
+                    for n in batch.column(0).to_pylist()
+                ]
+                assert (b.first_log_offset, b.last_log_offset) == (offsets[0], offsets[-1])
+            assert [b.topic for b in store.bounds(lambda topic: topic == "bb")] == ["bb"] * 3
+            if seed:
+                assert [b[:4] for b in writing] == [b[:4] for b in found]
+
+
+def test_what_is_not_as_usual_is_looked_at_in_full(tmp_path: Path) -> None:
+    """A queue file that is missing, short, or empty at its end."""
+    root = tmp_path / "s"
+    fill(root, 900)
+    queue = root / "consumequeue" / "a" / "0"
+    names = sorted(path.name for path in queue.iterdir())
+    assert len(names) > 1
+    (queue / names[0]).unlink()
+    last = max((root / "consumequeue" / "bb" / "1").iterdir())
+    with last.open("r+b") as file:
+        file.truncate(400)
+    (root / "consumequeue" / "new" / "4").mkdir(parents=True)
+    with penstock.open(root, read_only=True, environ={}) as store:
+        for b in store.bounds():
+            assert (b.min_offset, b.max_offset) == (
+                store.min_offset(b.topic, b.queue),
+                store.max_offset(b.topic, b.queue),
+            )
+
+
+def test_messages_that_are_gone_are_told_of(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    sent = fill(root, 600)
+    with penstock.open(root, read_only=True, environ={}) as store:
+        spans = spans_of(store)
+    with penstock.open(root, environ={}, **SMALL) as store:
+        store.discard_before(log_offset=2 * 16384)
+    with penstock.open(root, read_only=True, environ={}) as store:
+        with pytest.raises(OffsetError):
+            read(store, spans)
+        lost: list[tuple[str, int, int]] = []
+
+        def note(span: QueueSpan, _: OffsetError | None) -> None:
+            lost.extend((span.topic, span.queue, n) for n in range(span.start, span.stop))
+
+        found = read(store, spans, lost=note)
+    assert found == [row for row in sent if row[3] >= 2 * 16384]
+    assert sorted(lost) == sorted(row[:3] for row in sent if row[3] < 2 * 16384)
+
+
+def test_a_queue_that_is_gone_is_told_of_once(tmp_path: Path) -> None:
+    fill(tmp_path / "s", 60)
+    with penstock.open(tmp_path / "s", read_only=True, environ={}) as store:
+        spans = spans_of(store)
+        shutil.rmtree(tmp_path / "s" / "consumequeue" / "bb")
+        lost: list[QueueSpan] = []
+        read(store, spans, lost=lambda span, _: lost.append(span))
+        assert sorted(lost) == [span for span in spans if span.topic == "bb"]
+
+
+def test_tags_and_keys_pick_rows(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "s", environ={}) as store:
+        store.put_many(
+            [
+                Message("t", b"%d" % n, tag=["", "Aa", "BB", "c"][n % 4], keys=[f"k{n % 5}", f"{n}"] if n % 3 else [])
+                for n in range(60)
+            ]
+        )  # fmt: skip
+        span = [QueueSpan("t", 0, 0, 60)]
+
+        def bodies(**more: Any) -> list[int]:
+            return [int(row[4]) for row in read(store, span, **more)]
+
+        assert bodies(tags=["Aa", "c"]) == [n for n in range(60) if n % 4 in (1, 3)]
+        assert bodies(keys=["k2", "59"]) == [
+            n for n in range(60) if n % 3 and (n % 5 == 2 or n == 59)
+        ]
+        assert bodies(keys=["k2 7"]) == [7]
+        assert bodies(keys=["k2"], tags=["BB"]) == [
+            n for n in range(60) if n % 3 and n % 5 == 2 and n % 4 == 2
+        ]
+        assert bodies(tags=["none"]) == []
+
+
+def test_an_entry_that_points_elsewhere_is_damage(tmp_path: Path) -> None:
+    fill(tmp_path / "s", 60)
+    a, b = (sorted((tmp_path / "s" / "consumequeue" / t / "0").iterdir())[0] for t in ("a", "bb"))
+    with a.open("r+b") as to, b.open("rb") as source:
+        source.seek(20)
+        to.write(source.read(20))
+    with (
+        penstock.open(tmp_path / "s", read_only=True, environ={}) as store,
+        pytest.raises(CorruptionError),
+    ):
+        read(store, [QueueSpan("a", 0, 0, 1)])
+
+
+def test_a_segment_begun_after_opening_is_found(tmp_path: Path) -> None:
+    fill(tmp_path / "s", 20)
+    with penstock.open(tmp_path / "s", read_only=True, environ={}) as store:
+        assert len(read(store, spans_of(store))) == 20
+        fill(tmp_path / "s", 300, 2)
+        assert len(read(store, spans_of(store))) == 320
+
+
+def test_several_stores_are_opened_with_one_look(tmp_path: Path) -> None:
+    fill(tmp_path / "a", 10)
+    fill(tmp_path / "b", 20)
+    open_one = penstock.open_several(environ={})
+    counts = []
+    for name in ("a", "b"):
+        with open_one(tmp_path / name) as store:
+            assert store.read_only
+            counts.append(len(read(store, spans_of(store))))
+    assert counts == [10, 20]
+    with pytest.raises(ConfigError, match="there is no column"):
+        open_one(str(tmp_path / "a")).arrow_spans([], ["nope"])
