@@ -23,16 +23,17 @@ class Target:
     shards: tuple[Path, ...]
     encoding: Encoding
 
-    def open_store(self, path: Path) -> Store:
+    def open_store(self, path: Path, files: Files | None = None) -> Store:
         """Open one of the stores for writing."""
-        return penstock.open(path, self.options.config, **self.options.settings)
+        return penstock.open(path, self.options.config, files=files, **self.options.settings)
 
-    def committer(self, files: Files) -> Committer:
+    def committer(self, files: Files | None = None) -> Committer:
         """Return what commits to it."""
         patience = Patience(timeout_s=self.options.lock_timeout_s)
         return Committer(
-            self.options.root, self.shards, self.open_store, files=files, patience=patience
-        )
+            self.options.root, self.shards, partial(self.open_store, files=files),
+            files=files or Files(), patience=patience,
+        )  # fmt: skip
 
 
 def find_target(options: SinkOptions) -> Target:
@@ -45,7 +46,7 @@ def find_target(options: SinkOptions) -> Target:
             patience.until(partial(found.open_store, shard)).close()
     # Now that they are there, as they are.
     found = attrs.evolve(found, encoding=_encoding(options, shards))
-    found.committer(Files()).prepare()
+    found.committer().prepare()
     return found
 
 
