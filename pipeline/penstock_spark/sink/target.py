@@ -6,7 +6,6 @@ from pathlib import Path
 import attrs
 
 import penstock
-from penstock import Store
 from penstock.errors import ConfigError
 from penstock.files import Files
 from penstock.staged import Encoding, encoding_for
@@ -32,7 +31,7 @@ class Target:
         )  # fmt: skip
 
 
-def open_store(options: SinkOptions, files: Files | None, path: Path) -> Store:
+def open_store(options: SinkOptions, files: Files | None, path: Path) -> penstock.Store:
     """Open one of the stores for writing."""
     return penstock.open(path, options.config, files=files, **options.settings)
 
