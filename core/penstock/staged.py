@@ -18,10 +18,11 @@ from penstock.clock import Clock
 from penstock.encode import EncodedBatch, host_bytes
 from penstock.errors import MessageTooLargeError
 from penstock.files import Files
+from penstock.geometry import Geometry
 from penstock.javatext import Int64s
 from penstock.lane import Lane, RecordForm
 from penstock.names import check_queue, check_topic
-from penstock.opening import make_opener
+from penstock.opening import Opener, make_opener
 from penstock.record import BLANK_SIZE
 from penstock.stagedfile import MARK_MAX, MARK_MIN, StagedBatch, StagedFile, StagedWriter
 
@@ -52,25 +53,32 @@ class Encoding:
 
 
 def encoding_for(
-    path: str | Path,
+    *paths: str | Path,
     config: str | Path | None = None,
-    *,
     files: Files | None = None,
     environ: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Encoding:
     """Return how the records of a store are made, as `penstock.open` with these settings would make them.
 
-    Takes no lock and changes nothing; the store need not be there yet.
+    Of several stores: records that fit into each. Takes no lock and changes nothing; a store need not be
+    there yet.
     """
-    opener = make_opener(path, config, files, None, None, environ, settings)
-    log = opener.config.log
+    first = make_opener(paths[0], config, files, None, None, environ, settings)
+    log = first.config.log
+    sizes = [_geometry(first, Path(path)).segment_bytes for path in paths]
     return Encoding(
         store_host=host_bytes(log.store_host),
         crc_property=log.checksum == "crc32+record",
         body_bytes_max=log.body_bytes_max,
-        record_bytes_max=opener.geometry().segment_bytes - BLANK_SIZE,
+        record_bytes_max=min(sizes) - BLANK_SIZE,
     )
+
+
+def _geometry(opener: Opener, path: Path) -> Geometry:
+    """Return the sizes of another store that is opened likewise."""
+    root = path.absolute()
+    return Opener(root, opener.config, opener.registry, opener.files, opener.clock, None).geometry()
 
 
 class Encoder:

@@ -279,19 +279,28 @@ class _Reading:
             sound = bool((columns.sizes == batch.sizes).all())
             sound &= bool((columns.sys_flags == self._host_flags).all())
             sound &= bool((columns.queues == queues[batch.lane_rows]).all())
-            sound &= all(
-                _is_of(columns, batch.lane_rows == n, t) for n, (t, _) in enumerate(batch.lanes)
-            )
+            sound &= all(_is_of(columns, *each) for each in _by_topic(batch))
         if sound and self._crc_property:
             sound = bool((columns.property_sizes >= CRC_PROPERTY_SIZE).all())
         if not sound:
             raise self._bad(at, f"{len(batch)} records of their lanes", "others")
 
 
-def _is_of(columns: Columns, which: np.ndarray, topic: str) -> bool:
-    """Say whether the records `which` are of a topic."""
+def _by_topic(batch: StagedBatch) -> Iterator[tuple[str, Int64s | slice]]:
+    """Yield each topic with the rows that are to be of it."""
+    topics = [topic for topic, _ in batch.lanes]
+    distinct = list(dict.fromkeys(topics))
+    if len(distinct) == 1:
+        yield distinct[0], slice(None)
+        return
+    own = np.array([distinct.index(topic) for topic in topics], np.int64)[batch.lane_rows]
+    for number, topic in enumerate(distinct):
+        yield topic, np.flatnonzero(own == number)
+
+
+def _is_of(columns: Columns, topic: str, rows: Int64s | slice) -> bool:
+    """Say whether these records are of a topic."""
     raw = topic.encode()
-    rows = np.flatnonzero(which)
     if (columns.topic_sizes[rows] != len(raw)).any():
         return False
     text = columns.raw[columns.topic_starts[rows][:, None] + np.arange(len(raw))]

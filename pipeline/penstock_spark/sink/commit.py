@@ -24,7 +24,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from penstock import Store
+import penstock
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
@@ -81,7 +81,7 @@ class Committer:
         self,
         root: Path,
         shards: Sequence[Path],
-        open_store: Callable[[Path], Store],
+        open_store: Callable[[Path], penstock.Store],
         *,
         files: Files,
         patience: Patience,
@@ -264,7 +264,7 @@ class Committer:
                 self._files.remove(self.ledger.staging / part.name)
 
 
-def _counted(store: Store, noted: Progress, rows: int, path: Path) -> int:
+def _counted(store: penstock.Store, noted: Progress, rows: int, path: Path) -> int:
     try:
         return store.count_marked(noted.begin, noted.mark + noted.done, rows - noted.done)
     except StorageError as error:

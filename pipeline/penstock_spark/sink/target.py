@@ -6,7 +6,6 @@ from pathlib import Path
 import attrs
 
 import penstock
-from penstock import Store
 from penstock.errors import ConfigError
 from penstock.files import Files
 from penstock.staged import Encoding, encoding_for
@@ -23,29 +22,31 @@ class Target:
     shards: tuple[Path, ...]
     encoding: Encoding
 
-    def open_store(self, path: Path) -> Store:
-        """Open one of the stores for writing."""
-        return penstock.open(path, self.options.config, **self.options.settings)
-
-    def committer(self, files: Files) -> Committer:
+    def committer(self, files: Files | None = None) -> Committer:
         """Return what commits to it."""
         patience = Patience(timeout_s=self.options.lock_timeout_s)
         return Committer(
-            self.options.root, self.shards, self.open_store, files=files, patience=patience
-        )
+            self.options.root, self.shards, partial(open_store, self.options, files),
+            files=files or Files(), patience=patience,
+        )  # fmt: skip
+
+
+def open_store(options: SinkOptions, files: Files | None, path: Path) -> penstock.Store:
+    """Open one of the stores for writing."""
+    return penstock.open(path, options.config, files=files, **options.settings)
 
 
 def find_target(options: SinkOptions) -> Target:
     """Return the target, its stores and folders made where they are not there yet."""
     shards = _shards(options)
-    found = Target(options=options, shards=shards, encoding=_encoding(options, shards))
+    patience = Patience(timeout_s=options.lock_timeout_s)
     for shard in shards:
         if not (shard / "commitlog").is_dir():
-            patience = Patience(timeout_s=options.lock_timeout_s)
-            patience.until(partial(found.open_store, shard)).close()
-    # Now that they are there, as they are.
-    found = attrs.evolve(found, encoding=_encoding(options, shards))
-    found.committer(Files()).prepare()
+            patience.until(partial(open_store, options, None, shard)).close()
+    # A record is made to fit into each of them, as they are.
+    encoding = encoding_for(*shards, config=options.config, **options.settings)
+    found = Target(options=options, shards=shards, encoding=encoding)
+    found.committer().prepare()
     return found
 
 
@@ -63,9 +64,3 @@ def _shards(options: SinkOptions) -> tuple[Path, ...]:
     if root.exists() and any(root.iterdir()):
         raise ConfigError(f"{root} is neither a dataset nor empty: write to a new folder")
     return tuple(make_dataset(root, options.shards))
-
-
-def _encoding(options: SinkOptions, shards: tuple[Path, ...]) -> Encoding:
-    """Return how records are made that fit into each of the stores."""
-    each = [encoding_for(shard, options.config, **options.settings) for shard in shards]
-    return attrs.evolve(each[0], record_bytes_max=min(one.record_bytes_max for one in each))

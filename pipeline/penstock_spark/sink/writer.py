@@ -75,9 +75,9 @@ class Writing:
     def __init__(self, target: Target) -> None:
         self.target = target
 
-    def files(self, _part: str) -> Files:
-        """Return the file system, for a "task" or a "commit"."""
-        return Files()
+    def files(self, _step: str) -> Files | None:
+        """Return the file system for a "task" or a "commit", None for the one that is there."""
+        return None
 
     def stage(self, iterator: "Iterator[pa.RecordBatch]", app: str, batch: str) -> Staged:
         """Stage the rows of a task; returns the message for the commit."""
@@ -86,7 +86,7 @@ class Writing:
         task, options = context.partitionId(), self.target.options
         name = staged_name(app, batch, task, context.attemptNumber())
         folder = options.root / FOLDER / "staging"
-        stager = Stager(self.files("task"), folder, name, task, self.target.encoding)
+        stager = Stager(self.files("task") or Files(), folder, name, task, self.target.encoding)
         router = Router.of(options, len(self.target.shards), task)
         try:
             for rows in iterator:
