@@ -34,11 +34,15 @@ from penstock.files import Files
 from penstock_spark.schema import converter, store_columns
 
 FORMAT = 1
-# The source's columns; `topic` is in the path, as Hive has it.
-COLUMNS = (
-    "key", "value", "partition", "offset", "timestamp", "timestampType", "tags", "keys",
-    "properties", "bornTimestamp", "storeTimestamp", "logOffset", "messageId", "sysFlag", "flag",
-)  # fmt: skip
+# The source's columns with Spark's types; `topic` is in the path, as Hive has it.
+KINDS = {
+    "key": "binary", "value": "binary", "partition": "int", "offset": "bigint",
+    "timestamp": "timestamp", "timestampType": "int", "tags": "string", "keys": "string",
+    "properties": "map<string,string>", "bornTimestamp": "timestamp",
+    "storeTimestamp": "timestamp", "logOffset": "bigint", "messageId": "string", "sysFlag": "int",
+    "flag": "int",
+}  # fmt: skip
+COLUMNS = tuple(KINDS)
 _SIDE = "_penstock"
 _NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
@@ -155,7 +159,7 @@ class Exported:
         for path in (self._side / store).glob("*/*.json"):
             about = self._read(path) or {}
             ranges = [(int(start), int(stop)) for start, stop in about.get("done", [])]
-            found[_unquoted(path.parent.name), int(path.stem)] = ranges
+            found[unquoted(path.parent.name), int(path.stem)] = ranges
         for topic, folder in self._topics():
             for path in folder.glob("date=*/*.parquet"):
                 name = _NAME.fullmatch(path.name)
@@ -166,7 +170,7 @@ class Exported:
 
     def _topics(self) -> Iterator[tuple[str, Path]]:
         for folder in self.target.glob("topic=*"):
-            yield _unquoted(folder.name.removeprefix("topic=")), folder
+            yield unquoted(folder.name.removeprefix("topic=")), folder
 
     def clear(self, store: str) -> None:
         """Remove what an export that was killed has left half written."""
@@ -177,7 +181,7 @@ class Exported:
     def note(self, store: str, done: dict[tuple[str, int], Ranges]) -> None:
         """Make the manifest say what is done."""
         for (topic, queue), ranges in done.items():
-            path = self._side / store / _quoted(topic) / f"{queue}.json"
+            path = self._side / store / quoted(topic) / f"{queue}.json"
             text = {"done": [list(each) for each in merged(ranges)]}
             if self._read(path) != text:
                 self._write(path, text)
@@ -195,7 +199,7 @@ class Exported:
                     done = part.finish(done, piece, start, stop)
                     start, part = stop, None
                 if part is None:
-                    folder = self.target / f"topic={_quoted(piece.topic)}" / f"date={day}"
+                    folder = self.target / f"topic={quoted(piece.topic)}" / f"date={day}"
                     self._make_folder(folder)
                     part = _Part(folder, day, piece.store, self._mode)
                 part.add(rows)
@@ -286,10 +290,11 @@ def _date(day: int) -> str:
     return str(np.datetime64(day, "D"))
 
 
-def _quoted(topic: str) -> str:
+def quoted(topic: str) -> str:
     """Return a topic as part of a folder's name, as Hive and Spark escape it."""
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", topic)
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
+    """Return the topic that a folder's name stands for."""
     return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
