@@ -58,8 +58,9 @@ def command(
     the verb export writes them. Run again it adds nothing; killed, it goes on where it was.
     """
     from penstock_spark.jobs import replay  # noqa: PLC0415 - pyarrow is an extra
+    from penstock_spark.jobs.changing import Change  # noqa: PLC0415 - as above
 
-    change = replay.Change(
+    change = Change(
         topics=topics, tags=tags, where=where, topic=to_topic, key=key, tag=to_tag,
         partition=partition,
     )  # fmt: skip
