@@ -110,7 +110,7 @@ def from_parquet(spark: Any, parts: Sequence[Rows], schema: Any) -> Any:
     """Return rows of files as a frame of a schema that `spark_schema` gave; `_file` numbers the parts."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - an extra
 
-    pieces, arrow = list(parts), to_arrow_schema(schema)
+    pieces, arrow = list(parts), to_arrow_schema(schema, timezone="UTC")
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
         return rows_of(pieces[number], number, arrow)
