@@ -31,18 +31,9 @@ import pyarrow.parquet as pq
 import penstock
 from penstock.errors import ConfigError, StorageError
 from penstock.files import Files
-from penstock_spark.schema import converter, store_columns
+from penstock_spark.rows import EXPORTED, converted, needed
 
 FORMAT = 1
-# The source's columns with Spark's types; `topic` is in the path, as Hive has it.
-KINDS = {
-    "key": "binary", "value": "binary", "partition": "int", "offset": "bigint",
-    "timestamp": "timestamp", "timestampType": "int", "tags": "string", "keys": "string",
-    "properties": "map<string,string>", "bornTimestamp": "timestamp",
-    "storeTimestamp": "timestamp", "logOffset": "bigint", "messageId": "string", "sysFlag": "int",
-    "flag": "int",
-}  # fmt: skip
-COLUMNS = tuple(KINDS)
 _SIDE = "_penstock"
 _NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
@@ -128,7 +119,7 @@ class Exported:
     def _check_about(self) -> None:
         path = self._side / "about.json"
         about = self._read(path)
-        expected = {"format": FORMAT, "columns": list(COLUMNS)}
+        expected = {"format": FORMAT, "columns": list(EXPORTED)}
         if about is None:
             self._write(path, expected)
         elif about != expected:
@@ -274,11 +265,11 @@ class _Part:
 
 def _by_day(piece: Piece, source: "penstock.Store") -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of a piece in order, each batch of one date."""
-    convert = converter(COLUMNS)
+    names = tuple(EXPORTED)
     for batch in source.arrow_batches(
-        piece.topic, piece.queue, piece.start, piece.stop, store_columns(COLUMNS), rows=_ROWS
+        piece.topic, piece.queue, piece.start, piece.stop, needed(names), rows=_ROWS
     ):
-        whole = convert(batch)
+        whole = converted(batch, names)
         days = whole.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
         cuts = [0, *(np.nonzero(np.diff(days))[0] + 1).tolist(), len(days)]
         for low, high in itertools.pairwise(cuts):

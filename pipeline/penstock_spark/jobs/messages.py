@@ -10,13 +10,11 @@ import pyarrow.parquet as pq
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.exported import KINDS, unquoted
+from penstock_spark.exported import unquoted
 from penstock_spark.jobs.progress import parallelism
 from penstock_spark.jobs.tasks import Slice, opened, over
-from penstock_spark.schema import converter, store_columns
+from penstock_spark.rows import ALL, converted, ddl_of, needed
 
-# The export's columns, and the topic, which it has in the path.
-ALL = {**KINDS, "topic": "string"}
 _TASK_ROWS = 50_000
 _BATCH_ROWS = 8192
 
@@ -37,24 +35,22 @@ def _tasks(spark: Any, pieces: Sequence[Slice] | Sequence[Rows]) -> int:
 def from_stores(spark: Any, slices: Sequence[Slice], columns: Sequence[str] = tuple(ALL)) -> Any:
     """Return the messages of slices as a frame."""
     run_id, pieces = str(uuid.uuid4()), list(slices)
-    ddl = ", ".join(f"{name} {ALL[name]}" for name in columns)
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
         piece = pieces[number]
         return messages_of(piece, opened(run_id, piece.root), columns)
 
-    return over(spark, len(pieces), _tasks(spark, pieces), ddl, read)
+    return over(spark, len(pieces), _tasks(spark, pieces), ddl_of(columns), read)
 
 
 def messages_of(
     piece: Slice, store: "penstock.Store", columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice as Spark's columns."""
-    convert, needed = converter(columns), store_columns(columns)
     for batch in store.arrow_batches(
-        piece.topic, piece.queue, piece.start, piece.stop, needed, rows=_BATCH_ROWS
+        piece.topic, piece.queue, piece.start, piece.stop, needed(columns), rows=_BATCH_ROWS
     ):
-        yield convert(batch)
+        yield converted(batch, columns)
 
 
 def parquet_files(text: str) -> list[Path]:
