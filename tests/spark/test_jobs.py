@@ -187,10 +187,10 @@ def test_an_archive_that_fails_keeps_the_segment(tmp_path: Path) -> None:
     assert len(everything(root)) == COUNT
     # In the next round it is asked again.
     (tmp_path / "full").unlink()
-    with penstock.open(
-        root, environ={}, spawn=ManualWorkers(), retention=["size", "archive"], **more,
-        **{"retention.size.bytes_max": 0, "retention.pause_ms": 0},
-    ) as store:  # fmt: skip
+    settings: dict[str, Any] = {
+        "retention": ["size", "archive"], "retention.size.bytes_max": 0, "retention.pause_ms": 0, **more,
+    }  # fmt: skip
+    with penstock.open(root, environ={}, spawn=ManualWorkers(), **settings) as store:
         assert store.retain() > 0
     assert len(parquet(tmp_path / "full")) + len(everything(root)) == COUNT
 
