@@ -43,6 +43,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "prepared_offset": pa.int64(),
     "message_id": pa.string(),
     "size": pa.int32(),
+    "body_size": pa.int32(),
 }
 DEFAULT_COLUMNS = tuple(COLUMNS)[:9]
 
@@ -253,5 +254,6 @@ _MAKERS: dict[str, Callable[[Columns, Gather], pa.Array]] = {
     "prepared_offset": _number("prepared_offsets", pa.int64()),
     "message_id": _message_id,
     "size": _number("sizes", pa.int32()),
+    "body_size": _number("body_sizes", pa.int32()),
 }
 assert set(_MAKERS) == set(COLUMNS)

@@ -7,7 +7,7 @@ one of a cluster (`--master`) or over Spark Connect (`--remote`), and stopped at
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -94,9 +94,9 @@ def _made(builder: Any, name: str, master: str | None, remote: str | None) -> An
 
 
 @contextmanager
-def bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def bar(what: str, *, quiet: bool, unit: str = "tasks") -> Iterator[Callable[[int, int], None]]:
     """Lend what shows the tasks done on a progress bar, on standard error."""
-    with Bar(what, None, "tasks", quiet=quiet) as shown:
+    with Bar(what, None, unit, quiet=quiet) as shown:
 
         def told(done: int, total: int) -> None:
             shown.total(total)
@@ -105,12 +105,33 @@ def bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         yield told
 
 
+def pairs_of(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
+    """Return what an option with pairs was given."""
+    pairs = {}
+    for text in texts:
+        name, separator, value = (
+            text.rpartition("=") if form == "STORE=NAME" else text.partition("=")
+        )
+        if not separator:
+            raise click.UsageError(f"{option} takes {form}, not {text!r}")
+        pairs[name] = value
+    return pairs
+
+
 def show_summary(title: str, facts: Mapping[str, object], *, quiet: bool) -> None:
     """Show a job's figures as a table."""
     if not quiet:
-        rows = [(name.replace("_", " "), _text(value)) for name, value in facts.items()]
+        rows = [
+            (name.replace("_", " "), _text(value))
+            for name, value in facts.items()
+            if value not in (None, [], ())
+        ]
         table(title, ("what", "value"), rows)
 
 
 def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)

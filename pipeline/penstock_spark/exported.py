@@ -31,14 +31,9 @@ import pyarrow.parquet as pq
 import penstock
 from penstock.errors import ConfigError, StorageError
 from penstock.files import Files
-from penstock_spark.schema import converter, store_columns
+from penstock_spark.rows import EXPORTED, converted, needed
 
 FORMAT = 1
-# The source's columns; `topic` is in the path, as Hive has it.
-COLUMNS = (
-    "key", "value", "partition", "offset", "timestamp", "timestampType", "tags", "keys",
-    "properties", "bornTimestamp", "storeTimestamp", "logOffset", "messageId", "sysFlag", "flag",
-)  # fmt: skip
 _SIDE = "_penstock"
 _NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
@@ -124,7 +119,7 @@ class Exported:
     def _check_about(self) -> None:
         path = self._side / "about.json"
         about = self._read(path)
-        expected = {"format": FORMAT, "columns": list(COLUMNS)}
+        expected = {"format": FORMAT, "columns": list(EXPORTED)}
         if about is None:
             self._write(path, expected)
         elif about != expected:
@@ -155,7 +150,7 @@ class Exported:
         for path in (self._side / store).glob("*/*.json"):
             about = self._read(path) or {}
             ranges = [(int(start), int(stop)) for start, stop in about.get("done", [])]
-            found[_unquoted(path.parent.name), int(path.stem)] = ranges
+            found[unquoted(path.parent.name), int(path.stem)] = ranges
         for topic, folder in self._topics():
             for path in folder.glob("date=*/*.parquet"):
                 name = _NAME.fullmatch(path.name)
@@ -166,7 +161,7 @@ class Exported:
 
     def _topics(self) -> Iterator[tuple[str, Path]]:
         for folder in self.target.glob("topic=*"):
-            yield _unquoted(folder.name.removeprefix("topic=")), folder
+            yield unquoted(folder.name.removeprefix("topic=")), folder
 
     def clear(self, store: str) -> None:
         """Remove what an export that was killed has left half written."""
@@ -177,7 +172,7 @@ class Exported:
     def note(self, store: str, done: dict[tuple[str, int], Ranges]) -> None:
         """Make the manifest say what is done."""
         for (topic, queue), ranges in done.items():
-            path = self._side / store / _quoted(topic) / f"{queue}.json"
+            path = self._side / store / quoted(topic) / f"{queue}.json"
             text = {"done": [list(each) for each in merged(ranges)]}
             if self._read(path) != text:
                 self._write(path, text)
@@ -195,7 +190,7 @@ class Exported:
                     done = part.finish(done, piece, start, stop)
                     start, part = stop, None
                 if part is None:
-                    folder = self.target / f"topic={_quoted(piece.topic)}" / f"date={day}"
+                    folder = self.target / f"topic={quoted(piece.topic)}" / f"date={day}"
                     self._make_folder(folder)
                     part = _Part(folder, day, piece.store, self._mode)
                 part.add(rows)
@@ -270,11 +265,11 @@ class _Part:
 
 def _by_day(piece: Piece, source: "penstock.Store") -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of a piece in order, each batch of one date."""
-    convert = converter(COLUMNS)
+    names = tuple(EXPORTED)
     for batch in source.arrow_batches(
-        piece.topic, piece.queue, piece.start, piece.stop, store_columns(COLUMNS), rows=_ROWS
+        piece.topic, piece.queue, piece.start, piece.stop, needed(names), rows=_ROWS
     ):
-        whole = convert(batch)
+        whole = converted(batch, names)
         days = whole.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
         cuts = [0, *(np.nonzero(np.diff(days))[0] + 1).tolist(), len(days)]
         for low, high in itertools.pairwise(cuts):
@@ -286,10 +281,11 @@ def _date(day: int) -> str:
     return str(np.datetime64(day, "D"))
 
 
-def _quoted(topic: str) -> str:
+def quoted(topic: str) -> str:
     """Return a topic as part of a folder's name, as Hive and Spark escape it."""
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", topic)
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
+    """Return the topic that a folder's name stands for."""
     return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)

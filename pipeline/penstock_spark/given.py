@@ -67,12 +67,7 @@ class Given:
     def size(self, name: str, default: int) -> int:
         """Return a number of bytes: `1048576`, `64m`, `2g`."""
         text = self._texts.get(name)
-        if text is None:
-            return default
-        found = _SIZE.fullmatch(text.strip())
-        if found is None or int(found[1]) == 0:
-            raise ConfigError(f"{name} is {text!r}; it must be a size in bytes, as 1048576 or 64m")
-        return int(found[1]) * _UNITS[found[2].lower()]
+        return default if text is None else size_of(name, text)
 
     def truth(self, name: str, *, default: bool) -> bool:
         """Return true or false."""
@@ -87,3 +82,11 @@ class Given:
         if text not in choices:
             raise ConfigError(f"{name} is {text!r}; it must be one of {', '.join(choices)}")
         return text
+
+
+def size_of(name: str, text: str) -> int:
+    """Return a number of bytes: `1048576`, `64m`, `2g`."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise ConfigError(f"{name} is {text!r}; it must be a size in bytes, as 1048576 or 64m")
+    return int(found[1]) * _UNITS[found[2].lower()]

@@ -180,9 +180,9 @@ def _write_all(spark: Any, folder: Path, plan: _Plan) -> list[dict[str, int]]:
         return []
     pieces, roots, run_id = plan.pieces, plan.roots, str(uuid.uuid4())
 
-    def write(number: int) -> pa.RecordBatch:
+    def write(number: int) -> list[pa.RecordBatch]:
         piece = pieces[number]
-        return write_piece(number, folder, piece, opened(run_id, str(roots[piece.store])))
+        return [write_piece(number, folder, piece, opened(run_id, str(roots[piece.store])))]
 
     count = sum(piece.stop - piece.start for piece in pieces)
     tasks = min(len(pieces), max(parallelism(spark), count // _TASK_ROWS))

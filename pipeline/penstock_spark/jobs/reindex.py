@@ -108,7 +108,7 @@ def _condensed(spark: Any, work: Reindex) -> list[Stretch]:
     if not bases:
         return []
     tasks = tasks_for(spark, len(bases), len(bases) * task.recipe.geometry.segment_bytes)
-    frame = over(spark, len(bases), tasks, _STRETCH_DDL, lambda n: condense(task, bases[n]))
+    frame = over(spark, len(bases), tasks, _STRETCH_DDL, lambda n: [condense(task, bases[n])])
     return [
         Stretch(**{**row, "damages": tuple((a, b) for a, b in row["damages"])})
         for row in frame.toArrow().to_pylist()
@@ -124,7 +124,7 @@ def condense(task: ReindexTask, base: int) -> pa.RecordBatch:
 def _made(spark: Any, work: Reindex) -> dict[int, str]:
     """Let tasks make the files of all parts."""
     parts, task = work.parts, work.task
-    frame = over(spark, len(parts), len(parts), _MADE_DDL, lambda n: make(task, parts[n]))
+    frame = over(spark, len(parts), len(parts), _MADE_DDL, lambda n: [make(task, parts[n])])
     return {row["part"]: row["name"] for row in frame.toArrow().to_pylist()}
 
 

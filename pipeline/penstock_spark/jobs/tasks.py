@@ -1,11 +1,13 @@
 """Pieces of work as Spark tasks: a list of numbers goes out, rows come back. The same on Spark Connect."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 import penstock
+from penstock.errors import ConfigError
 from penstock_spark.jobs.progress import parallelism
 
 # A task that goes through log takes about so much of it: it costs 30 ms, and this some 50.
@@ -18,7 +20,7 @@ def tasks_for(spark: Any, pieces: int, size: int) -> int:
 
 
 def over(
-    spark: Any, pieces: int, tasks: int, ddl: str, job: Callable[[int], pa.RecordBatch]
+    spark: Any, pieces: int, tasks: int, ddl: str, job: Callable[[int], Iterable[pa.RecordBatch]]
 ) -> Any:
     """Return a frame of what `job` gives for each number below `pieces`.
 
@@ -28,7 +30,7 @@ def over(
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield job(number)
+                yield from job(number)
 
     return spark.range(0, pieces, 1, tasks).mapInArrow(work, ddl)
 
@@ -53,3 +55,33 @@ def kept(key: object, make: Callable[[], T]) -> T:
 def opened(run_id: str, root: str) -> "penstock.Store":
     """Return a store, open for reading."""
     return kept((run_id, root), lambda: penstock.open(root, read_only=True))
+
+
+class Slice(NamedTuple):
+    """Messages [start, stop) of one queue of one store, which one task reads."""
+
+    root: str
+    topic: str
+    queue: int
+    start: int
+    stop: int
+
+
+def slices_of(roots: Sequence[Path], topics: Sequence[str], rows: int) -> list[Slice]:
+    """Return all messages of stores in slices of so many; a topic that no store has is refused."""
+    found: list[Slice] = []
+    there: set[str] = set()
+    for root in roots:
+        with penstock.open(root, read_only=True) as store:
+            queues = store.topics()
+            there.update(queues)
+            for topic in sorted(queues):
+                for queue in queues[topic] if not topics or topic in topics else ():
+                    low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
+                    for at in range(low, high, rows):
+                        found.append(Slice(str(root), topic, queue, at, min(at + rows, high)))  # noqa: PERF401 - three loops in one line read badly
+    for topic in topics:
+        if topic not in there:
+            known = ", ".join(sorted(there)) or "none"
+            raise ConfigError(f"there is no topic {topic!r}; there are: {known}")
+    return found

@@ -155,15 +155,15 @@ def _finding(row: dict[str, Any]) -> Finding:
 
 def checker(
     tasks: list[CheckTask], pieces: list[tuple[int, int]]
-) -> Callable[[int], pa.RecordBatch]:
+) -> Callable[[int], list[pa.RecordBatch]]:
     """Return what checks the piece with a number, in whatever process."""
     run_id = str(uuid.uuid4())
 
-    def check(number: int) -> pa.RecordBatch:
+    def check(number: int) -> list[pa.RecordBatch]:
         at, piece = pieces[number]
         # Its index is read once for many pieces.
         worker = kept((run_id, at), tasks[at].worker)
-        return rows_of(number, worker.check(piece))
+        return [rows_of(number, worker.check(piece))]
 
     return check
 

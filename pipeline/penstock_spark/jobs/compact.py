@@ -1,0 +1,171 @@
+"""The job `compact`: the latest message of each key of a topic, into a new store, in the order they were stored.
+
+Keys are read first, without bodies; then the messages that stay, with everything. What the source has is
+settled when the job begins (see `planned`), so one that was killed and is run again does the same.
+"""
+
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+import penstock
+from penstock.errors import ConfigError
+from penstock_spark.jobs.changing import Change, changed, ordered
+from penstock_spark.jobs.messages import from_stores
+from penstock_spark.jobs.place import local_folder, one_store
+from penstock_spark.jobs.planned import Plan, app_of, check_target
+from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
+from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.tasks import Slice, opened, over, slices_of
+from penstock_spark.jobs.writing import write_batch
+
+CHOICES = ("keep", "drop")
+_ROWS = 100_000
+_KEYS = pa.schema([("key", pa.string()), ("at", pa.int64()), ("size", pa.int32())])
+_KEYS_DDL = "key string, at bigint, size int"
+
+
+@attrs.frozen(kw_only=True)
+class CompactReport(Report):
+    """What was kept.
+
+    Attributes:
+        source: the store that was read.
+        target: the new store.
+        topic: the topic.
+        read: messages that were looked at.
+        kept: messages in the new store, of keys and without.
+        keys: different keys.
+        deleted: keys whose latest message has no body, and that are gone for it.
+        keyless: messages without a key.
+    """
+
+    source: str
+    target: str
+    topic: str
+    read: int
+    kept: int
+    keys: int
+    deleted: int
+    keyless: int
+
+
+def run(
+    spark: Any,
+    source: str,
+    target: str,
+    topic: str,
+    *,
+    keyless: str = "keep",
+    tombstones: str = "drop",
+    options: Mapping[str, str] | None = None,
+    told: Told = ignore,
+) -> CompactReport:
+    """Write the latest message of each key into a new store.
+
+    Args:
+        spark: a session, classic or over Spark Connect.
+        source: the store.
+        target: a new folder.
+        topic: the topic.
+        keyless: "keep" or "drop" messages that have no key.
+        tombstones: what of a key whose latest message has an empty body: "drop" it, or "keep" the message.
+        options: further options of the sink, as `partitions`.
+        told: called with the numbers of tasks done and of all tasks.
+    """
+    began = time.monotonic()
+    for name, choice in (("keyless", keyless), ("tombstones", tombstones)):
+        if choice not in CHOICES:
+            raise ConfigError(f"{name} is {choice!r}; it must be one of {', '.join(CHOICES)}")
+    root, folder, given = (
+        one_store(source),
+        local_folder(target, "the new store"),
+        dict(options or {}),
+    )
+    about = {"source": str(root), "topic": topic, "keyless": keyless, "tombstones": tombstones,
+             "options": given}  # fmt: skip
+    plan = _planned(root, folder, topic, about)
+    slices = [Slice(*part) for part in plan.batches]
+    with watched(spark, "compact", told):
+        kept, counts = _latest(spark, slices, keyless, tombstones)
+        if plan.done == 0:
+            frame = from_stores(spark, slices).join(kept, "logOffset", "left_semi")
+            rows = ordered(changed(frame, Change(), given), counts["kept"])
+            write_batch(rows, folder, plan.app, 0, given)
+            plan.note(1)
+    return CompactReport(
+        source=str(root),
+        target=str(folder),
+        topic=topic,
+        seconds=time.monotonic() - began,
+        **counts,
+    )
+
+
+def _planned(root: Path, folder: Path, topic: str, about: dict[str, Any]) -> Plan:
+    """Return what is read: as it is now, or was when this job was begun."""
+    check_target(folder, [root])
+    plan = Plan(folder, app_of("compact", {**about, "target": str(folder)}))
+    if not plan.load(about):
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigError(
+                f"{folder} is there already: give a new folder for the compacted store"
+            )
+        plan.save(about, [list(each) for each in slices_of([root], [topic], _ROWS)])
+    return plan
+
+
+def _latest(
+    spark: Any, slices: Sequence[Slice], keyless: str, tombstones: str
+) -> tuple[Any, dict[str, int]]:
+    """Return the log offsets of the messages that stay, and how many of what there are."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
+
+    found = _keys(spark, slices)
+    has_key = f.col("key").isNotNull() & (f.col("key") != "")
+    latest = found.where(has_key).groupBy("key").agg(f.max(f.struct("at", "size")).alias("last"))
+    latest = latest.select(
+        f.col("last.at").alias("logOffset"), (f.col("last.size") == 0).alias("gone")
+    )
+    others = found.where(~has_key).select(f.col("at").alias("logOffset"))
+    row = latest.agg(f.count("*").alias("keys"), f.count_if("gone").alias("deleted")).first()
+    counts = {"read": sum(each.stop - each.start for each in slices), "keys": row["keys"]}
+    counts["keyless"] = others.count()
+    counts["deleted"] = row["deleted"] if tombstones == "drop" else 0
+    kept = latest if tombstones == "keep" else latest.where(~f.col("gone"))
+    kept = kept.select("logOffset")
+    if keyless == "keep":
+        kept = kept.unionAll(others)
+    counts["kept"] = counts["keys"] - counts["deleted"]
+    counts["kept"] += counts["keyless"] if keyless == "keep" else 0
+    return kept, counts
+
+
+def _keys(spark: Any, slices: Sequence[Slice]) -> Any:
+    run_id, pieces = str(uuid.uuid4()), list(slices)
+
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        return keys_of(pieces[number], opened(run_id, pieces[number].root))
+
+    tasks = max(min(len(pieces), parallelism(spark)), 1)
+    return over(spark, len(pieces), tasks, _KEYS_DDL, read)
+
+
+def keys_of(piece: Slice, store: "penstock.Store") -> Iterator[pa.RecordBatch]:
+    """Yield key, log offset and size of the messages of one piece."""
+    for batch in store.arrow_batches(
+        piece.topic, piece.queue, piece.start, piece.stop, ["keys", "log_offset", "body_size"], verify=False
+    ):  # fmt: skip
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=_KEYS)
+
+
+if __name__ == "__main__":
+    from penstock_spark.cli import main
+
+    sys.exit(main("compact"))

@@ -1,0 +1,100 @@
+"""A plan of batches that are written through the sink, kept with the store they go to. No pyspark in here.
+
+    <target>/penstock/spark/<app>.json     {"format": 1, "about": {...}, "batches": [...]}
+    <target>/penstock/spark/<app>.done     how many of them are written
+
+Batch n is written with `txnAppId` = app and `txnVersion` = n, so the sink writes it once however often
+it is tried; that holds since a plan never changes once it is there: a job that is run again goes on with
+the plan of the first run, whatever has come to the source since. `done` only saves the trying.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError, StorageError
+from penstock.files import Files
+from penstock_spark.dataset import is_dataset
+
+FORMAT = 1
+_APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# A plan of a million batches is some 100 MB.
+_BYTES_MAX = 1 << 30
+
+
+def app_of(job: str, about: dict[str, Any]) -> str:
+    """Return the name that a job has by itself: the same for the same job."""
+    text = json.dumps(about, sort_keys=True)
+    return f"{job}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def check_app(app: str) -> str:
+    """Return a name that was given, checked: it becomes a file's."""
+    if not _APP.fullmatch(app):
+        raise ConfigError(f"app is {app!r}; it must be letters, digits, '.', '_', '-', at most 100")
+    return app
+
+
+class Plan:
+    """The batches of one job into one target.
+
+    Attributes:
+        batches: plain values, each what one batch is made of.
+        done: how many are written.
+    """
+
+    def __init__(self, target: Path, app: str) -> None:
+        folder = target / "penstock" / "spark"
+        self._files = Files()
+        self._path = folder / f"{app}.json"
+        self._done_path = folder / f"{app}.done"
+        self.app = app
+        self.batches: list[Any] = []
+        self.done = 0
+
+    def load(self, about: dict[str, Any]) -> bool:
+        """Take in the plan that is there, if there is one; one for another job is refused."""
+        if not self._path.exists():
+            return False
+        try:
+            found = json.loads(self._files.read_whole(self._path, _BYTES_MAX))
+            version, there, self.batches = found["format"], found["about"], found["batches"]
+            text = self._done_path.read_text() if self._done_path.exists() else "0"
+            self.done = int(text)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise StorageError(f"{self._path} is no plan ({error!r}): give another app") from error
+        if version != FORMAT:
+            raise StorageError(f"{self._path} has format {version!r}; this Penstock reads {FORMAT}")
+        if there != about:
+            odd = sorted(name for name in about if about[name] != there.get(name))
+            raise ConfigError(
+                f"app {self.app!r} has written to this target with another {', '.join(odd)}: give the same "
+                f"again to go on, or another app for a job of its own"
+            )
+        return True
+
+    def save(self, about: dict[str, Any], batches: list[Any]) -> None:
+        """Keep a new plan, before the first batch is written."""
+        self.batches, self.done = batches, 0
+        self._files.make_folder_durably(self._path.parent)
+        text = json.dumps({"format": FORMAT, "about": about, "batches": batches})
+        self._files.write_whole(self._path, text.encode())
+
+    def note(self, done: int) -> None:
+        """Note that so many batches are written."""
+        self.done = done
+        self._files.write_whole(self._done_path, str(done).encode())
+
+
+def check_target(target: Path, source: list[Path]) -> None:
+    """Refuse a target that is no store, no dataset and not empty, or one of the sources."""
+    if target in source:
+        raise ConfigError(f"{target} is the source as well as the target: give another target")
+    if not target.exists():
+        return
+    is_known = (target / "commitlog").is_dir() or is_dataset(target)
+    names = {path.name for path in target.iterdir()} if target.is_dir() else {""}
+    if not is_known and names - {"penstock"}:
+        raise ConfigError(f"{target} is no store, and not empty: give a store, or a new folder")

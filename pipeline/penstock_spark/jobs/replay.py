@@ -1,0 +1,225 @@
+"""The job `replay`: messages of a store, or rows of Parquet, written into another store.
+
+Batch by batch through the sink, each once (see `planned`), so a replay that was killed goes on where it
+was, and one that is run again adds nothing. Filtered, re-keyed, at a bounded rate. Within a queue of the
+source the order is kept.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from penstock.errors import ConfigError
+from penstock_spark.dataset import is_dataset
+from penstock_spark.jobs.changing import Change, changed, ordered
+from penstock_spark.jobs.messages import (
+    Rows,
+    from_parquet,
+    from_stores,
+    parquet_about,
+    parquet_files,
+    spark_schema,
+)
+from penstock_spark.jobs.place import local_folder, stores_of
+from penstock_spark.jobs.planned import Plan, app_of, check_app, check_target
+from penstock_spark.jobs.progress import Told, ignore
+from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.tasks import Slice, slices_of
+from penstock_spark.jobs.writing import write_batch
+
+BATCH_ROWS = 500_000
+# With a rate, a batch is what may go in so many seconds.
+_BATCH_S = 5.0
+
+
+@attrs.frozen(kw_only=True)
+class Pace:
+    """How fast, at most; 0 for no bound. Counted before the filter, bytes by the source's mean."""
+
+    rows_per_second: float = 0
+    bytes_per_second: float = 0
+    batch_rows: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class ReplayReport(Report):
+    """What a replay did.
+
+    Attributes:
+        source: what was read.
+        target: the store that was written to.
+        app: the name under which it goes on, if it is run again.
+        batches: batches that the replay has.
+        written: batches that this run wrote; the others were there.
+        rows: rows that this run read, before the filter.
+    """
+
+    source: str
+    target: str
+    app: str
+    batches: int
+    written: int
+    rows: int
+
+
+class _Source:
+    """What is read: slices of stores, or rows of Parquet files."""
+
+    def __init__(self, text: str, topics: Sequence[str]) -> None:
+        self.stores = _stores(text)
+        self.mean = 0.0
+        if self.stores:
+            self._slices = slices_of(self.stores, topics, 1 << 62)
+            self.rows = sum(each.stop - each.start for each in self._slices)
+            size = sum(_log_bytes(root) for root in self.stores)
+        else:
+            self._files = parquet_files(text)
+            abouts = [parquet_about(path) for path in self._files]
+            self._counts = [about[0] for about in abouts]
+            self.rows = sum(self._counts)
+            size = sum(about[1] for about in abouts)
+            self.schema = spark_schema(abouts[0][2], self._files[0])
+        self.mean = size / max(self.rows, 1)
+
+    def batches(self, rows: int) -> list[list[list[Any]]]:
+        """Cut everything into batches of about so many rows, as plain values."""
+        return list(self._shared(rows) if self.stores else self._one_by_one(rows))
+
+    def _shared(self, rows: int) -> Iterator[list[list[Any]]]:
+        """Let each batch take of every queue in proportion: about what was stored at one time."""
+        count = -(-self.rows // rows)
+        for n in range(count):
+            batch = []
+            for each in self._slices:
+                size = each.stop - each.start
+                low, high = each.start + size * n // count, each.start + size * (n + 1) // count
+                if low < high:
+                    batch.append(list(each._replace(start=low, stop=high)))
+            if batch:
+                yield batch
+
+    def _one_by_one(self, rows: int) -> Iterator[list[list[Any]]]:
+        batch: list[list[Any]] = []
+        room = rows
+        for path, count in zip(self._files, self._counts, strict=True):
+            at = 0
+            while at < count:
+                stop = min(count, at + room)
+                batch.append([str(path), at, stop])
+                room -= stop - at
+                at = stop
+                if room == 0:
+                    yield batch
+                    batch, room = [], rows
+        if batch:
+            yield batch
+
+    def frame(self, spark: Any, batch: list[list[Any]]) -> Any:
+        """Return one batch as a frame."""
+        if self.stores:
+            return from_stores(spark, [Slice(*part) for part in batch])
+        return from_parquet(spark, [Rows(*part) for part in batch], self.schema)
+
+
+def _stores(text: str) -> list[Path]:
+    """Return the stores that a text names; none where it must be Parquet."""
+    root = Path(text.removeprefix("file://")).expanduser()
+    is_parquet = root.exists() and not ((root / "commitlog").is_dir() or is_dataset(root))
+    return [] if is_parquet else stores_of(text)
+
+
+def _log_bytes(root: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in (root / "commitlog").iterdir())
+
+
+def run(
+    spark: Any,
+    source: str,
+    target: str,
+    *,
+    change: Change | None = None,
+    pace: Pace | None = None,
+    app: str | None = None,
+    options: Mapping[str, str] | None = None,
+    told: Told = ignore,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ReplayReport:
+    """Write what a source has into a store.
+
+    Args:
+        spark: a session, classic or over Spark Connect.
+        source: a store, a glob of stores, a dataset, or a folder or file of Parquet.
+        target: the store's folder; made if it is not there.
+        change: what to leave out, and what becomes of the rest.
+        pace: how fast, at most.
+        app: the name under which a run goes on; made from the other arguments if None.
+        options: further options of the sink, as `partitions` or `partitioner`.
+        told: called with the numbers of batches done and of all batches.
+        clock: seconds, only their differences count.
+        sleep: waits so many seconds.
+    """
+    began = clock()
+    change, pace, given = change or Change(), pace or Pace(), dict(options or {})
+    folder = local_folder(target, "the store to write to")
+    read = _Source(source, change.topics)
+    check_target(folder, read.stores)
+    about = {
+        "source": [str(root) for root in read.stores] or str(Path(source).absolute()),
+        "change": attrs.asdict(change, value_serializer=_listed), "options": given,
+    }  # fmt: skip
+    plan = Plan(
+        folder, check_app(app) if app else app_of("replay", {**about, "target": str(folder)})
+    )
+    is_there = plan.load(about)
+    batches = plan.batches if is_there else read.batches(_batch_rows(pace, read.mean))
+    if batches:
+        # So that a mistake in an expression is told before anything is written.
+        changed(read.frame(spark, batches[0]), change, given)
+    if not is_there:
+        plan.save(about, batches)
+    first, rows = plan.done, 0
+    for number in range(first, len(plan.batches)):
+        batch = plan.batches[number]
+        count = sum(part[-1] - part[-2] for part in batch)
+        frame = ordered(changed(read.frame(spark, batch), change, given), count)
+        write_batch(frame, folder, plan.app, number, given)
+        plan.note(number + 1)
+        rows += count
+        told(number + 1, len(plan.batches))
+        pause = rows / _rate(pace, read.mean) - (clock() - began) if _rate(pace, read.mean) else 0
+        if pause > 0 and number + 1 < len(plan.batches):
+            sleep(pause)
+    return ReplayReport(
+        source=source, target=str(folder), app=plan.app, batches=len(plan.batches),
+        written=len(plan.batches) - first, rows=rows, seconds=clock() - began,
+    )  # fmt: skip
+
+
+def _listed(_instance: object, _field: object, value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _rate(pace: Pace, mean: float) -> float:
+    """Return rows a second, at most; 0 for no bound."""
+    bounds = [pace.rows_per_second, pace.bytes_per_second / max(mean, 1)]
+    return min((bound for bound in bounds if bound > 0), default=0.0)
+
+
+def _batch_rows(pace: Pace, mean: float) -> int:
+    if pace.rows_per_second < 0 or pace.bytes_per_second < 0 or pace.batch_rows < 0:
+        raise ConfigError("a rate, or the rows of a batch, cannot be below 0")
+    if pace.batch_rows:
+        return pace.batch_rows
+    rate = _rate(pace, mean)
+    return max(min(int(rate * _BATCH_S), BATCH_ROWS), 1) if rate else BATCH_ROWS
+
+
+if __name__ == "__main__":
+    from penstock_spark.cli import main
+
+    sys.exit(main("replay"))

@@ -1,0 +1,83 @@
+"""The verb `penstock spark replay`."""
+
+import click
+
+from penstock.cli.output import json_option, out_json, quiet_option
+from penstock.cli.root import examples
+from penstock_spark.cli import bar, pairs_of, session, session_options, show_summary
+from penstock_spark.given import size_of
+
+
+@click.command(
+    "replay",
+    epilog=examples(
+        "penstock spark replay data copy --only orders --tag paid",
+        "penstock spark replay data again --where 'partition = 0' --key 'tags' --rows-per-second 100000 --json",
+    ),
+)
+@click.argument("source")
+@click.argument("target")
+@click.option("--only", "topics", multiple=True, metavar="TOPIC", help="Only this topic; several times for several.")  # fmt: skip
+@click.option("--tag", "tags", multiple=True, help="Only this tag; several times for several.")
+@click.option("--where", metavar="SQL", help="Only where this holds, over the source's columns.")
+@click.option("--to-topic", metavar="TOPIC", help="The topic of all messages; the source's if left out.")  # fmt: skip
+@click.option("--key", metavar="SQL", help="An expression for the key.")
+@click.option("--to-tag", metavar="SQL", help="An expression for the tag.")
+@click.option("--partition", metavar="SQL", help="An expression for the queue.")
+@click.option("--rows-per-second", type=click.FloatRange(0), default=0.0, help="At most so many, before the filter.")  # fmt: skip
+@click.option("--bytes-per-second", metavar="SIZE", help="At most so much, as 10m.")
+@click.option("--batch-rows", type=click.IntRange(0), default=0, help="Rows of a batch; 500,000, or five seconds' worth.")  # fmt: skip
+@click.option("--app", metavar="NAME", help="The name under which it goes on when it is run again.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, as partitions=8.")  # fmt: skip
+@session_options
+@json_option
+@quiet_option
+def command(
+    source: str,
+    target: str,
+    topics: tuple[str, ...],
+    tags: tuple[str, ...],
+    where: str | None,
+    to_topic: str | None,
+    key: str | None,
+    to_tag: str | None,
+    partition: str | None,
+    rows_per_second: float,
+    bytes_per_second: str | None,
+    batch_rows: int,
+    app: str | None,
+    options: tuple[str, ...],
+    master: str | None,
+    remote: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Write the messages of SOURCE into the store TARGET: filtered, re-keyed, at a bounded rate, each once.
+
+    SOURCE is a store, a glob of stores, a dataset, or a folder or file of Parquet with a column `value`, as
+    the verb export writes them. Run again it adds nothing; killed, it goes on where it was.
+    """
+    from penstock_spark.jobs import replay  # noqa: PLC0415 - pyarrow is an extra
+    from penstock_spark.jobs.changing import Change  # noqa: PLC0415 - as above
+
+    change = Change(
+        topics=topics, tags=tags, where=where, topic=to_topic, key=key, tag=to_tag,
+        partition=partition,
+    )  # fmt: skip
+    pace = replay.Pace(
+        rows_per_second=rows_per_second, batch_rows=batch_rows,
+        bytes_per_second=size_of("--bytes-per-second", bytes_per_second) if bytes_per_second else 0,
+    )  # fmt: skip
+    given = pairs_of(options, "--option", "KEY=VALUE")
+    with (
+        session("replay", master, remote) as spark,
+        bar("replay", quiet=quiet, unit="batches") as told,
+    ):
+        done = replay.run(
+            spark, source, target, change=change, pace=pace, app=app, options=given, told=told
+        )
+    if as_json:
+        out_json(**done.facts())
+    else:
+        show_summary("Replayed", done.summary(), quiet=quiet)
+    return 0

@@ -1,0 +1,391 @@
+"""Jobs that check, rebuild, export and count: their parts without a JVM, then real Spark."""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from tests.spark.job_stores import COUNT, SIZES, everything, make_store, messages, spoil
+
+import penstock
+from penstock.cli import root as cli
+from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
+from penstock.testing import ManualWorkers
+from penstock_spark.archive import ArchiveOptions, ArchiveRetention, archive
+from penstock_spark.cli import VERBS, group
+from penstock_spark.dataset import make_dataset
+from penstock_spark.exported import Exported, Piece, Written, merged, missing, quoted, unquoted
+from penstock_spark.jobs import export, reindex, stats, verify
+from penstock_spark.jobs.place import fresh_folder, local_folder, stores_of
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("jobs") / "store")
+
+
+@pytest.fixture
+def root(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "store"))
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# --- which stores
+
+
+def test_paths_globs_and_datasets_name_stores(original: Path, tmp_path: Path) -> None:
+    shards = make_dataset(tmp_path / "set", 2)
+    for shard in shards:
+        shutil.copytree(original, shard)
+    assert stores_of(str(original)) == [original]
+    assert stores_of([f"{tmp_path}/s*", str(shards[0])]) == shards
+    assert stores_of(f"file://{original}") == [original]
+    (tmp_path / "other").mkdir()
+    for text, error in (
+        (tmp_path / "gone", NotAStoreError), (tmp_path / "other", NotAStoreError),
+        (tmp_path / "x*", NotAStoreError), ("s3://bucket/store", ConfigError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            stores_of(str(text))
+    with pytest.raises(ConfigError, match="at least one"):
+        stores_of([])
+    with pytest.raises(ConfigError, match="there already"):
+        fresh_folder(str(original), "the folder")
+    with pytest.raises(ConfigError, match="the folder is ''"):
+        local_folder("", "the folder")
+
+
+# --- the exported folder
+
+
+def test_ranges_are_merged_and_what_is_missing_is_told() -> None:
+    done = merged([(5, 7), (0, 2), (2, 3), (6, 9)])
+    assert done == [(0, 3), (5, 9)]
+    assert missing(done, 0, 12) == [(3, 5), (9, 12)]
+    assert missing(done, 6, 8) == []
+    assert missing([], 4, 4) == []
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%a", "a|b*=[x]", "täglich 1", "007"])
+def test_topics_survive_as_names_of_folders(topic: str) -> None:
+    assert unquoted(quoted(topic)) == topic
+    assert "/" not in quoted("a/b")
+
+
+def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path) -> None:
+    with (
+        Exported(tmp_path / "out", 0o600) as out,
+        penstock.open(original, read_only=True, environ={}) as store,
+    ):
+        out.claim("store", original)
+        done = out.write(Piece("store", "topic1", 1, 10, 50), store)
+        assert (done.rows, done.files) == (40, 1)
+        assert out.write(Piece("store", "topic1", 1, 10, 50), store) == done
+        (file,) = (tmp_path / "out").glob("topic=topic1/date=*/*")
+        assert file.name == f"store-1-{10:019d}-{50:019d}.parquet"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert out.done("store") == {("topic1", 1): [(10, 50)]}
+        assert out.write(Piece("store", "topic1", 1, 50, 50), store) == Written()
+        file.with_name(".store-left").touch()
+        out.clear("store")
+        assert len(list(file.parent.iterdir())) == 1
+        with pytest.raises(StorageError, match="another export"), Exported(tmp_path / "out"):
+            pass
+        with pytest.raises(ConfigError, match="another store"):
+            out.claim("store", tmp_path)
+        with pytest.raises(ConfigError, match="cannot name"):
+            out.claim("../x", tmp_path)
+
+
+def test_a_date_that_changes_begins_a_new_file(tmp_path: Path) -> None:
+    from penstock.testing import ManualClock  # noqa: PLC0415 - beside its only use
+
+    clock = ManualClock()
+    with penstock.open(tmp_path / "store", environ={}, clock=clock, **SIZES) as store:
+        for n in range(9):
+            store.put("t", b"%d" % n)
+            clock.now_ms += 8 * 3_600_000
+        with Exported(tmp_path / "out") as out:
+            done = out.write(Piece("store", "t", 0, 0, 9), store)
+            assert done.rows == 9
+            assert done.files >= 3
+            assert out.done("store") == {("t", 0): [(0, 9)]}
+
+
+# --- archive before delete
+
+
+def filled(root: Path, more: dict[str, Any]) -> int:
+    """Let a store of several segments go by size; returns how many segments went."""
+    settings = {
+        "retention": ["size", "archive"], "retention.size.bytes_max": 0, "retention.pause_ms": 0, **more,
+    }  # fmt: skip
+    with penstock.open(root, environ={}, spawn=ManualWorkers(), **SIZES, **settings) as store:
+        store.put_many(messages())
+        store.flush()
+        return store.retain()
+
+
+def parquet(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ds.dataset(folder, partitioning="hive").to_table().to_pylist()
+    return found
+
+
+@pytest.fixture
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this project's entry points be found as they are in `pyproject.toml`, installed anew or not."""
+    import tomllib  # noqa: PLC0415 - beside its only use
+
+    about = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    folder = tmp_path / "installed" / f"penstock-{about['version']}.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: penstock\nVersion: {about['version']}\n"
+    )
+    points = about["entry-points"]["penstock"]
+    lines = "".join(f"{name} = {value}\n" for name, value in points.items())
+    (folder / "entry_points.txt").write_text(f"[penstock]\n{lines}")
+    monkeypatch.syspath_prepend(folder.parent)
+
+
+@pytest.mark.usefixtures("plugged")
+def test_a_segment_is_archived_before_it_goes(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    gone = filled(root, {})
+    assert gone > 1
+    left = {(m.topic, m.queue, m.queue_offset) for m in everything(root)}
+    rows = parquet(tmp_path / "store-archive")
+    archived = {(row["topic"], row["partition"], row["offset"]) for row in rows}
+    assert len(rows) == len(archived), "none twice"
+    assert not archived & left
+    assert len(archived) + len(left) == COUNT
+    assert {row["value"] for row in rows} <= {m.body for m in messages()}
+    assert oct((tmp_path / "store-archive").stat().st_mode & 0o777) == "0o700"
+
+
+@pytest.mark.usefixtures("plugged")
+def test_an_archive_that_fails_keeps_the_segment(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    (tmp_path / "full").touch()
+    more = {"retention.archive.to": str(tmp_path / "full")}
+    assert filled(root, more) == 0
+    assert len(everything(root)) == COUNT
+    # In the next round it is asked again.
+    (tmp_path / "full").unlink()
+    settings: dict[str, Any] = {
+        "retention": ["size", "archive"], "retention.size.bytes_max": 0, "retention.pause_ms": 0, **more,
+    }  # fmt: skip
+    with penstock.open(root, environ={}, spawn=ManualWorkers(), **settings) as store:
+        assert store.retain() > 0
+    assert len(parquet(tmp_path / "full")) + len(everything(root)) == COUNT
+
+
+@pytest.mark.usefixtures("plugged")
+def test_without_the_policy_nothing_is_archived(tmp_path: Path) -> None:
+    assert filled(tmp_path / "store", {"retention": ["size"]}) > 0
+    assert [path.name for path in tmp_path.iterdir() if path.name != "installed"] == ["store"]
+
+
+def test_what_was_exported_is_not_archived_again(original: Path, tmp_path: Path) -> None:
+    options = ArchiveOptions(to=str(tmp_path / "out"), name="mine")
+    assert archive(original, 70_000, options) > 0
+    assert archive(original, 70_000, options) == 0
+    assert archive(original, 1 << 40, options) > 0
+    assert len(parquet(tmp_path / "out")) == COUNT
+    assert not ArchiveRetention.capabilities
+
+
+def test_loading_the_plugin_imports_nothing_heavy() -> None:
+    code = "import sys, penstock_spark.plugin; print(sorted({'pyspark','pyarrow','click','rich','pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- with Spark
+
+
+def test_verify_finds_what_one_process_finds(spark: Any, root: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    body = next(m.body for m in everything(root) if m.log_offset > 70_000 and len(m.body) > 40)
+    segment = sorted((root / "commitlog").iterdir())[1]
+    spoil(segment, segment.read_bytes().index(body) + 3)
+    spoil(sorted((root / "consumequeue" / "topic1" / "1").iterdir())[0], 145)
+    with penstock.open(root, read_only=True, environ={}) as store:
+        expected = list(store.verify(deep=True))
+    told: list[tuple[int, int]] = []
+    report = verify.run(
+        spark, [str(root), str(other)], deep=True, findings_to=str(tmp_path / "findings"),
+        told=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert report.findings == [(str(root), finding) for finding in expected]
+    assert len(expected) > 1
+    assert (report.stores, report.records) == (2, 2 * COUNT - 1)
+    rows = spark.read.parquet(str(tmp_path / "findings")).collect()
+    assert sorted(row["text"] for row in rows) == sorted(finding.text for finding in expected)
+    about = json.loads(report.to_json())
+    assert [row["path"] for row in about["findings"]] == [str(f.path) for f in expected]
+    assert all(done <= total for done, total in told)
+    assert verify.run(spark, str(other)).findings == []
+    with pytest.raises(ConfigError, match="there already"):
+        verify.run(spark, str(other), findings_to=str(tmp_path / "findings"))
+
+
+def test_reindex_makes_the_same_queues(spark: Any, root: Path) -> None:
+    before = hashes(root / "consumequeue")
+    shutil.rmtree(root / "consumequeue" / "topic0")
+    shutil.rmtree(root / "index")
+    done = reindex.run(spark, str(root))
+    assert (done.records, done.queues, done.damages) == (COUNT, 6, [])
+    assert hashes(root / "consumequeue") == before
+    assert done.saved_to is not None
+    with penstock.open(root, environ={}) as store:
+        assert not list(store.verify(deep=True))
+        assert len(store.find("topic1", "k1")) == COUNT // 40
+        with pytest.raises(StoreLockedError):
+            reindex.run(spark, str(root))
+
+
+def test_export_adds_each_message_once(spark: Any, root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = export.run(spark, str(root), str(out), topics=["topic1"], file_rows=70)
+    assert (first.messages, first.lost, set(first.topics)) == (COUNT // 2, 0, {"topic1"})
+    # As after a kill before the manifest was written, with a file that never got its name.
+    shutil.rmtree(out / "_penstock" / "store" / "topic1")
+    (next(out.glob("topic=*/date=*")) / ".store-abc").write_bytes(b"half")
+    next(out.glob("topic=*/date=*/store-2-*")).unlink()
+    with penstock.open(root, environ={}, **SIZES) as store:
+        store.put_many(messages(60, COUNT))
+    second = export.run(spark, str(root), str(out))
+    assert second.messages == COUNT // 2 + 60 + 70
+    assert export.run(spark, str(root), str(out)).messages == 0
+    assert not list(out.rglob(".store-*"))
+    rows = spark.read.parquet(str(out)).orderBy("logOffset").collect()
+    stored = everything(root)
+    assert [(r["topic"], r["partition"], r["offset"]) for r in rows] == [
+        (m.topic, m.queue, m.queue_offset) for m in stored
+    ]
+    assert [bytes(r["value"]) for r in rows] == [m.body for m in stored]
+    assert rows[1]["properties"]["p"] == "v1"
+    # What is done stands in the manifest also when the files have been moved on.
+    for folder in out.glob("topic=*"):
+        shutil.rmtree(folder)
+    assert export.run(spark, str(root), str(out)).messages == 0
+
+
+def test_export_refuses_before_a_task_starts(spark: Any, root: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(root, tmp_path / "a" / "store"))
+    out = str(tmp_path / "out")
+    with pytest.raises(ConfigError, match="no topic 'orders'"):
+        export.run(spark, str(root), out, topics=["orders"])
+    with pytest.raises(ConfigError, match="both called 'store'"):
+        export.run(spark, [str(root), str(other)], out)
+    with pytest.raises(ConfigError, match="lies in the store"):
+        export.run(spark, str(root), str(root / "out"))
+    with pytest.raises(ConfigError, match="none of the stores"):
+        export.run(spark, str(root), out, names={"x": "y"})
+    done = export.run(spark, [str(root), str(other)], out, names={str(other): "b"})
+    assert done.messages == 2 * COUNT
+
+
+def test_stats_count_and_measure(spark: Any, root: Path, tmp_path: Path) -> None:
+    found = stats.run(spark, str(root), top=3, plots=str(tmp_path / "plots"))
+    stored = everything(root)
+    sizes = sorted(len(m.body) for m in stored)
+    total = found.total
+    assert (total["messages"], total["bytes"]) == (COUNT, sum(sizes))
+    assert (total["min"], total["max"]) == (sizes[0], sizes[-1])
+    assert total["p50"] == sizes[COUNT // 2 - 1]
+    assert {row["name"]: row["messages"] for row in found.topics} == {
+        "topic0": COUNT // 2, "topic1": COUNT // 2
+    }  # fmt: skip
+    assert {row["name"] for row in found.tags} == {"(none)", "tag0", "tag1", "tag2", "tag3"}
+    assert len(found.keys) == 3
+    assert sum(row["messages"] for row in found.hours) == COUNT
+    pictures = [Path(path) for path in found.plots]
+    assert {path.name for path in pictures} >= {"hours.png", "topics.png", "sizes.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+    assert json.loads(found.to_json())["total"]["messages"] == COUNT
+    for wrong in ({"by": "x"}, {"top": 0}, {"topics": ["x"]}):
+        with pytest.raises(ConfigError):
+            stats.run(spark, str(root), **wrong)
+
+
+# --- the verbs
+
+
+def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.run(arguments, group, "penstock spark")
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+NEEDS_SINK = {"replay", "compact"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verbs_help_has_two_examples_that_work(
+    verb: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    with penstock.open("data", environ={}, **SIZES) as store:
+        for n in range(30):
+            store.put("orders", b"order %d" % n, tag=("created", "paid")[n % 2], keys=[f"A-{n}"])
+    code, text, _ = shown(verb, "--help", capsys=capsys)
+    assert code == 0
+    examples = re.findall(r"^ *\$ (.*)$", text, re.MULTILINE)
+    assert len(examples) == 2
+    if verb in NEEDS_SINK:
+        pytest.importorskip("penstock_spark.sink")
+    for example in examples:
+        words = shlex.split(example)
+        assert words[:3] == ["penstock", "spark", verb]
+        code, out, err = shown(*words[2:], capsys=capsys)
+        assert code == 0, (example, out, err)
+        if "--json" in words:
+            assert [json.loads(line) for line in out.splitlines()]
+        else:
+            assert "│" in out
+
+
+def test_verbs_say_what_is_wrong_by_exit_code(
+    spark: Any, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil(sorted((root / "consumequeue" / "topic1" / "1").iterdir())[0], 145)
+    code, out, err = shown("verify", str(root), capsys=capsys)
+    assert (code, "what now" in out) == (1, True)
+    code, out, err = shown("verify", str(root), "--json", capsys=capsys)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["kind"] for line in lines] == ["finding"] * (len(lines) - 1) + ["summary"]
+    code, out, err = shown("verify", "nowhere", capsys=capsys)
+    assert (code, "no such folder" in err) == (4, True)
+    code, out, err = shown("export", str(root), "--to", "x", "--name", "y", capsys=capsys)
+    assert (code, "STORE=NAME" in err) == (2, True)
+    code, out, err = shown("stats", str(root), "--master", "a", "--remote", "b", capsys=capsys)
+    assert (code, "exclude" in err) == (2, True)
+    assert spark.range(3).count() == 3, "a session that was there is left alone"
+
+
+@pytest.mark.usefixtures("plugged")
+def test_penstock_spark_is_a_verb_of_penstock(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(tmp_path / "installed"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "spark", "--help"], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": path}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert all(verb in done.stdout for verb in VERBS)
