@@ -31,7 +31,7 @@ def per_file(spark: Any, store: str, name: str) -> Any:
 
 
 def write_joined(both: Any, store: str) -> None:
-    """Write one message for each file; the same version again changes nothing."""
+    """Write one message for each file, which the same version again does not repeat."""
     counts = f.struct("before", "added_before", "after", "added_after")
     rows = both.select("key", f.to_json(counts).alias("value")).write.format("penstock")
     once = rows.option("txnAppId", "returning-files").option("txnVersion", 1)
@@ -44,14 +44,13 @@ def main(source: str, target: str) -> None:
     changes = spark.read.json(source).withColumn("timestamp", f.timestamp_seconds("time"))
     store_year(changes, 2024, f"{target}/2024")
     store_year(changes, 2025, f"{target}/2025")
-    before, after = (
-        per_file(spark, f"{target}/{y}", n) for y, n in ((2024, "before"), (2025, "after"))
-    )
-    write_joined(before.join(after, "key"), f"{target}/joined")
-    write_joined(before.join(after, "key"), f"{target}/joined")
+    after = per_file(spark, f"{target}/2025", "after")
+    both = per_file(spark, f"{target}/2024", "before").join(after, "key")
+    write_joined(both, f"{target}/joined")
+    write_joined(both, f"{target}/joined")
     found = spark.read.format("penstock").load(f"{target}/joined")
-    row = f.from_json(f.col("value").cast("string"), COUNTS).alias("row")
-    table = found.select(f.col("key").cast("string").alias("file"), row).select("file", "row.*")
+    rows = found.selectExpr("string(key) file", f"from_json(string(value), '{COUNTS}') counts")
+    table = rows.select("file", "counts.*")
     table.orderBy(f.desc(f.col("before") + f.col("after")), "file").show(10, truncate=False)
     print(table.count(), "files were changed in both years")
 

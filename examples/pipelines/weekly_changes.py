@@ -14,44 +14,44 @@ import penstock
 from penstock import Message
 from penstock_spark import local_session
 
-LINE = "time bigint, commit string, module string, path string, added int, deleted int"
+LINE = "from_json(string(value), 'module string, added int, deleted int') line"
 
 
 def store_lines(source: str, store: str) -> None:
     """Put each line into one queue, so that its order is kept; born when the change was made."""
     with gzip.open(source, "rb") as lines, penstock.open(store) as opened:
-        times = ((line.strip(), json.loads(line)["time"] * 1000) for line in lines)
-        opened.put_many(Message("changes", line, born_time_ms=time) for line, time in times)
+        born = ((line.strip(), json.loads(line)["time"] * 1000) for line in lines)
+        opened.put_many(Message("changes", line, born_time_ms=ms) for line, ms in born)
 
 
-def start(spark: Any, store: str, target: str) -> Any:
-    """Start what reads 500 messages at a time; a week is written once none of it can be late."""
-    lines = spark.readStream.format("penstock").schema("value binary, bornTimestamp timestamp")
-    lines = lines.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 500)
+def sum_weeks(spark: Any, store: str, target: str) -> int:
+    """Run what reads 500 messages at a time; a week is written once none of it can be late."""
     weeks = (
-        lines.load(store)
-        .withColumn("line", f.from_json(f.col("value").cast("string"), LINE))
+        spark.readStream.format("penstock")
+        .schema("value binary, bornTimestamp timestamp")
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger=500)
+        .load(store)
+        .selectExpr("bornTimestamp", LINE)
         .withWatermark("bornTimestamp", "14 days")
-        .groupBy(f.window("bornTimestamp", "7 days").start.alias("week"), "line.module")
+        .groupBy(f.window("bornTimestamp", "7 days").alias("week"), "line.module")
         .agg(
             f.count("*").alias("changes"),
-            f.sum("line.added").alias("added"),
-            f.sum("line.deleted").alias("deleted"),
-            f.count_if("line.added is null").alias("binary"),
+            *(f.sum(f"line.{name}").alias(name) for name in ("added", "deleted")),
+            f.expr("count_if(line.added is null) binary"),
         )
     )
     stream = weeks.writeStream.format("parquet").option("checkpointLocation", f"{target}/state")
-    return stream.trigger(availableNow=True).start(f"{target}/weeks")
+    query = stream.trigger(availableNow=True).start(f"{target}/weeks")
+    query.awaitTermination()
+    return sum(each["numInputRows"] for each in query.recentProgress)
 
 
 def main(source: str, target: str) -> None:
-    """Print how the stream went, and the busiest weeks."""
+    """Print how many changes were read, and the busiest weeks."""
     spark = local_session(settings={"spark.sql.shuffle.partitions": "2"})
     store_lines(source, f"{target}/store")
-    query = start(spark, f"{target}/store", target)
-    query.awaitTermination()
-    print("rows of each trigger:", *(each["numInputRows"] for each in query.recentProgress))
-    weeks = spark.read.parquet(f"{target}/weeks")
+    print(sum_weeks(spark, f"{target}/store", target), "changes were read")
+    weeks = spark.read.parquet(f"{target}/weeks").withColumn("week", f.to_date("week.start"))
     weeks.orderBy(f.desc("changes"), "week", "module").show(10, truncate=False)
 
 

@@ -82,7 +82,6 @@ def set_python() -> None:
     """Let Spark's workers run this interpreter, not whatever `python3` is on the path."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def local_session(
@@ -91,6 +90,8 @@ def local_session(
     """Return a Spark session on this machine, with the format "penstock" known."""
     ensure_java()
     set_python()
+    # Of a local session only: executors elsewhere could not reach a driver on loopback.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What is run on each other Spark: the source, the sink and a job; prints one line of JSON.
+"""What is run on each other Spark: the source, the sink, a stream and a job; prints one line of JSON.
 
 A script, not a test: its Penstock is the one that was shipped, on the driver as in the tasks.
 """
@@ -43,17 +43,44 @@ def seen_by_tasks(spark: Any) -> dict[str, list[str]]:
     return {name: sorted({row[name] for row in rows}) for name in ("parent", "python", "code")}
 
 
+def write_twice(frame: Any, target: str) -> None:
+    """Write a frame through the sink, and again as the same version, which must change nothing."""
+    rows = frame.select("key", "value", "topic", "partition")
+    for _ in range(2):
+        once = rows.write.format("penstock").option("txnAppId", "job").option("txnVersion", 1)
+        once.mode("append").save(target)
+
+
+def stream(spark: Any, source: str, target: str, checkpoint: str) -> None:
+    """Stream one store into another."""
+    rows = spark.readStream.format("penstock").option("startingOffsets", "earliest").load(source)
+    sink = rows.select("key", "value", "topic", "partition").writeStream.format("penstock")
+    sink = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    sink.start(target).awaitTermination()
+
+
 def main() -> None:
-    shipped, source, _target = sys.argv[1:4]
+    shipped, source, target = sys.argv[1:4]
     spark = session(shipped)
+    from penstock_spark.jobs import verify  # noqa: PLC0415 - on the path only now
+
     import penstock_spark  # noqa: PLC0415 - on the path only now
 
     penstock_spark.register(spark)
     frame = spark.read.format("penstock").load(source)
+    counts = {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()}
+    write_twice(frame, f"{target}/written")
+    stores = [source, f"{target}/written"]
+    if "--stream" in sys.argv:
+        stores.append(f"{target}/streamed")
+        stream(spark, source, stores[-1], f"{target}/checkpoint")
+    checked = verify.run(spark, stores)
     report = {
         "driver": penstock_spark.__file__,
-        "rows": frame.count(),
-        "topics": sorted(row.topic for row in frame.select("topic").distinct().collect()),
+        "counts": counts,
+        "stores": checked.stores,
+        "records": checked.records,
+        "findings": checked.rows(),
         **seen_by_tasks(spark),
     }
     spark.stop()

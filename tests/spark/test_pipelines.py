@@ -1,11 +1,13 @@
 """The pipelines of `examples/`, run as a user runs them, print what the docs show."""
 
 import base64
+import collections
 import gzip
 import json
 import re
 import runpy
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import pytest
 from tests.interop.conftest import CACHE
 from tests.interop.javastore import VERSIONS, JavaStore, build, missing_tools
 
+import penstock
+
 ROOT = Path(__file__).parents[2]
 PIPELINES = sorted((ROOT / "examples" / "pipelines").glob("*.py"))
 CHANGES = ROOT / "examples" / "data" / "changes.ndjson.gz"
+WEEK = 7 * 86400
 DOCS = (ROOT / "docs" / "pipelines.md").read_text()
 
 
@@ -74,3 +79,39 @@ def test_a_brokers_directory_by_day(
     spark: Any, broker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("broker_days.py", monkeypatch, capsys, broker)
+
+
+def rows() -> list[dict[str, Any]]:
+    with gzip.open(CHANGES, "rb") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_lines_to_a_stream_to_weeks(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("weekly_changes.py", monkeypatch, capsys, CHANGES, tmp_path)
+    weeks = spark.read.parquet(str(tmp_path / "weeks")).collect()
+    expected: collections.Counter[tuple[int, str]] = collections.Counter()
+    for row in rows():
+        # Spark's windows of seven days begin on Thursdays, as time did.
+        expected[row["time"] // WEEK * WEEK, row["module"]] += 1
+    late = max(row["time"] for row in rows()) - 2 * WEEK
+    found = {
+        (int(w.week.start.replace(tzinfo=UTC).timestamp()), w.module): w.changes for w in weeks
+    }
+    closed = {place: count for place, count in expected.items() if place[0] + WEEK <= late}
+    assert found == closed
+    assert len(weeks) == len(found), "a week is written once"
+    assert sum(w.binary for w in weeks) == sum(row["added"] is None for row in rows())
+
+
+def test_two_stores_to_one(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("returning_files.py", monkeypatch, capsys, CHANGES, tmp_path)
+    years: dict[int, set[str]] = {2024: set(), 2025: set()}
+    for row in rows():
+        years.setdefault(datetime.fromtimestamp(row["time"], UTC).year, set()).add(row["path"])
+    with penstock.open(tmp_path / "joined", read_only=True) as store:
+        keys = [" ".join(message.keys) for message in store.scan("returning")]
+    assert sorted(keys) == sorted(years[2024] & years[2025])
