@@ -173,7 +173,7 @@ class Bench:
         from penstock_spark.jobs import verify  # noqa: PLC0415
 
         report = verify.run(self.spark, [str(self.store)])
-        assert report.ok, report
+        assert not report.findings, report
 
     def verify_plain(self) -> None:
         """Check the same in plain processes."""

@@ -62,9 +62,8 @@ def stream(spark: Any, source: str, target: str, checkpoint: str) -> None:
 def main() -> None:
     shipped, source, target = sys.argv[1:4]
     spark = session(shipped)
-    from penstock_spark.jobs import verify  # noqa: PLC0415 - on the path only now
-
     import penstock_spark  # noqa: PLC0415 - on the path only now
+    from penstock_spark.jobs import verify  # noqa: PLC0415 - on the path only now
 
     penstock_spark.register(spark)
     frame = spark.read.format("penstock").load(source)
