@@ -339,4 +339,4 @@ class Columns:
     @cached_property
     def properties(self) -> "PropertyColumns":
         """The properties texts, taken apart."""
-        return PropertyColumns(self.raw, self.property_starts, self.property_sizes)
+        return PropertyColumns.of_pieces(self.raw, self.property_starts, self.property_sizes)

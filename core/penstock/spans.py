@@ -101,17 +101,26 @@ class Places:
         """Return which sound records belong to their entries: an entry has no checksum."""
         right: Bools = records.queues == self._queues[rows.spans]
         right &= records.queue_offsets == rows.ordinals
-        topics = self.topic_of[rows.spans]
-        for number in np.unique(topics).tolist():
-            text = self._texts[number]
-            mine = np.nonzero(topics == number)[0]
-            is_long = records.topic_sizes[mine] == len(text)
-            right[mine[~is_long]] = False
-            mine = mine[is_long]
-            starts = records.topic_starts[mine]
-            there = records.raw[starts[:, None] + np.arange(len(text))]
-            right[mine] &= (there == text).all(axis=1)
-        right |= self._is_shared[rows.spans]
+        if len(self._texts) == 1:
+            right &= self._have_topic(records, 0, np.arange(len(records)))
+        else:
+            topics = self.topic_of[rows.spans]
+            for number in np.unique(topics).tolist():
+                mine = np.nonzero(topics == number)[0]
+                right[mine] &= self._have_topic(records, number, mine)
+        if self.are_shared:
+            right |= self._is_shared[rows.spans]
+        return right
+
+    def _have_topic(self, records: Columns, number: int, rows: Int64s) -> Bools:
+        text = self._texts[number]
+        right: Bools = records.topic_sizes[rows] == len(text)
+        if not right.any():
+            return right
+        # Where it is as long, it lies within the window.
+        starts = np.where(right, records.topic_starts[rows], 0)
+        for at in range(len(text)):
+            right &= records.raw[starts + at] == text[at]
         return right
 
 

@@ -4,7 +4,7 @@ A piece is a start and a size in a buffer of bytes; nothing here makes a Python 
 where the pieces themselves are asked for.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -64,12 +64,9 @@ class PropertyColumns:
     Of a name given twice in one text the last counts, as in Java.
     """
 
-    def __init__(self, raw: Bytes, starts: Int64s, sizes: Int64s) -> None:
-        count = len(starts)
-        self.row_count = count
-        ends = np.cumsum(sizes + 1)
-        data = np.full(int(ends[-1]) if count else 0, _PAIR_END, np.uint8)
-        data[self._inner(sizes)] = gather(raw, starts, sizes)
+    def __init__(self, data: Bytes, ends: Int64s) -> None:
+        """Make one of texts that lie behind each other, each with a 0x02 behind it; `ends` are behind that."""
+        self.row_count = len(ends)
         self.data: Bytes = data
         pair_ends = np.nonzero(data == _PAIR_END)[0]
         pair_starts = np.concatenate(
@@ -78,9 +75,14 @@ class PropertyColumns:
         rows = np.searchsorted(ends, pair_starts, side="right")
         self._split(pair_starts, pair_ends, rows)
 
-    @staticmethod
-    def _inner(sizes: Int64s) -> Int64s:
-        return np.arange(int(sizes.sum())) + np.repeat(np.arange(len(sizes)), sizes)
+    @classmethod
+    def of_pieces(cls, raw: Bytes, starts: Int64s, sizes: Int64s) -> Self:
+        """Make one of texts within `raw`."""
+        ends = np.cumsum(sizes + 1)
+        data = np.full(int(ends[-1]) if len(ends) else 0, _PAIR_END, np.uint8)
+        inner = np.arange(int(sizes.sum())) + np.repeat(np.arange(len(sizes)), sizes)
+        data[inner] = gather(raw, starts, sizes)
+        return cls(data, ends)
 
     def _split(self, starts: Int64s, ends: Int64s, rows: Int64s) -> None:
         """Find the first 0x01 of each pair; drop pairs without one, or with an empty side."""

@@ -19,9 +19,8 @@ from penstock_spark.stores import ask_all, open_store
 # A task reads so many bytes of log. Each costs some 30 ms; a few for each core share the work evenly.
 TASK_BYTES_MIN = 64 << 20
 TASK_BYTES_MAX = 256 << 20
-TASKS_WANTED = 8
-# A small read is cut in so many, but not smaller than this.
-TASKS_LEAST = 4
+TASKS_WANTED = 4
+# A small read is cut in as many, but not smaller than this.
 SMALL_TASK_BYTES = 8 << 20
 # A queue with more bytes than this is looked at in several places.
 _SAMPLED_BYTES = 16 << 20
@@ -145,7 +144,7 @@ def task_bytes(total: float, min_partitions: int) -> float:
     if min_partitions:
         return max(min(total / min_partitions, TASK_BYTES_MAX), 1.0)
     size = min(max(total / TASKS_WANTED, TASK_BYTES_MIN), TASK_BYTES_MAX)
-    return max(min(size, max(total / TASKS_LEAST, SMALL_TASK_BYTES)), 1.0)
+    return min(size, max(total / TASKS_WANTED, SMALL_TASK_BYTES))
 
 
 def _cut(pieces: list[Piece], parts: int) -> Iterator[list[StoreSpan]]:

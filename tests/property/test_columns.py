@@ -32,7 +32,7 @@ def test_property_columns_are_the_decoded_properties(
     texts = [text_of(pairs, trailing) for pairs, trailing in rows]
     sizes = np.array([len(t) for t in texts], np.int64)
     raw = np.frombuffer(b"".join(texts), np.uint8)
-    columns = PropertyColumns(raw, np.cumsum(sizes) - sizes, sizes)
+    columns = PropertyColumns.of_pieces(raw, np.cumsum(sizes) - sizes, sizes)
     decoded = [decode_properties(text) for text in texts]
     for name in ("TAGS", "UNIQ_KEY", "a"):
         found = columns.named(name.encode())
