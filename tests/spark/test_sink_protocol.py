@@ -47,7 +47,7 @@ def quiet() -> Iterator[None]:
 def test_a_batch_is_there_once_wherever_it_died(shards: int) -> None:
     memories = play(Place(shards), SEED)
     explorer = Explorer(Place(shards), SEED)
-    survivals = tuple(Survival) if shards == 1 else (Survival.PROCESS, Survival.NONE, Survival.BYTE)
+    survivals = tuple(Survival) if shards == 1 else (Survival.PROCESS, Survival.BYTE)
     assert explore(explorer, memories, survivals, 0) == []
     print(f"seed {SEED}, {shards} shards: {len(memories)} calls, {explorer.states} states")
     assert len(memories) > 90
@@ -233,10 +233,35 @@ def test_a_store_that_another_writes_is_waited_for() -> None:
     producer = one.open(one.place.root)
     with pytest.raises(StoreLockedError, match="process"):
         one.run(1, 0)
-    # It is decided; the next one ends it.
+    # Not decided while it could not be done, so it may be tried again, or not.
+    assert not one.committer().ledger.has_decision()
     producer.close()
-    assert not one.run(1, 1)
+    assert one.run(1, 1)
     assert one.wrong(2) == ""
+
+
+def test_a_producer_that_comes_between_decision_and_append_is_waited_for_as_well() -> None:
+    one = world()
+    committer = one.committer()
+    decide, producers = committer.ledger.decide, []
+
+    def come_between(decision: Decision) -> None:
+        decide(decision)
+        producers.append(one.open(one.place.root))
+
+    committer.ledger.decide = come_between  # type: ignore[method-assign]
+    with pytest.raises(StoreLockedError) as raised:
+        committer.commit(APP, 0, one.stage(0, 0))
+    assert "Do not write it anew" in raised.value.__notes__[0]
+    producers[0].close()
+    assert not one.run(0, 1)
+    assert one.wrong(1) == ""
+
+
+def test_a_task_that_does_not_see_the_folder_says_so() -> None:
+    stager = Stager(SimulatedDisk(), Path("/elsewhere"), "x.staged", 0, ENCODING)
+    with pytest.raises(StorageError, match="driver and executors"):
+        stager._put(encoded(0, 0, 0), 0)
 
 
 def test_a_staged_file_that_is_gone_or_damaged_stops_a_batch_before_it_is_decided() -> None:

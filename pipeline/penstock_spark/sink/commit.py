@@ -2,8 +2,8 @@
 
 Under the root's lock, in this order:
     1. finish the batch that somebody else left decided;
-    2. if the application's batch is in the ledger, drop what was staged: done. Else check every staged file,
-       and decide: from here on the batch will be in the store, and is never taken back;
+    2. if the application's batch is in the ledger, drop what was staged: done. Else check every staged file, wait
+       until nobody writes the stores, and decide: from here on the batch will be in them, and is never taken back;
     3. for each shard, under its store's lock: make durable what is there; note where the batch begins; append;
        make it durable; note that it is complete;
     4. note the batch in the ledger, take the decision away, remove what was staged.
@@ -18,7 +18,9 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -33,6 +35,10 @@ from penstock_spark.sink.staging import SUFFIX
 
 logger = logging.getLogger(__name__)
 _Taken = TypeVar("_Taken")
+_One = TypeVar("_One")
+_Made = TypeVar("_Made")
+# They mostly wait for disks, or are within calls that let other threads run.
+THREADS = 8
 _PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
@@ -65,6 +71,9 @@ class Patience:
             tries += 1
 
 
+_NOW = Patience(timeout_s=0)
+
+
 class Committer:
     """Commits batches to one root: a store, or a dataset of several. Not thread-safe.
 
@@ -75,6 +84,7 @@ class Committer:
         files: the file system.
         patience: for locks that others hold.
         mark: makes the number that a batch's records are counted from.
+        threads: how many staged files are checked, and how many shards appended to, at a time.
     """
 
     def __init__(
@@ -86,12 +96,14 @@ class Committer:
         files: Files,
         patience: Patience,
         mark: Callable[[], int] = lambda: MARK_MIN + secrets.randbelow(MARK_MAX - MARK_MIN),
+        threads: int = 1,
     ) -> None:
         self._shards = list(shards)
         self._open_store = open_store
         self._files = files
         self._patience = patience
         self._mark = mark
+        self._threads = threads
         self.ledger = Ledger(files, root)
         self._progress = [
             ShardProgress(files, shard, is_own=shard == root) for shard in self._shards
@@ -124,9 +136,20 @@ class Committer:
                 ordered = tuple(sorted(parts, key=lambda part: (part.task, part.name)))
                 decision = Decision(app, batch, self._mark(), ordered, is_alone)
                 staged = self._checked(decision)
+                self._patience.until(partial(self._check_free, decision))
                 self.ledger.decide(decision)
-                self._complete(decision, staged)
+                self._complete_now(decision, staged)
         return True
+
+    def _complete_now(self, decision: Decision, staged: dict[str, StagedFile]) -> None:
+        try:
+            self._complete(decision, staged)
+        except (penstock.PenstockError, OSError) as error:
+            error.add_note(
+                "The batch is decided: the next commit to this store, whoever makes it, appends what is missing of "
+                "it. Do not write it anew under another name."
+            )
+            raise
 
     def finish_pending(self) -> None:
         """Complete what somebody else left decided."""
@@ -137,10 +160,8 @@ class Committer:
     def abandon(self, parts: Sequence[Part]) -> None:
         """Remove what was staged for a batch that failed, unless it was decided already: then it stays."""
         try:
-            with self._locked(Patience(timeout_s=0)):
-                decision = self.ledger.decision()
-                kept = {part.name for part in decision.parts} if decision else set()
-                self._remove([part for part in parts if part.name not in kept])
+            with self._locked(_NOW):
+                self._remove(self._without_decided(parts))
         except (StoreLockedError, CorruptionError):
             # Somebody commits, perhaps this very batch. What nobody names goes by age.
             logger.info("staged files of a failed batch are left in %s", self.ledger.staging)
@@ -149,12 +170,19 @@ class Committer:
         """Remove staged files last written before a time that no decision names; returns how many."""
         if not self._old(older_than_ns):
             return 0
-        with self._locked():
-            decision = self.ledger.decision()
-            kept = {part.name for part in decision.parts} if decision else set()
-            old = [part for part in self._old(older_than_ns) if part.name not in kept]
-            self._remove(old)
+        try:
+            with self._locked(_NOW):
+                old = self._without_decided(self._old(older_than_ns))
+                self._remove(old)
+        except StoreLockedError:
+            # There is always a next time.
+            return 0
         return len(old)
+
+    def _without_decided(self, parts: Sequence[Part]) -> list[Part]:
+        decision = self.ledger.decision()
+        kept = {part.name for part in decision.parts} if decision else set()
+        return [part for part in parts if part.name not in kept]
 
     def _old(self, older_than_ns: int) -> list[Part]:
         return [
@@ -164,6 +192,19 @@ class Committer:
         ]
 
     # --- steps
+
+    def _check_free(self, decision: Decision) -> None:
+        """Raise if a store of the batch is being written: while that is so it had better not be decided."""
+        for shard, path in enumerate(self._shards):
+            if decision.rows_of(shard) and self._files.is_locked(path / "lock"):
+                raise StoreLockedError(path, self._holder(path))
+
+    def _holder(self, path: Path) -> str:
+        try:
+            holder = self._files.read_whole(path / "penstock" / "holder", 4096)
+        except OSError:
+            return "another program"
+        return holder.decode("utf-8", "replace")
 
     @contextmanager
     def _locked(self, patience: Patience | None = None) -> Iterator[None]:
@@ -183,7 +224,15 @@ class Committer:
 
     def _checked(self, decision: Decision) -> dict[str, StagedFile]:
         """Return the staged files of a decision, each checked to its last byte."""
-        return {part.name: self._read(part) for part in decision.parts}
+        names = [part.name for part in decision.parts]
+        return dict(zip(names, self._each(self._read, decision.parts), strict=True))
+
+    def _each(self, job: Callable[[_One], _Made], several: Sequence[_One]) -> list[_Made]:
+        """Do a job for each, some at a time; all have ended when this raises what one of them did."""
+        if self._threads == 1 or len(several) == 1:
+            return [job(one) for one in several]
+        with ThreadPoolExecutor(min(self._threads, len(several))) as pool:
+            return list(pool.map(job, several))
 
     def _read(self, part: Part) -> StagedFile:
         path = self.ledger.staging / part.name
@@ -210,8 +259,8 @@ class Committer:
     def _complete(self, decision: Decision, staged: dict[str, StagedFile] | None) -> None:
         """Bring a decided batch to its end; each step may be done again."""
         if decision.is_alone or self.ledger.last_batch(decision.app) < decision.batch:
-            for shard in range(len(self._shards)):
-                self._apply(decision, shard, staged)
+            shards = range(len(self._shards))
+            self._each(lambda shard: self._apply(decision, shard, staged), shards)
             self.ledger.note_batch(decision)
         self.ledger.drop_decision()
         self._remove(decision.parts)

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.errors import StorageError
 from penstock.files import Files
 from penstock.staged import EncodedBatch, Encoder, Encoding, StagedWriter
 from penstock_spark.sink.ledger import Part
@@ -49,9 +50,18 @@ class Stager:
 
     def _put(self, batch: EncodedBatch, shard: int) -> None:
         if self._writer is None:
-            self._writer = self._encoder.writer(self._files, self._path)
+            self._writer = self._begin()
         self._writer.add(batch, shard)
         self._rows[shard] = self._rows.get(shard, 0) + len(batch.sizes)
+
+    def _begin(self) -> StagedWriter:
+        try:
+            return self._encoder.writer(self._files, self._path)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"there is no folder {self._path.parent} where this task runs: driver and executors must see the "
+                f"same files under the same path"
+            ) from error
 
     def finish(self) -> Part | None:
         """Make the file durable; returns what the commit must know of it, None for no rows."""

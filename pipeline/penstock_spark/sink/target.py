@@ -10,7 +10,7 @@ from penstock.errors import ConfigError
 from penstock.files import Files
 from penstock.staged import Encoding, encoding_for
 from penstock_spark.dataset import is_dataset, make_dataset, shards_of
-from penstock_spark.sink.commit import Committer, Patience
+from penstock_spark.sink.commit import THREADS, Committer, Patience
 from penstock_spark.sink.options import SinkOptions
 
 
@@ -27,7 +27,7 @@ class Target:
         patience = Patience(timeout_s=self.options.lock_timeout_s)
         return Committer(
             self.options.root, self.shards, partial(open_store, self.options, files),
-            files=files or Files(), patience=patience,
+            files=files or Files(), patience=patience, threads=THREADS,
         )  # fmt: skip
 
 
