@@ -333,8 +333,7 @@ class Opener:
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
             lock=lock, offsets=offsets, crew=self._crew, fire=registry.fire,
-            ask=functools.partial(registry.ask, config=config),
-            body_bytes_max=config.log.body_bytes_max,
+            ask=functools.partial(registry.ask, config=config), body_bytes_max=config.log.body_bytes_max,
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             pace=Pace(
                 follow_ms=config.index.follow_interval_ms,
