@@ -176,19 +176,28 @@ def run(
     def made(batch: list[list[Any]]) -> Any:
         return changed(read.frame(spark, batch), change, given)
 
-    is_there = plan.load(about)
-    batches = plan.batches if is_there else read.batches(_batch_rows(pace, read.mean))
-    if batches:
-        # So that a mistake in an expression is told before anything is written.
-        made(batches[0])
-    if not is_there:
-        plan.save(about, batches)
+    _settle(plan, about, lambda: read.batches(_batch_rows(pace, read.mean)), made)
     first = plan.done
     rows = _write(plan, made, given, told, _Throttle(_rate(pace, read.mean), clock, sleep))
     return ReplayReport(
-        source=source, target=str(folder), app=plan.app, batches=len(batches),
-        written=len(batches) - first, rows=rows, seconds=clock() - began,
+        source=source, target=str(folder), app=plan.app, batches=len(plan.batches),
+        written=len(plan.batches) - first, rows=rows, seconds=clock() - began,
     )  # fmt: skip
+
+
+def _settle(
+    plan: Plan,
+    about: dict[str, Any],
+    cut: Callable[[], list[Any]],
+    made: Callable[[list[list[Any]]], Any],
+) -> None:
+    """Take in the plan that is there, or make one; a mistake in an expression is told before it is kept."""
+    is_there = plan.load(about)
+    batches = plan.batches if is_there else cut()
+    if batches:
+        made(batches[0])
+    if not is_there:
+        plan.save(about, batches)
 
 
 class _Throttle:
