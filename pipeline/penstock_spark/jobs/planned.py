@@ -41,6 +41,8 @@ class Plan:
     """The batches of one job into one target.
 
     Attributes:
+        app: the name it is kept under.
+        target: the store's folder.
         batches: plain values, each what one batch is made of.
         done: how many are written.
     """
@@ -51,6 +53,7 @@ class Plan:
         self._path = folder / f"{app}.json"
         self._done_path = folder / f"{app}.done"
         self.app = app
+        self.target = target
         self.batches: list[Any] = []
         self.done = 0
 

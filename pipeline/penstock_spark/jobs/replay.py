@@ -168,36 +168,79 @@ def run(
     folder = local_folder(target, "the store to write to")
     read = _Source(source, change.topics)
     check_target(folder, read.stores)
-    about = {
-        "source": [str(root) for root in read.stores] or str(Path(source).absolute()),
-        "change": attrs.asdict(change, value_serializer=_listed), "options": given,
-    }  # fmt: skip
+    about = _about(source, read, change, given)
     plan = Plan(
         folder, check_app(app) if app else app_of("replay", {**about, "target": str(folder)})
     )
-    is_there = plan.load(about)
-    batches = plan.batches if is_there else read.batches(_batch_rows(pace, read.mean))
-    if batches:
-        # So that a mistake in an expression is told before anything is written.
-        changed(read.frame(spark, batches[0]), change, given)
-    if not is_there:
-        plan.save(about, batches)
-    first, rows = plan.done, 0
-    for number in range(first, len(plan.batches)):
-        batch = plan.batches[number]
-        count = sum(part[-1] - part[-2] for part in batch)
-        frame = ordered(changed(read.frame(spark, batch), change, given), count)
-        write_batch(frame, folder, plan.app, number, given)
-        plan.note(number + 1)
-        rows += count
-        told(number + 1, len(plan.batches))
-        pause = rows / _rate(pace, read.mean) - (clock() - began) if _rate(pace, read.mean) else 0
-        if pause > 0 and number + 1 < len(plan.batches):
-            sleep(pause)
+
+    def made(batch: list[list[Any]]) -> Any:
+        return changed(read.frame(spark, batch), change, given)
+
+    _settle(plan, about, lambda: read.batches(_batch_rows(pace, read.mean)), made)
+    first = plan.done
+    rows = _write(plan, made, given, told, _Throttle(_rate(pace, read.mean), clock, sleep))
     return ReplayReport(
         source=source, target=str(folder), app=plan.app, batches=len(plan.batches),
         written=len(plan.batches) - first, rows=rows, seconds=clock() - began,
     )  # fmt: skip
+
+
+def _settle(
+    plan: Plan,
+    about: dict[str, Any],
+    cut: Callable[[], list[Any]],
+    made: Callable[[list[list[Any]]], Any],
+) -> None:
+    """Take in the plan that is there, or make one; a mistake in an expression is told before it is kept."""
+    is_there = plan.load(about)
+    batches = plan.batches if is_there else cut()
+    if batches:
+        made(batches[0])
+    if not is_there:
+        plan.save(about, batches)
+
+
+class _Throttle:
+    """Holds a rate of rows a second, from the first batch on; 0 for no bound."""
+
+    def __init__(
+        self, rate: float, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        self._rate, self._clock, self._sleep = rate, clock, sleep
+        self._began = clock()
+
+    def pause(self, rows: int) -> None:
+        """Wait until so many rows may have gone."""
+        wait = rows / self._rate - (self._clock() - self._began) if self._rate else 0
+        if wait > 0:
+            self._sleep(wait)
+
+
+def _write(
+    plan: Plan,
+    made: Callable[[list[list[Any]]], Any],
+    options: Mapping[str, str],
+    told: Told,
+    throttle: _Throttle,
+) -> int:
+    """Write the batches of a plan that are not written yet; returns how many rows they have."""
+    rows = 0
+    for number in range(plan.done, len(plan.batches)):
+        if rows:
+            throttle.pause(rows)
+        count = sum(part[-1] - part[-2] for part in plan.batches[number])
+        write_batch(ordered(made(plan.batches[number]), count), plan.target, plan.app, number, options)  # fmt: skip
+        plan.note(number + 1)
+        rows += count
+        told(number + 1, len(plan.batches))
+    return rows
+
+
+def _about(source: str, read: _Source, change: Change, options: dict[str, str]) -> dict[str, Any]:
+    """Return what makes a replay the same one."""
+    found = [str(root) for root in read.stores] or str(Path(source).absolute())
+    facts = attrs.asdict(change, value_serializer=_listed)
+    return {"source": found, "change": facts, "options": options}
 
 
 def _listed(_instance: object, _field: object, value: Any) -> Any:
