@@ -14,9 +14,10 @@ from typing import Any
 
 from penstock.errors import ConfigError, StorageError
 from penstock_spark.admission import limited
+from penstock_spark.asking import Stretch
 from penstock_spark.dataset import is_dataset
 from penstock_spark.locations import Locations, find_stores
-from penstock_spark.offsets import Place, Stretch, from_json, survey, to_json
+from penstock_spark.offsets import Place, from_json, survey, to_json
 from penstock_spark.options import LATEST, SourceOptions
 from penstock_spark.planning import StoreSpan, plan
 from penstock_spark.reading import Losses

@@ -5,18 +5,13 @@ Offsets are the next message to read. One store given by its plain path: `{"topi
 equal offsets are equal text, which is how Spark compares them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import attrs
-
-import penstock
-from penstock.errors import ConfigError, OffsetError, StorageError
-from penstock_spark.locations import Location, Locations
-from penstock_spark.options import EARLIEST, LATEST, Bound, SourceOptions
-from penstock_spark.stores import ask_all, open_store
-
-Bounds = penstock.QueueBounds
+from penstock.errors import ConfigError, StorageError
+from penstock_spark.asking import Held, Question, Stretch, ask_stores
+from penstock_spark.locations import Locations
+from penstock_spark.options import Bound, SourceOptions
 
 
 class Place(NamedTuple):
@@ -30,99 +25,7 @@ class Place(NamedTuple):
         return f"queue {self.queue} of topic {self.topic!r} in {self.store}"
 
 
-class Stretch(NamedTuple):
-    """Messages [start, stop) that a read asks for, and what there is of that queue."""
-
-    start: int
-    stop: int
-    bounds: Bounds
-
-
-class Held(NamedTuple):
-    """What one store has of what is asked for.
-
-    `topics` are all of its topics, also those that are not asked for.
-    """
-
-    topics: list[str]
-    stretches: list[Stretch]
-
-
 # --- what there is
-
-
-@attrs.frozen
-class Question:
-    """Asks a store for its queues, and resolves where to start and to end; picklable."""
-
-    options: SourceOptions
-    is_one: bool
-    resolves: bool = True
-
-    def __call__(self, location: Location) -> Held:
-        """Return what the store has."""
-        options = self.options
-        with open_store(location) as store:
-            seen: list[str] = []
-
-            def wanted(topic: str) -> bool:
-                seen.append(topic)
-                return options.wants(topic)
-
-            found = [b for b in store.bounds(wanted) if options.wants_queue(b.topic, b.queue)]
-            if not self.resolves:
-                return Held(seen, [Stretch(b.min_offset, b.max_offset, b) for b in found])
-            key = "" if self.is_one else location.name
-            starts, ends = _sides(options, key)
-            stretches = []
-            for bounds in found:
-                start, stop = starts(store, bounds), ends(store, bounds)
-                stretches.append(Stretch(start, max(start, stop), bounds))
-            return Held(seen, stretches)
-
-
-Resolve = Callable[["penstock.Store", Bounds], int]
-
-
-def _sides(options: SourceOptions, key: str) -> tuple[Resolve, Resolve]:
-    def starts(store: "penstock.Store", bounds: Bounds) -> int:
-        return resolve(options.starting, store, bounds, key, options.late_is_error)
-
-    def ends(store: "penstock.Store", bounds: Bounds) -> int:
-        return resolve(options.ending, store, bounds, key, late_is_error=False)
-
-    return starts, ends
-
-
-def resolve(
-    bound: Bound, store: "penstock.Store", bounds: Bounds, key: str, late_is_error: bool
-) -> int:
-    """Return the offset that a bound means for one queue; one out of range is an error."""
-    low, high = bounds.min_offset, bounds.max_offset
-    default = {EARLIEST: low, LATEST: high}[bound.word]
-    given = bound.numbers.get(key, {}).get(bounds.topic, {}).get(bounds.queue)
-    time_ms = bound.time_ms if bound.time_ms is not None else given if bound.are_times else None
-    if time_ms is not None:
-        return _at_time(bound, store, bounds, time_ms, late_is_error)
-    if given is None:
-        return default
-    offset = {EARLIEST: low, LATEST: high}.get(given, given)
-    if not low <= offset <= high:
-        what = f"{bound.name} of queue {bounds.queue} of topic {bounds.topic!r} in {store.path}:"
-        raise OffsetError(offset, low, high + 1, what)
-    return offset
-
-
-def _at_time(
-    bound: Bound, store: "penstock.Store", bounds: Bounds, time_ms: int, late_is_error: bool
-) -> int:
-    at = min(store.offset_at(bounds.topic, bounds.queue, time_ms=time_ms), bounds.max_offset)
-    if at == bounds.max_offset and late_is_error:
-        raise ConfigError(
-            f"{bound.name}: queue {bounds.queue} of topic {bounds.topic!r} in {store.path} has no message "
-            f"at {time_ms} or later; give startingOffsetsByTimestampStrategy=latest to begin at its end"
-        )
-    return at
 
 
 def survey(
@@ -130,7 +33,7 @@ def survey(
 ) -> dict[Place, Stretch]:
     """Return every queue that is asked for; what is named and is not there is an error."""
     question = Question(options, locations.is_one, resolves)
-    found = ask_all(locations.stores, question)
+    found = ask_stores(question, locations.stores)
     places = {
         Place(location.name, stretch.bounds.topic, stretch.bounds.queue): stretch
         for location, held in zip(locations.stores, found, strict=True)

@@ -89,6 +89,8 @@ class SourceOptions:
     """What to read, and how; see docs/spark-source.md for each.
 
     Attributes:
+        given: the options as they were given, and `streaming` what they were parsed for.
+        streaming: see `given`.
         paths: folders, patterns or URLs, as they were given.
         topics: the topics to read; empty for all.
         pattern: a regular expression that topics must match as a whole.
@@ -108,6 +110,8 @@ class SourceOptions:
         verify: check every record's CRC.
     """
 
+    given: dict[str, str] = attrs.field(factory=dict, repr=False)
+    streaming: bool | None = False
     paths: tuple[str, ...]
     topics: tuple[str, ...] = ()
     pattern: str = ""
@@ -146,6 +150,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
     assigned = _assigned(given)
     strategies = ("error", "latest")
     return SourceOptions(
+        given=dict(options),
+        streaming=streaming,
         paths=_paths(given),
         topics=tuple(assigned) or _topics(given),
         pattern=_pattern(given),

@@ -12,8 +12,9 @@ import attrs
 import numpy as np
 
 import penstock
+from penstock_spark.asking import Stretch
 from penstock_spark.locations import Location
-from penstock_spark.offsets import Place, Stretch
+from penstock_spark.offsets import Place
 from penstock_spark.stores import ask_all, open_store
 
 # A task reads so many bytes of log. Each costs some 30 ms; a few for each core share the work evenly.
@@ -53,7 +54,7 @@ class Piece(NamedTuple):
 
 @attrs.frozen
 class Measure:
-    """Looks where the stretches of a store lie; picklable."""
+    """Looks where the stretches of a store lie: at long queues once more, which few stores have."""
 
     stretches: Mapping[str, list[tuple[Place, Stretch]]]
 
@@ -114,8 +115,7 @@ def plan(
         if stretch.stop > stretch.start:
             by_store.setdefault(place.store, []).append((place, stretch))
     asked = [location for location in locations if location.name in by_store]
-    # Only long queues are looked at again, and few stores have any.
-    pieces = ask_all(asked, Measure(by_store), processes=False)
+    pieces = ask_all(asked, Measure(by_store))
     return share_out(pieces, min_partitions)
 
 

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, NotAStoreError, StorageError
-from penstock_spark import offsets, stores
+from penstock_spark import asking
 from penstock_spark.dataset import MANIFEST, make_dataset
 from penstock_spark.locations import Locations, find_stores
 from penstock_spark.offsets import survey
@@ -139,17 +139,18 @@ def test_a_large_store_is_cut_by_bytes_in_the_order_of_its_log(tmp_path: Path) -
     assert sum(after[0] < before[1] - 60_000 for before, after in itertools.pairwise(ends)) <= 2
 
 
-def test_many_stores_are_asked_in_processes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = parse_options({"path": f"{root}/*"})
+def test_many_stores_are_asked_in_children(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = f'{{"{root}/a":{{"t0":{{"0":2}}}}}}'
+    options = parse_options({"path": f"{root}/*", "startingOffsets": some})
     locations = find_stores(options.paths)
     alone = survey(options, locations)
-    monkeypatch.setattr(stores, "_MANY_LOCAL", 2)
+    monkeypatch.setattr(asking, "_MANY_LOCAL", 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(offsets, "open_store", None)
+    monkeypatch.setattr(asking, "open_store", None)
     # Not here, so in another process.
     assert survey(options, locations) == alone
     monkeypatch.undo()
-    monkeypatch.setattr(stores, "_MANY_LOCAL", 2)
+    monkeypatch.setattr(asking, "_MANY_LOCAL", 2)
     shutil.rmtree(root / "b")
     with pytest.raises(NotAStoreError, match="/b is not a message store"):
         survey(options, locations)

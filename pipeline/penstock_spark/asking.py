@@ -1,0 +1,167 @@
+"""Asks each store of a read what it has of what is asked for. No pyspark in here.
+
+Many stores on this machine are asked in children, with question and answer as JSON over their standard input and
+output: `multiprocessing` would fork this process with its threads, or run the main script again, which here
+may be anything. What goes wrong in a child is asked again here, so that the error is raised here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import attrs
+
+import penstock
+from penstock.errors import ConfigError, OffsetError
+from penstock_spark.locations import Location
+from penstock_spark.options import EARLIEST, LATEST, Bound, SourceOptions, parse_options
+from penstock_spark.stores import ask_all, open_store
+
+# Fewer local stores than this are asked one after the other: starting a child costs half a second.
+_MANY_LOCAL = 100
+_CHILDREN_MAX = 8
+
+Bounds = penstock.QueueBounds
+
+
+class Stretch(NamedTuple):
+    """Messages [start, stop) that a read asks for, and what there is of that queue."""
+
+    start: int
+    stop: int
+    bounds: Bounds
+
+
+class Held(NamedTuple):
+    """What one store has of what is asked for.
+
+    `topics` are all of its topics, also those that are not asked for.
+    """
+
+    topics: list[str]
+    stretches: list[Stretch]
+
+
+@attrs.frozen
+class Question:
+    """Asks a store for its queues, and resolves where to start and to end."""
+
+    options: SourceOptions
+    is_one: bool
+    resolves: bool = True
+
+    def __call__(self, location: Location) -> Held:
+        """Return what the store has."""
+        options = self.options
+        with open_store(location) as store:
+            seen: list[str] = []
+
+            def wanted(topic: str) -> bool:
+                seen.append(topic)
+                return options.wants(topic)
+
+            found = [b for b in store.bounds(wanted) if options.wants_queue(b.topic, b.queue)]
+            if not self.resolves:
+                return Held(seen, [Stretch(b.min_offset, b.max_offset, b) for b in found])
+            key = "" if self.is_one else location.name
+            starts, ends = _sides(options, key)
+            stretches = []
+            for bounds in found:
+                start, stop = starts(store, bounds), ends(store, bounds)
+                stretches.append(Stretch(start, max(start, stop), bounds))
+            return Held(seen, stretches)
+
+
+Resolve = Callable[["penstock.Store", Bounds], int]
+
+
+def _sides(options: SourceOptions, key: str) -> tuple[Resolve, Resolve]:
+    def starts(store: "penstock.Store", bounds: Bounds) -> int:
+        return resolve(options.starting, store, bounds, key, options.late_is_error)
+
+    def ends(store: "penstock.Store", bounds: Bounds) -> int:
+        return resolve(options.ending, store, bounds, key, late_is_error=False)
+
+    return starts, ends
+
+
+def resolve(
+    bound: Bound, store: "penstock.Store", bounds: Bounds, key: str, late_is_error: bool
+) -> int:
+    """Return the offset that a bound means for one queue; one out of range is an error."""
+    low, high = bounds.min_offset, bounds.max_offset
+    default = {EARLIEST: low, LATEST: high}[bound.word]
+    given = bound.numbers.get(key, {}).get(bounds.topic, {}).get(bounds.queue)
+    time_ms = bound.time_ms if bound.time_ms is not None else given if bound.are_times else None
+    if time_ms is not None:
+        return _at_time(bound, store, bounds, time_ms, late_is_error)
+    if given is None:
+        return default
+    offset = {EARLIEST: low, LATEST: high}.get(given, given)
+    if not low <= offset <= high:
+        what = f"{bound.name} of queue {bounds.queue} of topic {bounds.topic!r} in {store.path}:"
+        raise OffsetError(offset, low, high + 1, what)
+    return offset
+
+
+def _at_time(
+    bound: Bound, store: "penstock.Store", bounds: Bounds, time_ms: int, late_is_error: bool
+) -> int:
+    at = min(store.offset_at(bounds.topic, bounds.queue, time_ms=time_ms), bounds.max_offset)
+    if at == bounds.max_offset and late_is_error:
+        raise ConfigError(
+            f"{bound.name}: queue {bounds.queue} of topic {bounds.topic!r} in {store.path} has no message "
+            f"at {time_ms} or later; give startingOffsetsByTimestampStrategy=latest to begin at its end"
+        )
+    return at
+
+
+# --- many stores
+
+
+def ask_stores(question: Question, locations: Sequence[Location]) -> list[Held]:
+    """Return what each store has, in order."""
+    cores = min(len(os.sched_getaffinity(0)), _CHILDREN_MAX)
+    is_local = not any(location.is_remote for location in locations)
+    if not is_local or len(locations) < _MANY_LOCAL or cores == 1:
+        return ask_all(locations, question)
+    size = -(-len(locations) // cores)
+    parts = [locations[at : at + size] for at in range(0, len(locations), size)]
+    with ThreadPoolExecutor(cores) as threads:
+        answers = threads.map(lambda part: _ask_in_child(question, part), parts)
+        return [held for part in answers for held in part]
+
+
+def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[Held]:
+    about = {
+        "given": question.options.given,
+        "streaming": question.options.streaming,
+        "is_one": question.is_one,
+        "resolves": question.resolves,
+        "stores": [location.name for location in locations],
+    }
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", "from penstock_spark.asking import answer; answer()"],
+        input=json.dumps(about).encode(), capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    if done.returncode != 0:
+        return ask_all(locations, question)
+    return [
+        Held(topics, [Stretch(start, stop, Bounds(*bounds)) for start, stop, bounds in stretches])
+        for topics, stretches in json.loads(done.stdout)
+    ]
+
+
+def answer() -> None:
+    """Read a question from the standard input, and write the answers to the standard output."""
+    about = json.load(sys.stdin.buffer)
+    options = parse_options(about["given"], streaming=about["streaming"])
+    question = Question(options, about["is_one"], about["resolves"])
+    found = ask_all([Location(name) for name in about["stores"]], question)
+    sys.stdout.buffer.write(json.dumps(found).encode())
