@@ -20,7 +20,8 @@ class Report:
 
     def facts(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return attrs.asdict(self, value_serializer=_plain)
+        found = attrs.asdict(self, value_serializer=_plain)
+        return {**found, "seconds": round(self.seconds, 3)}
 
     def summary(self) -> dict[str, Any]:
         """Return the facts that fit into one line: no tables."""
