@@ -41,4 +41,5 @@ def limited(
 
 
 def _part(wanted: float) -> int:
-    return math.ceil(wanted) if wanted < 1 else math.floor(wanted)
+    # A share is a quotient: what should be whole may lie a little below.
+    return math.ceil(wanted) if wanted < 1 else math.floor(wanted * (1 + 1e-12))

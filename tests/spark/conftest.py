@@ -1,5 +1,6 @@
 """One Spark session for all Spark tests of a process; `tests/conftest.py` sends them all to one worker."""
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -24,6 +25,13 @@ def require(module: str) -> None:
         if os.environ.get("PENSTOCK_REQUIRE_SPARK") == "1":
             pytest.fail(f"{module} is required here, and not installed")
         pytest.skip(f"{module} is not installed")
+
+
+def needed(module: str) -> Any:
+    """Return a module; skip without it, and fail where CI requires Spark and what goes with it."""
+    if os.environ.get("PENSTOCK_REQUIRE_SPARK") == "1":
+        return importlib.import_module(module)
+    return pytest.importorskip(module)
 
 
 @pytest.fixture(scope="session")

@@ -334,9 +334,6 @@ def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return code, told.out, told.err
 
 
-NEEDS_SINK = {"replay", "compact"}
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verbs_help_has_two_examples_that_work(
     verb: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -349,8 +346,6 @@ def test_every_verbs_help_has_two_examples_that_work(
     assert code == 0
     examples = re.findall(r"^ *\$ (.*)$", text, re.MULTILINE)
     assert len(examples) == 2
-    if verb in NEEDS_SINK:
-        pytest.importorskip("penstock_spark.sink")
     for example in examples:
         words = shlex.split(example)
         assert words[:3] == ["penstock", "spark", verb]

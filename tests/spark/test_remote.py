@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.conftest import needed
 
 import penstock
 from penstock import Message
@@ -30,7 +31,7 @@ from penstock_spark.reading import read_spans
 from penstock_spark.remote import RemoteFiles, UrlPath, is_url
 from penstock_spark.stores import open_store
 
-fsspec: Any = pytest.importorskip("fsspec")
+fsspec: Any = needed("fsspec")
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 1 << 20, "geometry.queue_entries": 50_000}
 NAMES = ("topic", "partition", "offset", "value", "tags", "store")
 
@@ -206,9 +207,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def s3(local: Path) -> Iterator[str]:
     """An S3 server on loopback with the store in it; yields its URL."""
-    pytest.importorskip("s3fs")
-    server = pytest.importorskip("moto.server")
-    serving = pytest.importorskip("werkzeug.serving")
+    needed("s3fs")
+    server = needed("moto.server")
+    serving = needed("werkzeug.serving")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

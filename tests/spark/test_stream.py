@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.spark.conftest import needed
 
 import penstock
 from penstock import Message
@@ -200,6 +201,8 @@ def test_limits_are_in_proportion() -> None:
     assert limited(starts, ends, {"a": 1, "b": 1}, rows=100) == {"a": 90, "b": 10}
     assert limited(starts, ends, {"a": 10, "b": 1}, size=910) == {"a": 90, "b": 10}
     assert limited(starts, ends, {"a": 1, "b": 1}) == ends
+    # 2781 times 500 / 2781 is a little less than 500.
+    assert limited({"a": 0}, {"a": 2781}, {"a": 1}, rows=500) == {"a": 500}
 
 
 # --- starts that are kept
@@ -421,7 +424,7 @@ def _let_go_behind(query: Query, roots: list[Path]) -> None:
 
 
 def test_a_reader_is_pickled_without_what_it_knows_of_the_driver(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
+    needed("pyspark")
     from pyspark.sql.streaming.datasource import (  # noqa: PLC0415 - an extra
         ReadAllAvailable,
         ReadMaxBytes,
