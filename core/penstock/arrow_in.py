@@ -33,6 +33,7 @@ from penstock.stamps import STORE_TIME_AT
 
 _COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")
 _SEPARATORS = "[\x01\x02]"
+_COUNTED_MAX = 1 << 16
 
 
 @attrs.frozen(kw_only=True)
@@ -93,7 +94,8 @@ def _rows(table: pa.Table | pa.RecordBatch) -> Rows:
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+        # One chunk would be copied as well.
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
@@ -117,7 +119,8 @@ def _numbers(column: pa.Array | None, count: int, name: str) -> Int64s:
 
 def _texts(column: pa.Array | None, count: int, name: str) -> pa.Array:
     if column is None:
-        return pa.array([""], pa.string()).take(pa.array(np.zeros(count, np.int32)))
+        bounds = pa.py_buffer(np.zeros(count + 1, np.int32))
+        return pa.Array.from_buffers(pa.string(), count, [None, bounds, pa.py_buffer(b"")])
     return pc.fill_null(_cast(column, pa.string(), name), "")
 
 
@@ -179,7 +182,7 @@ def _encode_columns(target: Target, rows: Rows, own: pa.Array | str) -> EncodedB
     host = log.store_host
     # FIXED_SIZE counts the topic's length byte and the two of the properties' length.
     sizes = FIXED_SIZE - 1 + 2 * len(host) - 16 + body_sizes + topic_sizes + text_sizes
-    crcs = np.fromiter(map(crc32, rows.body.to_pylist()), np.int64, len(rows))
+    crcs = _crcs(rows.body)
     born = log.now_ms() if rows.born_time_ms is None else rows.born_time_ms
     head = headers(host, sizes, crcs, rows.queue, rows.flag, born, body_sizes)
     header = _fixed(head.view(np.uint8).reshape(len(rows), head.itemsize))
@@ -192,6 +195,17 @@ def _encode_columns(target: Target, rows: Rows, own: pa.Array | str) -> EncodedB
         lane_rows=lane_rows,
         store_time_at=STORE_TIME_AT + len(host),
     )
+
+
+def _crcs(column: pa.Array) -> Int64s:
+    """Return the CRC-32 of each value, looked at where it lies: a bytes object of each costs more than its CRC."""
+    if len(column) == 0:
+        return np.zeros(0, np.int64)
+    _, bounds, data = column.buffers()
+    ends = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
+    view = memoryview(data) if data is not None else memoryview(b"")
+    values = map(view.__getitem__, map(slice, ends[:-1], ends[1:]))
+    return np.fromiter(map(crc32, values), np.int64, len(column))
 
 
 def _prefixed(topic: str) -> bytes:
@@ -209,11 +223,12 @@ def _check(target: Target, rows: Rows) -> None:
             "a body", longest, target.body_bytes_max, "shorten it, or raise log.body_bytes_max"
         )
     for name, column in (("TAGS", rows.tag), ("KEYS", rows.keys)):
-        if pc.any(pc.match_substring_regex(column, _SEPARATORS)).as_py():
+        if _has_text(column) and pc.any(pc.match_substring_regex(column, _SEPARATORS)).as_py():
             raise PropertyError(name, "a value holds 0x01 or 0x02, which separate properties")
-    blank = pc.and_(pc.not_equal(rows.keys, ""), pc.equal(pc.utf8_trim(rows.keys, " "), ""))
-    if pc.any(blank).as_py():
-        raise PropertyError("KEYS", "a key of nothing but spaces could never be found")
+    if _has_text(rows.keys):
+        blank = pc.and_(pc.not_equal(rows.keys, ""), pc.equal(pc.utf8_trim(rows.keys, " "), ""))
+        if pc.any(blank).as_py():
+            raise PropertyError("KEYS", "a key of nothing but spaces could never be found")
     low, high = int(rows.flag.min()), int(rows.flag.max())
     if low < -(1 << 31) or high >= 1 << 31:
         raise MessageError(f"a flag does not fit 32 bits: {low if low < 0 else high}")
@@ -227,10 +242,22 @@ def _lanes(
     if len(queues):
         check_queue(int(queues.min()))
         check_queue(int(queues.max()))
-    pairs = topic_rows * (1 << 20) + queues
-    distinct, lane_rows = np.unique(pairs, return_inverse=True)
-    lanes = [target.lane(topics[pair >> 20], pair & ((1 << 20) - 1)) for pair in distinct.tolist()]
-    return lanes, lane_rows.astype(np.int64)
+    span = int(queues.max(initial=0)) + 1
+    distinct, lane_rows = _numbered(topic_rows * span + queues, len(topics) * span)
+    lanes = [target.lane(topics[pair // span], pair % span) for pair in distinct.tolist()]
+    return lanes, lane_rows
+
+
+def _numbered(values: Int64s, limit: int) -> tuple[Int64s, Int64s]:
+    """Return the distinct values, ascending, and for each value its place among them; all are below `limit`."""
+    if limit > _COUNTED_MAX:
+        distinct, places = np.unique(values, return_inverse=True)
+        return distinct, places.astype(np.int64)
+    # No sort where they can be counted.
+    distinct = np.flatnonzero(np.bincount(values, minlength=limit))
+    places = np.zeros(limit, np.int64)
+    places[distinct] = np.arange(len(distinct))
+    return distinct, places[values]
 
 
 def _properties(rows: Rows, own: pa.Array | str, *, crc_property: bool) -> pa.Array:
@@ -244,7 +271,15 @@ def _properties(rows: Rows, own: pa.Array | str, *, crc_property: bool) -> pa.Ar
     return pc.binary_join_element_wise(texts, room, pa.scalar(b"", pa.binary()))
 
 
+def _has_text(column: pa.Array) -> bool:
+    """Say whether any value could be more than empty."""
+    data = column.buffers()[2]
+    return data is not None and data.size > 0
+
+
 def _pair(name: str, values: pa.Array) -> pa.Array:
+    if not _has_text(values):
+        return values
     pairs = pc.binary_join_element_wise(pa.scalar(name + "\x01"), values, pa.scalar("\x02"), "")
     return pc.if_else(pc.equal(values, ""), "", pairs)
 

@@ -88,5 +88,5 @@ class HandOver:
         self._taken += at - log_offset
         each = np.array(sizes, np.int64)
         starts = np.cumsum(each) - each
-        data = bytes(window[0]) if len(window) == 1 else b"".join(window)
+        data = window[0] if len(window) == 1 else b"".join(window)
         return DispatchBatch(Columns(data, starts, log_offset), log_offset, at)

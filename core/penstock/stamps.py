@@ -13,6 +13,7 @@ QUEUE_OFFSET_AT = 20
 LOG_OFFSET_AT = 28
 LOG_OFFSET = struct.Struct(">q")
 STORE_TIME_AT = 48  # and the length of the born host
+_NARROW_MAX = 1 << 16
 
 
 class Marks(NamedTuple):
@@ -28,7 +29,9 @@ def count_up(lanes: list[Lane], lane_rows: Int64s) -> tuple[Int64s, list[int]]:
         first = lanes[0].next_offset
         count = len(lane_rows)
         return np.arange(first, first + count, dtype=np.int64), [first + count]
-    order = np.argsort(lane_rows, kind="stable")
+    # Narrow numbers are sorted by digits, several times as fast.
+    narrow = lane_rows.astype(np.uint16) if len(lanes) <= _NARROW_MAX else lane_rows
+    order = np.argsort(narrow, kind="stable")
     counts = np.bincount(lane_rows, minlength=len(lanes))
     firsts = np.array([lane.next_offset for lane in lanes], np.int64)
     ranks = np.arange(len(lane_rows)) - np.repeat(np.cumsum(counts) - counts, counts)

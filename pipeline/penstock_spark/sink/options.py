@@ -31,7 +31,9 @@ _OTHERS = {
 SETTING = "set."
 # What the sink opens a store with, unless told otherwise: it appends large pieces and closes again, and what
 # may go, and when, is for the store's owner to say.
-USUAL = {"write.use": "file", "retention.use": [], "scrub.digests": False}
+USUAL = {
+    "write.use": "file", "index.feed": "direct", "retention.use": [], "scrub.digests": False,
+}  # fmt: skip
 _QUEUES_MAX = 65_536
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
