@@ -40,7 +40,7 @@ def test_the_built_in_strategies_come_by_entry_points() -> None:
         "alloc": ("on-demand", "preallocate", "recycle"),
         "flush": ("async", "none", "sync"),
         "index": ("consume-queue", "hash-index"),
-        "retention": ("age", "disk-ratio", "size"),
+        "retention": ("age", "archive", "disk-ratio", "size"),
     }
 
 
