@@ -171,13 +171,18 @@ class Files:
     def make_folder(self, path: Path) -> list[Path]:
         """Make `path` and its missing parents; returns the folders that got a new name.
 
-        They are not synced: `make_folder_durably` does, where nobody gathers them.
+        Another process may make the same one at the same time. They are not synced: `make_folder_durably` does, where nobody gathers them.
         """
         if self.is_folder(path):
             return []
         changed = [] if path.parent.exists() else self.make_folder(path.parent)
-        os.mkdir(path, FOLDER_MODE)
-        self._permit(path, is_folder=True)
+        try:
+            os.mkdir(path, FOLDER_MODE)
+        except FileExistsError:
+            if not self.is_folder(path):
+                raise
+        else:
+            self._permit(path, is_folder=True)
         return [*changed, path.parent]
 
     def make_folder_durably(self, path: Path) -> None:
