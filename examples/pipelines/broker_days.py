@@ -1,6 +1,6 @@
 """A broker's directory, as it lies there, as a table of days. No broker runs, and nothing is written.
 
-$ python examples/pipelines/broker_days.py /root/store
+$ python examples/pipelines/broker_days.py store
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Two stores joined on their key, and the result written back into a third one, once.
 
-$ python examples/pipelines/returning_files.py examples/data/changes.ndjson.gz /tmp/returning
+$ python examples/pipelines/returning_files.py examples/data/changes.ndjson.gz returning
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Lines of JSON into a store, a stream out of it, weekly sums of it as Parquet.
 
-$ python examples/pipelines/weekly_changes.py examples/data/changes.ndjson.gz /tmp/weekly
+$ python examples/pipelines/weekly_changes.py examples/data/changes.ndjson.gz weekly
 """
 
 import gzip

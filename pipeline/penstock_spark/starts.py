@@ -14,13 +14,12 @@ Invariants:
     * A group's name cannot lead out of the folder.
 """
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError, CorruptionError, StorageError
+from penstock.files import Files
 
 FOLDER = "penstock-spark"
 FORMAT = 1
@@ -64,40 +63,12 @@ class KeptStart:
         """Keep a start, durably."""
         text = json.dumps({"format": FORMAT, "start": start, "begun": begun}, sort_keys=True)
         try:
-            self._write_whole(text)
+            # Whole and durably, as the kernel writes its own marks.
+            files = Files()
+            files.make_folder_durably(self.path.parent)
+            files.write_whole(self.path, text.encode())
         except OSError as error:
             raise ConfigError(
                 f"the start of group {self._group!r} cannot be kept in {self.path.parent} ({error}): leave group "
                 f"out and start at 'earliest' or at offsets, or make the folder writable"
             ) from error
-
-    def _write_whole(self, text: str) -> None:
-        folder = self.path.parent
-        if not folder.is_dir():
-            folder.mkdir(mode=0o700, exist_ok=True)
-            _sync_folder(folder.parent)
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            with fresh.open("x") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
-        except FileExistsError:
-            # Left by a process of this number that died half way.
-            fresh.unlink()
-            self._write_whole(text)
-            return
-        except OSError:
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
-            raise
-        _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 import pickle
 import random
 import shutil
@@ -252,10 +251,10 @@ def test_a_group_that_has_begun_starts_anew_for_another_checkpoint(
 def test_what_was_kept_appears_whole_and_can_be_read_again(tmp_path: Path) -> None:
     put(tmp_path / "s", 2)
     reader = follower(tmp_path / "s", group="g.1")
-    # What a process of this number left that died half way.
+    # What a process left that died half way.
     folder = tmp_path / "s" / FOLDER
     reader.start()
-    (folder / "g.1.json").rename(folder / f".g.1.json.{os.getpid()}")
+    (folder / "g.1.json").rename(folder / "g.1.json.new")
     assert follower(tmp_path / "s", group="g.1").start() == reader.start()
     assert [path.name for path in folder.iterdir()] == ["g.1.json"]
     (folder / "g.1.json").write_text('{"format": 1, "start": [')
