@@ -17,11 +17,10 @@ from penstock.log import SegmentedLog
 from penstock.matching import Wanted
 from penstock.properties import KEYS, TAGS
 from penstock.spans import Limits, Lost, Places, QueueSpan, Rows, Window, merged, refuse_lost
-from penstock.texts import Pieces, PropertyColumns
+from penstock.texts import Pieces
 
 try:
     import pyarrow as pa
-    from pyarrow import compute as pc
 except ImportError as error:
     raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
@@ -48,8 +47,6 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 DEFAULT_COLUMNS = tuple(COLUMNS)[:9]
 
-# Those that are made of the properties text.
-_OF_PROPERTIES = {"tag", "keys", "properties"}
 ANY = Wanted()
 
 
@@ -98,7 +95,6 @@ def span_batches(
     needs_bodies = verify or "body" in columns
     window, places = Window(log, bodies=needs_bodies), Places(spans)
     makers, schema = [_MAKERS[name] for name in columns], schema_of(columns)
-    reads_properties = not _OF_PROPERTIES.isdisjoint(columns)
     for rows in merged(log, index, spans, limits, wanted.may_match, lost):
         try:
             with log.lease(int(rows.offsets[0])):
@@ -106,8 +102,6 @@ def span_batches(
                 if len(records) == 0:
                     continue
                 view = Gather(records.window)
-                if reads_properties:
-                    records.properties = _split_properties(records, view)
                 arrays = [make(records, view) for make in makers]
         except OffsetError as error:
             for span in _gone(spans, rows):
@@ -139,6 +133,9 @@ def _checked(
         bad = int(other[0]) if len(other) else None
     if bad is not None:
         raise _damage(log, int(records.log_offsets[bad]))
+    if not places.are_shared:
+        # Just compared.
+        records.topics = places.topics_of(rows)
     if not wanted.is_any:
         matching = wanted.matches(records)
         records = records if matching.all() else records.rows(matching)
@@ -196,19 +193,12 @@ def _optional(pieces: Pieces, count: int) -> pa.Array:
     return texts.take(pa.array(index, mask=index < 0))
 
 
-def _split_properties(records: Columns, view: Gather) -> PropertyColumns:
-    """Return the properties texts taken apart; joined by C++, which takes a tenth of the time."""
-    texts = view.column(records.property_starts, records.property_sizes, pa.binary())
-    joined = pc.binary_join_element_wise(texts, b"", b"\x02")
-    _, bounds, data = joined.buffers()
-    ends = np.frombuffer(bounds, np.int32)[1 : len(records) + 1].astype(np.int64)
-    return PropertyColumns(np.frombuffer(data, np.uint8)[: int(ends[-1])], ends)
-
-
 def _topic(records: Columns, _view: Gather) -> pa.Array:
     names, rows = records.topics
-    texts = pa.array([name.decode("utf-8", "replace") for name in names], pa.string())
-    return texts.take(pa.array(rows))
+    texts = [name.decode("utf-8", "replace") for name in names]
+    if len(texts) == 1:
+        return pa.repeat(texts[0], len(records))
+    return pa.array(texts, pa.string()).take(pa.array(rows))
 
 
 def _body(records: Columns, view: Gather) -> pa.Array:

@@ -1,9 +1,9 @@
 """Arrow tables into records: encoded as columns, without a Python object a row.
 
-A record is the join of a header (one numpy structured row), the body, the topic with its length, and the
-properties with theirs. All four are Arrow columns, so the join of a whole batch is one C++ call, and the
-result is the batch's bytes. The checks are those of `encode`; rows whose `properties` are not plain (see
-`pairs_in`) go through it one by one.
+A record is the join of a header, the body, the topic with its length, and the properties with theirs. Each
+is a column, or the same for every row, and is copied to its places in the batch by itself (see `joining`).
+The checks are those of `encode`; rows whose `properties` are not plain (see `pairs_in`) go through it one by
+one.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ import pyarrow.compute as pc
 
 from penstock.arrow import TIMESTAMP
 from penstock.commitlog import AppendedBatch
-from penstock.encode import EncodedBatch, Target, encode_messages, headers
+from penstock.crcs import crc_each
+from penstock.encode import EncodedBatch, Target, encode_messages, fill_headers, header_of
 from penstock.errors import MessageError, MessageTooLargeError, PropertyError
-from penstock.javatext import Int64s, hash_pieces
+from penstock.javatext import Bytes, Int64s, hash_pieces
+from penstock.joining import Part, Pieces, Some, joined, size_of
 from penstock.lane import Lane
 from penstock.message import Durability, Message, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.pairs_in import own_texts
 from penstock.record import (
-    FIXED_SIZE,
     PROPERTIES_BYTES_MAX,
     V1_TOPIC_BYTES_MAX,
-    crc32,
     reserve_crc_property,
 )
 from penstock.stamps import STORE_TIME_AT
 
 _COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")
-_SEPARATORS = "[\x01\x02]"
+_NAME_END, _PAIR_END, _SPACE = 0x01, 0x02, 0x20
 _COUNTED_MAX = 1 << 16
 
 
@@ -54,10 +54,7 @@ class Rows:
 
 
 def encode_table(target: Target, table: pa.Table | pa.RecordBatch) -> EncodedBatch:
-    """Return the rows of a table as one batch; the first that cannot be stored stops it.
-
-    Its data is for reading only: what is to be stamped in place is copied first.
-    """
+    """Return the rows of a table as one batch; the first that cannot be stored stops it."""
     rows = _rows(table)
     own = own_texts(rows.properties)
     if own is None or _has_long_topic(rows):
@@ -144,8 +141,7 @@ def _times(column: pa.Array | None) -> Int64s | None:
 
 
 def _has_long_topic(rows: Rows) -> bool:
-    longest = pc.max(pc.binary_length(rows.topic)).as_py()
-    return longest is not None and longest > V1_TOPIC_BYTES_MAX
+    return bool(pieces_of(rows.topic).sizes.max(initial=0) > V1_TOPIC_BYTES_MAX)
 
 
 def _messages(rows: Rows) -> Sequence[Message]:
@@ -165,47 +161,57 @@ def _messages(rows: Rows) -> Sequence[Message]:
 
 def _encode_columns(target: Target, rows: Rows, own: pa.Array | str) -> EncodedBatch:
     _check(target, rows)
-    log = target.log
+    log, count = target.log, len(rows)
     coded = rows.topic.dictionary_encode()
     topics = coded.dictionary.to_pylist()
     topic_rows = coded.indices.to_numpy().astype(np.int64)
     lanes, lane_rows = _lanes(target, topics, topic_rows, rows.queue)
-    texts = _properties(rows, own, crc_property=log.crc_property)
-    topic_column = pa.array([_prefixed(topic) for topic in topics], pa.binary()).take(coded.indices)
-    body_sizes = pc.binary_length(rows.body).to_numpy().astype(np.int64)
-    text_sizes = pc.binary_length(texts).to_numpy().astype(np.int64)
-    if len(rows) and int(text_sizes.max()) > PROPERTIES_BYTES_MAX:
+    topic, body = _topics(topics, coded), pieces_of(rows.body)
+    text = _properties(rows, own, crc_property=log.crc_property)
+    text_sizes = size_of(text, count)
+    if count and int(text_sizes.max()) > PROPERTIES_BYTES_MAX:
         raise MessageTooLargeError(
             "a properties text", int(text_sizes.max()), PROPERTIES_BYTES_MAX, "shorten it"
         )
-    topic_sizes = pc.binary_length(topic_column).to_numpy().astype(np.int64)
     host = log.store_host
-    # FIXED_SIZE counts the topic's length byte and the two of the properties' length.
-    sizes = FIXED_SIZE - 1 + 2 * len(host) - 16 + body_sizes + topic_sizes + text_sizes
-    crcs = _crcs(rows.body)
-    born = log.now_ms() if rows.born_time_ms is None else rows.born_time_ms
-    head = headers(host, sizes, crcs, rows.queue, rows.flag, born, body_sizes)
-    header = _fixed(head.view(np.uint8).reshape(len(rows), head.itemsize))
-    lengths = _fixed(text_sizes.astype(">u2").view(np.uint8).reshape(-1, 2))
-    joined = pc.binary_join_element_wise(header, rows.body, topic_column, lengths, texts, b"")
+    header = header_of(host, int(rows.queue[0]) if count else 0, log.now_ms())
+    parts: list[Part] = [header, body, topic, text_sizes.astype(">u2"), *text]
+    sizes = size_of(parts, count)
+    starts = np.cumsum(sizes) - sizes
+    data = joined(parts, sizes, starts)
+    if count:
+        fill_headers(
+            data, starts, len(host), sizes=sizes, crcs=crc_each(*body), body_sizes=body.sizes,
+            queues=rows.queue if len(lanes) > 1 else None,
+            flags=rows.flag if rows.flag.any() else None, born_times_ms=rows.born_time_ms,
+        )  # fmt: skip
     return EncodedBatch(
-        data=_values(joined),
-        sizes=sizes,
-        lanes=lanes,
-        lane_rows=lane_rows,
+        data=data, sizes=sizes, lanes=lanes, lane_rows=lane_rows,
         store_time_at=STORE_TIME_AT + len(host),
-    )
+    )  # fmt: skip
 
 
-def _crcs(column: pa.Array) -> Int64s:
-    """Return the CRC-32 of each value, looked at where it lies: a bytes object of each costs more than its CRC."""
-    if len(column) == 0:
-        return np.zeros(0, np.int64)
+def _topics(topics: list[str], coded: pa.DictionaryArray) -> Part:
+    """Return each row's topic with its length before it."""
+    prefixed = [_prefixed(topic) for topic in topics]
+    if len(prefixed) == 1:
+        return prefixed[0]
+    return pieces_of(pa.array(prefixed, pa.binary()).take(coded.indices))
+
+
+def _text_of(column: pa.Array) -> Bytes:
+    """Return the bytes of all values of a column."""
+    raw, starts, sizes = pieces_of(column)
+    return raw[int(starts[0]) : int(starts[-1] + sizes[-1])]
+
+
+def pieces_of(column: pa.Array) -> Pieces:
+    """Return where the values of a binary or string column lie; a null is an empty one."""
     _, bounds, data = column.buffers()
-    ends = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
-    view = memoryview(data) if data is not None else memoryview(b"")
-    values = map(view.__getitem__, map(slice, ends[:-1], ends[1:]))
-    return np.fromiter(map(crc32, values), np.int64, len(column))
+    ends = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1]
+    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    starts = ends[:-1].astype(np.int64)
+    return Pieces(raw, starts, ends[1:] - starts)
 
 
 def _prefixed(topic: str) -> bytes:
@@ -217,15 +223,16 @@ def _check(target: Target, rows: Rows) -> None:
     """Make the checks of `encode` on whole columns."""
     if len(rows) == 0:
         return
-    longest = pc.max(pc.binary_length(rows.body)).as_py()
+    longest = int(pieces_of(rows.body).sizes.max())
     if longest > target.body_bytes_max:
         raise MessageTooLargeError(
             "a body", longest, target.body_bytes_max, "shorten it, or raise log.body_bytes_max"
         )
     for name, column in (("TAGS", rows.tag), ("KEYS", rows.keys)):
-        if _has_text(column) and pc.any(pc.match_substring_regex(column, _SEPARATORS)).as_py():
+        text = _text_of(column)
+        if (text == _NAME_END).any() or (text == _PAIR_END).any():
             raise PropertyError(name, "a value holds 0x01 or 0x02, which separate properties")
-    if _has_text(rows.keys):
+    if (_text_of(rows.keys) == _SPACE).any():
         blank = pc.and_(pc.not_equal(rows.keys, ""), pc.equal(pc.utf8_trim(rows.keys, " "), ""))
         if pc.any(blank).as_py():
             raise PropertyError("KEYS", "a key of nothing but spaces could never be found")
@@ -260,15 +267,14 @@ def _numbered(values: Int64s, limit: int) -> tuple[Int64s, Int64s]:
     return distinct, places[values]
 
 
-def _properties(rows: Rows, own: pa.Array | str, *, crc_property: bool) -> pa.Array:
-    """Return the properties text of each row: tag, keys, then its own, as `encode_properties` orders them."""
-    tags = _pair("TAGS", rows.tag)
-    keys = _pair("KEYS", rows.keys)
-    texts = pc.binary_join_element_wise(tags, keys, own, "").cast(pa.binary())
-    if not crc_property:
-        return texts
-    room = pa.scalar(reserve_crc_property(b""), pa.binary())
-    return pc.binary_join_element_wise(texts, room, pa.scalar(b"", pa.binary()))
+def _properties(rows: Rows, own: pa.Array | str, *, crc_property: bool) -> list[Part]:
+    """Return the parts of each row's properties text: tag, keys, its own, as `encode_properties` orders them."""
+    parts = [*_pair(b"TAGS\x01", rows.tag), *_pair(b"KEYS\x01", rows.keys)]
+    if not isinstance(own, str):
+        parts.append(pieces_of(own))
+    if crc_property:
+        parts.append(reserve_crc_property(b""))
+    return parts
 
 
 def _has_text(column: pa.Array) -> bool:
@@ -277,30 +283,15 @@ def _has_text(column: pa.Array) -> bool:
     return data is not None and data.size > 0
 
 
-def _pair(name: str, values: pa.Array) -> pa.Array:
+def _pair(name: bytes, values: pa.Array) -> list[Part]:
+    """Return the parts of a name and its values; none where a value is empty."""
     if not _has_text(values):
-        return values
-    pairs = pc.binary_join_element_wise(pa.scalar(name + "\x01"), values, pa.scalar("\x02"), "")
-    return pc.if_else(pc.equal(values, ""), "", pairs)
-
-
-def _fixed(cells: np.ndarray) -> pa.Array:
-    """Return rows of bytes as an Arrow binary column."""
-    count, width = cells.shape
-    bounds = np.arange(count + 1, dtype=np.int32) * width
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(cells))]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
-
-
-def _values(column: pa.Array) -> memoryview:
-    """Return the bytes of a binary column, one value behind the other."""
-    if len(column) == 0:
-        return memoryview(b"")
-    _, bounds, data = column.buffers()
-    offsets = np.frombuffer(bounds, np.int32)
-    low = int(offsets[column.offset])
-    high = int(offsets[column.offset + len(column)])
-    return memoryview(data)[low:high]
+        return []
+    pieces = pieces_of(values)
+    rows = np.flatnonzero(pieces.sizes)
+    if len(rows) == len(values):
+        return [name, pieces, b"\x02"]
+    return [Some(name, rows), pieces, Some(b"\x02", rows)]
 
 
 def receipts(
@@ -309,16 +300,15 @@ def receipts(
     """Return the receipts of a batch as a table."""
     queues = np.array([lane.queue for lane in batch.lanes], np.int32)
     count = len(done.sizes)
-    same = np.zeros(count, np.int32)
     return pa.table(
         {
-            "status": pa.array([str(status)]).take(pa.array(same)),
+            "status": pa.repeat(str(status), count),
             "log_offset": done.log_offsets,
             "queue": queues[batch.lane_rows] if count else np.zeros(0, np.int32),
             "queue_offset": done.queue_offsets,
             "store_time": pa.array(np.full(count, done.store_time_ms)).cast(TIMESTAMP),
             "size": done.sizes.astype(np.int32),
-            "durability": pa.array([str(durability)]).take(pa.array(same)),
+            "durability": pa.repeat(str(durability), count),
         }
     )
 
@@ -328,8 +318,4 @@ def key_hashes(column: pa.Array) -> Int64s:
     texts = pc.fill_null(_cast(column, pa.string(), "key"), "")
     if len(texts) == 0:
         return np.zeros(0, np.int64)
-    _, bounds, data = texts.buffers()
-    ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    starts = ends[:-1].astype(np.int64)
-    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return hash_pieces(raw, starts, np.diff(ends).astype(np.int64)).astype(np.int64)
+    return hash_pieces(*pieces_of(texts)).astype(np.int64)

@@ -137,6 +137,8 @@ def utf16_lengths(data: np.ndarray, starts: Int64s, sizes: Int64s) -> Int64s:
 
     Every byte that begins a character counts one, and one that begins a character of four bytes two.
     """
+    if not (data & 0x80).any():
+        return sizes
     begins = np.zeros(len(data) + 1, np.int64)
     np.cumsum(((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0), out=begins[1:])  # noqa: PLR2004 - UTF-8
     return begins[starts + sizes] - begins[starts]

@@ -18,6 +18,8 @@ from penstock.spans import Limits, Lost, QueueSpan, refuse_lost
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# What is made of so many rows stays in the cache of a core.
+_TABLE_ROWS = 8192
 # Entries read at each place where a queue is looked at.
 _SAMPLED = 32
 
@@ -49,7 +51,9 @@ class ColumnReader:
         """
         from penstock import arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
-        batches = self.arrow_batches(topic, queue, start, stop, columns, verify=verify)
+        batches = self.arrow_batches(
+            topic, queue, start, stop, columns, rows=_TABLE_ROWS, verify=verify
+        )
         return arrow.table_of(list(batches), arrow.check_columns(columns))
 
     def arrow_batches(

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.crcs import crc_each
 from penstock.javatext import Bytes, Int64s
+from penstock.joining import overlapping
 from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
@@ -27,13 +29,22 @@ from penstock.record import (
     SIZE_AND_MAGIC,
     STORE_IPV6,
     TRANSACTION_MASK,
-    crc32,
     crc_property_matches,
 )
 from penstock.texts import PropertyColumns, distinct
 
 Bools = npt.NDArray[np.bool_]
 Buffer = bytes | memoryview
+
+
+# Everything before the body of a record with two IPv4 hosts.
+_HEAD = np.dtype([
+    ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue", ">i4"), ("flag", ">i4"),
+    ("queue_offset", ">i8"), ("log_offset", ">i8"), ("sys_flag", ">i4"), ("born", ">i8"),
+    ("born_host", "V8"), ("stored", ">i8"), ("store_host", "V8"), ("reconsume", ">i4"),
+    ("prepared", ">i8"), ("body", ">i4"),
+])  # fmt: skip
+_LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
 class Walk(NamedTuple):
@@ -108,6 +119,24 @@ class Columns:
     def _i64(self, at: Int64s) -> Int64s:
         return self._view(">i8")[at].astype(np.int64)
 
+    @cached_property
+    def _heads(self) -> Any:
+        """The fixed part of each record, in one gather: fields behind the hosts are right for IPv4 only."""
+        if len(self.raw) < _HEAD.itemsize:
+            return np.zeros(len(self), _HEAD)
+        at = np.minimum(self.positions, len(self.raw) - _HEAD.itemsize)
+        return overlapping(self.raw, _HEAD.itemsize)[at].view(_HEAD)
+
+    def _head(self, name: str) -> Int64s:
+        """Return a field of the fixed part."""
+        field: Int64s = self._heads[name].astype(np.int64)
+        return field
+
+    @cached_property
+    def _is_short(self) -> bool:
+        """Whether all hosts are IPv4 addresses, so that every field has its place in the fixed part."""
+        return not (self.sys_flags & (BORN_IPV6 | STORE_IPV6)).any()
+
     def _safe(self, at: Int64s, width: int) -> Int64s:
         """Positions clipped into the window: what was clipped is in a row that is not valid."""
         return np.clip(at, 0, max(len(self.raw) - width, 0))
@@ -120,7 +149,7 @@ class Columns:
     @cached_property
     def sizes(self) -> Int64s:
         """TOTALSIZE."""
-        return self._i32(self.positions)
+        return self._head("size")
 
     @cached_property
     def is_v2(self) -> Bools:
@@ -129,37 +158,37 @@ class Columns:
 
     @cached_property
     def _magics(self) -> Int64s:
-        return self._i32(self.positions + 4)
+        return self._head("magic")
 
     @cached_property
     def crcs(self) -> Int64s:
         """BODYCRC as stored."""
-        return self._i32(self.positions + 8)
+        return self._head("crc")
 
     @cached_property
     def queues(self) -> Int64s:
         """QUEUEID."""
-        return self._i32(self.positions + 12)
+        return self._head("queue")
 
     @cached_property
     def flags(self) -> Int64s:
         """FLAG."""
-        return self._i32(self.positions + 16)
+        return self._head("flag")
 
     @cached_property
     def queue_offsets(self) -> Int64s:
         """QUEUEOFFSET."""
-        return self._i64(self.positions + 20)
+        return self._head("queue_offset")
 
     @cached_property
     def stored_offsets(self) -> Int64s:
         """PHYSICALOFFSET as stored; differs from `log_offsets` where bytes are stale or misplaced."""
-        return self._i64(self.positions + 28)
+        return self._head("log_offset")
 
     @cached_property
     def sys_flags(self) -> Int64s:
         """SYSFLAG."""
-        return self._i32(self.positions + 36)
+        return self._head("sys_flag")
 
     @cached_property
     def transaction_types(self) -> Int64s:
@@ -169,7 +198,7 @@ class Columns:
     @cached_property
     def born_times_ms(self) -> Int64s:
         """BORNTIMESTAMP."""
-        return self._i64(self.positions + 40)
+        return self._head("born")
 
     @cached_property
     def born_host_sizes(self) -> Int64s:
@@ -189,6 +218,8 @@ class Columns:
     @cached_property
     def store_times_ms(self) -> Int64s:
         """STORETIMESTAMP."""
+        if self._is_short:
+            return self._head("stored")
         return self._i64(self._safe(self.store_time_positions, 8))
 
     @cached_property
@@ -198,21 +229,27 @@ class Columns:
     @cached_property
     def reconsume_times(self) -> Int64s:
         """RECONSUMETIMES."""
+        if self._is_short:
+            return self._head("reconsume")
         return self._i32(self._safe(self._after_hosts, 4))
 
     @cached_property
     def prepared_offsets(self) -> Int64s:
         """PREPAREDTRANSACTIONOFFSET."""
+        if self._is_short:
+            return self._head("prepared")
         return self._i64(self._safe(self._after_hosts + 4, 8))
 
     @cached_property
     def body_starts(self) -> Int64s:
         """Where bodies begin, bytes from the window's start."""
-        return self._after_hosts + 16
+        return self.positions + 88 if self._is_short else self._after_hosts + 16
 
     @cached_property
     def body_sizes(self) -> Int64s:
         """BODYLENGTH as stored; not to be used where a row is not valid."""
+        if self._is_short:
+            return self._head("body")
         return self._i32(self._safe(self._after_hosts + 12, 4))
 
     @cached_property
@@ -224,10 +261,11 @@ class Columns:
         body_ends = self.body_starts + self.body_sizes
         valid &= (self.body_sizes >= 0) & (body_ends < ends)
         at = self._safe(body_ends, 2)
-        short = self.raw[at].astype(np.int8).astype(np.int64)
-        long = self._view(">i2")[at].astype(np.int64)
-        topic_sizes = np.where(self.is_v2, long, short)
-        topic_starts = body_ends + np.where(self.is_v2, 2, 1)
+        topic_sizes: Int64s = self.raw[at].astype(np.int8).astype(np.int64)
+        topic_starts = body_ends + 1
+        if self.is_v2.any():
+            topic_sizes = np.where(self.is_v2, self._view(">i2")[at], topic_sizes)
+            topic_starts += self.is_v2
         topic_ends = topic_starts + topic_sizes
         valid &= (topic_sizes >= 0) & (topic_ends + 2 <= ends)
         property_sizes = self._view(">i2")[self._safe(topic_ends, 2)].astype(np.int64)
@@ -235,14 +273,11 @@ class Columns:
         valid &= (property_sizes >= 0) & (property_starts + property_sizes == ends)
         # No writer ends the text with a zero: that is a tail that was never written, or was lost.
         valid &= (property_sizes == 0) | (self.raw[self._safe(ends - 1, 1)] != 0)
-        zero = np.int64(0)
-        return (
-            np.where(valid, topic_starts, zero),
-            np.where(valid, topic_sizes, zero),
-            np.where(valid, property_starts, zero),
-            np.where(valid, property_sizes, zero),
-            valid,
-        )
+        parts = (topic_starts, topic_sizes, property_starts, property_sizes)
+        if not valid.all():
+            for part in parts:
+                part[~valid] = 0
+        return *parts, valid
 
     @property
     def topic_starts(self) -> Int64s:
@@ -271,11 +306,9 @@ class Columns:
 
     def crc_is_right(self) -> Bools:
         """Check body CRC, and the CRC property where a record has one. Only for valid rows."""
+        made = crc_each(self.raw, self.body_starts, self.body_sizes)
+        right: Bools = (made & CRC_MASK) == self.crcs
         window = memoryview(self.window)
-        starts = self.body_starts.tolist()
-        ends = (self.body_starts + self.body_sizes).tolist()
-        made = [crc32(window[a:b]) for a, b in zip(starts, ends, strict=True)]
-        right = (np.array(made, np.int64) & CRC_MASK) == self.crcs
         for row in np.nonzero(self._ends_in_crc_property())[0]:
             start = int(self.positions[row])
             record = window[start : start + int(self.sizes[row])]
@@ -285,10 +318,12 @@ class Columns:
     def _ends_in_crc_property(self) -> Bools:
         """Return which rows have such a name there, or one of which one half is damaged."""
         rows = self.property_sizes >= 20  # noqa: PLR2004 - CRC_PROPERTY_SIZE
+        if not rows.any():
+            return rows
         at = self._safe(self.positions + self.sizes - 20, 8)
-        first, second = np.frombuffer(b"__CRC32#", ">i4")
-        halves = self._view(">i4")
-        return rows & ((halves[at] == first) | (halves[at + 4] == second))
+        first, second = np.frombuffer(b"__CRC32#", ">u4").astype(np.uint64)
+        names = self._view(">u8")[at].astype(np.uint64)
+        return rows & ((names >> np.uint64(32) == first) | (names & _LOW_HALF == second))
 
     def first_bad(self, *, check_crc: bool) -> int | None:
         """Return the first row that is no sound record at its place, or None."""
@@ -327,9 +362,12 @@ class Columns:
 
     def rows(self, which: Int64s | Bools) -> "Columns":
         """Return some of the rows."""
-        return Columns(
+        some = Columns(
             self.window, self.positions[which], self.base, log_offsets=self.log_offsets[which]
         )
+        if "topics" in self.__dict__:
+            some.topics = (self.topics[0], self.topics[1][which])
+        return some
 
     @cached_property
     def topics(self) -> tuple[list[bytes], Int64s]:

@@ -62,6 +62,9 @@ Ask = Callable[..., list[tuple[str, Exception]]]
 _WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
 
 
+_ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
+
+
 @attrs.frozen(kw_only=True)
 class Pace:
     """How often background work runs, milliseconds."""
@@ -183,17 +186,17 @@ class Engine(Ending):
             return DiskFullError(self.log.log.folder, 0)
         return self.flusher.fail(f"an append failed ({error})")
 
-    def settle(self, end_offset: int, *, wait: bool) -> tuple[PutStatus, Durability]:
+    def settle(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
         """Do for an appended record what the flush policy asks; says what is known afterwards."""
         policy = self.policy
         policy.after_append(end_offset)
         if self._idle:
             self._wake_follower()
         if not policy.appender_waits:
-            return PutStatus.PUT_OK, Durability.ACCEPTED
+            return _ACCEPTED
         if not wait:
             policy.request()
-            return PutStatus.PUT_OK, Durability.ACCEPTED
+            return _ACCEPTED
         if self.flusher.wait(end_offset, policy.timeout_ms, policy.request):
             return PutStatus.PUT_OK, Durability.ON_DISK
         return PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN

@@ -52,15 +52,12 @@ class Lane:
         self.base_size = FIXED_SIZE - 16 + len(self.topic_bytes) + self.is_v2
 
     def shape(self, born: int, store: int, body: int, properties: int) -> Callable[..., bytes]:
-        """Return what packs a record of these part lengths; kept for the next of its kind."""
-        key = (born << 8 | store, body, properties)
-        pack = self.shapes.get(key)
-        if pack is None:
-            if len(self.shapes) >= _SHAPES_MAX:
-                self.shapes.clear()
-            made = layout(born, store, body, len(self.topic_bytes), properties, is_v2=self.is_v2)
-            pack = self.shapes[key] = made.pack
-        return pack
+        """Make what packs a record of these part lengths; kept in `shapes` for the next of its kind."""
+        if len(self.shapes) >= _SHAPES_MAX:
+            self.shapes.clear()
+        made = layout(born, store, body, len(self.topic_bytes), properties, is_v2=self.is_v2)
+        self.shapes[born << 8 | store, body, properties] = made.pack
+        return made.pack
 
 
 class RecordParts(NamedTuple):
@@ -86,6 +83,7 @@ class RecordForm:
         self, store_host: bytes, *, crc_property: bool, time_ms: Callable[[], int]
     ) -> None:
         self.store_host = store_host
+        self._host_size = len(store_host)
         self._own_flags = host_flags(store_host, store_host)
         self.crc_property = crc_property
         self._now = time_ms
@@ -110,12 +108,15 @@ class RecordForm:
             born_host, flags = host, sys_flag | self._own_flags
         else:
             flags = sys_flag | host_flags(born_host, host)
-        topic = lane.topic_bytes
-        pack = lane.shape(len(born_host), len(host), len(body), len(properties))
+        topic, body_size, properties_size = lane.topic_bytes, len(body), len(properties)
+        # What `shape` does, without calling it.
+        pack = lane.shapes.get((len(born_host) << 8 | len(host), body_size, properties_size))
+        if pack is None:
+            pack = lane.shape(len(born_host), len(host), body_size, properties_size)
         return pack(
             size, lane.magic, crc32(body) & CRC_MASK, lane.queue, flag, queue_offset, log_offset, flags,
             now_ms if born is None else born, born_host, now_ms, host, reconsume_times, prepared_offset,
-            len(body), body, len(topic), topic, len(properties), properties,
+            body_size, body, len(topic), topic, properties_size, properties,
         )  # fmt: skip
 
     def encode_unsealed(self, lane: Lane, parts: RecordParts, now_ms: int) -> bytes:
@@ -124,5 +125,8 @@ class RecordForm:
 
     def size_of(self, lane: Lane, parts: RecordParts) -> int:
         """Return TOTALSIZE of the record that these parts make."""
-        hosts = len(parts.born_host or self.store_host) + len(self.store_host)
-        return lane.base_size + hosts + len(parts.body) + len(parts.properties)
+        born_host = parts.born_host
+        born_size = self._host_size if born_host is None else len(born_host)
+        return (
+            lane.base_size + born_size + self._host_size + len(parts.body) + len(parts.properties)
+        )

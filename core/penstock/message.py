@@ -3,9 +3,9 @@
 The statuses carry RocketMQ's names (spec sections 7.4 and 10.2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -70,6 +70,10 @@ class Receipt(NamedTuple):
     def is_durable(self) -> bool:
         """True only when the message is known to be on disk."""
         return self.durability is Durability.ON_DISK
+
+
+# What a NamedTuple's own constructor does, in half the time.
+new_receipt: Callable[[type[Receipt], tuple[Any, ...]], Receipt] = tuple.__new__
 
 
 def _key_tuple(keys: Sequence[str]) -> tuple[str, ...] | str:

@@ -5,6 +5,7 @@ what is written always ends in 0x02. Source: spec section 2.7.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 
 from penstock.errors import NotYetError, PropertyError
@@ -24,9 +25,16 @@ _OWN_ARGUMENT = {TAGS: "tag=", KEYS: "keys="}
 DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 
 
-def encode_properties(tag: str, keys: Iterable[str], properties: Mapping[str, str]) -> bytes:
+def encode_properties(
+    tag: str, keys: Iterable[str], properties: Mapping[str, str] | None = None
+) -> bytes:
     """Return the properties text, tag and keys first; refuse what a reader could not get back."""
     if not properties and type(tag) is str and (type(keys) is tuple or type(keys) is list):
+        if len(keys) == 1:
+            key = keys[0]
+            # Printable is more than is asked for; what is not goes the long way.
+            if type(key) is str and key.isprintable() and key[:1] > " ":
+                return tag_text(tag) + f"{KEYS}{NAME_END}{key}{PAIR_END}".encode()
         plain = _plain_text(tag, keys)
         if plain is not None:
             return plain
@@ -36,10 +44,16 @@ def encode_properties(tag: str, keys: Iterable[str], properties: Mapping[str, st
     if keys:
         text = " ".join(_checked_keys(keys))
         parts.append(f"{KEYS}{NAME_END}{text}{PAIR_END}")
-    for name, value in properties.items():
+    for name, value in (properties or {}).items():
         _check_name(name)
         parts.append(f"{name}{NAME_END}{_checked(name, value)}{PAIR_END}")
     return _utf8("".join(parts))
+
+
+@lru_cache(1024)
+def tag_text(tag: str) -> bytes:
+    """Return the text of a tag, checked; the few that there are come again and again."""
+    return _utf8(f"{TAGS}{NAME_END}{_checked(TAGS, tag)}{PAIR_END}") if tag else b""
 
 
 def _plain_text(tag: str, keys: Sequence[str]) -> bytes | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from penstock.bulk import LEAST, read_sound
 from penstock.columnar import ColumnReader
 from penstock.contracts import Dispatcher, KeyIndex, QueueEntries, QueueIndex
 from penstock.errors import (
@@ -27,6 +28,7 @@ from penstock.log import SegmentedLog
 from penstock.matching import TagFilter, has_key, out_of_bounds, out_of_line
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
+from penstock.spans import QueueSpan
 from penstock.stored import ReadResult, StoredMessage
 
 logger = logging.getLogger(__name__)
@@ -100,10 +102,21 @@ class Reader(ColumnReader):
         `*`, one tag, or several joined by `||`. While nothing matches, at most 800 entries are looked
         at in one call. A damaged record is passed over and counted in `stats()`.
         """
-        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
+        self._settle()
+        low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
+        high = self._queue_index.max_offset(topic, queue)
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
+        stop = min(high, offset + limit)
+        if tag == "*" and stop - offset >= LEAST:
+            found = read_sound(
+                self._log,
+                self._queue_index.entries(topic, queue, offset, stop),
+                QueueSpan(topic, queue, offset, stop),
+            )
+            if found is not None:
+                return ReadResult(ReadStatus.FOUND, found, stop, low, high)
         entries = self._queue_index.entries(
             topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit))
         )

@@ -97,6 +97,10 @@ class Places:
         """Whether some records belong to other topics, on purpose."""
         return bool(self._is_shared.any())
 
+    def topics_of(self, rows: Rows) -> tuple[list[bytes], Int64s]:
+        """Return the topics, and for each entry the index of its own."""
+        return [topic.encode() for topic in self.topics], self.topic_of[rows.spans]
+
     def are_at(self, records: Columns, rows: Rows) -> Bools:
         """Return which sound records belong to their entries: an entry has no checksum."""
         right: Bools = records.queues == self._queues[rows.spans]

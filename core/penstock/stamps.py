@@ -41,7 +41,7 @@ def count_up(lanes: list[Lane], lane_rows: Int64s) -> tuple[Int64s, list[int]]:
 
 
 def stamp(
-    data: bytearray,
+    data: bytearray | memoryview,
     sizes: Int64s,
     queue_offsets: Int64s,
     log_offsets: Int64s,
@@ -59,7 +59,7 @@ def stamp(
         fields[starts + marks.at] = marks.first + np.arange(len(sizes), dtype=np.int64)
 
 
-def seal_all(data: bytearray, sizes: Int64s) -> None:
+def seal_all(data: bytearray | memoryview, sizes: Int64s) -> None:
     """Write the CRC property at the end of each record."""
     end = 0
     for size in sizes.tolist():

@@ -20,10 +20,9 @@ from penstock.errors import (
 )
 from penstock.findings import Finding
 from penstock.forecast import Departure, Outlook
-from penstock.lane import Lane, RecordParts
 from penstock.lockfile import leave_in_child
 from penstock.log import SegmentedLog
-from penstock.message import Durability, Message, PutStatus, Receipt
+from penstock.message import Durability, Message, PutStatus, Receipt, new_receipt
 from penstock.offsets import ConsumerOffsets
 from penstock.reader import Reader
 from penstock.recovery import RecoveryReport
@@ -80,7 +79,9 @@ class Store(Reader):
 
     def _writer(self) -> Engine:
         """Return the writing half, if messages may be put."""
-        engine = self._owner()
+        engine = self._engine
+        if self._closed or engine is None or engine.flusher.failure is not None:
+            engine = self._owner()
         refusal = engine.retention.refusal
         if refusal is not None:
             raise ReadOnlyError(refusal)
@@ -134,22 +135,21 @@ class Store(Reader):
         when there is no room, `StoreFailedError` once a sync has failed.
         """
         engine = self._writer()
+        log = engine.log
         parts = parts_of(
-            body, tag, keys, properties or {}, flag, delay_level, born_time_ms, born_host,
-            engine.body_bytes_max, crc_property=engine.log.crc_property,
+            body, tag, keys, properties, flag, delay_level, born_time_ms, born_host,
+            engine.body_bytes_max, log.crc_property,
         )  # fmt: skip
-        return self._append(engine, engine.lane(topic, queue), parts, wait=wait)
-
-    def _append(self, engine: Engine, lane: Lane, parts: RecordParts, *, wait: bool) -> Receipt:
+        # What `engine.lane` does, without calling it, for a queue that was put to before.
+        lane = engine.lanes.get((topic, queue)) or engine.lane(topic, queue)
         try:
-            done = engine.log.append(lane, parts)
+            log_offset, queue_offset, time_ms, size = log.append(lane, parts)
         except OSError as error:
             raise engine.failed_append(error) from error
-        status, durability = engine.settle(done.log_offset + done.size, wait=wait)
-        return Receipt(
-            status, done.log_offset, lane.queue, done.queue_offset, done.store_time_ms, done.size,
-            durability, engine.log.store_host,
-        )  # fmt: skip
+        status, durability = engine.settle(log_offset + size, wait)
+        return new_receipt(Receipt, (
+            status, log_offset, lane.queue, queue_offset, time_ms, size, durability, log.store_host,
+        ))  # fmt: skip
 
     def submit(self, topic: str, body: bytes, **message: Any) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
@@ -186,7 +186,7 @@ class Store(Reader):
         done = self._append_batch(engine, batch, atomic=atomic)
         end = int(done.log_offsets[-1] + done.sizes[-1])
         wait = any(message.wait for message in several)
-        known = engine.settle(end, wait=wait)
+        known = engine.settle(end, wait)
         return receipts_of(done, batch, known, engine.log.store_host)
 
     def put_arrow(
@@ -207,7 +207,7 @@ class Store(Reader):
         status, durability = PutStatus.PUT_OK, Durability.ACCEPTED
         if len(done.sizes):
             end = int(done.log_offsets[-1] + done.sizes[-1])
-            status, durability = engine.settle(end, wait=wait)
+            status, durability = engine.settle(end, wait)
         return arrow_in.receipts(done, batch, status, durability)
 
     def put_staged(self, batch: StagedBatch, *, first_mark: int = 0) -> int:
@@ -222,7 +222,7 @@ class Store(Reader):
         done = self._append_batch(engine, batch.encoded(engine.lane), marks=marks,
                                   crc_property=batch.crc_property)  # fmt: skip
         end = int(done.log_offsets[-1] + done.sizes[-1])
-        engine.settle(end, wait=False)
+        engine.settle(end, False)
         return end
 
     def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
@@ -242,10 +242,9 @@ class Store(Reader):
                 "the batch", size, room,
                 "an atomic batch must fit into one segment: make it smaller, or leave atomic out",
             )  # fmt: skip
-        data = batch.data if isinstance(batch.data, bytearray) else bytearray(batch.data)
         try:
             return engine.log.append_batch(
-                data, batch.sizes, batch.lanes, batch.lane_rows, store_time_at=batch.store_time_at,
+                batch.data, batch.sizes, batch.lanes, batch.lane_rows, store_time_at=batch.store_time_at,
                 atomic=atomic, marks=marks, crc_property=crc_property,
             )  # fmt: skip
         except OSError as error:

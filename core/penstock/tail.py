@@ -89,19 +89,13 @@ class LogTail:
     def write(self, segment: Segment, data: Buffer) -> None:
         """Put `data` behind what `segment` holds; when this raises nothing of it counts."""
         position = segment.wrote_position
-        self._put(segment, position, data)
-        segment.wrote_position = end = position + len(data)
-        if self._commits_at_once:
-            segment.committed_position = end
-
-    @staticmethod
-    def _put(segment: Segment, position: int, data: Buffer) -> None:
         try:
             segment.channel.write(position, data)  # type: ignore[union-attr] # it is being written
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFullError(segment.path, len(data)) from error
-            raise
+            raise _full(error, segment, data) from error
+        segment.wrote_position = end = position + len(data)
+        if self._commits_at_once:
+            segment.committed_position = end
 
     def settle(self) -> None:
         """After an exception: bring in line what an interrupted step left behind."""
@@ -141,8 +135,12 @@ class LogTail:
         if tail is not None:
             room = tail.capacity - tail.wrote_position
             if room:
-                self._put(tail, tail.wrote_position, BLANK.pack(room, MAGIC_BLANK))
                 assert tail.channel is not None
+                blank = BLANK.pack(room, MAGIC_BLANK)
+                try:
+                    tail.channel.write(tail.wrote_position, blank)
+                except OSError as error:
+                    raise _full(error, tail, blank) from error
                 tail.channel.end()
                 tail.wrote_position = tail.capacity
             if self._commits_at_once:
@@ -223,6 +221,11 @@ class LogTail:
             self._is_closed = True
             self.writer.close()
             self.allocator.close()
+
+
+def _full(error: OSError, segment: Segment, data: Buffer) -> Exception:
+    """Return what a failed write means; nothing of it counts."""
+    return DiskFullError(segment.path, len(data)) if error.errno in NO_ROOM else error
 
 
 def _meant(error: OSError, path: Path, size: int) -> Exception:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from penstock.javatext import Bytes, Int32s, Int64s, hash_pieces
+from penstock.joining import copy_pieces, overlapping
 
 _PAIR_END = 2
 _NAME_END = 1
@@ -16,11 +17,10 @@ _NAME_END = 1
 
 def gather(raw: Bytes, starts: Int64s, sizes: Int64s) -> Bytes:
     """Return the pieces of `raw` one behind the other."""
-    total = int(sizes.sum())
-    index = np.arange(total, dtype=np.int64)
-    before = np.cumsum(sizes) - sizes
-    index += np.repeat(starts - before, sizes)
-    return raw[index]
+    ends = np.cumsum(sizes)
+    to = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+    copy_pieces(raw, starts, sizes, to, ends - sizes)
+    return to
 
 
 def distinct(raw: Bytes, starts: Int64s, sizes: Int64s) -> tuple[list[bytes], Int64s]:
@@ -72,37 +72,44 @@ class PropertyColumns:
         pair_starts = np.concatenate(
             [np.zeros(min(1, len(pair_ends)), np.int64), pair_ends[:-1] + 1]
         )
-        rows = np.searchsorted(ends, pair_starts, side="right")
-        self._split(pair_starts, pair_ends, rows)
+        ends_row = np.zeros(len(data), np.bool_)
+        ends_row[ends - 1] = True
+        is_last = ends_row[pair_ends]
+        rows: Int64s = np.cumsum(is_last) - is_last
+        # Most texts end in a 0x02 of their own.
+        full = np.flatnonzero(pair_ends > pair_starts)
+        self._split(pair_starts[full], pair_ends[full], rows[full])
 
     @classmethod
     def of_pieces(cls, raw: Bytes, starts: Int64s, sizes: Int64s) -> Self:
         """Make one of texts within `raw`."""
         ends = np.cumsum(sizes + 1)
         data = np.full(int(ends[-1]) if len(ends) else 0, _PAIR_END, np.uint8)
-        inner = np.arange(int(sizes.sum())) + np.repeat(np.arange(len(sizes)), sizes)
-        data[inner] = gather(raw, starts, sizes)
+        copy_pieces(raw, starts, sizes, data, ends - sizes - 1)
         return cls(data, ends)
 
     def _split(self, starts: Int64s, ends: Int64s, rows: Int64s) -> None:
         """Find the first 0x01 of each pair; drop pairs without one, or with an empty side."""
         marks = np.nonzero(self.data == _NAME_END)[0]
-        at = np.searchsorted(marks, starts)
-        has = at < len(marks)
-        mark = np.where(has, marks[np.minimum(at, max(len(marks) - 1, 0))] if len(marks) else 0, 0)
-        keep = has & (mark > starts) & (mark < ends - 1)
-        self.name_starts: Int64s = starts[keep]
-        self.name_sizes: Int64s = (mark - starts)[keep]
-        self.value_starts: Int64s = mark[keep] + 1
-        self.value_sizes: Int64s = (ends - mark)[keep] - 1
-        self.rows: Int64s = rows[keep]
+        if len(marks) != len(starts) or not ((marks > starts) & (marks < ends - 1)).all():
+            # Not one in every pair, as there nearly always is.
+            at = np.searchsorted(marks, starts)
+            has = at < len(marks)
+            last = max(len(marks) - 1, 0)
+            marks = np.where(has, marks[np.minimum(at, last)] if len(marks) else 0, 0)
+            keep = has & (marks > starts) & (marks < ends - 1)
+            marks, starts, ends, rows = marks[keep], starts[keep], ends[keep], rows[keep]
+        self.name_starts: Int64s = starts
+        self.name_sizes: Int64s = marks - starts
+        self.value_starts: Int64s = marks + 1
+        self.value_sizes: Int64s = ends - marks - 1
+        self.rows: Int64s = rows
 
     def named(self, name: bytes) -> Pieces:
         """Return the values of one name, at most one a row, ordered by row."""
-        text = np.frombuffer(name, np.uint8)
         pairs = np.nonzero(self.name_sizes == len(name))[0]
-        found = self.data[self.name_starts[pairs][:, None] + np.arange(len(name))]
-        pairs = pairs[(found == text).all(axis=1)]
+        found = overlapping(self.data, len(name))[self.name_starts[pairs]]
+        pairs = pairs[found.view(f"S{len(name)}") == name]
         rows = self.rows[pairs]
         last = np.ones(len(rows), np.bool_)
         last[:-1] = rows[1:] != rows[:-1]
