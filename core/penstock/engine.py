@@ -223,6 +223,8 @@ class Engine(Ending):
 
     def show_written(self) -> None:
         """Let readers of this process see what a writer still holds back."""
+        if self.log.tail.writer.commits_at_once:
+            return
         # Once the store has failed reading goes on, with what was handed over before.
         with contextlib.suppress(StoreFailedError):
             self.flusher.commit()

@@ -4,6 +4,8 @@ The check guards both ways in: what a caller puts, and what a hostile log claims
 rebuilt.
 """
 
+from functools import lru_cache
+
 from penstock.errors import QueueError, TopicError
 
 # A topic is a folder's name; that is the limit of every file system in use.
@@ -18,6 +20,11 @@ def check_topic(topic: object) -> str:
     """Return `topic` if it can be a folder of the store and a field of a record."""
     if not isinstance(topic, str):
         raise TopicError(str(topic), f"it must be a string, not {type(topic).__name__}")
+    return _checked(topic)
+
+
+@lru_cache(4096)
+def _checked(topic: str) -> str:
     if not topic:
         raise TopicError(topic, "it is empty")
     if topic in (".", ".."):

@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 from penstock.message import ReadStatus
 from penstock.properties import KEYS, TAGS, decode_properties
-from penstock.record import RecordFields, decode_host, decode_record
+from penstock.record import BORN_IPV6, MAGIC_V2, RecordFields, decode_host, decode_record
+
+_MAGIC_END, _V2_END = 8, MAGIC_V2 & 0xFF
+_SYS_FLAG_AT = 39  # its last byte
 
 
 class StoredMessage:
@@ -25,10 +28,20 @@ class StoredMessage:
     def _fields(self) -> RecordFields:
         return decode_record(self.record)
 
+    @cached_property
+    def _texts(self) -> tuple[bytes, bytes]:
+        """Topic and properties; without decoding the rest, where it is known that the record is sound."""
+        if self._body is None:
+            return self._fields.topic, self._fields.properties
+        record, at = self.record, self._body.stop
+        length = 2 if record[_MAGIC_END - 1] == _V2_END else 1
+        stop = at + length + int.from_bytes(record[at : at + length], "big")
+        return record[at + length : stop], record[stop + 2 :]
+
     @property
     def topic(self) -> str:
         """The topic's name."""
-        return self._fields.topic.decode("utf-8", "replace")
+        return self._texts[0].decode("utf-8", "replace")
 
     @property
     def body(self) -> bytes:
@@ -68,7 +81,10 @@ class StoredMessage:
     @property
     def store_time_ms(self) -> int:
         """When it was stored, Unix milliseconds."""
-        return self._fields.store_time_ms
+        if self._body is None:
+            return self._fields.store_time_ms
+        at = 68 if self.record[_SYS_FLAG_AT] & BORN_IPV6 else 56
+        return int.from_bytes(self.record[at : at + 8], "big", signed=True)
 
     @property
     def born_host(self) -> str:
@@ -103,7 +119,7 @@ class StoredMessage:
     @cached_property
     def all_properties(self) -> dict[str, str]:
         """Every property of the record, TAGS and KEYS and RocketMQ's own among them."""
-        return decode_properties(self._fields.properties)
+        return decode_properties(self._texts[1])
 
     @property
     def properties(self) -> dict[str, str]:

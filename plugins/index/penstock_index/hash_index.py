@@ -312,10 +312,9 @@ class HashIndexDispatcher(KeyIndex):
             self._folder.names() if self.context.read_only else self._folder.known_names()
         ):
             try:
-                file = self._folder.reader(name)
+                peek = self._folder.reader(name)
             except FileNotFoundError:
                 continue
-            peek = Peek(file, self.context.geometry)
             head = peek.header
             if head.index_count > 1 and head.begin_ms <= end_ms and head.end_ms >= begin_ms:
                 yield from self._in_file(peek, key_hash, begin_ms, end_ms)

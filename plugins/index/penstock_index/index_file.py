@@ -228,21 +228,26 @@ def sound_count(entries: Entries, log_offset: int) -> int:
 class Readers:
     """A few index files kept open for look-ups; one that is dropped closes when nobody reads it. Safe from any thread."""
 
-    def __init__(self, files: Files, limit: int) -> None:
+    def __init__(self, files: Files, folder: Path, geometry: Geometry, limit: int) -> None:
         self._files = files
+        self._folder = folder
+        self._geometry = geometry
         self._limit = max(min(limit, files.descriptors_max // 16), 2)
-        self._open: dict[Path, File] = {}
+        self._open: dict[str, Peek] = {}
         self._lock = threading.Lock()
 
-    def get(self, path: Path) -> File:
-        """Return the open file; `FileNotFoundError` where it is gone."""
+    def get(self, name: str) -> "Peek":
+        """Return a look at an open file as it is now; `FileNotFoundError` where it is gone."""
+        peek = self._open.get(name)
+        if peek is not None:
+            # What is full has its last header.
+            return peek if peek.is_full else peek.anew()
         with self._lock:
-            file = self._open.get(path)
-            if file is None:
-                if len(self._open) >= self._limit:
-                    self._open.pop(next(iter(self._open)))
-                file = self._open[path] = self._files.open(path)
-            return file
+            if len(self._open) >= self._limit:
+                self._open.pop(next(iter(self._open)))
+            peek = Peek(self._files.open(self._folder / name), self._geometry)
+            self._open[name] = peek
+            return peek
 
     def close(self) -> None:
         """Forget all; each is closed when the last look-up in it has ended."""
@@ -264,6 +269,15 @@ class Peek:
     def path(self) -> Path:
         """Where the file is."""
         return self._file.path
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further key fits, so that nothing of it changes any more."""
+        return self.header.index_count >= self._geometry.index_entries
+
+    def anew(self) -> "Peek":
+        """Return another look at the same file."""
+        return Peek(self._file, self._geometry)
 
     def chain(self, key_hash: int) -> Iterator[tuple[int, int]]:
         """Yield (log offset, seconds) of the entries with that hash, newest first; ends where hostile."""

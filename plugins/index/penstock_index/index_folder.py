@@ -22,13 +22,13 @@ class IndexFolder:
         self._files = context.files
         self.path = context.root / "index"
         self._lock = threading.Lock()
-        self._readers = Readers(context.files, _READERS_MAX)
+        self._readers = Readers(context.files, self.path, context.geometry, _READERS_MAX)
         # Names of the files, newest last; None when that may have changed.
         self._listed: list[str] | None = None
 
-    def reader(self, name: str) -> File:
-        """Return a file kept open for look-ups; `FileNotFoundError` where it is gone."""
-        return self._readers.get(self.path / name)
+    def reader(self, name: str) -> Peek:
+        """Return a look at a file kept open for look-ups; `FileNotFoundError` where it is gone."""
+        return self._readers.get(name)
 
     def peekable(self, name: str) -> File:
         """Return a file opened for one look."""
