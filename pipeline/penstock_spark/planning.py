@@ -143,6 +143,9 @@ def task_bytes(total: float, min_partitions: int) -> float:
     """Return how much of the log one task reads."""
     if min_partitions:
         return max(min(total / min_partitions, TASK_BYTES_MAX), 1.0)
+    if total > TASKS_WANTED * TASK_BYTES_MAX:
+        # An even number, which cores share evenly; so each may have a little more or less.
+        return total / (2 * round(total / TASK_BYTES_MAX / 2))
     size = min(max(total / TASKS_WANTED, TASK_BYTES_MIN), TASK_BYTES_MAX)
     return min(size, max(total / TASKS_WANTED, SMALL_TASK_BYTES))
 
