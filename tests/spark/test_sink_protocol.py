@@ -153,6 +153,8 @@ def world(shards: int = 1) -> World:
     disk = SimulatedDisk(clock=ManualClock())
     disk.make_folder(place.root)
     made = World(disk, place)
+    for path in place.stores:
+        made.open(path).close()
     made.committer().prepare()
     return made
 

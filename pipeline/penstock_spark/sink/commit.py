@@ -30,6 +30,7 @@ import penstock
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
+from penstock_spark.dataset import lost
 from penstock_spark.sink.ledger import Decision, Ledger, Part, Progress, ShardProgress
 from penstock_spark.sink.staging import SUFFIX
 
@@ -98,6 +99,7 @@ class Committer:
         mark: Callable[[], int] = lambda: MARK_MIN + secrets.randbelow(MARK_MAX - MARK_MIN),
         threads: int = 1,
     ) -> None:
+        self._root = root
         self._shards = list(shards)
         self._open_store = open_store
         self._files = files
@@ -110,7 +112,7 @@ class Committer:
         ]
 
     def prepare(self) -> None:
-        """Make the folders that tasks and commits need."""
+        """Make the folders that tasks and commits need, and note that all stores have been there."""
         self.ledger.make()
         for progress in self._progress:
             progress.make()
@@ -194,10 +196,17 @@ class Committer:
     # --- steps
 
     def _check_free(self, decision: Decision) -> None:
-        """Raise if a store of the batch is being written: while that is so it had better not be decided."""
+        """Raise if a store of the batch is being written, or gone: while that is so it had better not be decided."""
         for shard, path in enumerate(self._shards):
-            if decision.rows_of(shard) and self._files.is_locked(path / "lock"):
-                raise StoreLockedError(path, self._holder(path))
+            if decision.rows_of(shard):
+                self._check_there(path)
+                if self._files.is_locked(path / "lock"):
+                    raise StoreLockedError(path, self._holder(path))
+
+    def _check_there(self, path: Path) -> None:
+        """Raise for a store that is not there any more: opening it would make an empty one in its place."""
+        if not self._files.exists(path / "commitlog"):
+            raise lost(path, self._root)
 
     def _holder(self, path: Path) -> str:
         try:
@@ -277,6 +286,7 @@ class Committer:
         noted = progress.read(mark)
         if noted is not None and noted.is_complete:
             return
+        self._check_there(self._shards[shard])
         with self._patience.until(lambda: self._open_store(self._shards[shard])) as store:
             # What is counted, and where the rest begins, must outlive the machine before a note says so.
             begin = store.flush()

@@ -2,6 +2,7 @@
 
 In `penstock/sink/` of a store, or of a dataset's folder::
 
+    made            the store, or all shards of the dataset, have been there
     lock            held by whoever commits; one at a time
     staging/        what tasks encoded, waiting (see `staging`)
     decision        the one batch that is decided and not finished yet
@@ -25,6 +26,7 @@ import crc32c
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN
+from penstock_spark.dataset import MADE
 
 FOLDER = Path("penstock") / "sink"
 FORMAT = 1
@@ -175,11 +177,14 @@ class Ledger:
         self.lock = self.folder / "lock"
         self._decision = self.folder / "decision"
         self._apps = self.folder / "ledger"
+        self._made = root / MADE
 
     def make(self) -> None:
-        """Make the folders, durably."""
+        """Make the folders, durably; the stores are there already."""
         for folder in (self.staging, self._apps):
             self._files.make_folder_durably(folder)
+        if not self._files.exists(self._made):
+            write_line(self._files, self._made, {})
 
     # --- the decision
 
