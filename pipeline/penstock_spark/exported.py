@@ -20,6 +20,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -210,13 +211,14 @@ class Exported:
     # --- small files
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder that survives a crash, and those above it."""
-        if folder.is_dir():
-            return
-        self._make_folder(folder.parent)
-        mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
-        folder.mkdir(mode, exist_ok=True)
-        Files().sync_folder(folder.parent)
+        """Make a folder that survives a crash, and those above it, whoever made them."""
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
+            folder.mkdir(mode, exist_ok=True)
+        # One that is there may have been made by an export that was killed before it was durable.
+        with suppress(PermissionError):
+            Files().sync_folder(folder.parent)
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         if not path.exists():

@@ -16,7 +16,7 @@ from tests.spark.sinkstory import APP, ENCODING, Explorer, Place, World, encoded
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.testing import ManualClock, SimulatedDisk
-from penstock.testing.platter import Survival
+from penstock.testing.platter import Image, Survival
 from penstock_spark.sink.commit import Committer, Patience
 from penstock_spark.sink.ledger import (
     FOLDER,
@@ -64,7 +64,60 @@ def test_a_recovery_may_die_as_well(shards: int) -> None:
     print(f"seed {seed}, {shards} shards: {explorer.states} states")
 
 
+def watched(disk: SimulatedDisk) -> list[tuple[str, Image]]:
+    """Return a list that gets each call that the disk sees from now on, with the disk before it."""
+    found: list[tuple[str, Image]] = []
+
+    def remember(call: str, path: Path) -> None:
+        found.append((f"{call} {path.parent.name}/{path.name}", disk.image()))
+
+    disk.plan.watch = remember
+    return found
+
+
+def cut_after_a_kill(shards: int, committer: type[Committer] = Committer) -> Iterator[str]:
+    """Kill the sink before each of its syncs of names, and cut the power at every call of what finishes its batch.
+
+    What a predecessor wrote and did not sync is seen by the next process and not on the disk yet.
+    """
+    place = Place(shards)
+    for memory in play(place, SEED, committer=committer):
+        if memory.call not in ("sync_folder sink/ledger", "sync_folder penstock/sink"):
+            continue
+        explorer = Explorer(place, SEED, committer)
+        killed = explorer.worlds(memory.image, Survival.PROCESS, random.Random(SEED))
+        images = watched(killed.disk)
+        wrong = explorer.recover(killed, 1)
+        if wrong:
+            yield f"killed before {memory.call}: {wrong}"
+        for call, image in images:
+            cut = explorer.worlds(image, Survival.NONE, random.Random(SEED))
+            wrong = explorer.recover(cut, 2)
+            if wrong:
+                yield f"killed before {memory.call}, cut before {call}: {wrong}"
+
+
+def test_what_a_killed_predecessor_wrote_is_made_durable_before_it_is_believed() -> None:
+    """A decision, or a line of the ledger, that a power cut took back after it had been acted upon.
+
+    Rows that were appended for a decision that was lost then were appended again under another mark.
+    """
+    assert list(cut_after_a_kill(1)) == []
+
+
 # --- bugs that must be found
+
+
+class Believes(Committer):
+    """Takes what it sees for durable."""
+
+    def _finish_pending(self) -> None:
+        self.ledger.keep = lambda: None  # type: ignore[method-assign]
+        super()._finish_pending()
+
+
+def test_belief_in_what_is_seen_is_found() -> None:
+    assert next(cut_after_a_kill(1, Believes), "")
 
 
 class Careless:

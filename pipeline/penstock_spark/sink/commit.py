@@ -263,6 +263,9 @@ class Committer:
         decision = self.ledger.decision()
         if decision is not None:
             logger.info("finishing batch %d of %s", decision.batch, decision.app)
+            # Of a predecessor that was killed we see what a power cut may still take back. Rows appended for a
+            # decision that is lost would be appended again; a batch dropped for a note that is lost as well.
+            self.ledger.keep()
             self._complete(decision, None)
 
     def _complete(self, decision: Decision, staged: dict[str, StagedFile] | None) -> None:
