@@ -11,11 +11,25 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.spark.sinkstory import APP, ENCODING, Explorer, Place, World, encoded, explore, play
+from tests.spark.sinkstory import (
+    APP,
+    ENCODING,
+    REGISTRY,
+    SETTINGS,
+    Explorer,
+    Place,
+    World,
+    encoded,
+    explore,
+    play,
+)
 
+from penstock import config as configuration
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
+from penstock.opening import Opener
 from penstock.testing import ManualClock, SimulatedDisk
+from penstock.testing.control import InlineWorkers
 from penstock.testing.platter import Image, Survival
 from penstock_spark.sink.commit import Committer, Patience
 from penstock_spark.sink.ledger import (
@@ -311,6 +325,44 @@ def test_a_producer_that_comes_between_decision_and_append_is_waited_for_as_well
     producers[0].close()
     assert not one.run(0, 1)
     assert one.wrong(1) == ""
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_with_sync_readers_see_only_what_a_power_cut_leaves(flush: str) -> None:
+    """Without it they see rows while these are appended: a power cut takes them away until they come again."""
+    one = world()
+    settings = {**SETTINGS, "flush": flush}
+    built = configuration.build(configuration.gather(None, {}, settings), REGISTRY)
+    root, disk = one.place.root, one.disk
+
+    def bounds(disk: SimulatedDisk) -> list[tuple[int, int]]:
+        opener = Opener(root, built, REGISTRY, disk, disk.clock, InlineWorkers())
+        return [(b.queue, b.max_offset) for b in opener.open_for_reading().bounds()]
+
+    seen = []
+
+    def watching(path: Path) -> Any:
+        store = Opener(path, built, REGISTRY, disk, disk.clock, InlineWorkers()).open_for_writing()
+        put = store.put_staged
+
+        def put_and_look(*args: Any, **more: Any) -> int:
+            end = put(*args, **more)
+            cut = SimulatedDisk.after(
+                disk.image(), Survival.NONE, random.Random(1), clock=ManualClock(1_700_000_100_000)
+            )
+            World(cut, one.place).open(root).close()
+            seen.append((bounds(disk), bounds(cut)))
+            return end
+
+        store.put_staged = put_and_look  # type: ignore[method-assign]
+        return store
+
+    committer = one.committer()
+    committer._open_store = watching
+    assert committer.commit(APP, 0, one.stage(0, 0))
+    assert len(seen) == 8
+    is_kept = all(dict(before).items() <= dict(left).items() for before, left in seen)
+    assert is_kept == (flush == "sync")
 
 
 def test_a_task_that_does_not_see_the_folder_says_so() -> None:
