@@ -6,7 +6,7 @@ repeat messages. So the first one is kept, one file for each group::
 
     penstock-spark/<group>.json   {"format": 1, "start": {<offsets>}, "begun": false}
 
-in the folder of the dataset, else in that of the first store of the read. `begun` says that the first batch is committed:
+in the folder of the dataset, else in that of the store of the read that has one, else in that of the first. `begun` says that the first batch is committed:
 then Spark never asks again for this query, and whoever asks is another one. It gets a start of its own.
 
 Invariants:
@@ -35,6 +35,10 @@ class KeptStart:
         self._home = home
         self.path = home / FOLDER / f"{group}.json"
         self._group = group
+
+    def exists(self) -> bool:
+        """Say whether something is kept here."""
+        return self._files.exists(self.path)
 
     def read(self) -> tuple[dict[str, Any], bool] | None:
         """Return the start, and whether the first batch is known to be committed; None if there is none."""
