@@ -2,7 +2,7 @@
 
     penstock/repair/journal      a repair is under way, and where it saves what it takes away
     penstock/repair/new/         the files in the making, laid out as in a store
-    penstock/repair/parts/       what they are put together from, where that is done in parallel
+    penstock/repair/parts/<run>  what they are put together from, where that is done in parallel
     penstock/repair/ready        they are whole and durable: these names are to be swapped
 
 Nothing of the store changes until `ready` is there. From then on the swap is finished by whoever comes
@@ -13,6 +13,7 @@ opening for writing. The old files are renamed into `penstock/saved/`, never rem
 """
 
 import json
+import logging
 from pathlib import Path
 
 import attrs
@@ -24,6 +25,8 @@ from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, lock_mtime_ns
 from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Sound, walk_segment
+
+logger = logging.getLogger(__name__)
 
 
 class Workshop:
@@ -138,7 +141,11 @@ class Workshop:
         ready = {**swap, "lock_mtime_ns": lock_mtime_ns(self._files, self._root)}
         self._files.write_whole(self._ready, json.dumps(ready).encode())
         self._swap(swap["made"], swap["gone"])
-        self._clear()
+        try:
+            self._clear()
+        except OSError as error:
+            # All is in place; the next opening for writing throws away what is left.
+            logger.warning("%s is not tidied up: %s", self._folder, error)
 
     def _swap(self, made: list[str], gone: list[str]) -> None:
         """Put the new in place of the old; running it again from anywhere ends the same."""
@@ -164,9 +171,14 @@ class Workshop:
         if self._files.exists(self._ready):
             self._files.remove(self._ready)
             self._files.sync_folder(self._folder)
-        for folder in (self.new, self.parts):
-            if self._files.is_folder(folder):
-                self._remove_tree(folder)
+        if self._files.is_folder(self.new):
+            self._remove_tree(self.new)
+        try:
+            if self._files.is_folder(self.parts):
+                self._remove_tree(self.parts)
+        except OSError as error:
+            # Tasks of a run that is dead may still write there. Another run has another folder.
+            logger.warning("%s is not cleared yet: %s", self.parts, error)
 
     def _remove_tree(self, folder: Path) -> None:
         for entry in self._files.entries(folder):

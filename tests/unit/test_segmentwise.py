@@ -11,11 +11,12 @@ import pytest
 
 import penstock
 from penstock import Message
-from penstock.errors import ConfigError, NotAStoreError, PluginError, StoreLockedError
+from penstock.errors import ConfigError, NotAStoreError, PluginError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.opening import make_opener
 from penstock.segmentwise import (
     DERIVED,
+    KEYS,
     Checkup,
     Reindex,
     ReindexReport,
@@ -358,3 +359,59 @@ def test_an_opening_finishes_a_swap_that_was_begun(tmp_path: Path, is_abnormal: 
             assert not list(store.verify())
         shutil.rmtree(root)
     assert was_ready > 5
+
+
+def test_tasks_that_outlive_their_run_change_nothing_of_the_next(root: Path) -> None:
+    """Parts of all runs lay in one folder: a task of a dead one could write into that of the next."""
+    first = start_reindex(root, shards=2)
+    straggler = first.task
+    base = first.bases[0]
+    straggler.condense(base)
+    first.close()
+    before, found = hashes(root / "consumequeue"), found_by_key(root)
+    with start_reindex(root, shards=2) as work:
+        assert work.task.folder != straggler.folder
+        with pytest.raises(StorageError, match="has ended"):
+            straggler.condense(base)
+        with pytest.raises(StorageError, match="has ended"):
+            straggler.make(0)
+        work_through(work)
+    assert hashes(root / "consumequeue") == before
+    assert found_by_key(root) == found
+    assert not (root / "penstock" / "repair").exists()
+
+
+@pytest.mark.parametrize("lost", ["rows of a queue", "rows of keys", "a segment"])
+def test_parts_that_lack_something_are_not_swapped_in(root: Path, lost: str) -> None:
+    before = hashes(root / "consumequeue")
+    with start_reindex(root, shards=2) as work:
+        stretches = [work.task.condense(base) for base in work.bases]
+        if lost == "a segment":
+            stretches.pop()
+        else:
+            part = 0 if lost == "rows of a queue" else KEYS
+            next((work.task.folder / f"rows{part}").iterdir()).unlink()
+        made = {part: work.task.make(part) for part in work.parts}
+        with pytest.raises(StorageError, match="nothing was changed"):
+            work.finish(stretches, made)
+    assert hashes(root / "consumequeue") == before
+    assert not in_one_process(root, deep=True)
+
+
+def test_a_reindex_that_cannot_tidy_up_is_done_all_the_same(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = hashes(root / "consumequeue")
+    files = FaultyFiles()
+    files.plan.fail("remove", path="/parts/")
+    files.plan.fail("remove", path="/saved/")
+    opener = make_opener(root, None, files, None, None, {}, SIZES)
+    with Reindex(opener, recipe_of(opener), shards=2) as work:
+        work_through(work, keep=False)
+    assert "not cleared yet" in caplog.text
+    assert "not tidied up" in caplog.text
+    assert hashes(root / "consumequeue") == before
+    assert not in_one_process(root, deep=True)
+    with penstock.open(root, environ={}) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
