@@ -24,6 +24,7 @@ from tests.spark.sinkstory import (
     play,
 )
 
+import penstock
 from penstock import config as configuration
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
@@ -406,6 +407,97 @@ def test_orphans_go_by_age_and_decided_files_never() -> None:
     assert committer.collect(limit) == 1
     left = {entry.name for entry in one.disk.entries(committer.ledger.staging)}
     assert left == {old[0].name, young[0].name, young[1].name}
+
+
+class Few(Files):
+    """Files of a process that may have few descriptors, which counts those of staged files."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    @property
+    def descriptors_max(self) -> int:
+        return self.most
+
+
+def open_staged(folder: Path) -> int:
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return sum(link.startswith(str(folder)) for link in links)
+
+
+def stage_many(committer: Committer, name: str, tasks: int) -> list[Part]:
+    found = []
+    for task in range(tasks):
+        staging = committer.ledger.staging
+        stager = Stager(Files(), staging, f"{name}{task:03d}.staged", task, ENCODING)
+        stager._put(encoded(task, 0, 0), 0)
+        part = stager.finish()
+        assert part is not None
+        found.append(part)
+    return found
+
+
+@pytest.mark.parametrize("most", [40, 1 << 20])
+def test_a_commit_of_many_tasks_holds_few_descriptors(tmp_path: Path, most: int) -> None:
+    """One for each staged file ran out where a batch had as many tasks as a process may open files."""
+    tasks = 150 if most > 1000 else 30
+    sizes = {**SETTINGS, "geometry.segment_bytes": 1 << 16}
+
+    def open_here(path: Path) -> Any:
+        store = penstock.open(path, environ={}, **sizes)
+        put = store.put_staged
+
+        def put_and_count(*args: Any, **more: Any) -> int:
+            held.append(open_staged(tmp_path / FOLDER / "staging"))
+            return put(*args, **more)
+
+        store.put_staged = put_and_count  # type: ignore[method-assign]
+        return store
+
+    held: list[int] = []
+    open_here(tmp_path).close()
+    committer = Committer(tmp_path, [tmp_path], open_here, files=Few(most), patience=Patience(timeout_s=0), threads=4)  # fmt: skip
+    committer.prepare()
+    assert committer.commit(APP, 0, stage_many(committer, "a", tasks))
+    assert max(held) <= min(most // 4, 128) + 1
+    with penstock.open(tmp_path, read_only=True) as store:
+        bodies = [message.body for message in store.scan("t", 0)]
+    assert [body.split(b":")[0] for body in bodies] == [b"%d" % task for task in range(tasks)]
+    # One that is damaged is found before anything is decided, held or not.
+    more = stage_many(committer, "b", tasks)
+    last = committer.ledger.staging / more[-1].name
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(CorruptionError):
+        committer.commit(APP, 1, more)
+    assert not committer.ledger.has_decision()
+
+
+def test_what_cannot_be_tidied_up_fails_no_batch(caplog: pytest.LogCaptureFixture) -> None:
+    logging.disable(logging.NOTSET)
+    one = world()
+    one.disk.plan.fail("remove", path="staging/")
+    assert one.run(0, 0)
+    # Nor one that is there already.
+    assert not one.run(0, 1)
+    assert caplog.text.count("staged files are left") == 2
+    one.disk.plan.rules.clear()
+    assert one.wrong(1) == ""
+
+
+def test_an_empty_batch_is_noted() -> None:
+    """One that was written empty, and is asked for again with rows, was there already."""
+    one = world()
+    assert one.committer().commit(APP, 3, [])
+    assert not one.committer().commit(APP, 3, [])
+    assert not one.run(2, 0)
+    assert not one.disk.entries(one.committer().ledger.staging)
+    assert one.committer().ledger.last_batch(APP) == 3
+    with one.open(one.place.root) as store:
+        assert not store.topics()
+    # A save that is only itself is never asked for again.
+    assert one.committer().commit("alone", 0, [], is_alone=True)
+    assert one.committer().ledger.last_batch("alone") == -1
 
 
 def test_two_roots_may_share_a_store() -> None:
