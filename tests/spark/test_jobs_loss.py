@@ -9,6 +9,8 @@ from tests.spark.job_stores import SIZES as THEIRS
 from tests.spark.job_stores import Sink
 
 import penstock
+from penstock.files import Files
+from penstock.progress import Progress
 from penstock_spark.exported import Exported, Piece
 from penstock_spark.jobs import compact, replay
 from penstock_spark.jobs.compact import keys_of
@@ -56,6 +58,21 @@ def test_what_is_gone_of_a_slice_is_named_or_counted(source: Path) -> None:
     assert still_there(other, skips=True) == ([other[0]._replace(stop=COUNT)], 8)
     with pytest.raises(DataLossError, match=r"\[600, 605\)"):
         still_there(other, skips=False)
+
+
+def test_a_plan_has_only_what_was_published(source: Path) -> None:
+    """What lies behind may be cut by the next writer, and would be missed as lost."""
+    with penstock.open(source, read_only=True) as store:
+        limit = store.read("t", 0, 400, 1).messages[0].log_offset
+    progress = Progress(Files(), source)
+    progress.read()
+    progress.state.visible_offset = limit
+    progress.write()
+    progress.close()
+    (piece,) = slices_of([source], ["t"], COUNT)
+    assert piece.stop == 400
+    longer = piece._replace(stop=COUNT)
+    assert still_there([longer], skips=False) == ([longer], 0), "it is there, if not for certain"
 
 
 def test_a_task_does_not_pass_over_what_is_gone(source: Path) -> None:
