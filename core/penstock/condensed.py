@@ -105,6 +105,7 @@ class Stretch:
     Attributes:
         base: the segment.
         records: sound records.
+        keys: their keys, as far as an index is to have them.
         end: log offset behind the last of them, or behind the filler; 0 without any.
         stop: where its records end without a blank record; -1 where one ends them.
         damages: stretches within it that are no sound records.
@@ -112,6 +113,7 @@ class Stretch:
 
     base: int
     records: int
+    keys: int
     end: int
     stop: int
     damages: tuple[tuple[int, int], ...]

@@ -1,7 +1,8 @@
 """From a path to a store: configuration, lock, recovery, and the wiring of all parts.
 
-Opening for writing, in this order: lock; look at everything and decide; only then change something,
-beginning with the abort marker, so that a crash on the way is seen by the next open.
+Opening for writing, in this order: lock; finish the swap of a repair or reindex that was killed in it; look at
+everything and decide; only then change something, beginning with the abort marker, so that a crash on the way
+is seen by the next open.
 """
 
 import functools
@@ -50,6 +51,7 @@ from penstock.looking import Findings, look
 from penstock.mending import claim, put_log_right, sync_names_below, sync_names_up
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
+from penstock.rebuilding import Workshop
 from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reached
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
@@ -277,6 +279,8 @@ class Opener:
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
+        if not is_new:
+            Workshop(self.files, self.root).settle()
         found = look(self.files, self.root, log, is_new=is_new)
         claim(self.files, found, geometry)
         if not is_new:

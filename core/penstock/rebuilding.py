@@ -2,15 +2,18 @@
 
     penstock/repair/journal      a repair is under way, and where it saves what it takes away
     penstock/repair/new/         the files in the making, laid out as in a store
-    penstock/repair/parts/       what they are put together from, where that is done in parallel
+    penstock/repair/parts/<run>  what they are put together from, where that is done in parallel
     penstock/repair/ready        they are whole and durable: these names are to be swapped
 
 Nothing of the store changes until `ready` is there. From then on the swap is finished by whoever comes
-next, unless the store was opened in between: then queues and index have moved on, and what was made
-is thrown away. The old files are renamed into `penstock/saved/`, never removed.
+next, a repair, a reindex or an opening for writing, before it looks at anything: in the midst of a swap the
+old files may be gone and the new ones not there yet. Where another program has opened the store in between,
+queues and index have moved on, and what was made is thrown away. Either way `ready` does not survive an
+opening for writing. The old files are renamed into `penstock/saved/`, never removed.
 """
 
 import json
+import logging
 from pathlib import Path
 
 import attrs
@@ -22,6 +25,8 @@ from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, lock_mtime_ns
 from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Sound, walk_segment
+
+logger = logging.getLogger(__name__)
 
 
 class Workshop:
@@ -55,8 +60,13 @@ class Workshop:
         self.saved = saved_root / name
         ready = self._read(self._ready)
         if ready and ready.get("lock_mtime_ns") == lock_mtime_ns(self._files, self._root):
-            self._swap(*([*map(str, _list(ready.get(key)))] for key in ("made", "gone")))
+            self._swap(_names(ready.get("made")), _names(ready.get("gone")))
         self._clear()
+
+    def settle(self) -> None:
+        """Finish a swap that was ready, or throw away what was made; for whoever is about to open the store."""
+        if self._files.exists(self._ready):
+            self.begin()
 
     def _read(self, path: Path) -> dict[str, object]:
         try:
@@ -73,15 +83,20 @@ class Workshop:
 
     def save_file(self, path: Path) -> None:
         """Take a file or a folder out of the store, durably."""
+        target = self._room_for(path)
+        self._files.rename(path, target)
+        self._files.sync_folder(path.parent)
+        self._files.sync_folder(target.parent)
+
+    def _room_for(self, path: Path) -> Path:
+        """Return a name among what is saved that is free, in a folder that is there."""
         target = self.saved / path.relative_to(self._root)
         number = 1
         while self._files.exists(target):
             number += 1
             target = target.with_name(f"{path.name}-{number}")
         self._files.make_folder_durably(target.parent)
-        self._files.rename(path, target)
-        self._files.sync_folder(path.parent)
-        self._files.sync_folder(target.parent)
+        return target
 
     def rebuild(
         self,
@@ -126,7 +141,11 @@ class Workshop:
         ready = {**swap, "lock_mtime_ns": lock_mtime_ns(self._files, self._root)}
         self._files.write_whole(self._ready, json.dumps(ready).encode())
         self._swap(swap["made"], swap["gone"])
-        self._clear()
+        try:
+            self._clear()
+        except OSError as error:
+            # All is in place; the next opening for writing throws away what is left.
+            logger.warning("%s is not tidied up: %s", self._folder, error)
 
     def _swap(self, made: list[str], gone: list[str]) -> None:
         """Put the new in place of the old; running it again from anywhere ends the same."""
@@ -134,8 +153,13 @@ class Workshop:
             old, new = self._root / name, self.new / name
             if self._files.exists(new):
                 if self._files.exists(old):
-                    self.save_file(old)
-                self._files.rename(new, old)
+                    target = self._room_for(old)
+                    # Next to each other: in between there is neither, for readers and for other programs.
+                    self._files.rename(old, target)
+                    self._files.rename(new, old)
+                    self._files.sync_folder(target.parent)
+                else:
+                    self._files.rename(new, old)
             self._files.sync_folder(self._root)
             self._files.sync_folder(self.new)
         for name in gone:
@@ -147,9 +171,14 @@ class Workshop:
         if self._files.exists(self._ready):
             self._files.remove(self._ready)
             self._files.sync_folder(self._folder)
-        for folder in (self.new, self.parts):
-            if self._files.is_folder(folder):
-                self._remove_tree(folder)
+        if self._files.is_folder(self.new):
+            self._remove_tree(self.new)
+        try:
+            if self._files.is_folder(self.parts):
+                self._remove_tree(self.parts)
+        except OSError as error:
+            # Tasks of a run that is dead may still write there. Another run has another folder.
+            logger.warning("%s is not cleared yet: %s", self.parts, error)
 
     def _remove_tree(self, folder: Path) -> None:
         for entry in self._files.entries(folder):
@@ -176,5 +205,8 @@ def _no_worker(name: str, step: object) -> Stoppable:
     raise AssertionError(f"{name}: nothing runs in the background of a repair")
 
 
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+def _names(value: object) -> list[str]:
+    """Return the names of a list that are names of something in the store's folder, and no way out of it."""
+    names = value if isinstance(value, list) else []
+    plain = [name for name in names if isinstance(name, str) and Path(name).name == name]
+    return [name for name in plain if name not in ("", "..", SIDE_FOLDER)]

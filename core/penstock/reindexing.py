@@ -1,7 +1,7 @@
 """Queues and index of a whole store made anew in parallel, and swapped in whole.
 
     1. For each segment, anywhere: the rows that queues and index are made from go into
-       `penstock/repair/parts/` (see `condensed`), by shard of queues.
+       `penstock/repair/parts/<run>/` (see `condensed`), by shard of queues.
     2. For each shard of queues, and for the index, anywhere: a fresh dispatcher takes in the rows of all
        segments in log order, so its files are what dispatching in order makes.
     3. In one place: the parts are put together in `penstock/repair/new/`, and swapped in (see `rebuilding`).
@@ -9,8 +9,12 @@
 The store's lock is held throughout. Nothing of the store changes before the swap; a reindex that was
 killed is begun anew, one that was killed within the swap has it finished first. Log and marks stay as
 they are, but for the mark of a clean close, which vouches for the new files then.
+
+Tasks of a run that is dead may go on for a while. They have a folder of their run's own, and end when it is
+gone; and what the parts were made from is counted against what the segments gave.
 """
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,7 +26,7 @@ from penstock.batch import DispatchBatch
 from penstock.clock import Clock
 from penstock.condensed import Stretch, condense, restore, shard_rows
 from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Stoppable, Trust
-from penstock.errors import ConfigError, PluginError
+from penstock.errors import ConfigError, PluginError, StorageError
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.opening import Opener
@@ -39,6 +43,8 @@ from penstock.rebuilding import Workshop
 from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Broken, Sound, walk_segment
 from penstock.verifying import Recipe, open_parts
+
+logger = logging.getLogger(__name__)
 
 # The part of all keys; the others are shards of queues.
 KEYS = -1
@@ -71,6 +77,14 @@ class ReindexReport:
 
 
 @attrs.frozen
+class Made:
+    """What `make` made of a part: the name of its folder, and how many rows it took in (of `KEYS`: keys)."""
+
+    name: str
+    entries: int
+
+
+@attrs.frozen
 class ReindexTask:
     """What a process needs to do pieces of the work: sent to it whole."""
 
@@ -85,14 +99,15 @@ class ReindexTask:
         segment = log.find(base)
         if segment is None:
             raise ConfigError(f"segment {base} of {self.recipe.root} is gone")
-        records, end, stop, number = 0, 0, -1, 0
+        records, keys, end, stop, number = 0, 0, 0, -1, 0
         damages: list[tuple[int, int]] = []
         for piece in walk_segment(log, segment):
             if isinstance(piece, Sound):
                 if len(piece.columns):
                     batch = DispatchBatch(piece.columns, piece.start, piece.stop)
                     self._note(files, batch, base, number)
-                    records, end, number = records + len(piece.columns), piece.stop, number + 1
+                    records, keys = records + len(piece.columns), keys + len(batch.keys.rows)
+                    end, number = piece.stop, number + 1
             elif isinstance(piece, Broken):
                 damages.append((piece.start, piece.stop))
             elif piece.is_blank:
@@ -100,7 +115,7 @@ class ReindexTask:
             else:
                 stop = piece.start
         log.close()
-        return Stretch(base, records, end, stop, tuple(damages))
+        return Stretch(base, records, keys, end, stop, tuple(damages))
 
     def _note(self, files: Files, batch: DispatchBatch, base: int, number: int) -> None:
         name = f"{base:020d}-{number:06d}"
@@ -112,11 +127,12 @@ class ReindexTask:
     def _rows(self, part: int) -> Path:
         return self.folder / f"rows{part}"
 
-    def make(self, part: int) -> str:
-        """Make the files of one part in a folder of its own; returns the folder's name."""
-        files = Files()
+    def make(self, part: int) -> Made:
+        """Make the files of one part in a folder of its own."""
+        files, entries = Files(), 0
         name = f"made{part}-{uuid.uuid4().hex}"
         root = self.folder / name
+        _check_run(files, self.folder)
         files.make_folder_durably(root / SIDE_FOLDER)
         log, _ = open_parts(files, attrs.evolve(self.recipe, dispatchers=()))
         kind = KeyIndex if part == KEYS else QueueIndex
@@ -126,17 +142,25 @@ class ReindexTask:
             # Not one that was half written when its process was killed.
             if entry.path.suffix != ".new":
                 batch = restore(files.read_whole(entry.path, _FILE_BYTES_MAX))
+                entries += len(batch.keys.rows) if part == KEYS else len(batch)
                 for new in news:
                     new.dispatch(batch)
         for new in news:
             new.flush()
             new.close()
         log.close()
-        return name
+        return Made(name, entries)
+
+
+def _check_run(files: Files, folder: Path) -> None:
+    """Raise in a task that has outlived its run: nothing of it is wanted any more."""
+    if not files.is_folder(folder):
+        raise StorageError(f"the reindex that this task belongs to has ended: {folder} is gone")
 
 
 def _write(files: Files, path: Path, data: bytes) -> None:
     """Write a file under a name of its own first: another process may do the same piece."""
+    _check_run(files, path.parent.parent)
     files.make_folder(path.parent)
     side = path.with_name(f"{path.name}-{uuid.uuid4().hex}.new")
     file = files.create(side)
@@ -199,8 +223,9 @@ class Reindex:
         self.bases = [segment.base_offset for segment in self._log.segments]
         has_keys = any(issubclass(cls, KeyIndex) for cls, _ in known)
         self.parts = [*([KEYS] if has_keys else []), *range(shards)]
-        files.make_folder_durably(self._workshop.parts)
-        self.task = ReindexTask(self._recipe, self._workshop.parts, shards)
+        folder = self._workshop.parts / uuid.uuid4().hex
+        files.make_folder_durably(folder)
+        self.task = ReindexTask(self._recipe, folder, shards)
 
     def _read_clean(self, side: SideFolder) -> CleanMark | None:
         """Return the mark of a clean close, if it is to be believed."""
@@ -213,7 +238,7 @@ class Reindex:
         return mark if is_ours and is_right else None
 
     def finish(
-        self, stretches: Iterable[Stretch], made: Mapping[int, str], *, keep: bool = True
+        self, stretches: Iterable[Stretch], made: Mapping[int, Made], *, keep: bool = True
     ) -> ReindexReport:
         """Put the parts together and swap them in.
 
@@ -223,8 +248,9 @@ class Reindex:
             keep: keep what is replaced, in `penstock/saved`.
         """
         walked = sorted(stretches, key=lambda stretch: stretch.base)
+        self._check_whole(walked, made)
         for part in self.parts:
-            self._join(self._workshop.parts / made[part], self._workshop.new)
+            self._join(self.task.folder / made[part].name, self._workshop.new)
         damages = _damages(walked, self._recipe.geometry.segment_bytes)
         queues = self._adopt(damages, max((each.end for each in walked), default=0))
         side = SideFolder(self._files, self._root)
@@ -234,24 +260,45 @@ class Reindex:
         if self._was_clean is not None:
             digest = fingerprint(self._files, vouched_for(self._root))
             side.write_clean(attrs.evolve(self._was_clean, digest=digest))
-        saved: Path | None = self._workshop.saved
-        if saved is not None and not self._files.exists(saved):
-            saved = None
-        if saved is not None and not keep:
-            self._workshop.forget_saved()
-            saved = None
-        self._workshop.end()
         return ReindexReport(
             segments=len(walked), records=sum(each.records for each in walked), queues=queues,
-            damages=tuple(damages), left=self._left, saved_to=saved,
+            damages=tuple(damages), left=self._left, saved_to=self._tidied(keep=keep),
         )  # fmt: skip
+
+    def _check_whole(self, walked: list[Stretch], made: Mapping[int, Made]) -> None:
+        """Raise if the parts were not made from just what the segments gave."""
+        queues = sum(made[part].entries for part in self.parts if part != KEYS)
+        pairs = [(sum(each.records for each in walked), queues, "records")]
+        if KEYS in self.parts:
+            pairs.append((sum(each.keys for each in walked), made[KEYS].entries, "keys"))
+        for expected, found, what in pairs:
+            if [each.base for each in walked] != self.bases or expected != found:
+                raise StorageError(
+                    f"the new files of {self._root} have {found} {what} of {len(walked)} segments, and should have "
+                    f"{expected} of {len(self.bases)}: nothing was changed; begin the reindex anew"
+                )
+
+    def _tidied(self, *, keep: bool) -> Path | None:
+        """Remove what is not needed any more, as far as that can be done; returns what was saved."""
+        saved: Path | None = self._workshop.saved
+        try:
+            if saved is not None and not self._files.exists(saved):
+                saved = None
+            if saved is not None and not keep:
+                self._workshop.forget_saved()
+                saved = None
+            self._workshop.end()
+        except OSError as error:
+            # The new files are in place.
+            logger.warning("%s is not tidied up after a reindex: %s", self._root, error)
+        return saved
 
     def _join(self, source: Path, target: Path) -> None:
         """Move everything below one folder into another; folders that both have are put together."""
         files = self._files
         files.make_folder_durably(target)
         for entry in files.entries(source):
-            if entry.name == SIDE_FOLDER and source.parent == self._workshop.parts:
+            if entry.name == SIDE_FOLDER and source.parent == self.task.folder:
                 continue
             there = target / entry.name
             if entry.is_folder and files.is_folder(there):

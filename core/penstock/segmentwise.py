@@ -19,7 +19,7 @@ from penstock.errors import NotAStoreError, PluginError
 from penstock.files import Files
 from penstock.findings import Finding
 from penstock.opening import Opener, make_opener
-from penstock.reindexing import KEYS, Reindex, ReindexReport, ReindexTask
+from penstock.reindexing import KEYS, Made, Reindex, ReindexReport, ReindexTask
 from penstock.store import Store
 from penstock.verify import Result, Scope, Tally, Told, Verification
 from penstock.verifying import Recipe, SegmentWorker, open_parts
@@ -33,6 +33,7 @@ __all__ = [
     "Checked",
     "Checkup",
     "Finding",
+    "Made",
     "MessageRange",
     "Reindex",
     "ReindexReport",

@@ -3,6 +3,9 @@
 One store has one writer at a time; a dataset has one for each of its shards. The manifest
 `penstock-dataset.json` holds `{"format": 1, "shards": ["shard-000", ...]}`, names of folders beside it; it is
 written once, when the dataset is made, and never changed: which shard a key belongs to stands in it.
+
+Once all shards have been stores, `penstock/sink/made` says so, beside the manifest. From then on a shard
+without a store is one whose disk is not mounted, or that was lost: never one to be made, or to be passed over.
 """
 
 import json
@@ -15,6 +18,10 @@ from penstock.errors import ConfigError, StorageError
 MANIFEST = "penstock-dataset.json"
 FORMAT = 1
 SHARDS_MAX = 1000
+# Below the folder of a dataset, or of a store that a sink writes to. The sink makes the other one with all
+# stores in place as well, and did so before there was a mark.
+MADE = "penstock/sink/made"
+MADE_TOO = "penstock/sink/ledger"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -44,6 +51,34 @@ def shards_of(root: Path) -> list[Path]:
     """Return the folders of a dataset's shards, in order."""
     path = root / MANIFEST
     return [root / name for name in parse_manifest(path.read_bytes(), str(path))]
+
+
+def is_made(root: Path) -> bool:
+    """Say whether the store of a sink, or all shards of a dataset, have been there once."""
+    return (root / MADE).exists() or (root / MADE_TOO).is_dir()
+
+
+def is_store(shard: Path) -> bool:
+    """Say whether a shard's store is there."""
+    return (shard / "commitlog").is_dir()
+
+
+def lost(shard: Path | str, root: Path | str) -> StorageError:
+    """Return the error for a store that must be there and is not."""
+    what = "a store" if shard == root else f"a shard of the dataset {root}"
+    return StorageError(
+        f"{shard}, {what}, was there once and has no commitlog now: mount its disk, or restore it from a copy. "
+        f"To go on without what was in it, make it anew, empty, with `penstock init {shard}`"
+    )
+
+
+def written_shards(root: Path) -> list[Path]:
+    """Return the shards that are there; of a dataset that was made, all must be."""
+    shards = shards_of(root)
+    there = [shard for shard in shards if is_store(shard)]
+    if len(there) < len(shards) and is_made(root):
+        raise lost(next(shard for shard in shards if shard not in there), root)
+    return there
 
 
 def make_dataset(root: Path, shards: int) -> list[Path]:

@@ -20,6 +20,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -29,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import penstock
-from penstock.errors import ConfigError, StorageError
+from penstock.errors import ConfigError, OffsetError, StorageError
 from penstock.files import Files
 from penstock_spark.rows import EXPORTED, converted, needed
 
@@ -57,11 +58,12 @@ class Piece(NamedTuple):
 
 @attrs.frozen
 class Written:
-    """What became of a piece."""
+    """What became of a piece; `lost` messages of it were gone."""
 
     rows: int = 0
     bytes: int = 0
     files: int = 0
+    lost: int = 0
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -179,12 +181,17 @@ class Exported:
 
     # --- messages
 
-    def write(self, piece: Piece, source: "penstock.Store") -> Written:
-        """Export one piece, a file for each date; doing it again writes the same files."""
-        done = Written()
+    def write(
+        self, piece: Piece, source: "penstock.Store", *, counts_lost: bool = False
+    ) -> Written:
+        """Export one piece, a file for each date; doing it again writes the same files.
+
+        Messages that went meanwhile are an error, or counted.
+        """
+        done, lost = Written(), _Lost() if counts_lost else None
         start, part = piece.start, None
         try:
-            for day, rows in _by_day(piece, source):
+            for day, rows in _by_day(piece, source, lost or _refuse):
                 if part is not None and part.day != day:
                     stop = rows.column("offset")[0].as_py()
                     done = part.finish(done, piece, start, stop)
@@ -194,7 +201,8 @@ class Exported:
                     self._make_folder(folder)
                     part = _Part(folder, day, piece.store, self._mode)
                 part.add(rows)
-            return done if part is None else part.finish(done, piece, start, piece.stop)
+            done = done if part is None else part.finish(done, piece, start, piece.stop)
+            return attrs.evolve(done, lost=lost.count) if lost else done
         except BaseException:
             if part is not None:
                 part.discard()
@@ -203,13 +211,14 @@ class Exported:
     # --- small files
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder that survives a crash, and those above it."""
-        if folder.is_dir():
-            return
-        self._make_folder(folder.parent)
-        mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
-        folder.mkdir(mode, exist_ok=True)
-        Files().sync_folder(folder.parent)
+        """Make a folder that survives a crash, and those above it, whoever made them."""
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
+            folder.mkdir(mode, exist_ok=True)
+        # One that is there may have been made by an export that was killed before it was durable.
+        with suppress(PermissionError):
+            Files().sync_folder(folder.parent)
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         if not path.exists():
@@ -263,12 +272,27 @@ class _Part:
         self._side.unlink(missing_ok=True)
 
 
-def _by_day(piece: Piece, source: "penstock.Store") -> Iterator[tuple[str, pa.RecordBatch]]:
+@attrs.define
+class _Lost:
+    """Counts messages that are gone."""
+
+    count: int = 0
+
+    def __call__(self, span: "penstock.QueueSpan", _error: OffsetError | None) -> None:
+        self.count += span.stop - span.start
+
+
+def _refuse(_span: "penstock.QueueSpan", error: OffsetError | None) -> None:
+    if error is not None:
+        raise error
+
+
+def _by_day(
+    piece: Piece, source: "penstock.Store", lost: "penstock.Lost"
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of a piece in order, each batch of one date."""
-    names = tuple(EXPORTED)
-    for batch in source.arrow_batches(
-        piece.topic, piece.queue, piece.start, piece.stop, needed(names), rows=_ROWS
-    ):
+    names, span = tuple(EXPORTED), penstock.QueueSpan(piece.topic, piece.queue, *piece[3:])
+    for batch in source.arrow_spans([span], needed(names), rows=_ROWS, lost=lost):
         whole = converted(batch, names)
         days = whole.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
         cuts = [0, *(np.nonzero(np.diff(days))[0] + 1).tolist(), len(days)]

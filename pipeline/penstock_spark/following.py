@@ -5,6 +5,9 @@ Offsets go in and out as the dicts that Spark keeps in the checkpoint. Between t
 Invariants:
     * Every message at or behind the start of a query is in exactly one batch, unless a loss was reported.
     * What `latest` answers depends on the stores alone, so that a replayed batch is the same one.
+    * A batch reads only of queues that stand in its start: a new one is only noted by the first batch that sees it,
+      and read from there by the next, so that a replay knows where it began, whatever retention does.
+    * A queue that was read stays in the offsets while it is away: when it is back it is read on.
 """
 
 import logging
@@ -36,6 +39,7 @@ class Follower:
         self._target: dict[Place, int] | None = None
         self._newest: dict[str, Any] | None = None
         self._has_begun = False
+        self._gone: set[Place] = set()
 
     def _look(self) -> tuple[Locations, dict[Place, Stretch]]:
         """Return what there is now: new stores, topics and queues too."""
@@ -83,6 +87,11 @@ class Follower:
         if len(paths) == 1 and is_dataset(Path(paths[0])):
             return KeptStart(Path(paths[0]), self.options.group)
         stores = find_stores(paths).stores
+        # A pattern may match another store first than it did when the start was kept.
+        homes = [Path(store.name) for store in stores if not store.is_remote]
+        for kept in (KeptStart(home, self.options.group) for home in homes):
+            if kept.exists():
+                return kept
         if not stores or stores[0].is_remote:
             where = stores[0].name if stores else "an empty dataset"
             raise ConfigError(
@@ -122,24 +131,31 @@ class Follower:
         before = from_json(begin, locations)
         self._report_gone(before, found)
         starts, ends = {}, {}
+        away = {place: offset for place, offset in before.items() if place not in found}
         for place, stretch in found.items():
             if self._target is not None and place not in self._target:
                 if place in before:
                     starts[place] = ends[place] = before[place]
                 continue
-            starts[place] = self._begin(place, before, stretch)
+            starts[place] = ends[place] = self._begin(place, before, stretch)
+            if place not in before:
+                continue
             end = stretch.stop if self._target is None else min(stretch.stop, self._target[place])
             ends[place] = max(end, starts[place])
         sizes = {place: found[place].bounds.record_bytes for place in ends}
-        return to_json(limited(starts, ends, sizes, rows=rows, size=size), locations)
+        taken = limited(starts, ends, sizes, rows=rows, size=size)
+        return to_json({**away, **taken}, locations)
 
     def _report_gone(self, before: Mapping[Place, int], found: Mapping[Place, Stretch]) -> None:
-        for place in before:
-            if place not in found and before[place] > 0:
-                self._losses.report(
-                    f"{place}, which was read up to {before[place]}, is not there any more, or is not "
-                    f"subscribed to"
-                )
+        gone = {place for place in before if place not in found and before[place] > 0}
+        # Said once while it lasts; as an error each time.
+        self._gone &= gone
+        for place in sorted(gone - self._gone):
+            self._losses.report(
+                f"{place}, which was read up to {before[place]}, is not there any more, or is not "
+                f"subscribed to"
+            )
+            self._gone.add(place)
 
     def _begin(self, place: Place, before: Mapping[Place, int], stretch: Stretch) -> int:
         """Return from where a queue is read on; one not seen before begins at its earliest."""
@@ -166,12 +182,14 @@ class Follower:
         first, last = from_json(start, locations), from_json(end, locations)
         wanted = {}
         for place, stop in last.items():
-            stretch = found.get(place)
+            if place not in first:
+                # New, and only noted by this batch.
+                continue
+            at, stretch = first[place], found.get(place)
             if stretch is None:
-                if stop > first.get(place, 0):
+                if stop > at:
                     self._losses.report(f"{place} is not there any more")
                 continue
-            at = first.get(place, stretch.bounds.min_offset)
             if at > stop and self.options.fail_on_loss:
                 raise StorageError(
                     f"the batch of {place} begins at {at}, behind its end {stop}: the query began its first "

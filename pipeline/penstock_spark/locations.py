@@ -1,7 +1,8 @@
 """Which stores a read means: a folder, a pattern, a list, a dataset, a URL. No pyspark in here.
 
 A store is called by its absolute path or its URL, in the column `store` and in offsets. A dataset is its
-shards; a shard, or a match of a pattern, that holds nothing yet is passed over until it does.
+shards; a match of a pattern that holds nothing yet is passed over until it does, and so is a shard of a dataset
+that is being made.
 """
 
 import glob
@@ -12,7 +13,15 @@ from typing import NamedTuple
 
 from penstock.errors import NotAStoreError
 from penstock_spark import remote
-from penstock_spark.dataset import MANIFEST, is_dataset, parse_manifest, shards_of
+from penstock_spark.dataset import (
+    MADE,
+    MADE_TOO,
+    MANIFEST,
+    is_dataset,
+    lost,
+    parse_manifest,
+    written_shards,
+)
 
 _MAGIC = "*?["
 
@@ -84,8 +93,7 @@ def _matched(folder: str) -> Iterator[str]:
 
 
 def _shards(folder: str) -> list[str]:
-    """Return the shards that have been written to."""
-    return [str(shard) for shard in shards_of(Path(folder)) if (shard / "commitlog").is_dir()]
+    return [str(shard) for shard in written_shards(Path(folder))]
 
 
 def _remote(url: str) -> tuple[list[str], bool]:
@@ -99,9 +107,19 @@ def _remote(url: str) -> tuple[list[str], bool]:
     manifest = remote.UrlPath(f"{base}/{MANIFEST}")
     if files.exists(manifest):
         names = parse_manifest(files.read_whole(manifest), str(manifest))
-        shards = [f"{base}/{name}" for name in names]
-        return [s for s in shards if files.is_folder(remote.UrlPath(f"{s}/commitlog"))], False
+        return _remote_shards(files, base, names), False
     if not files.is_folder(remote.UrlPath(f"{base}/commitlog")):
         what = "there is no commitlog in it" if files.is_folder(remote.UrlPath(base)) else ""
         raise NotAStoreError(remote.UrlPath(base), what or "there is nothing at this URL")
     return [base], True
+
+
+def _remote_shards(files: "remote.RemoteFiles", base: str, names: Sequence[str]) -> list[str]:
+    """Return the shards that are there, as `written_shards` does."""
+    shards = [f"{base}/{name}" for name in names]
+    there = [s for s in shards if files.is_folder(remote.UrlPath(f"{s}/commitlog"))]
+    if len(there) < len(shards):
+        made = remote.UrlPath(f"{base}/{MADE}"), remote.UrlPath(f"{base}/{MADE_TOO}")
+        if files.exists(made[0]) or files.is_folder(made[1]):
+            raise lost(next(shard for shard in shards if shard not in there), base)
+    return there

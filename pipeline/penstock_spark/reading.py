@@ -26,8 +26,8 @@ _ADVICE = "give failOnDataLoss=false to pass over such messages and log it"
 class DataLossError(StorageError):
     """Messages that a query should have read are gone."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what}; {_ADVICE}")
+    def __init__(self, what: str, advice: str = _ADVICE) -> None:
+        super().__init__(f"{what}; {advice}")
 
 
 class Losses:

@@ -6,7 +6,7 @@ repeat messages. So the first one is kept, one file for each group::
 
     penstock-spark/<group>.json   {"format": 1, "start": {<offsets>}, "begun": false}
 
-in the folder of the dataset, else in that of the first store of the read. `begun` says that the first batch is committed:
+in the folder of the dataset, else in that of the store of the read that has one, else in that of the first. `begun` says that the first batch is committed:
 then Spark never asks again for this query, and whoever asks is another one. It gets a start of its own.
 
 Invariants:
@@ -20,6 +20,7 @@ from typing import Any
 
 from penstock.errors import ConfigError, CorruptionError, StorageError
 from penstock.files import Files
+from penstock_spark.keeping import keep_folder
 
 FOLDER = "penstock-spark"
 FORMAT = 1
@@ -29,9 +30,15 @@ _SIZE_MAX = 64 << 20
 class KeptStart:
     """The start of one group. One query uses it at a time; not thread-safe."""
 
-    def __init__(self, home: Path, group: str) -> None:
+    def __init__(self, home: Path, group: str, files: Files | None = None) -> None:
+        self._files = files or Files()
+        self._home = home
         self.path = home / FOLDER / f"{group}.json"
         self._group = group
+
+    def exists(self) -> bool:
+        """Say whether something is kept here."""
+        return self._files.exists(self.path)
 
     def read(self) -> tuple[dict[str, Any], bool] | None:
         """Return the start, and whether the first batch is known to be committed; None if there is none."""
@@ -51,9 +58,9 @@ class KeptStart:
         return start, begun
 
     def _parsed(self) -> tuple[dict[str, Any], bool]:
-        if self.path.stat().st_size > _SIZE_MAX:
-            raise ValueError(f"it has more than {_SIZE_MAX} bytes")
-        found = json.loads(self.path.read_bytes())
+        found = json.loads(self._files.read_whole(self.path, _SIZE_MAX))
+        # Its writer may have been killed before the name was durable, and what is told now must be told again.
+        self._files.sync_folder(self.path.parent)
         version, start, begun = found["format"], found["start"], found["begun"]
         if version != FORMAT or not isinstance(start, dict) or not isinstance(begun, bool):
             raise ValueError(f"format {version!r} is not {FORMAT}")
@@ -64,9 +71,8 @@ class KeptStart:
         text = json.dumps({"format": FORMAT, "start": start, "begun": begun}, sort_keys=True)
         try:
             # Whole and durably, as the kernel writes its own marks.
-            files = Files()
-            files.make_folder_durably(self.path.parent)
-            files.write_whole(self.path, text.encode())
+            keep_folder(self._files, self.path.parent, self._home)
+            self._files.write_whole(self.path, text.encode())
         except OSError as error:
             raise ConfigError(
                 f"the start of group {self._group!r} cannot be kept in {self.path.parent} ({error}): leave group "

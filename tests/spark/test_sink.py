@@ -11,15 +11,17 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.errors import ConfigError, MessageError, PenstockError
+from penstock.errors import ConfigError, CorruptionError, MessageError, PenstockError
 from penstock.files import Files
 from penstock.javatext import java_hash
 from penstock_spark.dataset import shards_of
 from penstock_spark.sink.columns import PIECE_BYTES, Router, check_columns, tables
+from penstock_spark.sink.commit import Committer
 from penstock_spark.sink.ledger import Ledger
 from penstock_spark.sink.options import SinkOptions, parse_options
 from penstock_spark.sink.staging import staged_name
 from penstock_spark.sink.target import find_target
+from penstock_spark.sink.writer import PenstockWriter
 
 SMALL = {
     "set.geometry.segment_bytes": "262144", "set.geometry.queue_entries": "500",
@@ -241,6 +243,20 @@ def test_a_dataset_is_made_of_as_many_shards_as_asked_for(tmp_path: Path) -> Non
     assert find_target(options_for(tmp_path / "d")).shards == target.shards
     with pytest.raises(ConfigError, match="has 3 shards, not 2"):
         find_target(options_for(tmp_path / "d", shards="2"))
+
+
+def test_what_others_have_left_fails_no_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = PenstockWriter(find_target(options_for(tmp_path, txnAppId="a", txnVersion="1")))
+
+    def fails(*_: Any) -> int:
+        raise CorruptionError(tmp_path, 0, "a decision", "another's")
+
+    monkeypatch.setattr(Committer, "collect", fails)
+    writer.commit([])
+    assert "old staged files" in caplog.text
+    assert writer.committer().ledger.last_batch("a") == 1
 
 
 def test_what_is_no_place_for_a_sink_is_left_alone(tmp_path: Path) -> None:

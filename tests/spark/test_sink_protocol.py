@@ -11,12 +11,27 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.spark.sinkstory import APP, ENCODING, Explorer, Place, World, encoded, explore, play
+from tests.spark.sinkstory import (
+    APP,
+    ENCODING,
+    REGISTRY,
+    SETTINGS,
+    Explorer,
+    Place,
+    World,
+    encoded,
+    explore,
+    play,
+)
 
+import penstock
+from penstock import config as configuration
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
+from penstock.opening import Opener
 from penstock.testing import ManualClock, SimulatedDisk
-from penstock.testing.platter import Survival
+from penstock.testing.control import InlineWorkers
+from penstock.testing.platter import Image, Survival
 from penstock_spark.sink.commit import Committer, Patience
 from penstock_spark.sink.ledger import (
     FOLDER,
@@ -64,7 +79,60 @@ def test_a_recovery_may_die_as_well(shards: int) -> None:
     print(f"seed {seed}, {shards} shards: {explorer.states} states")
 
 
+def watched(disk: SimulatedDisk) -> list[tuple[str, Image]]:
+    """Return a list that gets each call that the disk sees from now on, with the disk before it."""
+    found: list[tuple[str, Image]] = []
+
+    def remember(call: str, path: Path) -> None:
+        found.append((f"{call} {path.parent.name}/{path.name}", disk.image()))
+
+    disk.plan.watch = remember
+    return found
+
+
+def cut_after_a_kill(shards: int, committer: type[Committer] = Committer) -> Iterator[str]:
+    """Kill the sink before each of its syncs of names, and cut the power at every call of what finishes its batch.
+
+    What a predecessor wrote and did not sync is seen by the next process and not on the disk yet.
+    """
+    place = Place(shards)
+    for memory in play(place, SEED, committer=committer):
+        if memory.call not in ("sync_folder sink/ledger", "sync_folder penstock/sink"):
+            continue
+        explorer = Explorer(place, SEED, committer)
+        killed = explorer.worlds(memory.image, Survival.PROCESS, random.Random(SEED))
+        images = watched(killed.disk)
+        wrong = explorer.recover(killed, 1)
+        if wrong:
+            yield f"killed before {memory.call}: {wrong}"
+        for call, image in images:
+            cut = explorer.worlds(image, Survival.NONE, random.Random(SEED))
+            wrong = explorer.recover(cut, 2)
+            if wrong:
+                yield f"killed before {memory.call}, cut before {call}: {wrong}"
+
+
+def test_what_a_killed_predecessor_wrote_is_made_durable_before_it_is_believed() -> None:
+    """A decision, or a line of the ledger, that a power cut took back after it had been acted upon.
+
+    Rows that were appended for a decision that was lost then were appended again under another mark.
+    """
+    assert list(cut_after_a_kill(1)) == []
+
+
 # --- bugs that must be found
+
+
+class Believes(Committer):
+    """Takes what it sees for durable."""
+
+    def _finish_pending(self) -> None:
+        self.ledger.keep = lambda: None  # type: ignore[method-assign]
+        super()._finish_pending()
+
+
+def test_belief_in_what_is_seen_is_found() -> None:
+    assert next(cut_after_a_kill(1, Believes), "")
 
 
 class Careless:
@@ -153,6 +221,8 @@ def world(shards: int = 1) -> World:
     disk = SimulatedDisk(clock=ManualClock())
     disk.make_folder(place.root)
     made = World(disk, place)
+    for path in place.stores:
+        made.open(path).close()
     made.committer().prepare()
     return made
 
@@ -258,6 +328,44 @@ def test_a_producer_that_comes_between_decision_and_append_is_waited_for_as_well
     assert one.wrong(1) == ""
 
 
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_with_sync_readers_see_only_what_a_power_cut_leaves(flush: str) -> None:
+    """Without it they see rows while these are appended: a power cut takes them away until they come again."""
+    one = world()
+    settings = {**SETTINGS, "flush": flush}
+    built = configuration.build(configuration.gather(None, {}, settings), REGISTRY)
+    root, disk = one.place.root, one.disk
+
+    def bounds(disk: SimulatedDisk) -> list[tuple[int, int]]:
+        opener = Opener(root, built, REGISTRY, disk, disk.clock, InlineWorkers())
+        return [(b.queue, b.max_offset) for b in opener.open_for_reading().bounds()]
+
+    seen = []
+
+    def watching(path: Path) -> Any:
+        store = Opener(path, built, REGISTRY, disk, disk.clock, InlineWorkers()).open_for_writing()
+        put = store.put_staged
+
+        def put_and_look(*args: Any, **more: Any) -> int:
+            end = put(*args, **more)
+            cut = SimulatedDisk.after(
+                disk.image(), Survival.NONE, random.Random(1), clock=ManualClock(1_700_000_100_000)
+            )
+            World(cut, one.place).open(root).close()
+            seen.append((bounds(disk), bounds(cut)))
+            return end
+
+        store.put_staged = put_and_look  # type: ignore[method-assign]
+        return store
+
+    committer = one.committer()
+    committer._open_store = watching
+    assert committer.commit(APP, 0, one.stage(0, 0))
+    assert len(seen) == 8
+    is_kept = all(dict(before).items() <= dict(left).items() for before, left in seen)
+    assert is_kept == (flush == "sync")
+
+
 def test_a_task_that_does_not_see_the_folder_says_so() -> None:
     stager = Stager(SimulatedDisk(), Path("/elsewhere"), "x.staged", 0, ENCODING)
     with pytest.raises(StorageError, match="driver and executors"):
@@ -299,6 +407,97 @@ def test_orphans_go_by_age_and_decided_files_never() -> None:
     assert committer.collect(limit) == 1
     left = {entry.name for entry in one.disk.entries(committer.ledger.staging)}
     assert left == {old[0].name, young[0].name, young[1].name}
+
+
+class Few(Files):
+    """Files of a process that may have few descriptors, which counts those of staged files."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    @property
+    def descriptors_max(self) -> int:
+        return self.most
+
+
+def open_staged(folder: Path) -> int:
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return sum(link.startswith(str(folder)) for link in links)
+
+
+def stage_many(committer: Committer, name: str, tasks: int) -> list[Part]:
+    found = []
+    for task in range(tasks):
+        staging = committer.ledger.staging
+        stager = Stager(Files(), staging, f"{name}{task:03d}.staged", task, ENCODING)
+        stager._put(encoded(task, 0, 0), 0)
+        part = stager.finish()
+        assert part is not None
+        found.append(part)
+    return found
+
+
+@pytest.mark.parametrize("most", [40, 1 << 20])
+def test_a_commit_of_many_tasks_holds_few_descriptors(tmp_path: Path, most: int) -> None:
+    """One for each staged file ran out where a batch had as many tasks as a process may open files."""
+    tasks = 150 if most > 1000 else 30
+    sizes = {**SETTINGS, "geometry.segment_bytes": 1 << 16}
+
+    def open_here(path: Path) -> Any:
+        store = penstock.open(path, environ={}, **sizes)
+        put = store.put_staged
+
+        def put_and_count(*args: Any, **more: Any) -> int:
+            held.append(open_staged(tmp_path / FOLDER / "staging"))
+            return put(*args, **more)
+
+        store.put_staged = put_and_count  # type: ignore[method-assign]
+        return store
+
+    held: list[int] = []
+    open_here(tmp_path).close()
+    committer = Committer(tmp_path, [tmp_path], open_here, files=Few(most), patience=Patience(timeout_s=0), threads=4)  # fmt: skip
+    committer.prepare()
+    assert committer.commit(APP, 0, stage_many(committer, "a", tasks))
+    assert max(held) <= min(most // 4, 128) + 1
+    with penstock.open(tmp_path, read_only=True) as store:
+        bodies = [message.body for message in store.scan("t", 0)]
+    assert [body.split(b":")[0] for body in bodies] == [b"%d" % task for task in range(tasks)]
+    # One that is damaged is found before anything is decided, held or not.
+    more = stage_many(committer, "b", tasks)
+    last = committer.ledger.staging / more[-1].name
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(CorruptionError):
+        committer.commit(APP, 1, more)
+    assert not committer.ledger.has_decision()
+
+
+def test_what_cannot_be_tidied_up_fails_no_batch(caplog: pytest.LogCaptureFixture) -> None:
+    logging.disable(logging.NOTSET)
+    one = world()
+    one.disk.plan.fail("remove", path="staging/")
+    assert one.run(0, 0)
+    # Nor one that is there already.
+    assert not one.run(0, 1)
+    assert caplog.text.count("staged files are left") == 2
+    one.disk.plan.rules.clear()
+    assert one.wrong(1) == ""
+
+
+def test_an_empty_batch_is_noted() -> None:
+    """One that was written empty, and is asked for again with rows, was there already."""
+    one = world()
+    assert one.committer().commit(APP, 3, [])
+    assert not one.committer().commit(APP, 3, [])
+    assert not one.run(2, 0)
+    assert not one.disk.entries(one.committer().ledger.staging)
+    assert one.committer().ledger.last_batch(APP) == 3
+    with one.open(one.place.root) as store:
+        assert not store.topics()
+    # A save that is only itself is never asked for again.
+    assert one.committer().commit("alone", 0, [], is_alone=True)
+    assert one.committer().ledger.last_batch("alone") == -1
 
 
 def test_two_roots_may_share_a_store() -> None:

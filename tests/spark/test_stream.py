@@ -138,7 +138,8 @@ def test_new_queues_topics_and_stores_start_at_their_earliest(tmp_path: Path) ->
     put(tmp_path / "s1", 3, topic="tea")
     put(tmp_path / "s1", 3, topic="other")
     put(tmp_path / "s2", 5)
-    assert query.batch()
+    while query.batch():
+        pass
     expected = [row for row in everything(tmp_path / "s1", tmp_path / "s2") if row[1] != "other"]
     skipped = {(str(tmp_path / "s1"), "t", queue, n) for queue in range(2) for n in range(2)}
     assert sorted(query.places()) == [row for row in expected if row not in skipped]
@@ -163,8 +164,66 @@ def test_a_queue_made_after_the_target_waits(tmp_path: Path) -> None:
     put(tmp_path / "s", 10, topic="new")
     end = reader.latest(start)
     assert end == {"t": {"0": 5, "1": 5}}
-    later = follower(tmp_path / "s", startingOffsets="earliest").latest(end)
-    assert later["new"] == {"0": 5, "1": 5}
+    reader = follower(tmp_path / "s", startingOffsets="earliest")
+    noted = reader.latest(end)
+    assert noted["new"] == {"0": 0, "1": 0}
+    assert reader.latest(noted)["new"] == {"0": 5, "1": 5}
+
+
+def test_a_new_queue_that_retention_overtakes_is_missed(tmp_path: Path) -> None:
+    """Its first batch began where the queue began when it was asked: a replay began later, and told nobody."""
+    root = tmp_path / "s"
+    put(root, 10)
+    query = Query(root, startingOffsets="earliest")
+    assert query.batch()
+    put(root, 200, topic="u", queues=1, size=500)
+    # Noted, and planned, and never committed.
+    assert query.batch()
+    assert query.batch(crash="tasks")
+    lose(root, 3)
+    with pytest.raises(DataLossError, match=r"messages \[0, \d+\) of queue 0 of topic 'u'"):
+        query.batch()
+    # Gone before anything of it was planned, as well.
+    lenient = Query(root, startingOffsets="earliest", failOnDataLoss="false")
+    lenient.planned, lenient.committed = query.planned[:2], 2
+    assert lenient.batch()
+    with penstock.open(root, read_only=True, environ={}) as store:
+        assert len(lenient.rows) == store.max_offset("u", 0) - store.min_offset("u", 0) > 0
+
+
+def test_a_new_queue_is_only_noted_by_the_batch_that_sees_it(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    put(root, 4, queues=1)
+    query = Query(root, startingOffsets="earliest")
+    assert query.batch()
+    put(root, 3, topic="u", queues=1)
+    put(root, 2, queues=1)
+    assert query.batch()
+    assert json.loads(query.planned[-1]) == {"t": {"0": 6}, "u": {"0": 0}}
+    assert [row[:2] for row in query.rows[4:]] == [("t", 0)] * 2
+    assert query.batch()
+    assert [row[:2] for row in query.rows[6:]] == [("u", 0)] * 3
+    assert not query.batch()
+
+
+def test_a_queue_that_was_away_is_read_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A repair swaps queues by renames: in between they are not there. They came back as new ones, and whole."""
+    root = tmp_path / "s"
+    put(root, 6)
+    query = Query(root, startingOffsets="earliest", failOnDataLoss="false")
+    assert query.batch()
+    (root / "consumequeue").rename(root / "away")
+    assert not query.batch()
+    assert not query.batch()
+    assert caplog.text.count("not there any more") == 2, "once for each queue"
+    (root / "away").rename(root / "consumequeue")
+    assert not query.batch()
+    put(root, 4)
+    assert query.batch()
+    assert sorted(query.places()) == everything(root)
+    (root / "consumequeue").rename(root / "away")
+    with pytest.raises(DataLossError, match="not there any more"):
+        follower(root).latest(json.loads(query.planned[-1]))
 
 
 # --- admission
@@ -264,6 +323,17 @@ def test_what_was_kept_appears_whole_and_can_be_read_again(tmp_path: Path) -> No
     put(tmp_path / "s", 2)
     with penstock.open(tmp_path / "s", environ={}) as store:
         assert list(store.verify(deep=True)) == []
+
+
+def test_a_start_stays_where_it_is_kept_when_another_store_comes_first(tmp_path: Path) -> None:
+    put(tmp_path / "g-b", 5)
+    first = follower(tmp_path / "g-*", group="g", startingOffsets="latest").start()
+    put(tmp_path / "g-b", 5)
+    put(tmp_path / "g-a", 3)
+    again = follower(tmp_path / "g-*", group="g", startingOffsets="latest")
+    assert again.start() == first
+    again.note_begun(again.latest(first))
+    assert not (tmp_path / "g-a" / FOLDER).exists()
 
 
 def test_a_start_that_cannot_be_kept_says_so(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Repair: for every kind of damage, what is found, planned, done, and left."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -453,13 +454,21 @@ def test_marks_of_a_later_version_are_not_overwritten(place: Path) -> None:
     assert progress.read_bytes() == slots
 
 
-@pytest.mark.parametrize("ready", [b"", b"[1]", b'{"made": 5, "gone": {}}', b"{" * 5000])
+@pytest.mark.parametrize(
+    "ready", [b"", b"[1]", b'{"made": 5, "gone": {}}', b"{" * 5000, b"outside"]
+)
 def test_a_hostile_journal_is_begun_anew(ready: bytes, place: Path, sound: Bodies) -> None:
     folder = place / "penstock" / "repair"
     (folder / "new" / "consumequeue").mkdir(parents=True)
     (folder / "journal").write_bytes(b'{"saved": "repair-/../../.."}')
+    if ready == b"outside":
+        time_ns = (place / "lock").stat().st_mtime_ns
+        names = ["../outside", "..", ".", "", 7, "/outside", "penstock"]
+        ready = json.dumps({"made": names, "gone": names, "lock_mtime_ns": time_ns}).encode()
+        (place.parent / "outside").touch()
     (folder / "ready").write_bytes(ready)
     repair(place, apply=True)
+    assert not list((place / "penstock").glob("saved/*/outside"))
     assert not folder.exists()
     assert findings(place, deep=True) == []
     assert bodies(place) == sound

@@ -11,18 +11,22 @@ import pytest
 
 import penstock
 from penstock import Message
-from penstock.errors import ConfigError, NotAStoreError, PluginError, StoreLockedError
+from penstock.errors import ConfigError, NotAStoreError, PluginError, StorageError, StoreLockedError
 from penstock.files import Files
+from penstock.opening import make_opener
 from penstock.segmentwise import (
     DERIVED,
+    KEYS,
     Checkup,
     Reindex,
     ReindexReport,
     messages_before,
     pack,
+    recipe_of,
     start_reindex,
     unpack,
 )
+from penstock.testing.faults import FaultyFiles, KilledError
 
 SIZES: dict[str, Any] = {
     "geometry.segment_bytes": 64 * 1024, "geometry.queue_entries": 100,
@@ -303,3 +307,111 @@ def test_killed_anywhere_it_is_finished_by_the_next(original: Path, tmp_path: Pa
         if is_whole:
             break
     assert killed > 8
+
+
+def with_an_expired_queue(root: Path, *, is_abnormal: bool) -> Path:
+    """Make a store with a queue of which the log has no record left, only its end is known."""
+    # A segment that is being summed up cannot go.
+    settings: dict[str, Any] = {**SIZES, "scrub.digests": False}
+    with penstock.open(root, environ={}, **settings) as store:
+        store.put_many([Message("old", b"x" * 500)] * 5 + [Message("new", b"y" * 500)] * 300)
+        store._settle()
+        assert store.discard_before(log_offset=64 * 1024)
+        assert (store.min_offset("old", 0), store.max_offset("old", 0)) == (5, 5)
+    if is_abnormal:
+        (root / "abort").touch()
+    return root
+
+
+def reindex_with(root: Path, files: Files) -> None:
+    opener = make_opener(root, None, files, None, None, {}, SIZES)
+    with Reindex(opener, recipe_of(opener), shards=2) as work:
+        stretches = [work.task.condense(base) for base in work.bases]
+        work.finish(stretches, {part: work.task.make(part) for part in work.parts})
+
+
+@pytest.mark.parametrize("is_abnormal", [False, True])
+def test_an_opening_finishes_a_swap_that_was_begun(tmp_path: Path, is_abnormal: bool) -> None:
+    """Killed between the two renames, an opening for writing made the queues from the log alone.
+
+    So a queue whose messages had all gone began at 0 again. And of a store with an abort marker, which an
+    opening takes for its own without touching the lock file, what was ready stayed ready: for a later reindex
+    to swap in, whatever had been put meanwhile.
+    """
+    counting, calls = FaultyFiles(), []
+    counting.plan.watch = lambda _call, path: calls.append(path.name)
+    reindex_with(with_an_expired_queue(tmp_path / "whole", is_abnormal=is_abnormal), counting)
+    was_ready = 0
+    for call in range(calls.index("ready.new"), counting.plan.total + 1):
+        # Not a copy: that would be a stranger's, by the time its lock file was made.
+        root = with_an_expired_queue(tmp_path / "store", is_abnormal=is_abnormal)
+        dying = FaultyFiles()
+        dying.plan.die_at(call)
+        with pytest.raises(KilledError):
+            reindex_with(root, dying)
+        dying.abandon()
+        ready = root / "penstock" / "repair" / "ready"
+        was_ready += ready.exists()
+        with penstock.open(root, environ={}, **SIZES) as store:
+            assert not ready.exists(), dying.plan.died_in
+            assert store.put("old", b"z").queue_offset == 5, dying.plan.died_in
+            assert store.max_offset("new", 0) == 300
+            assert not list(store.verify())
+        shutil.rmtree(root)
+    assert was_ready > 5
+
+
+def test_tasks_that_outlive_their_run_change_nothing_of_the_next(root: Path) -> None:
+    """Parts of all runs lay in one folder: a task of a dead one could write into that of the next."""
+    first = start_reindex(root, shards=2)
+    straggler = first.task
+    base = first.bases[0]
+    straggler.condense(base)
+    first.close()
+    before, found = hashes(root / "consumequeue"), found_by_key(root)
+    with start_reindex(root, shards=2) as work:
+        assert work.task.folder != straggler.folder
+        with pytest.raises(StorageError, match="has ended"):
+            straggler.condense(base)
+        with pytest.raises(StorageError, match="has ended"):
+            straggler.make(0)
+        work_through(work)
+    assert hashes(root / "consumequeue") == before
+    assert found_by_key(root) == found
+    assert not (root / "penstock" / "repair").exists()
+
+
+@pytest.mark.parametrize("lost", ["rows of a queue", "rows of keys", "a segment"])
+def test_parts_that_lack_something_are_not_swapped_in(root: Path, lost: str) -> None:
+    before = hashes(root / "consumequeue")
+    with start_reindex(root, shards=2) as work:
+        stretches = [work.task.condense(base) for base in work.bases]
+        if lost == "a segment":
+            stretches.pop()
+        else:
+            part = 0 if lost == "rows of a queue" else KEYS
+            next((work.task.folder / f"rows{part}").iterdir()).unlink()
+        made = {part: work.task.make(part) for part in work.parts}
+        with pytest.raises(StorageError, match="nothing was changed"):
+            work.finish(stretches, made)
+    assert hashes(root / "consumequeue") == before
+    assert not in_one_process(root, deep=True)
+
+
+def test_a_reindex_that_cannot_tidy_up_is_done_all_the_same(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = hashes(root / "consumequeue")
+    files = FaultyFiles()
+    files.plan.fail("remove", path="/parts/")
+    files.plan.fail("remove", path="/saved/")
+    opener = make_opener(root, None, files, None, None, {}, SIZES)
+    with Reindex(opener, recipe_of(opener), shards=2) as work:
+        work_through(work, keep=False)
+    assert "not cleared yet" in caplog.text
+    assert "not tidied up" in caplog.text
+    assert hashes(root / "consumequeue") == before
+    assert not in_one_process(root, deep=True)
+    with penstock.open(root, environ={}) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"

@@ -22,7 +22,14 @@ from penstock_spark.jobs.place import local_folder, one_store
 from penstock_spark.jobs.planned import Plan, app_of, check_target
 from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
-from penstock_spark.jobs.tasks import Slice, opened, over, slices_of
+from penstock_spark.jobs.tasks import (
+    Slice,
+    opened,
+    over,
+    refuse_loss,
+    slices_of,
+    still_there,
+)
 from penstock_spark.jobs.writing import write_batch
 
 CHOICES = ("keep", "drop")
@@ -44,6 +51,7 @@ class CompactReport(Report):
         keys: different keys.
         deleted: keys whose latest message has no body, and that are gone for it.
         keyless: messages without a key.
+        lost: messages that retention took after the job had begun, and that were not looked at.
     """
 
     source: str
@@ -54,6 +62,7 @@ class CompactReport(Report):
     keys: int
     deleted: int
     keyless: int
+    lost: int
 
 
 def run(
@@ -64,6 +73,7 @@ def run(
     *,
     keyless: str = "keep",
     tombstones: str = "drop",
+    skip_lost: bool = False,
     options: Mapping[str, str] | None = None,
     told: Told = ignore,
 ) -> CompactReport:
@@ -76,6 +86,7 @@ def run(
         topic: the topic.
         keyless: "keep" or "drop" messages that have no key.
         tombstones: what of a key whose latest message has an empty body: "drop" it, or "keep" the message.
+        skip_lost: count messages that retention took after the job had begun, instead of `DataLossError`.
         options: further options of the sink, as `partitions`.
         told: called with the numbers of tasks done and of all tasks.
     """
@@ -83,15 +94,14 @@ def run(
     for name, choice in (("keyless", keyless), ("tombstones", tombstones)):
         if choice not in CHOICES:
             raise ConfigError(f"{name} is {choice!r}; it must be one of {', '.join(CHOICES)}")
-    root, folder, given = (
-        one_store(source),
-        local_folder(target, "the new store"),
-        dict(options or {}),
-    )
+    root, folder = one_store(source), local_folder(target, "the new store")
+    given = dict(options or {})
     about = {"source": str(root), "topic": topic, "keyless": keyless, "tombstones": tombstones,
              "options": given}  # fmt: skip
     plan = _planned(root, folder, topic, about)
-    slices = [Slice(*part) for part in plan.batches]
+    # What is written already lacks nothing.
+    skips = skip_lost or plan.done > 0
+    slices, lost = still_there([Slice(*part) for part in plan.batches], skips=skips)
     with watched(spark, "compact", told):
         kept, counts = _latest(spark, slices, keyless, tombstones)
         if plan.done == 0:
@@ -100,12 +110,9 @@ def run(
             write_batch(rows, folder, plan.app, 0, given)
             plan.note(1)
     return CompactReport(
-        source=str(root),
-        target=str(folder),
-        topic=topic,
-        seconds=time.monotonic() - began,
-        **counts,
-    )
+        source=str(root), target=str(folder), topic=topic, lost=lost,
+        seconds=time.monotonic() - began, **counts,
+    )  # fmt: skip
 
 
 def _planned(root: Path, folder: Path, topic: str, about: dict[str, Any]) -> Plan:
@@ -158,9 +165,10 @@ def _keys(spark: Any, slices: Sequence[Slice]) -> Any:
 
 
 def keys_of(piece: Slice, store: "penstock.Store") -> Iterator[pa.RecordBatch]:
-    """Yield key, log offset and size of the messages of one piece."""
-    for batch in store.arrow_batches(
-        piece.topic, piece.queue, piece.start, piece.stop, ["keys", "log_offset", "body_size"], verify=False
+    """Yield key, log offset and size of the messages of one piece; those that are gone are an error."""
+    for batch in store.arrow_spans(
+        [piece.span], ["keys", "log_offset", "body_size"], verify=False,
+        lost=refuse_loss(piece.root),
     ):  # fmt: skip
         yield pa.RecordBatch.from_arrays(batch.columns, schema=_KEYS)
 

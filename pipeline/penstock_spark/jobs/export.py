@@ -28,10 +28,8 @@ FILE_ROWS = 200_000
 # A task takes about so many messages, of one queue or of many.
 _TASK_ROWS = 100_000
 
-_WRITTEN = pa.schema(
-    [("id", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64()), ("files", pa.int64())]
-)
-_WRITTEN_DDL = "id bigint, rows bigint, bytes bigint, files bigint"
+_WRITTEN = pa.schema([(name, pa.int64()) for name in ("id", "rows", "bytes", "files", "lost")])
+_WRITTEN_DDL = "id bigint, rows bigint, bytes bigint, files bigint, lost bigint"
 
 
 @attrs.frozen(kw_only=True)
@@ -112,7 +110,7 @@ def run(
             sums[name] += row[column]
     total = {name: sum(each[name] for each in by_topic.values()) for name in _SUMS}
     return ExportReport(
-        target=str(folder), stores=len(roots), lost=plan.lost, topics=dict(sorted(by_topic.items())),
+        target=str(folder), stores=len(roots), lost=plan.lost + sum(row["lost"] for row in rows), topics=dict(sorted(by_topic.items())),
         seconds=time.monotonic() - began, **total,
     )  # fmt: skip
 
@@ -194,7 +192,7 @@ def _write_all(spark: Any, folder: Path, plan: _Plan) -> list[dict[str, int]]:
 
 def write_piece(number: int, folder: Path, piece: Piece, store: "penstock.Store") -> pa.RecordBatch:
     """Export one piece; returns what came of it as a row."""
-    facts = attrs.asdict(Exported(folder).write(piece, store))
+    facts = attrs.asdict(Exported(folder).write(piece, store, counts_lost=True))
     return pa.RecordBatch.from_pylist([{"id": number, **facts}], _WRITTEN)
 
 

@@ -12,7 +12,7 @@ import penstock
 from penstock.errors import ConfigError
 from penstock_spark.exported import unquoted
 from penstock_spark.jobs.progress import parallelism
-from penstock_spark.jobs.tasks import Slice, opened, over
+from penstock_spark.jobs.tasks import Slice, opened, over, refuse_loss
 from penstock_spark.rows import ALL, converted, ddl_of, needed
 
 _TASK_ROWS = 50_000
@@ -46,9 +46,9 @@ def from_stores(spark: Any, slices: Sequence[Slice], columns: Sequence[str] = tu
 def messages_of(
     piece: Slice, store: "penstock.Store", columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a slice as Spark's columns."""
-    for batch in store.arrow_batches(
-        piece.topic, piece.queue, piece.start, piece.stop, needed(columns), rows=_BATCH_ROWS
+    """Yield the messages of a slice as Spark's columns; those that are gone are an error."""
+    for batch in store.arrow_spans(
+        [piece.span], needed(columns), rows=_BATCH_ROWS, lost=refuse_loss(piece.root)
     ):
         yield converted(batch, columns)
 

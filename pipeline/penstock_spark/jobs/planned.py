@@ -17,6 +17,7 @@ from typing import Any
 from penstock.errors import ConfigError, StorageError
 from penstock.files import Files
 from penstock_spark.dataset import is_dataset
+from penstock_spark.keeping import keep_folder
 
 FORMAT = 1
 _APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -47,9 +48,9 @@ class Plan:
         done: how many are written.
     """
 
-    def __init__(self, target: Path, app: str) -> None:
+    def __init__(self, target: Path, app: str, files: Files | None = None) -> None:
         folder = target / "penstock" / "spark"
-        self._files = Files()
+        self._files = files or Files()
         self._path = folder / f"{app}.json"
         self._done_path = folder / f"{app}.done"
         self.app = app
@@ -59,13 +60,17 @@ class Plan:
 
     def load(self, about: dict[str, Any]) -> bool:
         """Take in the plan that is there, if there is one; one for another job is refused."""
-        if not self._path.exists():
+        if not self._files.exists(self._path):
             return False
         try:
             found = json.loads(self._files.read_whole(self._path, _BYTES_MAX))
             version, there, self.batches = found["format"], found["about"], found["batches"]
-            text = self._done_path.read_text() if self._done_path.exists() else "0"
+            is_there = self._files.exists(self._done_path)
+            text = self._files.read_whole(self._done_path) if is_there else b"0"
             self.done = int(text)
+            # Batches are written by it now: it must not be another one after a power cut, had its writer been
+            # killed before the name was durable.
+            self._files.sync_folder(self._path.parent)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StorageError(f"{self._path} is no plan ({error!r}): give another app") from error
         if version != FORMAT:
@@ -81,7 +86,7 @@ class Plan:
     def save(self, about: dict[str, Any], batches: list[Any]) -> None:
         """Keep a new plan, before the first batch is written."""
         self.batches, self.done = batches, 0
-        self._files.make_folder_durably(self._path.parent)
+        keep_folder(self._files, self._path.parent, self.target)
         text = json.dumps({"format": FORMAT, "about": about, "batches": batches})
         self._files.write_whole(self._path, text.encode())
 

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from penstock.segmentwise import Reindex, ReindexTask, Stretch, start_reindex
+from penstock.segmentwise import Made, Reindex, ReindexTask, Stretch, start_reindex
 from penstock_spark.jobs.place import one_store
 from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
@@ -21,13 +21,13 @@ from penstock_spark.jobs.tasks import over, tasks_for
 
 _STRETCH = pa.schema(
     [
-        ("base", pa.int64()), ("records", pa.int64()), ("end", pa.int64()), ("stop", pa.int64()),
+        ("base", pa.int64()), ("records", pa.int64()), ("keys", pa.int64()), ("end", pa.int64()), ("stop", pa.int64()),
         ("damages", pa.list_(pa.list_(pa.int64()))),
     ]
 )  # fmt: skip
-_STRETCH_DDL = "base bigint, records bigint, end bigint, stop bigint, damages array<array<bigint>>"
-_MADE = pa.schema([("part", pa.int64()), ("name", pa.string())])
-_MADE_DDL = "part bigint, name string"
+_STRETCH_DDL = "base bigint, records bigint, keys bigint, end bigint, stop bigint, damages array<array<bigint>>"
+_MADE = pa.schema([("part", pa.int64()), ("name", pa.string()), ("entries", pa.int64())])
+_MADE_DDL = "part bigint, name string, entries bigint"
 # Parts of the queues for each task that runs at once: they are of unequal size.
 _PARTS_A_SLOT = 2
 _PARTS_MAX = 64
@@ -121,16 +121,18 @@ def condense(task: ReindexTask, base: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([stretch], _STRETCH)
 
 
-def _made(spark: Any, work: Reindex) -> dict[int, str]:
+def _made(spark: Any, work: Reindex) -> dict[int, Made]:
     """Let tasks make the files of all parts."""
     parts, task = work.parts, work.task
     frame = over(spark, len(parts), len(parts), _MADE_DDL, lambda n: [make(task, parts[n])])
-    return {row["part"]: row["name"] for row in frame.toArrow().to_pylist()}
+    rows = frame.toArrow().to_pylist()
+    return {row["part"]: Made(row["name"], row["entries"]) for row in rows}
 
 
 def make(task: ReindexTask, part: int) -> pa.RecordBatch:
-    """Make the files of one part; returns the name of their folder."""
-    return pa.RecordBatch.from_pylist([{"part": part, "name": task.make(part)}], _MADE)
+    """Make the files of one part; returns what was made."""
+    made = attrs.asdict(task.make(part))
+    return pa.RecordBatch.from_pylist([{"part": part, **made}], _MADE)
 
 
 if __name__ == "__main__":

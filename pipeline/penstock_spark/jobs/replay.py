@@ -28,7 +28,7 @@ from penstock_spark.jobs.place import local_folder, stores_of
 from penstock_spark.jobs.planned import Plan, app_of, check_app, check_target
 from penstock_spark.jobs.progress import Told, ignore
 from penstock_spark.jobs.report import Report
-from penstock_spark.jobs.tasks import Slice, slices_of
+from penstock_spark.jobs.tasks import Slice, slices_of, still_there
 from penstock_spark.jobs.writing import write_batch
 
 BATCH_ROWS = 500_000
@@ -56,6 +56,7 @@ class ReplayReport(Report):
         batches: batches that the replay has.
         written: batches that this run wrote; the others were there.
         rows: rows that this run read, before the filter.
+        lost: messages that retention took after the replay had begun, and that this run passed over.
     """
 
     source: str
@@ -64,12 +65,14 @@ class ReplayReport(Report):
     batches: int
     written: int
     rows: int
+    lost: int
 
 
 class _Source:
     """What is read: slices of stores, or rows of Parquet files."""
 
-    def __init__(self, text: str, topics: Sequence[str]) -> None:
+    def __init__(self, text: str, topics: Sequence[str], *, skips: bool) -> None:
+        self._skips = skips
         self.stores = _stores(text)
         self.mean = 0.0
         if self.stores:
@@ -118,6 +121,13 @@ class _Source:
         if batch:
             yield batch
 
+    def left_of(self, batch: list[list[Any]]) -> tuple[list[list[Any]], int]:
+        """Return what is left of a batch that was settled earlier, and how many rows are gone."""
+        if not self.stores:
+            return batch, 0
+        there, lost = still_there([Slice(*part) for part in batch], skips=self._skips)
+        return [list(each) for each in there], lost
+
     def frame(self, spark: Any, batch: list[list[Any]]) -> Any:
         """Return one batch as a frame."""
         if self.stores:
@@ -144,6 +154,7 @@ def run(
     change: Change | None = None,
     pace: Pace | None = None,
     app: str | None = None,
+    skip_lost: bool = False,
     options: Mapping[str, str] | None = None,
     told: Told = ignore,
     clock: Callable[[], float] = time.monotonic,
@@ -158,6 +169,7 @@ def run(
         change: what to leave out, and what becomes of the rest.
         pace: how fast, at most.
         app: the name under which a run goes on; made from the other arguments if None.
+        skip_lost: count messages that retention took after the replay had begun, instead of `DataLossError`.
         options: further options of the sink, as `partitions` or `partitioner`.
         told: called with the numbers of batches done and of all batches.
         clock: seconds, only their differences count.
@@ -166,22 +178,22 @@ def run(
     began = clock()
     change, pace, given = change or Change(), pace or Pace(), dict(options or {})
     folder = local_folder(target, "the store to write to")
-    read = _Source(source, change.topics)
+    read = _Source(source, change.topics, skips=skip_lost)
     check_target(folder, read.stores)
     about = _about(source, read, change, given)
-    plan = Plan(
-        folder, check_app(app) if app else app_of("replay", {**about, "target": str(folder)})
-    )
+    name = check_app(app) if app else app_of("replay", {**about, "target": str(folder)})
+    plan = Plan(folder, name)
 
     def made(batch: list[list[Any]]) -> Any:
         return changed(read.frame(spark, batch), change, given)
 
     _settle(plan, about, lambda: read.batches(_batch_rows(pace, read.mean)), made)
     first = plan.done
-    rows = _write(plan, made, given, told, _Throttle(_rate(pace, read.mean), clock, sleep))
+    throttle = _Throttle(_rate(pace, read.mean), clock, sleep)
+    rows, lost = _write(plan, read.left_of, made, given, told, throttle)
     return ReplayReport(
         source=source, target=str(folder), app=plan.app, batches=len(plan.batches),
-        written=len(plan.batches) - first, rows=rows, seconds=clock() - began,
+        written=len(plan.batches) - first, rows=rows, lost=lost, seconds=clock() - began,
     )  # fmt: skip
 
 
@@ -218,22 +230,24 @@ class _Throttle:
 
 def _write(
     plan: Plan,
+    left: Callable[[list[list[Any]]], tuple[list[list[Any]], int]],
     made: Callable[[list[list[Any]]], Any],
     options: Mapping[str, str],
     told: Told,
     throttle: _Throttle,
-) -> int:
-    """Write the batches of a plan that are not written yet; returns how many rows they have."""
-    rows = 0
+) -> tuple[int, int]:
+    """Write the batches of a plan that are not written yet; returns how many rows they have, and lack."""
+    rows = lost = 0
     for number in range(plan.done, len(plan.batches)):
         if rows:
             throttle.pause(rows)
-        count = sum(part[-1] - part[-2] for part in plan.batches[number])
-        write_batch(ordered(made(plan.batches[number]), count), plan.target, plan.app, number, options)  # fmt: skip
+        batch, gone = left(plan.batches[number])
+        count = sum(part[-1] - part[-2] for part in batch)
+        write_batch(ordered(made(batch), count), plan.target, plan.app, number, options)
         plan.note(number + 1)
-        rows += count
+        rows, lost = rows + count, lost + gone
         told(number + 1, len(plan.batches))
-    return rows
+    return rows, lost
 
 
 def _about(source: str, read: _Source, change: Change, options: dict[str, str]) -> dict[str, Any]:

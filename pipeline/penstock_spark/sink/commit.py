@@ -30,6 +30,7 @@ import penstock
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
+from penstock_spark.dataset import lost
 from penstock_spark.sink.ledger import Decision, Ledger, Part, Progress, ShardProgress
 from penstock_spark.sink.staging import SUFFIX
 
@@ -39,6 +40,8 @@ _One = TypeVar("_One")
 _Made = TypeVar("_Made")
 # They mostly wait for disks, or are within calls that let other threads run.
 THREADS = 8
+# So many staged files are held open between their check and their append, at most.
+_HELD_MAX = 128
 _PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
@@ -98,6 +101,7 @@ class Committer:
         mark: Callable[[], int] = lambda: MARK_MIN + secrets.randbelow(MARK_MAX - MARK_MIN),
         threads: int = 1,
     ) -> None:
+        self._root = root
         self._shards = list(shards)
         self._open_store = open_store
         self._files = files
@@ -110,7 +114,7 @@ class Committer:
         ]
 
     def prepare(self) -> None:
-        """Make the folders that tasks and commits need."""
+        """Make the folders that tasks and commits need, and note that all stores have been there."""
         self.ledger.make()
         for progress in self._progress:
             progress.make()
@@ -125,20 +129,23 @@ class Committer:
         Raises when that is not possible now; once it was decided the batch will still get there, with the
         next commit of anybody.
         """
-        if not parts and not self.ledger.has_decision():
+        if not parts and is_alone and not self.ledger.has_decision():
             return True
         with self._locked():
             self._finish_pending()
             if not is_alone and self.ledger.last_batch(app) >= batch:
-                self._remove(parts)
+                self._tidy(parts)
                 return False
-            if parts:
-                ordered = tuple(sorted(parts, key=lambda part: (part.task, part.name)))
-                decision = Decision(app, batch, self._mark(), ordered, is_alone)
-                staged = self._checked(decision)
-                self._patience.until(partial(self._check_free, decision))
-                self.ledger.decide(decision)
-                self._complete_now(decision, staged)
+            ordered = tuple(sorted(parts, key=lambda part: (part.task, part.name)))
+            decision = Decision(app, batch, self._mark(), ordered, is_alone)
+            if not parts:
+                # Nothing to append; but whoever asks for it again must find that it was there.
+                self.ledger.note_batch(decision)
+                return True
+            staged = self._checked(decision)
+            self._patience.until(partial(self._check_free, decision))
+            self.ledger.decide(decision)
+            self._complete_now(decision, staged)
         return True
 
     def _complete_now(self, decision: Decision, staged: dict[str, StagedFile]) -> None:
@@ -194,10 +201,17 @@ class Committer:
     # --- steps
 
     def _check_free(self, decision: Decision) -> None:
-        """Raise if a store of the batch is being written: while that is so it had better not be decided."""
+        """Raise if a store of the batch is being written, or gone: while that is so it had better not be decided."""
         for shard, path in enumerate(self._shards):
-            if decision.rows_of(shard) and self._files.is_locked(path / "lock"):
-                raise StoreLockedError(path, self._holder(path))
+            if decision.rows_of(shard):
+                self._check_there(path)
+                if self._files.is_locked(path / "lock"):
+                    raise StoreLockedError(path, self._holder(path))
+
+    def _check_there(self, path: Path) -> None:
+        """Raise for a store that is not there any more: opening it would make an empty one in its place."""
+        if not self._files.exists(path / "commitlog"):
+            raise lost(path, self._root)
 
     def _holder(self, path: Path) -> str:
         try:
@@ -223,13 +237,25 @@ class Committer:
         return lock
 
     def _checked(self, decision: Decision) -> dict[str, StagedFile]:
-        """Return the staged files of a decision, each checked to its last byte."""
-        names = [part.name for part in decision.parts]
-        return dict(zip(names, self._each(self._read, decision.parts), strict=True))
+        """Return the staged files of a decision, each checked to its last byte; of many only some.
+
+        Each that is held has a descriptor. The others are read again when they are appended.
+        """
+        most = min(_HELD_MAX, self._files.descriptors_max // 4)
+        held, rest = decision.parts[:most], decision.parts[most:]
+        names = [part.name for part in held]
+        found = dict(zip(names, self._each(self._read, held), strict=True))
+        self._each(self._check, rest)
+        return found
+
+    def _check(self, part: Part) -> None:
+        """Raise if a staged file is not whole; nothing of it stays open."""
+        with self._read(part):
+            pass
 
     def _each(self, job: Callable[[_One], _Made], several: Sequence[_One]) -> list[_Made]:
         """Do a job for each, some at a time; all have ended when this raises what one of them did."""
-        if self._threads == 1 or len(several) == 1:
+        if self._threads == 1 or len(several) <= 1:
             return [job(one) for one in several]
         with ThreadPoolExecutor(min(self._threads, len(several))) as pool:
             return list(pool.map(job, several))
@@ -254,6 +280,9 @@ class Committer:
         decision = self.ledger.decision()
         if decision is not None:
             logger.info("finishing batch %d of %s", decision.batch, decision.app)
+            # Of a predecessor that was killed we see what a power cut may still take back. Rows appended for a
+            # decision that is lost would be appended again; a batch dropped for a note that is lost as well.
+            self.ledger.keep()
             self._complete(decision, None)
 
     def _complete(self, decision: Decision, staged: dict[str, StagedFile] | None) -> None:
@@ -263,7 +292,7 @@ class Committer:
             self._each(lambda shard: self._apply(decision, shard, staged), shards)
             self.ledger.note_batch(decision)
         self.ledger.drop_decision()
-        self._remove(decision.parts)
+        self._tidy(decision.parts)
 
     def _apply(self, decision: Decision, shard: int, staged: dict[str, StagedFile] | None) -> None:
         """Append what is not there yet of a shard's rows."""
@@ -277,6 +306,7 @@ class Committer:
         noted = progress.read(mark)
         if noted is not None and noted.is_complete:
             return
+        self._check_there(self._shards[shard])
         with self._patience.until(lambda: self._open_store(self._shards[shard])) as store:
             # What is counted, and where the rest begins, must outlive the machine before a note says so.
             begin = store.flush()
@@ -299,12 +329,19 @@ class Committer:
             if skipped >= count:
                 skipped -= count
                 continue
-            file = staged[part.name] if staged is not None else self._read(part)
+            file = (staged or {}).get(part.name) or self._read(part)
             for batch in file.batches:
                 if batch.group == shard:
                     if skipped < len(batch):
                         yield batch.behind(skipped) if skipped else batch
                     skipped = max(skipped - len(batch), 0)
+
+    def _tidy(self, parts: Sequence[Part]) -> None:
+        """Remove staged files of a batch that is in the store: it is, also where that cannot be done."""
+        try:
+            self._remove(parts)
+        except OSError as error:
+            logger.warning("staged files are left in %s: %s", self.ledger.staging, error)
 
     def _remove(self, parts: Sequence[Part]) -> None:
         """Remove staged files; what a power cut brings back goes by age."""

@@ -2,6 +2,7 @@
 
 In `penstock/sink/` of a store, or of a dataset's folder::
 
+    made            the store, or all shards of the dataset, have been there
     lock            held by whoever commits; one at a time
     staging/        what tasks encoded, waiting (see `staging`)
     decision        the one batch that is decided and not finished yet
@@ -25,6 +26,8 @@ import crc32c
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN
+from penstock_spark.dataset import MADE
+from penstock_spark.keeping import keep_folder
 
 FOLDER = Path("penstock") / "sink"
 FORMAT = 1
@@ -170,16 +173,20 @@ class Ledger:
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
+        self._root = root
         self.folder = root / FOLDER
         self.staging = self.folder / "staging"
         self.lock = self.folder / "lock"
         self._decision = self.folder / "decision"
         self._apps = self.folder / "ledger"
+        self._made = root / MADE
 
     def make(self) -> None:
-        """Make the folders, durably."""
+        """Make the folders, durably; the stores are there already."""
         for folder in (self.staging, self._apps):
-            self._files.make_folder_durably(folder)
+            keep_folder(self._files, folder, self._root)
+        if not self._files.exists(self._made):
+            write_line(self._files, self._made, {})
 
     # --- the decision
 
@@ -194,6 +201,11 @@ class Ledger:
     def decide(self, decision: Decision) -> None:
         """Write a decision down: from now on the batch will be in the store."""
         write_line(self._files, self._decision, decision.to_json())
+
+    def keep(self) -> None:
+        """Make durable what a predecessor may have written and, killed, not synced: decision and last batches."""
+        self._files.sync_folder(self.folder)
+        self._files.sync_folder(self._apps)
 
     def drop_decision(self) -> None:
         """Take the decision away, durably: its batch is finished."""
@@ -231,6 +243,7 @@ class ShardProgress:
 
     def __init__(self, files: Files, shard: Path, *, is_own: bool) -> None:
         self._files = files
+        self._shard = shard
         self._path = shard / FOLDER / f"progress-{'store' if is_own else 'dataset'}"
 
     @property
@@ -240,7 +253,7 @@ class ShardProgress:
 
     def make(self) -> None:
         """Make its folder, durably."""
-        self._files.make_folder_durably(self._path.parent)
+        keep_folder(self._files, self._path.parent, self._shard)
 
     def read(self, mark: int) -> Progress | None:
         """Return how far the batch with that mark is; None where nothing was begun."""

@@ -9,7 +9,7 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.files import Files
 from penstock.staged import Encoding, encoding_for
-from penstock_spark.dataset import is_dataset, make_dataset, shards_of
+from penstock_spark.dataset import is_dataset, is_made, is_store, lost, make_dataset, shards_of
 from penstock_spark.sink.commit import THREADS, Committer, Patience
 from penstock_spark.sink.options import SinkOptions
 
@@ -40,8 +40,11 @@ def find_target(options: SinkOptions) -> Target:
     """Return the target, its stores and folders made where they are not there yet."""
     shards = _shards(options)
     patience = Patience(timeout_s=options.lock_timeout_s)
+    was_made = is_made(options.root)
     for shard in shards:
-        if not (shard / "commitlog").is_dir():
+        if not is_store(shard):
+            if was_made:
+                raise lost(shard, options.root)
             patience.until(partial(open_store, options, None, shard)).close()
     # A record is made to fit into each of them, as they are.
     encoding = encoding_for(*shards, config=options.config, **options.settings)

@@ -4,6 +4,7 @@ Spark builds a writer when a query starts, runs `write` in each task, and `commi
 its own; only the messages travel from one to the other. All work is in the modules beside this one.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.errors import ConfigError, StorageError
+from penstock.errors import ConfigError, CorruptionError, StorageError
 from penstock.files import Files
 from penstock_spark.sink.columns import Router, check_columns, tables
 from penstock_spark.sink.commit import Committer
@@ -28,6 +29,8 @@ from penstock_spark.sink.target import Target, find_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -101,7 +104,11 @@ class Writing:
         """Commit what the tasks staged, then look for what nobody will ever commit."""
         committer = self.committer()
         committer.commit(app, batch, _parts(messages), is_alone=is_alone)
-        committer.collect(time.time_ns() - int(self.target.options.retention_s * 1e9))
+        try:
+            committer.collect(time.time_ns() - int(self.target.options.retention_s * 1e9))
+        except (OSError, CorruptionError) as error:
+            # The batch is in, and must not fail for what others have left.
+            logger.warning("old staged files of %s stay: %s", self.target.options.root, error)
 
     def committer(self) -> Committer:
         """Return what commits."""

@@ -2,7 +2,7 @@
 
 import click
 
-from penstock.cli.output import json_option, out_json, quiet_option
+from penstock.cli.output import json_option, note, out_json, quiet_option
 from penstock.cli.root import examples
 from penstock_spark.cli import bar, pairs_of, session, session_options, show_summary
 
@@ -25,6 +25,7 @@ from penstock_spark.cli import bar, pairs_of, session, session_options, show_sum
     "--tombstones", type=click.Choice(["keep", "drop"]), default="drop", show_default=True,
     help="What becomes of a key whose latest message has an empty body.",
 )  # fmt: skip
+@click.option("--skip-lost", is_flag=True, help="Go on without messages that retention took since it began.")  # fmt: skip
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, as partitions=8.")  # fmt: skip
 @session_options
 @json_option
@@ -35,6 +36,7 @@ def command(
     topic: str,
     keyless: str,
     tombstones: str,
+    skip_lost: bool,
     options: tuple[str, ...],
     master: str | None,
     remote: str | None,
@@ -50,11 +52,13 @@ def command(
     given = pairs_of(options, "--option", "KEY=VALUE")
     with session("compact", master, remote) as spark, bar("compact", quiet=quiet) as told:
         done = compact.run(
-            spark, source, target, topic, keyless=keyless, tombstones=tombstones, options=given,
-            told=told,
+            spark, source, target, topic, keyless=keyless, tombstones=tombstones,
+            skip_lost=skip_lost, options=given, told=told,
         )  # fmt: skip
     if as_json:
         out_json(**done.facts())
     else:
         show_summary("Compacted", done.summary(), quiet=quiet)
+    if done.lost and not as_json:
+        note(f"{done.lost:,} messages went before they were looked at")
     return 0

@@ -1,11 +1,16 @@
 """The verb `penstock spark replay`."""
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from penstock.cli.output import json_option, out_json, quiet_option
+from penstock.cli.output import json_option, note, out_json, quiet_option
 from penstock.cli.root import examples
 from penstock_spark.cli import bar, pairs_of, session, session_options, show_summary
 from penstock_spark.given import size_of
+
+if TYPE_CHECKING:
+    from penstock_spark.jobs.replay import ReplayReport
 
 
 @click.command(
@@ -28,6 +33,7 @@ from penstock_spark.given import size_of
 @click.option("--bytes-per-second", metavar="SIZE", help="At most so much, as 10m.")
 @click.option("--batch-rows", type=click.IntRange(0), default=0, help="Rows of a batch; 500,000, or five seconds' worth.")  # fmt: skip
 @click.option("--app", metavar="NAME", help="The name under which it goes on when it is run again.")
+@click.option("--skip-lost", is_flag=True, help="Go on without messages that retention took since it began.")  # fmt: skip
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, as partitions=8.")  # fmt: skip
 @session_options
 @json_option
@@ -46,6 +52,7 @@ def command(
     bytes_per_second: str | None,
     batch_rows: int,
     app: str | None,
+    skip_lost: bool,
     options: tuple[str, ...],
     master: str | None,
     remote: str | None,
@@ -69,15 +76,18 @@ def command(
         bytes_per_second=size_of("--bytes-per-second", bytes_per_second) if bytes_per_second else 0,
     )  # fmt: skip
     given = pairs_of(options, "--option", "KEY=VALUE")
-    with (
-        session("replay", master, remote) as spark,
-        bar("replay", quiet=quiet, unit="batches") as told,
-    ):
-        done = replay.run(
-            spark, source, target, change=change, pace=pace, app=app, options=given, told=told
-        )
+    more: dict[str, Any] = {"app": app, "skip_lost": skip_lost, "options": given}
+    shown = bar("replay", quiet=quiet, unit="batches")
+    with session("replay", master, remote) as spark, shown as told:
+        done = replay.run(spark, source, target, change=change, pace=pace, told=told, **more)
+    return _shown(done, as_json=as_json, quiet=quiet)
+
+
+def _shown(done: "ReplayReport", *, as_json: bool, quiet: bool) -> int:
     if as_json:
         out_json(**done.facts())
-    else:
-        show_summary("Replayed", done.summary(), quiet=quiet)
+        return 0
+    show_summary("Replayed", done.summary(), quiet=quiet)
+    if done.lost:
+        note(f"{done.lost:,} messages went before they were replayed")
     return 0
