@@ -1,0 +1,185 @@
+"""How everything is measured: processes side by side, turns in an order that changes, figures by round.
+
+A figure is a time (less is better), one a round and engine. Engines take turns within each round, so that what slows the
+machine slows all of them; ratios are taken within a round, and only then is their median.
+"""
+
+import os
+import random
+import shutil
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+
+from bench.engines import ENGINES
+from bench.process import EngineError, EngineProcess
+from bench.rocketmq import NoJavaError, build
+from bench.supply import make_bodies
+
+Figures = dict[str, dict[str, list[float]]]
+Latencies = dict[str, dict[str, list[dict[str, float]]]]
+
+
+@attrs.frozen(kw_only=True)
+class Work:
+    """One thing that is measured.
+
+    Attributes:
+        name: its first word is the family by which `--only` picks it.
+        do: the command.
+        engines: who does it.
+        facts: what the command takes.
+        own: what it takes beside for one engine, or "do" for a command of its own.
+        unit: what a figure is, for people; nanoseconds are divided by `scale`.
+    """
+
+    name: str
+    do: str
+    engines: Sequence[str]
+    facts: Mapping[str, Any] = attrs.field(factory=dict)
+    own: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    unit: str = "ns a message"
+    scale: float = 1.0
+
+    def command(self, engine: str) -> dict[str, Any]:
+        """Return the command for one engine, with its share of the messages."""
+        command = {"do": self.do, **self.facts, **self.own.get(ENGINES[engine].kind, {})}
+        if "count" in command and command["do"].startswith("put"):
+            least = command.get("batch", command.get("threads", 1))
+            command["count"] = max(int(command["count"] * ENGINES[engine].share), least)
+        return command
+
+
+class Bench:
+    """What one run has: its options, a folder, and what was found so far."""
+
+    def __init__(self, home: Path, *, rounds: int, full: bool, only: Sequence[str] = ()) -> None:
+        self.home = home
+        self.rounds = rounds
+        self.full = full
+        self.only = tuple(only)
+        self.chance = random.Random(7)
+        self.figures: Figures = {}
+        self.latencies: Latencies = {}
+        self.units: dict[str, str] = {}
+        # Engines that cannot be measured, or did not live through it, and why.
+        self.missing: dict[str, str] = {}
+        self.bodies = home / "bodies"
+        make_bodies(self.bodies)
+        try:
+            build()
+        except NoJavaError as error:
+            self.leave_out("rocketmq", str(error))
+
+    def leave_out(self, kind: str, why: str) -> None:
+        """Do without a kind of engine from now on."""
+        self.missing[kind] = why
+
+    def wants(self, family: str) -> bool:
+        """Whether this family of work was asked for."""
+        return not self.only or family in self.only
+
+    def there(self, engines: Sequence[str]) -> list[str]:
+        """Return those of the engines that can be measured."""
+        return [name for name in engines if ENGINES[name].kind not in self.missing]
+
+    def shuffled(self, engines: Sequence[str]) -> list[str]:
+        """Return the engines that can be measured in the order of a turn."""
+        there = self.there(engines)
+        return self.chance.sample(there, len(there))
+
+    def note(self, work: str, engine: str, figure: float, unit: str) -> None:
+        """Keep one figure."""
+        self.units[work] = unit
+        self.figures.setdefault(work, {}).setdefault(engine, []).append(figure)
+
+    def keep(self, work: Work, engine: str, answer: Mapping[str, Any]) -> None:
+        """Keep what an engine answered."""
+        if "latency" in answer:
+            several = self.latencies.setdefault(work.name, {}).setdefault(engine, [])
+            several.append(answer["latency"])
+            self.note(work.name, engine, float(answer["latency"]["50"]), "ns, median of one run")
+        else:
+            self.note(
+                work.name, engine, answer["ns"] / max(answer["count"], 1) / work.scale, work.unit
+            )
+
+    def told(self, text: str) -> None:
+        """Say how far it is."""
+        print(text, file=sys.stderr, flush=True)
+
+
+class Session:
+    """Several engines open side by side, each in its process and its folder. A context manager."""
+
+    def __init__(self, bench: Bench, name: str, engines: Sequence[str]) -> None:
+        self.bench = bench
+        self.folder = bench.home / name
+        self.engines = bench.there(engines)
+        self.processes: dict[str, EngineProcess] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir()
+        self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        try:
+            for name in self.engines:
+                process = self._stack.enter_context(EngineProcess(name))
+                process.open(self.folder / name, self.bench.bodies)
+                process.pause()
+                self.processes[name] = process
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def all(self, do: str, **facts: Any) -> None:
+        """Let every engine do something that is not measured."""
+        for process in self.processes.values():
+            process.call(do, **facts)
+            process.pause()
+        os.sync()
+
+    def run(self, works: Sequence[Work]) -> None:
+        """Warm everything up, then measure in rounds."""
+        works = [work for work in works if self.bench.wants(work.name.split(maxsplit=1)[0])]
+        for number in range(self.bench.rounds + 1):
+            for work in works:
+                for name in self.bench.shuffled([e for e in work.engines if e in self.processes]):
+                    self._turn(work, name, warming=number == 0)
+        for work in works:
+            told = ", ".join(
+                f"{name} {statistics.median(self.bench.figures[work.name][name]):,.4g}"
+                for name in work.engines
+                if name in self.bench.figures.get(work.name, {})
+            )
+            self.bench.told(f"{work.name}: {told}  ({self.bench.units.get(work.name, '')})")
+
+    def _turn(self, work: Work, name: str, *, warming: bool) -> None:
+        process = self.processes[name]
+        command = work.command(name)
+        for _ in range(ENGINES[name].warm - 1 if warming else 0):
+            process.call(**command)
+        answer = process.call(**command)
+        process.pause()
+        # What one left to be written back must not be written in the turn of the next.
+        os.sync()
+        if not warming:
+            self.bench.keep(work, name, answer)
+
+
+__all__ = ["Bench", "EngineError", "Figures", "Latencies", "Session", "Work"]

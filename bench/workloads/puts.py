@@ -1,0 +1,84 @@
+"""Putting, warm: by size, in batches, as columns, from threads, with and without sync, and how long each one takes."""
+
+from bench.measure import Bench, Session, Work
+
+SIZES = {"128 B": 128, "1 KiB": 1024, "16 KiB": 16 << 10}
+SINGLE = ("penstock", "rocketmq", "sqlite", "lmdb", "rocksdb", "plain")
+MORE = ("penstock-index", "penstock-preallocate", "rocketmq-index")
+
+
+def run(bench: Bench) -> None:
+    """Measure all of it."""
+    if any(map(bench.wants, ("put", "put_bare", "put_many", "put_arrow", "latency"))):
+        for label, size in SIZES.items():
+            with Session(bench, f"puts-{size}", [*SINGLE, *MORE, "memcpy"]) as session:
+                session.run(_async(bench, label, size))
+    if bench.wants("threads"):
+        with Session(bench, "threads", ("penstock", "rocketmq")) as session:
+            session.run(_threads())
+    if bench.wants("sync") or bench.wants("sync_many"):
+        engines = [f"{name}-sync" for name in SINGLE] + ["penstock-sync-mapped"]
+        with Session(bench, "sync", engines) as session:
+            session.run(_sync(bench))
+
+
+def batch_of(size: int) -> int:
+    """Return the largest batch: RocketMQ takes 4 MiB at most."""
+    return 1000 if size <= 1024 else 100
+
+
+def _async(bench: Bench, label: str, size: int) -> list[Work]:
+    # About as long for each size: a turn should take a few tenths of a second.
+    count = min(100_000, (96 << 20) // size)
+    largest = batch_of(size)
+    works = [
+        Work(name=f"put {label}", do="put", engines=SINGLE + MORE,
+             facts={"count": count, "size": size}),
+        Work(name=f"put_bare {label}", do="put", engines=("rocketmq",),
+             facts={"count": count, "size": size, "bare": True}),
+    ]  # fmt: skip
+    for batch in (10, 100, 1000) if bench.full or size == 128 else (1000,):
+        if batch <= largest or batch == 1000:
+            some = min(batch, largest)
+            works += [
+                Work(name=f"put_many {some} x {label}", do="put_many", engines=SINGLE + MORE,
+                     facts={"count": count, "size": size, "batch": some}),
+            ]  # fmt: skip
+    works += [
+        Work(name=f"put_bare {largest} x {label}", do="put_many", engines=("rocketmq",),
+             facts={"count": count, "size": size, "batch": largest, "bare": True}),
+        Work(name=f"put_arrow {10 * largest} x {label}", do="put_arrow",
+             engines=("penstock", "penstock-index", "penstock-preallocate", "memcpy"),
+             facts={"count": max(count, 10 * largest), "size": size, "batch": 10 * largest}),
+    ]  # fmt: skip
+    if size == 128:
+        works.append(
+            Work(name=f"latency of a put, {label}", do="put", engines=SINGLE,
+                 facts={"count": 50_000, "size": size, "each": True}),
+        )  # fmt: skip
+    return works
+
+
+def _threads() -> list[Work]:
+    return [
+        Work(name=f"threads {threads} x {label}", do="put", engines=("penstock", "rocketmq"),
+             facts={"count": 64_000, "size": SIZES[label], "threads": threads})
+        for label in ("128 B", "1 KiB") for threads in (1, 4, 16, 64)
+    ]  # fmt: skip
+
+
+def _sync(bench: Bench) -> list[Work]:
+    ours = ("penstock-sync", "penstock-sync-mapped", "rocketmq-sync")
+    singles = [
+        Work(name=f"sync {threads} threads, {label}", do="put", engines=ours,
+             facts={"count": count, "size": SIZES[label], "threads": threads})
+        for label in (("128 B", "1 KiB") if bench.full else ("1 KiB",))
+        for threads, count in ((1, 1000), (4, 2000), (16, 4000), (64, 8000))
+    ]  # fmt: skip
+    batches = [
+        Work(name=f"sync_many 1000 x {label}", do="put_many",
+             engines=[f"{name}-sync" for name in SINGLE] + ["penstock-sync-mapped"],
+             facts={"count": 20_000, "size": SIZES[label], "batch": 1000})
+        for label in ("128 B", "1 KiB")
+    ]  # fmt: skip
+    return singles + batches
