@@ -5,10 +5,13 @@ Ratios are what to look at: engines take turns, so that what slows the machine s
 
 import argparse
 import tempfile
+import time
 from pathlib import Path
 
+from bench import history, machine, results
+from bench.goals import judge, table
 from bench.measure import Bench
-from bench.workloads import puts, reads
+from bench.workloads import lives, puts, reads, tails
 
 BUILD = Path(__file__).parents[1] / "build"
 
@@ -17,15 +20,32 @@ def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", default="", help="families of work, parted by commas: put,read")
-    parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured")
-    parser.add_argument("--full", action="store_true", help="all sizes, 10 million keys; long")
+    parser.add_argument("--rounds", type=int, help="how often everything is measured (3; full: 7)")
+    parser.add_argument("--full", action="store_true", help="every size, 10 million keys; long")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument(
+        "--keep", action="store_true", help=f"add the ratios to {history.FILE.name}"
+    )
     asked = parser.parse_args()
-    BUILD.mkdir(exist_ok=True)
+    rounds = asked.rounds or (7 if asked.full else 3)
     only = [word for word in asked.only.split(",") if word]
+    began = time.monotonic()
+    BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="bench-") as home:
-        bench = Bench(Path(home), rounds=asked.rounds, full=asked.full, only=only)
-        for workload in (puts, reads):
+        bench = Bench(Path(home), rounds=rounds, full=asked.full, only=only)
+        for workload in (puts, reads, lives, tails):
             workload.run(bench)
+    outcomes = judge(bench.figures, bench.missing)
+    minutes = (time.monotonic() - began) / 60
+    print(f"\n{machine.words()}; {rounds} rounds, {minutes:.1f} minutes; median, least and most")
+    if not asked.full:
+        print("find: 1 million keys; with --full 10 million")
+    print(f"\n{table(outcomes)}")
+    result = results.of(bench, outcomes)
+    if asked.json:
+        results.save(result, asked.json)
+    if asked.keep:
+        history.keep(result)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import random
 import shutil
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ from bench.rocketmq import NoJavaError, build
 from bench.supply import make_bodies
 
 Figures = dict[str, dict[str, list[float]]]
+Opened = tuple[EngineProcess, dict[str, Any]]
 Latencies = dict[str, dict[str, list[dict[str, float]]]]
 
 
@@ -54,6 +55,11 @@ class Work:
             least = command.get("batch", command.get("threads", 1))
             command["count"] = max(int(command["count"] * ENGINES[engine].share), least)
         return command
+
+
+def acked(name: str) -> str:
+    """Return the name of the figure that counts up to the last receipt, not until the queues have all."""
+    return f"{name}, receipts"
 
 
 class Bench:
@@ -105,14 +111,25 @@ class Bench:
             several = self.latencies.setdefault(work.name, {}).setdefault(engine, [])
             several.append(answer["latency"])
             self.note(work.name, engine, float(answer["latency"]["50"]), "ns, median of one run")
-        else:
-            self.note(
-                work.name, engine, answer["ns"] / max(answer["count"], 1) / work.scale, work.unit
-            )
+            return
+        count = max(answer["count"], 1) * work.scale
+        self.note(work.name, engine, answer["ns"] / count, work.unit)
+        if "acked_ns" in answer:
+            self.note(acked(work.name), engine, answer["acked_ns"] / count, work.unit)
 
-    def told(self, text: str) -> None:
-        """Say how far it is."""
-        print(text, file=sys.stderr, flush=True)
+    def show(self, *works: str) -> None:
+        """Say what was found."""
+        for work in works:
+            found = self.figures.get(work, {})
+            told = ", ".join(f"{n} {statistics.median(found[n]):,.4g}" for n in found)
+            print(f"{work}: {told}  ({self.units.get(work, '')})", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def fresh(self, engine: str, root: Path, number: int = 0, **facts: Any) -> Iterator[Opened]:
+        """Start a process for one engine and open a store in it; yields both the process and its answer."""
+        with EngineProcess(engine) as process:
+            os.sync()
+            yield process, process.open(root, self.bodies, number, **facts)
 
 
 class Session:
@@ -162,12 +179,7 @@ class Session:
                 for name in self.bench.shuffled([e for e in work.engines if e in self.processes]):
                     self._turn(work, name, warming=number == 0)
         for work in works:
-            told = ", ".join(
-                f"{name} {statistics.median(self.bench.figures[work.name][name]):,.4g}"
-                for name in work.engines
-                if name in self.bench.figures.get(work.name, {})
-            )
-            self.bench.told(f"{work.name}: {told}  ({self.bench.units.get(work.name, '')})")
+            self.bench.show(work.name)
 
     def _turn(self, work: Work, name: str, *, warming: bool) -> None:
         process = self.processes[name]

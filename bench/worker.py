@@ -57,9 +57,8 @@ class Worker:
                 self.engine.put_all(singles)
             else:
                 in_threads(self.engine.put_all, parts)
-            self.engine.settle()
 
-        return timed(job, share * threads)
+        return timed(job, share * threads, self.engine.settle)
 
     def _one(self, single: Any) -> int:
         began = time.perf_counter_ns()
@@ -83,9 +82,8 @@ class Worker:
         def job() -> None:
             for each in batches:
                 put(each)
-            self.engine.settle()
 
-        return timed(job, turns * batch)
+        return timed(job, turns * batch, self.engine.settle)
 
     def do_fill(self, count: int, size: int) -> Answer:
         """Put much, as fast as the engine can, for what is measured later."""
@@ -130,6 +128,29 @@ class Worker:
             times.append(time.perf_counter_ns() - began)
         return {"latency": latency(times)}
 
+    def do_watch(self, root: str) -> Answer:
+        """Get ready to follow a store that another process writes."""
+        self.watched = self.engine.watch(Path(root))
+        return {}
+
+    def do_follow(self, count: int) -> Answer:
+        """Take so many messages of `do_beat` as they come; tells how long after their puts began."""
+        times: list[int] = []
+        for body in self.watched:
+            # Stamps of both processes are of one clock: the system's monotonic one.
+            times.append(time.monotonic_ns() - int.from_bytes(body[:8], "big"))
+            if len(times) == count:
+                break
+        return {"latency": latency(times)}
+
+    def do_beat(self, count: int, pause_ms: float) -> Answer:
+        """Put messages with the time in them, with pauses between."""
+        for _, key, body in self.supply.rows(count, 128, 0):
+            time.sleep(pause_ms / 1000)
+            stamped = time.monotonic_ns().to_bytes(8, "big") + body[8:]
+            self.engine.put_all(self.engine.singles([(0, key, stamped)]))
+        return {"count": count}
+
     def do_read(self, limit: int, count: int, *, decode: bool = False) -> Answer:
         """Read in order; `decode` is for RocketMQ, whose pull alone hands out bytes."""
         return counted(lambda: int(self.engine.read(limit, count)))
@@ -166,12 +187,16 @@ class Worker:
         }
 
 
-def timed(job: Callable[[], None], count: int) -> Answer:
-    """Run a job; returns its nanoseconds."""
+def timed(job: Callable[[], None], count: int, settle: Callable[[], None] | None = None) -> Answer:
+    """Run a job; returns its nanoseconds, and with `settle` those until then and until that is done."""
     gc.collect()
     began = time.perf_counter_ns()
     job()
-    return {"ns": time.perf_counter_ns() - began, "count": count}
+    took = time.perf_counter_ns() - began
+    if settle is None:
+        return {"ns": took, "count": count}
+    settle()
+    return {"ns": time.perf_counter_ns() - began, "acked_ns": took, "count": count}
 
 
 def counted(job: Callable[[], int]) -> Answer:

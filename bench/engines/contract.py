@@ -1,7 +1,7 @@
 """What an engine does for the harness. Each runs in a process of its own; see `bench.worker`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,6 @@ class Engine(ABC):
         """Return how many messages of a queue can be read now."""
         raise NotImplementedError
 
-    def newest(self) -> bytes | None:
-        """Return the body of a message that `newest` has not returned yet, the oldest such one, if there is one."""
+    def watch(self, root: Path) -> Iterator[bytes]:
+        """Open a store that another process writes, and yield bodies of queue 0 that come from now on, for ever."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ Guarantees: as its flush policy says. Under `async` a message survives a crash o
 power cut after at most half a second; under `sync` a receipt means that it is on disk. A body's CRC is stored and checked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +126,9 @@ class PenstockEngine(Engine):
     def count(self, queue: int) -> int:
         """See `Engine`."""
         return self.store.max_offset(TOPIC, queue)
+
+    def watch(self, root: Path) -> Iterator[bytes]:
+        """See `Engine`."""
+        self.store = penstock.open(root, environ={}, read_only=True)
+        start = self.store.max_offset(TOPIC)
+        return (m.body for m in self.store.scan(TOPIC, 0, start=start, follow=True))

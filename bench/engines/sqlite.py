@@ -5,7 +5,8 @@ commit. No checksums. `by_key` adds an index on the key.
 """
 
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,18 @@ class SqliteEngine(Engine):
         """See `Engine`."""
         for key in keys:
             (_row,) = self.base.execute("SELECT * FROM m WHERE k = ?", (key,)).fetchall()
+
+    def watch(self, root: Path) -> Iterator[bytes]:
+        """See `Engine`."""
+        self.open(root)
+        (start,) = self.base.execute("SELECT coalesce(max(id), 0) FROM m").fetchone()
+        return self._new(start)
+
+    def _new(self, last: int) -> Iterator[bytes]:
+        while True:
+            rows = self.base.execute("SELECT id, body FROM m WHERE id > ?", (last,)).fetchall()
+            for row in rows:
+                last = row[0]
+                yield row[1]
+            if not rows:
+                time.sleep(0.001)
