@@ -13,6 +13,7 @@ from bench.engines import ENGINES
 from bench.measure import Figures, acked
 
 NOT_MEASURED = "not measured"
+NOT_ASKED = "not asked for"
 
 
 @attrs.frozen(kw_only=True)
@@ -173,11 +174,12 @@ def _why(goal: Goal, missing: Mapping[str, str]) -> str:
         kind = ENGINES[engine].kind
         if kind in missing:
             return missing[kind]
-    return "not asked for"
+    return NOT_ASKED
 
 
 def table(outcomes: list[Outcome]) -> str:
     """Return the table for a terminal."""
+    outcomes = [o for o in outcomes if o.median is not None or o.why != NOT_ASKED]
     lines = [f"{'work':50}{'against':28}{'ratio':>8}  {'spread':16}{'goal':>6}"]
     for outcome in outcomes:
         goal = outcome.goal

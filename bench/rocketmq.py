@@ -33,26 +33,29 @@ def build(cache: Path = CACHE) -> str:
     # A list whose jars are gone is of no use: the local repository may have been emptied since.
     if not listed.exists() or not all(map(os.path.exists, listed.read_text().split(os.pathsep))):
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-        _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), goal,
-             f"-Dmdep.outputFile={listed}")  # fmt: skip
+        told = _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), goal,
+                    f"-Dmdep.outputFile={listed}")  # fmt: skip
+        if told:
+            raise NoJavaError(f"Maven could not bring the store: {told[:200]}")
     sources = sorted((HERE / "java" / "src").rglob("*.java"))
     built = classes / "penstock" / "bench" / "Bench.class"
     newest = max(source.stat().st_mtime for source in sources)
     if not built.exists() or built.stat().st_mtime < newest:
         shutil.rmtree(classes, ignore_errors=True)
-        _run("javac", "-nowarn", "-cp", listed.read_text().strip(), "-d", str(classes),
-             *map(str, sources))  # fmt: skip
+        told = _run("javac", "-nowarn", "-cp", listed.read_text().strip(), "-d", str(classes),
+                    *map(str, sources))  # fmt: skip
+        if told:
+            raise RuntimeError(f"the driver does not compile: {told}")
     return f"{classes}{os.pathsep}{listed.read_text().strip()}"
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
+    """Run a command; returns what it said if it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     except subprocess.TimeoutExpired as error:
         raise NoJavaError(f"{command[0]} took too long") from error
-    if done.returncode:
-        told = (done.stdout + done.stderr).strip().splitlines() or ["no reason given"]
-        raise NoJavaError(f"{command[0]} failed: {told[0][:200]}")
+    return (done.stdout + done.stderr).strip() or "no reason given" if done.returncode else ""
 
 
 def command(home: Path) -> list[str]:

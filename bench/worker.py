@@ -115,6 +115,10 @@ class Worker:
         self.engine.settle()
         return {"count": count}
 
+    def do_total(self) -> Answer:
+        """Tell how many messages can be read."""
+        return {"count": sum(self.engine.count(queue) for queue in range(QUEUES))}
+
     def do_lag(self, count: int, size: int) -> Answer:
         """Time from a put to the queue having it."""
         times = []

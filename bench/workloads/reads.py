@@ -1,7 +1,7 @@
 """Reading what was put: pull, decode, columns, by key, by time."""
 
 from bench.measure import Bench, Session, Work
-from bench.workloads.puts import SIZES
+from bench.workloads.puts import sizes
 
 LIMIT = 256
 IN_ORDER = ("penstock", "rocketmq", "sqlite", "lmdb", "rocksdb")
@@ -12,8 +12,8 @@ DECODED = {"rocketmq": {"do": "read", "decode": True}}
 def run(bench: Bench) -> None:
     """Measure all of it."""
     if any(map(bench.wants, ("read", "pull", "decode", "to_arrow"))):
-        for label, size in SIZES.items():
-            count = min(200_000, (192 << 20) // size)
+        for label, size in sizes(bench).items():
+            count = min(200_000 if bench.full else 50_000, (192 << 20) // size)
             with Session(bench, f"reads-{size}", IN_ORDER) as session:
                 session.all("fill", count=count, size=size)
                 session.run(_in_order(label, count))

@@ -39,6 +39,7 @@ public class Bench {
             case "read": Reads.read(target, command, done); break;
             case "find": Reads.find(target, command, done); break;
             case "offset_at": Reads.offsetAt(target, command, done); break;
+            case "total": target.total(done); break;
             case "memory": target.memory(done); break;
             default: throw new IllegalArgumentException(command.toJSONString());
         }

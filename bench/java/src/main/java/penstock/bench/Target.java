@@ -66,6 +66,15 @@ class Target {
         store = null;
     }
 
+    void total(JSONObject done) throws Exception {
+        settle();
+        long count = 0;
+        for (int queue = 0; queue < QUEUES; queue++) {
+            count += store.getMaxOffsetInQueue(TOPIC, queue);
+        }
+        done.put("count", count);
+    }
+
     void memory(JSONObject done) throws Exception {
         for (String line : Files.readAllLines(Paths.get("/proc/self/status"))) {
             if (line.startsWith("RssAnon:") || line.startsWith("RssFile:")) {
