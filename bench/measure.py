@@ -48,12 +48,13 @@ class Work:
     unit: str = "ns a message"
     scale: float = 1.0
 
-    def command(self, engine: str) -> dict[str, Any]:
+    def command(self, engine: str, scale: float = 1.0) -> dict[str, Any]:
         """Return the command for one engine, with its share of the messages."""
         command = {"do": self.do, **self.facts, **self.own.get(ENGINES[engine].kind, {})}
-        if "count" in command and command["do"].startswith("put"):
+        if "count" in command:
+            share = ENGINES[engine].share if self.do.startswith("put") else 1.0
             least = command.get("batch", command.get("threads", 1))
-            command["count"] = max(int(command["count"] * ENGINES[engine].share), least)
+            command["count"] = max(int(command["count"] * share * scale), least)
         return command
 
 
@@ -65,11 +66,15 @@ def acked(name: str) -> str:
 class Bench:
     """What one run has: its options, a folder, and what was found so far."""
 
-    def __init__(self, home: Path, *, rounds: int, full: bool, only: Sequence[str] = ()) -> None:
+    def __init__(
+        self, home: Path, *, rounds: int, full: bool, only: Sequence[str] = (), scale: float = 1.0
+    ) -> None:
         self.home = home
         self.rounds = rounds
         self.full = full
         self.only = tuple(only)
+        # Below 1 for tests of the harness itself: the figures mean nothing then.
+        self.scale = scale
         self.chance = random.Random(7)
         self.figures: Figures = {}
         self.latencies: Latencies = {}
@@ -87,6 +92,15 @@ class Bench:
     def wants(self, family: str) -> bool:
         """Whether this family of work was asked for."""
         return not self.only or family in self.only
+
+    def scaled(self, count: int) -> int:
+        """Return how many of `count` it shall be."""
+        return max(int(count * self.scale), 1)
+
+    def write_back(self) -> None:
+        """What one left to be written back must not be written in the turn of the next."""
+        if self.scale == 1:
+            os.sync()
 
     def there(self, engines: Sequence[str]) -> list[str]:
         """Return those of the engines that can be measured."""
@@ -125,7 +139,7 @@ class Bench:
     def fresh(self, engine: str, root: Path, number: int = 0, **facts: Any) -> Iterator[Opened]:
         """Start a process for one engine and open a store in it; yields both the process and its answer."""
         with EngineProcess(engine) as process:
-            os.sync()
+            self.write_back()
             yield process, process.open(root, self.bodies, number, **facts)
 
 
@@ -166,7 +180,7 @@ class Session:
         for process in self.processes.values():
             process.call(do, **facts)
             process.pause()
-        os.sync()
+        self.bench.write_back()
 
     def run(self, works: Sequence[Work]) -> None:
         """Warm everything up, then measure in rounds."""
@@ -180,13 +194,12 @@ class Session:
 
     def _turn(self, work: Work, name: str, *, warming: bool) -> None:
         process = self.processes[name]
-        command = work.command(name)
+        command = work.command(name, self.bench.scale)
         for _ in range(ENGINES[name].warm - 1 if warming else 0):
             process.call(**command)
         answer = process.call(**command)
         process.pause()
-        # What one left to be written back must not be written in the turn of the next.
-        os.sync()
+        self.bench.write_back()
         if not warming:
             self.bench.keep(work, name, answer)
 

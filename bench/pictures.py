@@ -131,7 +131,6 @@ def _sizes(result: Result, pyplot: Any) -> Any:
             ]  # fmt: skip
             drawn |= _line(axis, engine, points)
         _finish(axis, title, "size of a body")
-        axis.legend(frameon=False, fontsize=8)
     axes[0].set_ylabel("messages a second, in the queues\n(higher is better)")
     figure.suptitle("Putting, without waiting for the disk, one thread")
     figure.tight_layout()
@@ -148,6 +147,8 @@ def _any(result: Result, work: str) -> bool:
 
 
 def _finish(axis: Any, title: str, below: str) -> None:
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, fontsize=8)
     axis.set_yscale("log")
     axis.set_title(title, fontsize=9)
     axis.set_xlabel(below)
@@ -170,8 +171,6 @@ def _threads(result: Result, pyplot: Any) -> Any:
             drawn |= _line(axis, engine, points)
         _finish(axis, title, "threads that put, all in one process")
     axes[0].set_ylabel("messages a second\n(higher is better)")
-    if drawn:
-        axes[0].legend(frameon=False)
     figure.suptitle("Putting one by one from several threads")
     figure.tight_layout()
     return figure if drawn else None
@@ -197,7 +196,6 @@ def _latency(result: Result, pyplot: Any) -> Any:
             _line(axis, engine, points)
         _finish(axis, title, "this part takes no longer")
         axis.tick_params(axis="x", labelrotation=45)
-        axis.legend(frameon=False, fontsize=8)
     axes[0].set_ylabel("microseconds\n(lower is better)")
     figure.suptitle("How long one message takes")
     figure.tight_layout()
@@ -242,6 +240,7 @@ def _bars(
     axis.set_xticks(range(len(works)), list(works.values()))
     axis.set_ylabel(unit)
     axis.set_title(title)
-    axis.legend(frameon=False)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False)
     figure.tight_layout()
     return figure

@@ -103,7 +103,8 @@ class PenstockEngine(Engine):
 
     def to_arrow(self) -> int:
         """See `Engine`."""
-        return int(self.store.to_arrow(TOPIC, columns=COLUMNS).num_rows)
+        queues = range(QUEUES)
+        return sum(self.store.to_arrow(TOPIC, q, columns=COLUMNS).num_rows for q in queues)
 
     def find(self, keys: Sequence[str]) -> None:
         """See `Engine`."""

@@ -32,7 +32,7 @@ def _cold(bench: Bench, label: str, size: int) -> None:
         for engine in bench.shuffled(work.engines):
             root = bench.home / "cold"
             with bench.fresh(engine, root) as (process, _):
-                bench.keep(work, engine, process.call(**work.command(engine)))
+                bench.keep(work, engine, process.call(**work.command(engine, bench.scale)))
                 took = process.call("close")["ns"]
                 bench.note(f"close {BUSY}, {label}", engine, took / 1e6, "ms")
             shutil.rmtree(root)
@@ -41,7 +41,7 @@ def _cold(bench: Bench, label: str, size: int) -> None:
 
 def _recovery(bench: Bench) -> None:
     """Open what a killed process left, then what a clean close left. Each round has a copy of its own."""
-    count = (1 << 30) // (1024 + 133)
+    count = bench.scaled((1 << 30) // (1024 + 133))
     engines = ("penstock", "penstock-1gib", "rocketmq")
     for engine in bench.there(engines):
         with bench.fresh(engine, bench.home / f"killed-{engine}") as (process, _):
@@ -50,7 +50,7 @@ def _recovery(bench: Bench) -> None:
     for _ in range(bench.rounds):
         for engine in bench.shuffled(engines):
             root = bench.home / "copy"
-            _copy(bench.home / f"killed-{engine}", root)
+            copy_store(bench.home / f"killed-{engine}", root)
             # RocketMQ's `load` is only the recovery; ours has its threads running by then.
             with bench.fresh(engine, root, count) as (process, opened):
                 bench.note(f"recovery of {KILLED}", engine, opened["ns"] / 1e6, "ms")
@@ -71,7 +71,7 @@ def _check_all_there(process: EngineProcess, count: int) -> None:
         raise EngineError(f"{process.name} recovered {found:,} of {count:,} messages")
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_store(source: Path, target: Path) -> None:
     """Copy a store; files that are mostly holes stay so."""
     shutil.copytree(source, target, copy_function=_copy_sparse)
 
@@ -89,21 +89,22 @@ def _copy_sparse(source: str, target: str) -> None:
 
 def _queues(bench: Bench) -> None:
     """Stores of one, a thousand and 20,000 queues: what they hold in memory, and how long close and open take."""
-    for queues in (1, 1000, 20_000):
+    for wanted in (1, 1000, 20_000):
+        queues = bench.scaled(wanted)
         # In RocketMQ each queue has a mapped file: 20,000 take minutes.
-        engines = ("penstock", "rocketmq") if bench.full or queues < 20_000 else ("penstock",)
+        engines = ("penstock", "rocketmq") if bench.full or wanted < 20_000 else ("penstock",)
         # What they hold does not change from round to round.
-        for _ in range(1 if queues == 20_000 and not bench.full else min(bench.rounds, 3)):
+        for _ in range(1 if wanted == 20_000 and not bench.full else min(bench.rounds, 3)):
             for engine in bench.shuffled(engines):
                 root = bench.home / "queues"
                 with bench.fresh(engine, root) as (process, _):
                     process.call("queues", count=queues, size=128)
                     held = process.call("memory")["own_kib"] / 1024 * 1.048576
-                    bench.note(f"memory of {queues:,} queues", engine, held, "MB")
+                    bench.note(f"memory of {wanted:,} queues", engine, held, "MB")
                     took = process.call("close")["ns"]
-                    bench.note(f"queues {queues:,}, close", engine, took / 1e6, "ms")
+                    bench.note(f"queues {wanted:,}, close", engine, took / 1e6, "ms")
                 with bench.fresh(engine, root) as (process, opened):
-                    bench.note(f"queues {queues:,}, open", engine, opened["ns"] / 1e6, "ms")
+                    bench.note(f"queues {wanted:,}, open", engine, opened["ns"] / 1e6, "ms")
                 shutil.rmtree(root)
-        bench.show(*(f"queues {queues:,}, {what}" for what in ("open", "close")),
-                   f"memory of {queues:,} queues")  # fmt: skip
+        bench.show(*(f"queues {wanted:,}, {what}" for what in ("open", "close")),
+                   f"memory of {wanted:,} queues")  # fmt: skip

@@ -15,13 +15,13 @@ def run(bench: Bench) -> None:
         for label, size in sizes(bench).items():
             count = min(200_000 if bench.full else 50_000, (192 << 20) // size)
             with Session(bench, f"reads-{size}", IN_ORDER) as session:
-                session.all("fill", count=count, size=size)
+                session.all("fill", count=bench.scaled(count), size=size)
                 session.run(_in_order(label, count))
     if bench.wants("find") or bench.wants("offset_at"):
         keys = 10_000_000 if bench.full else 1_000_000
         engines = ("penstock-1gib-index", "rocketmq-index", "sqlite-index")
         with Session(bench, "finds", engines) as session:
-            session.all("fill", count=keys, size=32)
+            session.all("fill", count=bench.scaled(keys), size=32)
             session.run(_by_key(keys))
 
 

@@ -41,9 +41,10 @@ def _follow(bench: Bench, engine: str) -> None:
         # What was put must be there for others before the follower counts from the end on.
         time.sleep(1)
         follower.call("watch", root=str(root))
+        beats = bench.scaled(300)
         for number in range(bench.rounds + 1):
-            follower.send("follow", count=300)
-            writer.call("beat", count=300, pause_ms=2)
+            follower.send("follow", count=beats)
+            writer.call("beat", count=beats, pause_ms=2)
             answer = follower.receive()
             if number:
                 bench.keep(work, engine, answer)
@@ -52,7 +53,7 @@ def _follow(bench: Bench, engine: str) -> None:
 def _disk(bench: Bench) -> None:
     path = bench.home / "disk"
     piece = memoryview(bytearray(os.urandom(1 << 20)))
-    size = 256 << 20
+    size = max(bench.scaled(256 << 20) >> 20, 1) << 20
     file = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         took = _timed(lambda: _write(file, piece, size))
