@@ -9,6 +9,7 @@ import random
 import shutil
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -76,6 +77,7 @@ class Bench:
         # Below 1 for tests of the harness itself: the figures mean nothing then.
         self.scale = scale
         self.chance = random.Random(7)
+        self.began = time.monotonic()
         self.figures: Figures = {}
         self.latencies: Latencies = {}
         self.units: dict[str, str] = {}
@@ -133,7 +135,12 @@ class Bench:
         for work in works:
             found = self.figures.get(work, {})
             told = ", ".join(f"{n} {statistics.median(found[n]):,.4g}" for n in found)
-            print(f"{work}: {told}  ({self.units.get(work, '')})", file=sys.stderr, flush=True)
+            seconds = time.monotonic() - self.began
+            print(
+                f"{seconds:4.0f} s  {work}: {told}  ({self.units.get(work, '')})",
+                file=sys.stderr,
+                flush=True,
+            )
 
     @contextmanager
     def fresh(self, engine: str, root: Path, number: int = 0, **facts: Any) -> Iterator[Opened]:

@@ -13,7 +13,7 @@ def run(bench: Bench) -> None:
     """Measure all of it."""
     if any(map(bench.wants, ("read", "pull", "decode", "to_arrow"))):
         for label, size in sizes(bench).items():
-            count = min(200_000 if bench.full else 50_000, (192 << 20) // size)
+            count = min(200_000 if bench.full else 100_000, (192 << 20) // size)
             with Session(bench, f"reads-{size}", IN_ORDER) as session:
                 session.all("fill", count=bench.scaled(count), size=size)
                 session.run(_in_order(label, count))
