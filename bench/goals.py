@@ -106,7 +106,7 @@ def _goals() -> list[Goal]:
     found.append(_plain("put_arrow of 10,000, 1 KiB", "memcpy of the same bytes",
                         "put_arrow 10000 x 1 KiB", "penstock", "memcpy", 0.2))  # fmt: skip
     for threads, least in ((16, 1.5), (1, 1.0)):
-        found.append(_plain(f"sync put, 1 KiB, {threads} threads", "RocketMQ SYNC_FLUSH",
+        found.append(_plain(f"sync put, 1 KiB, {threads} thread{'s' * (threads > 1)}", "RocketMQ SYNC_FLUSH",
                             f"sync {threads} threads, 1 KiB", "penstock-sync", "rocketmq-sync", least))  # fmt: skip
     found += [
         _plain(f"sync batches of 1,000, {size}", f"{words} with sync", f"sync_many 1000 x {size}",

@@ -20,7 +20,7 @@ NAMES = {
 SIZES = ("128 B", "1 KiB", "16 KiB")
 THREADS = (1, 4, 16, 64)
 PARTS = {
-    "50": "half",
+    "50": "50 %",
     "90": "90 %",
     "99": "99 %",
     "99.9": "99.9 %",
@@ -88,9 +88,10 @@ def _goals(result: Result, pyplot: Any) -> Any:
                       xycoords=("axes fraction", "data"))  # fmt: skip
     axis.axvline(1, color="black", lw=1)
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g} of the goal")
     axis.set_ylim(-0.7, len(rows) - 0.3)
     axis.set_yticks(range(len(rows)), [f"{g['work']}  /  {g['against']}" for g in reversed(rows)])
-    axis.set_xlabel("ratio, as a part of its goal: right of the line the goal is reached")
+    axis.set_xlabel("ratio through its goal: right of the line the goal is reached")
     axis.set_title("How Penstock does beside its goals (median, and the spread of the rounds)")
     axis.grid(axis="x", alpha=0.25)
     return figure
@@ -130,10 +131,9 @@ def _sizes(result: Result, pyplot: Any) -> Any:
                 for size in SIZES if _any(result, _work(work, size))
             ]  # fmt: skip
             drawn |= _line(axis, engine, points)
-        _finish(axis, title, "size of a body")
+        _finish(axis, title, "size of a body", _counted)
     axes[0].set_ylabel("messages a second, in the queues\n(higher is better)")
-    figure.suptitle("Putting, without waiting for the disk, one thread")
-    figure.tight_layout()
+    _dress(figure, axes, "Putting, without waiting for the disk, one thread")
     return figure if drawn else None
 
 
@@ -146,10 +146,38 @@ def _any(result: Result, work: str) -> bool:
     return bool(result["figures"].get(work))
 
 
-def _finish(axis: Any, title: str, below: str) -> None:
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=8)
+def _counted(value: float) -> str:
+    for unit, words in ((1e6, " M"), (1e3, " k")):
+        if value >= unit:
+            return f"{value / unit:g}{words}"
+    return f"{value:g}"
+
+
+def _lasting(microseconds: float) -> str:
+    for unit, words in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= unit:
+            return f"{microseconds / unit:g} {words}"
+    return f"{microseconds:g} us"
+
+
+def _dress(figure: Any, axes: Sequence[Any], title: str) -> None:
+    """Give a row of panels its title, and one legend for all below them."""
+    named: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    figure.suptitle(title)
+    figure.tight_layout()
+    if named:
+        figure.legend(named.values(), named.keys(), loc="upper center", ncols=len(named),
+                      frameon=False, bbox_to_anchor=(0.5, 0.01))  # fmt: skip
+
+
+def _finish(axis: Any, title: str, below: str, words: Callable[[float], str]) -> None:
     axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(lambda value, _: words(value))
+    axis.yaxis.set_minor_formatter(lambda *_: "")
+    axis.tick_params(labelleft=True)
     axis.set_title(title, fontsize=9)
     axis.set_xlabel(below)
     axis.grid(alpha=0.25)
@@ -169,10 +197,9 @@ def _threads(result: Result, pyplot: Any) -> Any:
         for engine in names:
             points = [(str(n), _rate(result, work.format(threads=n), engine)) for n in THREADS]
             drawn |= _line(axis, engine, points)
-        _finish(axis, title, "threads that put, all in one process")
+        _finish(axis, title, "threads that put, all in one process", _counted)
     axes[0].set_ylabel("messages a second\n(higher is better)")
-    figure.suptitle("Putting one by one from several threads")
-    figure.tight_layout()
+    _dress(figure, axes, "Putting one by one from several threads")
     return figure if drawn else None
 
 
@@ -194,11 +221,10 @@ def _latency(result: Result, pyplot: Any) -> Any:
                 for part, words in PARTS.items()
             ]
             _line(axis, engine, points)
-        _finish(axis, title, "this part takes no longer")
+        _finish(axis, title, "this part of all takes no longer", _lasting)
         axis.tick_params(axis="x", labelrotation=45)
-    axes[0].set_ylabel("microseconds\n(lower is better)")
-    figure.suptitle("How long one message takes")
-    figure.tight_layout()
+    axes[0].set_ylabel("time (lower is better)")
+    _dress(figure, axes, "How long one message takes")
     return figure
 
 
@@ -212,7 +238,9 @@ def _recovery(result: Result, pyplot: Any) -> Any:
         "queues 1,000, close": "close a store of\n1,000 queues",
     }
     there = {work: title for work, title in kinds.items() if _any(result, work)}
-    return _bars(result, pyplot, there, "milliseconds (lower is better)", "A store's life")
+    return _bars(
+        result, pyplot, there, "time (lower is better;\nabove the bars: ms)", "A store's life"
+    )
 
 
 def _memory(result: Result, pyplot: Any) -> Any:
@@ -237,10 +265,9 @@ def _bars(
         axis.bar_label(bars, [f"{value:,.0f}" for value in known], fontsize=8)
     if is_log:
         axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(lambda value, _: _lasting(1000 * value))
     axis.set_xticks(range(len(works)), list(works.values()))
     axis.set_ylabel(unit)
-    axis.set_title(title)
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False)
-    figure.tight_layout()
+    axis.margins(y=0.12)
+    _dress(figure, [axis], title)
     return figure
