@@ -20,14 +20,14 @@ def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", default="", help="families of work, parted by commas: put,read")
-    parser.add_argument("--rounds", type=int, help="how often everything is measured (3; full: 7)")
+    parser.add_argument("--rounds", type=int, help="how often everything is measured (5; full: 7)")
     parser.add_argument("--full", action="store_true", help="every size, 10 million keys; long")
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument(
         "--keep", action="store_true", help=f"add the ratios to {history.FILE.name}"
     )
     asked = parser.parse_args()
-    rounds = asked.rounds or (7 if asked.full else 3)
+    rounds = asked.rounds or (7 if asked.full else 5)
     only = [word for word in asked.only.split(",") if word]
     began = time.monotonic()
     BUILD.mkdir(exist_ok=True)

@@ -24,11 +24,16 @@ def run(bench: Bench) -> None:
         _queues(bench)
 
 
+def _rounds(bench: Bench) -> int:
+    """Return how often: what needs a fresh process each time takes long."""
+    return bench.rounds if bench.full else min(bench.rounds, 3)
+
+
 def _cold(bench: Bench, label: str, size: int) -> None:
     """The first messages of a fresh process, and closing the store behind them."""
     work = Work(name=f"cold {label}", do="put", engines=("penstock", "rocketmq"),
                 facts={"count": COLD, "size": size})  # fmt: skip
-    for _ in range(bench.rounds):
+    for _ in range(_rounds(bench)):
         for engine in bench.shuffled(work.engines):
             root = bench.home / "cold"
             with bench.fresh(engine, root) as (process, _):
@@ -47,7 +52,7 @@ def _recovery(bench: Bench) -> None:
         with bench.fresh(engine, bench.home / f"killed-{engine}") as (process, _):
             process.call("fill", count=count, size=1024)
             process.kill()
-    for _ in range(bench.rounds):
+    for _ in range(_rounds(bench)):
         for engine in bench.shuffled(engines):
             root = bench.home / "copy"
             copy_store(bench.home / f"killed-{engine}", root)
@@ -94,7 +99,8 @@ def _queues(bench: Bench) -> None:
         # In RocketMQ each queue has a mapped file: 20,000 take minutes.
         engines = ("penstock", "rocketmq") if bench.full or wanted < 20_000 else ("penstock",)
         # What they hold does not change from round to round.
-        for _ in range(1 if wanted == 20_000 and not bench.full else min(bench.rounds, 3)):
+        most = 3 if bench.full else 1 if wanted == 20_000 else 2
+        for _ in range(min(bench.rounds, most)):
             for engine in bench.shuffled(engines):
                 root = bench.home / "queues"
                 with bench.fresh(engine, root) as (process, _):

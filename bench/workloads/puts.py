@@ -79,12 +79,12 @@ def _sync(bench: Bench) -> list[Work]:
         Work(name=f"sync {threads} threads, {label}", do="put", engines=ours,
              facts={"count": count, "size": SIZES[label], "threads": threads})
         for label in (("128 B", "1 KiB") if bench.full else ("1 KiB",))
-        for threads, count in ((1, 1000), (4, 2000), (16, 4000), (64, 8000))
+        for threads, count in ((1, 500), (4, 1000), (16, 3000), (64, 6000))
     ]  # fmt: skip
     batches = [
         Work(name=f"sync_many 1000 x {label}", do="put_many",
              engines=[f"{name}-sync" for name in SINGLE] + ["penstock-sync-mapped"],
-             facts={"count": 20_000, "size": SIZES[label], "batch": 1000})
+             facts={"count": 10_000, "size": SIZES[label], "batch": 1000})
         for label in ("128 B", "1 KiB")
     ]  # fmt: skip
     return singles + batches
