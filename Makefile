@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests
 
-.PHONY: help demo test check bench bench-spark soak longlife docs fuzz clean
+.PHONY: help demo test check bench bench-full bench-spark soak longlife docs fuzz clean
 
 help:
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
 	@echo "make test   install what it needs, then run all tests"
 	@echo "make check  ruff, mypy --strict, and known vulnerabilities of dependencies"
-	@echo "make bench  figures beside SQLite and LMDB, in one run"
+	@echo "make bench  figures beside RocketMQ, SQLite, LMDB and RocksDB, and the goals; under ten minutes"
+	@echo "make bench-full  the same with every size and 10 million keys, kept in the history, plots and page made anew"
 	@echo "make bench-spark  figures of the Spark pipeline beside Parquet and plain processes, and its goals"
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
 	@echo "make soak   explore crashes and failures until told to stop, or for MINUTES (60)"
@@ -47,6 +48,11 @@ check: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench
+
+bench-full: $(VENV)/dev
+	mkdir -p build
+	$(BIN)/python -m bench --full --keep --json build/bench.json
+	$(BIN)/python -m bench.page build/bench.json
 
 bench-spark: $(VENV)/dev
 	$(BIN)/python -m bench.spark

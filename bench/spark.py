@@ -6,7 +6,6 @@ Shown are medians with their spread, the goal of each, and which are missed; `--
 """
 
 import json
-import platform
 import random
 import shutil
 import statistics
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyspark
 
 import penstock
+from bench import machine
 from penstock_spark import local_session
 
 BODY = 1024
@@ -239,8 +239,8 @@ def show(figures: dict[str, list[float]], rounds: int) -> list[str]:
     """Print medians, spread and goals; returns the figures that miss theirs."""
     medians = {name: statistics.median(values) for name, values in figures.items()}
     print(
-        f"{platform.machine()}, {CORES} cores, Python {platform.python_version()}, pyspark "
-        f"{pyspark.__version__}, bodies of {BODY} B, {rounds} rounds, medians (spread)\n"
+        f"{machine.words()}, {CORES} cores used, pyspark {pyspark.__version__}, "
+        f"bodies of {BODY} B, {rounds} rounds, medians (spread)\n"
     )
     missed = []
     for name, goal in GOALS.items():

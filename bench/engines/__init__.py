@@ -1,0 +1,109 @@
+"""Every engine that is measured, by name: what it is, how it is set up, and how fast it is about.
+
+A name is an engine with one set of settings, so each of Penstock's strategy sets is one more name.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from bench.engines.contract import Engine
+
+_QUEUES_ONLY = ["consume-queue"]
+# Nothing is deleted because a disk is full or it is four in the morning; reads hand out as much as they are asked for.
+_ROCKETMQ: dict[str, Any] = {
+    "messageIndexEnable": False,
+    "flushDiskType": "ASYNC_FLUSH",
+    "diskMaxUsedSpaceRatio": 99,
+    "cleanFileForciblyEnable": False,
+    "fileReservedTime": 87600,
+    "deleteWhen": "25",
+    "maxTransferCountOnMessageInMemory": 1000,
+    "maxTransferCountOnMessageInDisk": 1000,
+    "maxTransferBytesOnMessageInMemory": 64 << 20,
+    "maxTransferBytesOnMessageInDisk": 64 << 20,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Entry:
+    """One engine with its settings.
+
+    Attributes:
+        kind: which class drives it, see `make`; "rocketmq" has a JVM.
+        settings: what it is opened with.
+        words: what it is, for people.
+        share: the part of the messages that a turn gives it: slow ones get fewer, so that turns last alike.
+        warm: how many turns nobody counts.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    words: str
+    share: float = 1.0
+    warm: int = 1
+
+
+def _ours(words: str, **settings: Any) -> Entry:
+    return Entry(kind="penstock", settings=settings, words=words)
+
+
+def _java(words: str, **settings: Any) -> Entry:
+    return Entry(kind="rocketmq", settings=_ROCKETMQ | settings, words=words, warm=5)
+
+
+ENGINES: dict[str, Entry] = {
+    "penstock": _ours("Penstock, default (mapped, async), queues", index=_QUEUES_ONLY),
+    "penstock-index": _ours("Penstock, default, queues and hash index"),
+    "penstock-preallocate": _ours(
+        "Penstock, segments made and touched ahead", index=_QUEUES_ONLY, alloc="preallocate"
+    ),
+    "penstock-1gib": _ours("Penstock, RocketMQ's file sizes", index=_QUEUES_ONLY, profile="rocketmq"),
+    "penstock-1gib-index": _ours("Penstock, RocketMQ's file sizes, hash index", profile="rocketmq"),
+    "penstock-sync": _ours(
+        "Penstock, sync, plain writes", index=_QUEUES_ONLY, flush="sync", write="file"
+    ),
+    "penstock-sync-mapped": _ours("Penstock, sync, mapped", index=_QUEUES_ONLY, flush="sync"),
+    "rocketmq": _java("RocketMQ 5.3.3 store, ASYNC_FLUSH, queues"),
+    "rocketmq-index": _java(
+        "RocketMQ 5.3.3 store, ASYNC_FLUSH, queues and index", messageIndexEnable=True
+    ),
+    "rocketmq-sync": _java("RocketMQ 5.3.3 store, SYNC_FLUSH", flushDiskType="SYNC_FLUSH"),
+    "sqlite": Entry(
+        kind="sqlite", settings={"synchronous": "OFF"}, words="SQLite, WAL, no sync", share=0.2
+    ),
+    "sqlite-index": Entry(
+        kind="sqlite", settings={"synchronous": "OFF", "by_key": True},
+        words="SQLite, WAL, no sync, index on the key", share=0.2,
+    ),
+    "sqlite-sync": Entry(kind="sqlite", settings={"synchronous": "FULL"}, words="SQLite, WAL, sync"),
+    "lmdb": Entry(kind="lmdb", settings={"sync": False}, words="LMDB, no sync", share=0.5),
+    "lmdb-sync": Entry(kind="lmdb", settings={"sync": True}, words="LMDB, sync"),
+    "rocksdb": Entry(kind="rocksdb", settings={"sync": False}, words="RocksDB, no sync", share=0.5),
+    "rocksdb-sync": Entry(kind="rocksdb", settings={"sync": True}, words="RocksDB, sync"),
+    "plain": Entry(kind="plain", settings={"sync": False}, words="a plain append file"),
+    "plain-sync": Entry(kind="plain", settings={"sync": True}, words="a plain append file, sync"),
+    "memcpy": Entry(kind="memcpy", settings={}, words="memcpy of the records' bytes"),
+}  # fmt: skip
+
+
+# Each is imported only where it is used: a cold start must not pay for the others.
+_CLASSES = {
+    "penstock": ("penstock", "PenstockEngine"),
+    "sqlite": ("sqlite", "SqliteEngine"),
+    "lmdb": ("lmdb", "LmdbEngine"),
+    "rocksdb": ("rocks", "RocksEngine"),
+    "plain": ("plain", "PlainEngine"),
+    "memcpy": ("plain", "MemcpyEngine"),
+}
+
+
+def make(name: str) -> Engine:
+    """Return the engine of that name, not opened; one in a JVM is not made here."""
+    module, cls = _CLASSES[ENGINES[name].kind]
+    made: Engine = getattr(importlib.import_module(f"bench.engines.{module}"), cls)(
+        ENGINES[name].settings
+    )
+    return made

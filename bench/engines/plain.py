@@ -1,0 +1,93 @@
+"""The floor and the limits: a plain append file, and memcpy into touched memory.
+
+A plain file guarantees nothing but order: no length, no checksum, no queue; with `sync` each batch is on disk. Memcpy
+moves as many bytes as the records of a batch take, from one place to the next in a ring of memory.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.engines.contract import Engine
+from bench.supply import TAG, Row
+
+# What a record of Penstock or RocketMQ has beside its body.
+RECORD_EXTRA = 133
+_RING_BYTES = 256 << 20
+
+
+class PlainEngine(Engine):
+    """A file that messages are appended to, through Python's own buffer."""
+
+    def open(self, root: Path) -> None:
+        """See `Engine`."""
+        root.mkdir(parents=True, exist_ok=True)
+        self.file = (root / "log").open("ab", buffering=1 << 20)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self.file.close()
+
+    def singles(self, rows: Sequence[Row]) -> Sequence[Any]:
+        """See `Engine`."""
+        return [b"%s\x01%s\x01%s" % (TAG.encode(), key.encode(), body) for _, key, body in rows]
+
+    def batch(self, rows: Sequence[Row]) -> Any:
+        """See `Engine`."""
+        return self.singles(rows)
+
+    def put_all(self, singles: Sequence[Any]) -> None:
+        """See `Engine`."""
+        write = self.file.write
+        for value in singles:
+            write(value)
+            if self.settings["sync"]:
+                self._sync()
+
+    def put_batch(self, batch: Any) -> None:
+        """See `Engine`."""
+        self.file.writelines(batch)
+        if self.settings["sync"]:
+            self._sync()
+
+    def settle(self) -> None:
+        """See `Engine`."""
+        self.file.flush()
+
+    def _sync(self) -> None:
+        self.file.flush()
+        os.fdatasync(self.file.fileno())
+
+
+class MemcpyEngine(Engine):
+    """Copies as many bytes as the records of a table have."""
+
+    def open(self, root: Path) -> None:
+        """See `Engine`."""
+        self.ring = np.ones(_RING_BYTES, np.uint8)
+        self.at = 0
+
+    def close(self) -> None:
+        """See `Engine`."""
+
+    def put_all(self, singles: Sequence[Any]) -> None:
+        """See `Engine`."""
+        raise NotImplementedError
+
+    def put_batch(self, batch: Any) -> None:
+        """See `Engine`."""
+        raise NotImplementedError
+
+    def columns(self, rows: Sequence[Row]) -> Any:
+        """See `Engine`."""
+        return np.ones(sum(len(body) + RECORD_EXTRA for _, _, body in rows), np.uint8)
+
+    def put_columns(self, columns: Any) -> None:
+        """See `Engine`."""
+        if self.at + len(columns) > _RING_BYTES:
+            self.at = 0
+        np.copyto(self.ring[self.at : self.at + len(columns)], columns)
+        self.at += len(columns)

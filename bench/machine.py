@@ -1,0 +1,41 @@
+"""What kind of machine this is, in words: no names, no paths."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+
+def words() -> str:
+    """Return processor, cores, memory, system and Python."""
+    facts = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((f.split(":", 1)[1].strip() for f in facts if f.startswith("model name")), "")
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return (
+        f"{model or platform.machine()}, {os.cpu_count()} cores, {round(pages / (1 << 30))} GiB, "
+        f"{platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}"
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured."""
+    names = ("numpy", "pyarrow", "isal", "lmdb", "rocksdict")
+    return {name: metadata.version(name) for name in names}
+
+
+def commit() -> str:
+    """Return the commit that is measured, with a plus if there are changes; nothing outside a repository."""
+    root = Path(__file__).parents[1]
+    told = []
+    for arguments in (("rev-parse", "--short=10", "HEAD"), ("status", "--porcelain", "-uno")):
+        try:
+            done = subprocess.run(
+                ("git", *arguments), cwd=root, capture_output=True, text=True, check=False
+            )
+        except OSError:
+            return ""
+        if done.returncode:
+            return ""
+        told.append(done.stdout.strip())
+    return told[0] + ("+" if told[1] else "")

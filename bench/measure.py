@@ -1,0 +1,214 @@
+"""How everything is measured: processes side by side, turns in an order that changes, figures by round.
+
+A figure is a time (less is better), one a round and engine. Engines take turns within each round, so that what slows the
+machine slows all of them; ratios are taken within a round, and only then is their median.
+"""
+
+import os
+import random
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+
+from bench.engines import ENGINES
+from bench.process import EngineError, EngineProcess
+from bench.rocketmq import NoJavaError, build
+from bench.supply import make_bodies
+
+Figures = dict[str, dict[str, list[float]]]
+Opened = tuple[EngineProcess, dict[str, Any]]
+Latencies = dict[str, dict[str, list[dict[str, float]]]]
+
+
+@attrs.frozen(kw_only=True)
+class Work:
+    """One thing that is measured.
+
+    Attributes:
+        name: its first word is the family by which `--only` picks it.
+        do: the command.
+        engines: who does it.
+        facts: what the command takes.
+        own: what it takes beside for one engine, or "do" for a command of its own.
+        unit: what a figure is, for people; nanoseconds are divided by `scale`.
+    """
+
+    name: str
+    do: str
+    engines: Sequence[str]
+    facts: Mapping[str, Any] = attrs.field(factory=dict)
+    own: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    unit: str = "ns a message"
+    scale: float = 1.0
+
+    def command(self, engine: str, scale: float = 1.0) -> dict[str, Any]:
+        """Return the command for one engine, with its share of the messages."""
+        command = {"do": self.do, **self.facts, **self.own.get(ENGINES[engine].kind, {})}
+        if "count" in command:
+            share = ENGINES[engine].share if self.do.startswith("put") else 1.0
+            least = command.get("batch", command.get("threads", 1))
+            command["count"] = max(int(command["count"] * share * scale), least)
+        return command
+
+
+def acked(name: str) -> str:
+    """Return the name of the figure that counts up to the last receipt, not until the queues have all."""
+    return f"{name}, receipts"
+
+
+class Bench:
+    """What one run has: its options, a folder, and what was found so far."""
+
+    def __init__(
+        self, home: Path, *, rounds: int, full: bool, only: Sequence[str] = (), scale: float = 1.0
+    ) -> None:
+        self.home = home
+        self.rounds = rounds
+        self.full = full
+        self.only = tuple(only)
+        # Below 1 for tests of the harness itself: the figures mean nothing then.
+        self.scale = scale
+        self.chance = random.Random(7)
+        self.began = time.monotonic()
+        self.figures: Figures = {}
+        self.latencies: Latencies = {}
+        self.units: dict[str, str] = {}
+        # Engines that cannot be measured, or did not live through it, and why.
+        self.missing: dict[str, str] = {}
+        self.bodies = home / "bodies"
+        make_bodies(self.bodies)
+        try:
+            build()
+        except NoJavaError as error:
+            self.missing["rocketmq"] = str(error)
+            print(f"the RocketMQ store is not measured: {error}", file=sys.stderr)
+
+    def wants(self, family: str) -> bool:
+        """Whether this family of work was asked for."""
+        return not self.only or family in self.only
+
+    def scaled(self, count: int) -> int:
+        """Return how many of `count` it shall be."""
+        return max(int(count * self.scale), 1)
+
+    def write_back(self) -> None:
+        """What one left to be written back must not be written in the turn of the next."""
+        if self.scale == 1:
+            os.sync()
+
+    def there(self, engines: Sequence[str]) -> list[str]:
+        """Return those of the engines that can be measured."""
+        return [name for name in engines if ENGINES[name].kind not in self.missing]
+
+    def shuffled(self, engines: Sequence[str]) -> list[str]:
+        """Return the engines that can be measured in the order of a turn."""
+        there = self.there(engines)
+        return self.chance.sample(there, len(there))
+
+    def note(self, work: str, engine: str, figure: float, unit: str) -> None:
+        """Keep one figure."""
+        self.units[work] = unit
+        self.figures.setdefault(work, {}).setdefault(engine, []).append(figure)
+
+    def keep(self, work: Work, engine: str, answer: Mapping[str, Any]) -> None:
+        """Keep what an engine answered."""
+        if "latency" in answer:
+            several = self.latencies.setdefault(work.name, {}).setdefault(engine, [])
+            several.append(answer["latency"])
+            self.note(work.name, engine, float(answer["latency"]["50"]), "ns, median of one run")
+            return
+        count = max(answer["count"], 1) * work.scale
+        self.note(work.name, engine, answer["ns"] / count, work.unit)
+        if "acked_ns" in answer:
+            self.note(acked(work.name), engine, answer["acked_ns"] / count, work.unit)
+
+    def show(self, *works: str) -> None:
+        """Say what was found."""
+        for work in works:
+            found = self.figures.get(work, {})
+            told = ", ".join(f"{n} {statistics.median(found[n]):,.4g}" for n in found)
+            seconds = time.monotonic() - self.began
+            print(
+                f"{seconds:4.0f} s  {work}: {told}  ({self.units.get(work, '')})",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    @contextmanager
+    def fresh(self, engine: str, root: Path, number: int = 0, **facts: Any) -> Iterator[Opened]:
+        """Start a process for one engine and open a store in it; yields both the process and its answer."""
+        with EngineProcess(engine) as process:
+            self.write_back()
+            yield process, process.open(root, self.bodies, number, **facts)
+
+
+class Session:
+    """Several engines open side by side, each in its process and its folder. A context manager."""
+
+    def __init__(self, bench: Bench, name: str, engines: Sequence[str]) -> None:
+        self.bench = bench
+        self.folder = bench.home / name
+        self.engines = bench.there(engines)
+        self.processes: dict[str, EngineProcess] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir()
+        self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        try:
+            for name in self.engines:
+                process = self._stack.enter_context(EngineProcess(name))
+                process.open(self.folder / name, self.bench.bodies)
+                process.pause()
+                self.processes[name] = process
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def all(self, do: str, **facts: Any) -> None:
+        """Let every engine do something that is not measured."""
+        for process in self.processes.values():
+            process.call(do, **facts)
+            process.pause()
+        self.bench.write_back()
+
+    def run(self, works: Sequence[Work]) -> None:
+        """Warm everything up, then measure in rounds."""
+        works = [work for work in works if self.bench.wants(work.name.split(maxsplit=1)[0])]
+        for number in range(self.bench.rounds + 1):
+            for work in works:
+                for name in self.bench.shuffled([e for e in work.engines if e in self.processes]):
+                    self._turn(work, name, warming=number == 0)
+        for work in works:
+            self.bench.show(work.name)
+
+    def _turn(self, work: Work, name: str, *, warming: bool) -> None:
+        process = self.processes[name]
+        command = work.command(name, self.bench.scale)
+        for _ in range(ENGINES[name].warm - 1 if warming else 0):
+            process.call(**command)
+        answer = process.call(**command)
+        process.pause()
+        self.bench.write_back()
+        if not warming:
+            self.bench.keep(work, name, answer)
+
+
+__all__ = ["Bench", "EngineError", "Figures", "Latencies", "Session", "Work"]

@@ -1,0 +1,273 @@
+"""The plots of the performance page, drawn from one run's JSON. Each is readable by itself: titles say what better means."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.engines import ENGINES
+from bench.results import Result, median
+
+# One colour and mark an engine, in every picture.
+LOOKS: dict[str, tuple[str, str]] = {
+    "penstock": ("#1f4e9c", "o"), "rocketmq": ("#d95f02", "s"), "sqlite": ("#7a7a7a", "^"),
+    "lmdb": ("#2a9d57", "D"), "rocksdb": ("#8e44ad", "v"), "plain": ("#b0b0b0", "x"),
+    "memcpy": ("#d0d0d0", "+"),
+}  # fmt: skip
+NAMES = {
+    "penstock": "Penstock", "rocketmq": "RocketMQ", "sqlite": "SQLite", "lmdb": "LMDB",
+    "rocksdb": "RocksDB", "plain": "plain file", "memcpy": "memcpy",
+}  # fmt: skip
+SIZES = ("128 B", "1 KiB", "16 KiB")
+THREADS = (1, 4, 16, 64)
+PARTS = {
+    "50": "50 %",
+    "90": "90 %",
+    "99": "99 %",
+    "99.9": "99.9 %",
+    "99.99": "99.99 %",
+    "100": "all",
+}
+
+
+def draw(result: Result, folder: Path, suffix: str = "svg") -> list[Path]:
+    """Draw all pictures that the run has figures for; returns their files."""
+    import matplotlib as mpl  # noqa: PLC0415 - an extra, and slow to import
+
+    mpl.use("agg" if suffix == "png" else "svg")
+    from matplotlib import pyplot  # noqa: PLC0415 - as above
+
+    # The hash salt keeps a picture of the same figures the same file.
+    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "penstock", "font.size": 9,
+                            "axes.spines.top": False, "axes.spines.right": False})  # fmt: skip
+    made = []
+    drawings: dict[str, Callable[[Result, Any], Any]] = {
+        "goals": _goals, "sizes": _sizes, "threads": _threads, "latency": _latency,
+        "recovery": _recovery, "memory": _memory,
+    }  # fmt: skip
+    for name, drawing in drawings.items():
+        figure = drawing(result, pyplot)
+        if figure is None:
+            continue
+        path = folder / f"performance-{name}.{suffix}"
+        figure.savefig(path, metadata={"Date": None} if suffix == "svg" else None, dpi=110,
+                       bbox_inches="tight")  # fmt: skip
+        pyplot.close(figure)
+        made.append(path)
+    return made
+
+
+def _look(engine: str) -> dict[str, Any]:
+    colour, mark = LOOKS[ENGINES[engine].kind]
+    # What is in front of the others is drawn last.
+    front = 3 if engine.startswith("penstock") else 2
+    return {"color": colour, "marker": mark, "zorder": front}
+
+
+def _name(engine: str) -> str:
+    return NAMES[ENGINES[engine].kind]
+
+
+def _goals(result: Result, pyplot: Any) -> Any:
+    """Each goal: the ratio through what it should be, with its spread."""
+    rows = [
+        goal for goal in result["goals"]
+        if goal["median"] is not None and not goal["beside"] and not goal["is_limit"]
+    ]  # fmt: skip
+    if not rows:
+        return None
+    figure, axis = pyplot.subplots(figsize=(8, 0.27 * len(rows) + 1))
+    for place, goal in enumerate(reversed(rows)):
+        least = goal["least"]
+        is_met = goal["median"] >= least
+        colour = LOOKS["penstock"][0] if is_met else "#c0392b"
+        axis.plot(
+            [goal["low"] / least, goal["high"] / least], [place] * 2, color=colour, alpha=0.4, lw=4
+        )
+        axis.plot(goal["median"] / least, place, "o" if is_met else "X", color=colour)
+        axis.annotate(f"{goal['median']:.2g} of {least:g}", (1.01, place), fontsize=8, va="center",
+                      xycoords=("axes fraction", "data"))  # fmt: skip
+    axis.axvline(1, color="black", lw=1)
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g} of the goal")
+    axis.set_ylim(-0.7, len(rows) - 0.3)
+    axis.set_yticks(range(len(rows)), [f"{g['work']}  /  {g['against']}" for g in reversed(rows)])
+    axis.set_xlabel("ratio through its goal: right of the line the goal is reached")
+    axis.set_title("How Penstock does beside its goals (median, and the spread of the rounds)")
+    axis.grid(axis="x", alpha=0.25)
+    return figure
+
+
+def _panels(pyplot: Any, count: int) -> tuple[Any, Sequence[Any]]:
+    figure, axes = pyplot.subplots(1, count, figsize=(4 * count, 3.4), sharey=True)
+    return figure, axes if count > 1 else [axes]
+
+
+def _line(axis: Any, engine: str, points: Sequence[tuple[Any, float | None]]) -> bool:
+    known = [(at, value) for at, value in points if value is not None]
+    if known:
+        axis.plot(*zip(*known, strict=True), label=_name(engine), **_look(engine))
+    return bool(known)
+
+
+def _rate(result: Result, work: str, engine: str) -> float | None:
+    took = median(result, work, engine)
+    return 1e9 / took if took else None
+
+
+def _sizes(result: Result, pyplot: Any) -> Any:
+    """Messages a second by body size: single, batches, columns."""
+    engines = ("plain", "sqlite", "rocksdb", "lmdb", "rocketmq", "penstock")
+    kinds = {
+        "one by one": ("put {size}", engines),
+        "in batches of 1,000 (16 KiB: 100)": ("put_many {many} x {size}", engines),
+        "as Arrow tables of 10,000 (16 KiB: 1,000)": ("put_arrow {columns} x {size}", ("memcpy", "penstock")),
+    }  # fmt: skip
+    figure, axes = _panels(pyplot, len(kinds))
+    drawn = False
+    for axis, (title, (work, names)) in zip(axes, kinds.items(), strict=True):
+        for engine in names:
+            points = [
+                (size, _rate(result, _work(work, size), engine))
+                for size in SIZES if _any(result, _work(work, size))
+            ]  # fmt: skip
+            drawn |= _line(axis, engine, points)
+        _finish(axis, title, "size of a body", _counted)
+    axes[0].set_ylabel("messages a second, in the queues\n(higher is better)")
+    _dress(figure, axes, "Putting, without waiting for the disk, one thread")
+    return figure if drawn else None
+
+
+def _work(pattern: str, size: str) -> str:
+    many = 100 if size == "16 KiB" else 1000
+    return pattern.format(size=size, many=many, columns=10 * many)
+
+
+def _any(result: Result, work: str) -> bool:
+    return bool(result["figures"].get(work))
+
+
+def _counted(value: float) -> str:
+    for unit, words in ((1e6, " M"), (1e3, " k")):
+        if value >= unit:
+            return f"{value / unit:g}{words}"
+    return f"{value:g}"
+
+
+def _lasting(microseconds: float) -> str:
+    for unit, words in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= unit:
+            return f"{microseconds / unit:g} {words}"
+    return f"{microseconds:g} us"
+
+
+def _dress(figure: Any, axes: Sequence[Any], title: str) -> None:
+    """Give a row of panels its title, and one legend for all below them."""
+    named: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    figure.suptitle(title)
+    figure.tight_layout()
+    if named:
+        figure.legend(named.values(), named.keys(), loc="upper center", ncols=len(named),
+                      frameon=False, bbox_to_anchor=(0.5, 0.01))  # fmt: skip
+
+
+def _finish(axis: Any, title: str, below: str, words: Callable[[float], str]) -> None:
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(lambda value, _: words(value))
+    axis.yaxis.set_minor_formatter(lambda *_: "")
+    axis.tick_params(labelleft=True)
+    axis.set_title(title, fontsize=9)
+    axis.set_xlabel(below)
+    axis.grid(alpha=0.25)
+
+
+def _threads(result: Result, pyplot: Any) -> Any:
+    """Messages a second by threads: async, and sync."""
+    kinds = {
+        "async, 128 B": ("threads {threads} x 128 B", ("rocketmq", "penstock")),
+        "sync, 1 KiB: each put waits for the disk": (
+            "sync {threads} threads, 1 KiB", ("rocketmq-sync", "penstock-sync")
+        ),
+    }  # fmt: skip
+    figure, axes = _panels(pyplot, len(kinds))
+    drawn = False
+    for axis, (title, (work, names)) in zip(axes, kinds.items(), strict=True):
+        for engine in names:
+            points = [(str(n), _rate(result, work.format(threads=n), engine)) for n in THREADS]
+            drawn |= _line(axis, engine, points)
+        _finish(axis, title, "threads that put, all in one process", _counted)
+    axes[0].set_ylabel("messages a second\n(higher is better)")
+    _dress(figure, axes, "Putting one by one from several threads")
+    return figure if drawn else None
+
+
+def _latency(result: Result, pyplot: Any) -> Any:
+    """How long a single put takes, by the part of puts that take no longer."""
+    kinds = {
+        "latency of a put, 128 B": "one put, 128 B, async",
+        "lag, put to readable in the same process": "from put to readable,\nsame process",
+        "tail, put to a follower in another process": "from put to a follower\nin another process",
+    }
+    there = {work: title for work, title in kinds.items() if result["latencies"].get(work)}
+    if not there:
+        return None
+    figure, axes = _panels(pyplot, len(there))
+    for axis, (work, title) in zip(axes, there.items(), strict=True):
+        for engine, several in sorted(result["latencies"][work].items(), reverse=True):
+            points = [
+                (words, sorted(one[part] for one in several)[len(several) // 2] / 1000)
+                for part, words in PARTS.items()
+            ]
+            _line(axis, engine, points)
+        _finish(axis, title, "this part of all takes no longer", _lasting)
+        axis.tick_params(axis="x", labelrotation=45)
+    axes[0].set_ylabel("time (lower is better)")
+    _dress(figure, axes, "How long one message takes")
+    return figure
+
+
+def _recovery(result: Result, pyplot: Any) -> Any:
+    """Recovery, open and close beside RocketMQ."""
+    kinds = {
+        "recovery of a killed 1 GiB store": "recover 1 GiB\nafter a kill",
+        "open a clean 1 GiB store": "open 1 GiB\nafter a clean close",
+        "close a busy store, 1 KiB": "close\na busy store",
+        "queues 1,000, open": "open a store of\n1,000 queues",
+        "queues 1,000, close": "close a store of\n1,000 queues",
+    }
+    there = {work: title for work, title in kinds.items() if _any(result, work)}
+    return _bars(
+        result, pyplot, there, "time (lower is better;\nabove the bars: ms)", "A store's life"
+    )
+
+
+def _memory(result: Result, pyplot: Any) -> Any:
+    """Memory of its own by number of queues."""
+    kinds = {f"memory of {n:,} queues": f"{n:,} queue{'s' * (n > 1)}" for n in (1, 1000, 20_000)}
+    there = {work: title for work, title in kinds.items() if _any(result, work)}
+    return _bars(result, pyplot, there, "MB beside mapped files\n(lower is better)",
+                 "Memory of the whole process, a message in each queue", is_log=False)  # fmt: skip
+
+
+def _bars(
+    result: Result, pyplot: Any, works: dict[str, str], unit: str, title: str, *, is_log: bool = True
+) -> Any:  # fmt: skip
+    if not works:
+        return None
+    figure, axis = pyplot.subplots(figsize=(1.6 * len(works) + 2, 3.2))
+    for side, engine in enumerate(("penstock", "rocketmq")):
+        values = [median(result, work, engine) for work in works]
+        places = [at + 0.38 * (side - 0.5) for at, value in enumerate(values) if value]
+        known = [value for value in values if value]
+        bars = axis.bar(places, known, 0.36, label=_name(engine), color=LOOKS[engine][0])
+        axis.bar_label(bars, [f"{value:,.0f}" for value in known], fontsize=8)
+    if is_log:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(lambda value, _: _lasting(1000 * value))
+    axis.set_xticks(range(len(works)), list(works.values()))
+    axis.set_ylabel(unit)
+    axis.margins(y=0.12)
+    _dress(figure, [axis], title)
+    return figure

@@ -1,0 +1,255 @@
+"""`python -m bench.worker ENGINE`: one engine in a process of its own, one JSON command a line in, one answer a line out.
+
+The Java driver in `bench/java` answers the same commands. Times are measured here, beside the engine, not by the one
+who asks. See `bench.process` for who asks.
+"""
+
+import gc
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.engines import make
+from bench.supply import QUEUES, Supply, key_of
+
+Answer = dict[str, Any]
+PARTS = ("50", "90", "99", "99.9", "99.99")
+
+
+class Worker:
+    """Runs commands, each a method `do_...`. Not thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        self.engine = make(name)
+
+    def answer(self, command: dict[str, Any]) -> Answer:
+        """Run one command."""
+        method = getattr(self, f"do_{command.pop('do')}")
+        done: Answer = method(**command)
+        return done
+
+    def do_open(self, root: str, bodies: str, number: int = 0, **_unused: Any) -> Answer:
+        """Open the store."""
+        self.supply = Supply(Path(bodies), number)
+        return timed(lambda: self.engine.open(Path(root)), 1)
+
+    def do_close(self) -> Answer:
+        """Close the store."""
+        return timed(self.engine.close, 1)
+
+    def do_put(
+        self, count: int, size: int, threads: int = 1, *, each: bool = False, bare: bool = False
+    ) -> Answer:
+        """Put one by one, from so many threads; with `each`, every put is timed by itself."""
+        singles = self.engine.singles(self.supply.rows(count, size))
+        if each:
+            return {"latency": latency([self._one(s) for s in singles])}
+        share = count // threads
+        parts = [singles[n * share : (n + 1) * share] for n in range(threads)]
+
+        def job() -> None:
+            if threads == 1:
+                self.engine.put_all(singles)
+            else:
+                in_threads(self.engine.put_all, parts)
+
+        return timed(job, share * threads, self.engine.settle)
+
+    def _one(self, single: Any) -> int:
+        began = time.perf_counter_ns()
+        self.engine.put_all((single,))
+        return time.perf_counter_ns() - began
+
+    def do_put_many(self, count: int, size: int, batch: int, *, bare: bool = False) -> Answer:
+        """Put in batches."""
+        return self._batches(count, size, batch, self.engine.batch, self.engine.put_batch)
+
+    def do_put_arrow(self, count: int, size: int, batch: int) -> Answer:
+        """Put in tables."""
+        return self._batches(count, size, batch, self.engine.columns, self.engine.put_columns)
+
+    def _batches(
+        self, count: int, size: int, batch: int, made: Callable[..., Any], put: Callable[..., None]
+    ) -> Answer:
+        turns = max(count // batch, 1)
+        batches = [made(self.supply.rows(batch, size, n % QUEUES)) for n in range(turns)]
+
+        def job() -> None:
+            for each in batches:
+                put(each)
+
+        return timed(job, turns * batch, self.engine.settle)
+
+    def do_fill(self, count: int, size: int) -> Answer:
+        """Put much, as fast as the engine can, for what is measured later."""
+        batch = max(1, min(20_000, (8 << 20) // size))
+        columns = self._has_columns()
+        for turn, start in enumerate(range(0, count, batch)):
+            rows = self.supply.rows(min(batch, count - start), size, turn % QUEUES)
+            if columns:
+                self.engine.put_columns(self.engine.columns(rows))
+            else:
+                self.engine.put_batch(self.engine.batch(rows))
+        self.engine.settle()
+        return {"count": self.supply.number}
+
+    def _has_columns(self) -> bool:
+        try:
+            self.engine.columns([(0, "", b"")])
+        except NotImplementedError:
+            return False
+        return True
+
+    def do_queues(self, count: int, size: int) -> Answer:
+        """Put one message into each of many queues."""
+        rows = [
+            (queue, key, body) for queue, (_, key, body) in enumerate(self.supply.rows(count, size))
+        ]
+        for start in range(0, count, 1000):
+            self.engine.put_batch(self.engine.batch(rows[start : start + 1000]))
+        self.engine.settle()
+        return {"count": count}
+
+    def do_total(self) -> Answer:
+        """Tell how many messages can be read."""
+        return {"count": sum(self.engine.count(queue) for queue in range(QUEUES))}
+
+    def do_lag(self, count: int, size: int) -> Answer:
+        """Time from a put to the queue having it."""
+        times = []
+        for row in self.supply.rows(count, size, 0):
+            time.sleep(0.001)
+            before = self.engine.count(0)
+            began = time.perf_counter_ns()
+            self.engine.put_all(self.engine.singles([row]))
+            while self.engine.count(0) <= before:
+                pass
+            times.append(time.perf_counter_ns() - began)
+        return {"latency": latency(times)}
+
+    def do_watch(self, root: str) -> Answer:
+        """Get ready to follow a store that another process writes."""
+        self.watched = self.engine.watch(Path(root))
+        return {}
+
+    def do_follow(self, count: int) -> Answer:
+        """Take so many messages of `do_beat` as they come; tells how long after their puts began."""
+        times: list[int] = []
+        for body in self.watched:
+            # Stamps of both processes are of one clock: the system's monotonic one.
+            times.append(time.monotonic_ns() - int.from_bytes(body[:8], "big"))
+            if len(times) == count:
+                break
+        return {"latency": latency(times)}
+
+    def do_beat(self, count: int, pause_ms: float) -> Answer:
+        """Put messages with the time in them, with pauses between."""
+        for _, key, body in self.supply.rows(count, 128, 0):
+            time.sleep(pause_ms / 1000)
+            stamped = time.monotonic_ns().to_bytes(8, "big") + body[8:]
+            self.engine.put_all(self.engine.singles([(0, key, stamped)]))
+        return {"count": count}
+
+    def do_read(self, limit: int, count: int, *, decode: bool = False) -> Answer:
+        """Read in order; `decode` is for RocketMQ, whose pull alone hands out bytes."""
+        return counted(lambda: int(self.engine.read(limit, count)))
+
+    def do_decode(self, limit: int, count: int) -> Answer:
+        """Read in order, every field."""
+        return counted(lambda: int(self.engine.decode(limit, count)))
+
+    def do_to_arrow(self) -> Answer:
+        """Read everything as columns."""
+        return counted(self.engine.to_arrow)
+
+    def do_find(self, count: int, seed: int) -> Answer:
+        """Find random keys."""
+        chance = random.Random(seed)
+        keys = [key_of(chance.randrange(self.supply.number)) for _ in range(count)]
+        return timed(lambda: self.engine.find(keys), count)
+
+    def do_offset_at(self, count: int, seed: int) -> Answer:
+        """Look offsets of random times up."""
+        low, high = self.engine.times()
+        chance = random.Random(seed)
+        times = [chance.randint(low, high) for _ in range(count)]
+        return timed(lambda: self.engine.offset_at(times), count)
+
+    def do_memory(self) -> Answer:
+        """Tell what this process holds: memory of its own, and mapped files."""
+        gc.collect()
+        lines = Path("/proc/self/status").read_text().splitlines()
+        facts = dict(line.split(":", 1) for line in lines)
+        return {
+            "own_kib": int(facts["RssAnon"].split()[0]),
+            "mapped_kib": int(facts["RssFile"].split()[0]),
+        }
+
+
+def timed(job: Callable[[], None], count: int, settle: Callable[[], None] | None = None) -> Answer:
+    """Run a job; returns its nanoseconds, and with `settle` those until then and until that is done."""
+    gc.collect()
+    began = time.perf_counter_ns()
+    job()
+    took = time.perf_counter_ns() - began
+    if settle is None:
+        return {"ns": took, "count": count}
+    settle()
+    return {"ns": time.perf_counter_ns() - began, "acked_ns": took, "count": count}
+
+
+def counted(job: Callable[[], int]) -> Answer:
+    """Run a job that returns how many it did."""
+    gc.collect()
+    began = time.perf_counter_ns()
+    count = job()
+    return {"ns": time.perf_counter_ns() - began, "count": count}
+
+
+def in_threads(job: Callable[[Any], None], parts: Sequence[Any]) -> None:
+    """Run a job on each part in a thread of its own; raises the first error."""
+    failed: list[BaseException] = []
+
+    def run(part: Any) -> None:
+        try:
+            job(part)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def latency(times: list[int]) -> dict[str, int]:
+    """Return percentiles of nanoseconds, "100" being the longest."""
+    times = sorted(times)
+    last = len(times) - 1
+    found = {part: times[min(last, int(float(part) / 100 * len(times)))] for part in PARTS}
+    return found | {"100": times[last]}
+
+
+def main() -> None:
+    """Answer until there are no more commands."""
+    worker = Worker(sys.argv[1])
+    out, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        try:
+            answer = worker.answer(json.loads(line))
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is measured. Each module has a `run`, which asks the bench what is wanted."""

@@ -1,0 +1,116 @@
+"""A store's life: cold start, close, open, recovery after a kill, many queues, memory. Each in a fresh process."""
+
+import shutil
+from pathlib import Path
+
+from bench.measure import Bench, Work
+from bench.process import EngineError, EngineProcess
+from bench.workloads.puts import SIZES
+
+COLD = 300_000
+KILLED = "a killed 1 GiB store"
+CLEAN = "a clean 1 GiB store"
+BUSY = "a busy store"
+
+
+def run(bench: Bench) -> None:
+    """Measure all of it."""
+    if bench.wants("cold") or bench.wants("close"):
+        for label, size in list(SIZES.items())[:2]:
+            _cold(bench, label, size)
+    if bench.wants("recovery") or bench.wants("open"):
+        _recovery(bench)
+    if bench.wants("queues") or bench.wants("memory"):
+        _queues(bench)
+
+
+def _rounds(bench: Bench) -> int:
+    """Return how often: what needs a fresh process each time takes long."""
+    return bench.rounds if bench.full else min(bench.rounds, 3)
+
+
+def _cold(bench: Bench, label: str, size: int) -> None:
+    """The first messages of a fresh process, and closing the store behind them."""
+    work = Work(name=f"cold {label}", do="put", engines=("penstock", "rocketmq"),
+                facts={"count": COLD, "size": size})  # fmt: skip
+    for _ in range(_rounds(bench)):
+        for engine in bench.shuffled(work.engines):
+            root = bench.home / "cold"
+            with bench.fresh(engine, root) as (process, _):
+                bench.keep(work, engine, process.call(**work.command(engine, bench.scale)))
+                took = process.call("close")["ns"]
+                bench.note(f"close {BUSY}, {label}", engine, took / 1e6, "ms")
+            shutil.rmtree(root)
+    bench.show(work.name, f"close {BUSY}, {label}")
+
+
+def _recovery(bench: Bench) -> None:
+    """Open what a killed process left, then what a clean close left. Each round has a copy of its own."""
+    count = bench.scaled((1 << 30) // (1024 + 133))
+    engines = ("penstock", "penstock-1gib", "rocketmq")
+    for engine in bench.there(engines):
+        with bench.fresh(engine, bench.home / f"killed-{engine}") as (process, _):
+            process.call("fill", count=count, size=1024)
+            process.kill()
+    for _ in range(_rounds(bench)):
+        for engine in bench.shuffled(engines):
+            root = bench.home / "copy"
+            copy_store(bench.home / f"killed-{engine}", root)
+            # RocketMQ's `load` is only the recovery; ours has its threads running by then.
+            with bench.fresh(engine, root, count) as (process, opened):
+                bench.note(f"recovery of {KILLED}", engine, opened["ns"] / 1e6, "ms")
+                _check_all_there(process, count)
+                process.call("close")
+            with bench.fresh(engine, root, count) as (process, opened):
+                bench.note(f"open {CLEAN}", engine, opened["ns"] / 1e6, "ms")
+            shutil.rmtree(root)
+    for engine in engines:
+        shutil.rmtree(bench.home / f"killed-{engine}", ignore_errors=True)
+    bench.show(f"recovery of {KILLED}", f"open {CLEAN}")
+
+
+def _check_all_there(process: EngineProcess, count: int) -> None:
+    """A kill loses nothing that was put: the page cache has it."""
+    found = process.call("total")["count"]
+    if found != count:
+        raise EngineError(f"{process.name} recovered {found:,} of {count:,} messages")
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy a store; files that are mostly holes stay so."""
+    shutil.copytree(source, target, copy_function=_copy_sparse)
+
+
+def _copy_sparse(source: str, target: str) -> None:
+    with Path(source).open("rb") as whole, Path(target).open("wb") as copy:
+        while piece := whole.read(1 << 20):
+            if piece.count(0) == len(piece):
+                copy.seek(len(piece), 1)
+            else:
+                copy.write(piece)
+        copy.truncate(whole.tell())
+    shutil.copystat(source, target)
+
+
+def _queues(bench: Bench) -> None:
+    """Stores of one, a thousand and 20,000 queues: what they hold in memory, and how long close and open take."""
+    for wanted in (1, 1000, 20_000):
+        queues = bench.scaled(wanted)
+        # In RocketMQ each queue has a mapped file: 20,000 take minutes.
+        engines = ("penstock", "rocketmq") if bench.full or wanted < 20_000 else ("penstock",)
+        # What they hold does not change from round to round.
+        most = 3 if bench.full else 1 if wanted == 20_000 else 2
+        for _ in range(min(bench.rounds, most)):
+            for engine in bench.shuffled(engines):
+                root = bench.home / "queues"
+                with bench.fresh(engine, root) as (process, _):
+                    process.call("queues", count=queues, size=128)
+                    held = process.call("memory")["own_kib"] / 1024 * 1.048576
+                    bench.note(f"memory of {wanted:,} queues", engine, held, "MB")
+                    took = process.call("close")["ns"]
+                    bench.note(f"queues {wanted:,}, close", engine, took / 1e6, "ms")
+                with bench.fresh(engine, root) as (process, opened):
+                    bench.note(f"queues {wanted:,}, open", engine, opened["ns"] / 1e6, "ms")
+                shutil.rmtree(root)
+        bench.show(*(f"queues {wanted:,}, {what}" for what in ("open", "close")),
+                   f"memory of {wanted:,} queues")  # fmt: skip

@@ -1,0 +1,277 @@
+"""The benchmarks' own harness, with sizes so small that its figures mean nothing: that it asks everything of every engine,
+keeps what it is told, and judges it rightly. Nothing here depends on how fast anything is."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from bench.engines import ENGINES
+from bench.goals import GOALS, Goal, Outcome, judge, table
+from bench.measure import Bench, Session, Work
+from bench.pictures import draw
+from bench.process import EngineError, EngineProcess
+from bench.supply import Supply, key_of, make_bodies
+from bench.workloads import lives, puts, reads, tails
+
+from bench import history, measure, page, results, rocketmq
+
+DOCS = Path(__file__).parents[2] / "docs"
+# One of each kind that takes messages, without and with sync.
+EVERY = [
+    f"{kind}{sync}"
+    for kind in ("penstock", "sqlite", "lmdb", "rocksdb", "plain")
+    for sync in ("", "-sync")
+]
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A run of one round over a few messages, without Java."""
+    monkeypatch.setattr(rocketmq, "missing", lambda: "not for this test")
+    return Bench(tmp_path, rounds=1, full=False, scale=0.0001)
+
+
+def made_up() -> results.Result:
+    """A run with figures for everything: ours always takes 1, any other 2."""
+    figures: dict[str, dict[str, list[float]]] = {}
+    for goal in GOALS:
+        for place, figure in enumerate((goal.ours, goal.other)):
+            if figure is not None:
+                work, engine = figure
+                figures.setdefault(work.replace("*", "1,000 keys"), {})[engine] = [1.0 + place] * 3
+    bench = Bench.__new__(Bench)
+    bench.full, bench.rounds, bench.missing, bench.figures = True, 3, {}, figures
+    bench.units = dict.fromkeys(figures, "ns a message")
+    part = {"50": 1.0, "90": 2.0, "99": 3.0, "99.9": 4.0, "99.99": 5.0, "100": 6.0}
+    bench.latencies = {"latency of a put, 128 B": {"penstock": [part], "rocketmq": [part]}}
+    return results.of(bench, judge(figures, {}))
+
+
+class FakeProcess:
+    """Answers every command at once, in the right shape."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.filled = 0
+
+    def call(self, do: str, **facts: Any) -> dict[str, Any]:
+        if do == "fill":
+            self.filled = facts["count"]
+        if do in ("lag", "follow") or facts.get("each"):
+            return {"latency": dict.fromkeys(("50", "90", "99", "99.9", "99.99", "100"), 1000)}
+        return {"ns": 1000, "acked_ns": 900, "count": facts.get("count", 1), "own_kib": 1, **facts}
+
+    def open(self, root: Path, bodies: Path, number: int = 0, **facts: Any) -> dict[str, Any]:
+        root.mkdir(exist_ok=True)
+        (root / "file").write_bytes(bytes(2 << 20) + b"end")
+        self.filled = number
+        return {"ns": 1000, "count": 1}
+
+    def send(self, do: str, **facts: Any) -> None:
+        self.sent = do
+
+    def receive(self) -> dict[str, Any]:
+        return self.call(self.sent)
+
+    def kill(self) -> None: ...
+    def pause(self) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class Forgetful(FakeProcess):
+    """Has lost a message when it was killed."""
+
+    def call(self, do: str, **facts: Any) -> dict[str, Any]:
+        return {"count": self.filled - 1} if do == "total" else super().call(do, **facts)
+
+
+def test_every_goal_is_measured_by_some_workload(
+    small: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sound(FakeProcess):
+        def call(self, do: str, **facts: Any) -> dict[str, Any]:
+            return {"count": self.filled} if do == "total" else super().call(do, **facts)
+
+    for module in (measure, tails):
+        monkeypatch.setattr(module, "EngineProcess", Sound)
+    small.missing.clear()
+    for workload in (puts, reads, lives, tails):
+        workload.run(small)
+    assert [o.goal for o in judge(small.figures, {}) if o.median is None] == []
+    small.missing["rocketmq"] = "not there"
+    for found in small.figures.values():
+        found.pop("rocketmq", None)
+    unknown = [o for o in judge(small.figures, small.missing) if o.median is None]
+    assert {o.why for o in unknown} == {"not there"}
+    assert "not measured: not there" in table(unknown)
+
+
+def test_a_store_that_lost_messages_to_a_kill_ends_the_run(
+    small: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "EngineProcess", Forgetful)
+    with pytest.raises(EngineError, match="recovered"):
+        lives.run(small)
+
+
+def test_a_copy_of_a_store_keeps_its_bytes_and_holes(
+    small: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "EngineProcess", FakeProcess)
+    source, copy = small.home / "source", small.home / "copy"
+    FakeProcess("penstock").open(source, small.bodies)
+    lives.copy_store(source, copy)
+    assert (copy / "file").read_bytes() == (source / "file").read_bytes()
+    assert (copy / "file").stat().st_blocks * 512 < 1 << 20
+
+
+def test_penstock_does_every_command(tmp_path: Path) -> None:
+    make_bodies(tmp_path / "bodies")
+    with EngineProcess("penstock-index") as ours, EngineProcess("penstock-index") as follower:
+        ours.open(tmp_path / "store", tmp_path / "bodies")
+        assert ours.call("put", count=40, size=128, threads=4)["count"] == 40
+        assert ours.call("put", count=10, size=128, each=True)["latency"]["50"] > 0
+        assert ours.call("put_arrow", count=40, size=128, batch=20)["count"] == 40
+        assert ours.call("fill", count=30, size=128)["count"] == 120
+        assert ours.call("total")["count"] == 120
+        for do in ("read", "decode"):
+            assert ours.call(do, limit=7, count=1000)["count"] == 120
+        assert ours.call("to_arrow")["count"] == 120
+        assert ours.call("find", count=5, seed=1)["count"] == 5
+        assert ours.call("offset_at", count=5, seed=1)["count"] == 5
+        assert ours.call("queues", count=3, size=128)["count"] == 3
+        assert ours.call("lag", count=2, size=128)["latency"]["100"] > 0
+        assert ours.call("memory")["own_kib"] > 0
+        follower.call("watch", root=str(tmp_path / "store"))
+        follower.send("follow", count=3)
+        ours.call("beat", count=10, pause_ms=1)
+        assert follower.receive()["latency"]["50"] > 0
+        assert ours.call("close")["ns"] > 0
+
+
+def test_every_engine_does_the_work(small: Bench) -> None:
+    facts = {"count": 40, "size": 128}
+    works = [
+        Work(name="put", do="put", engines=EVERY, facts=facts),
+        Work(name="put_many", do="put_many", engines=EVERY, facts={**facts, "batch": 20}),
+    ]
+    readers = [name for name in EVERY if ENGINES[name].kind != "plain" and "sync" not in name]
+    works.append(Work(name="read", do="read", engines=readers, facts={"limit": 7, "count": 50}))
+    small.scale = 1.0
+    small.write_back = lambda: None  # type: ignore[method-assign] # other tests would wait for it
+    with Session(small, "all", EVERY) as session:
+        session.run(works)
+    for name, engines in (("put", EVERY), ("put_many", EVERY), ("read", readers)):
+        assert sorted(small.figures[name]) == sorted(engines)
+        assert all(len(values) == small.rounds for values in small.figures[name].values())
+
+
+def test_what_an_engine_cannot_do_is_an_error_that_names_it(tmp_path: Path) -> None:
+    make_bodies(tmp_path / "bodies")
+    with EngineProcess("plain") as process:
+        process.open(tmp_path / "s", tmp_path / "bodies")
+        with pytest.raises(EngineError, match="plain: NotImplementedError"):
+            process.call("read", limit=1, count=1)
+        process.kill()
+        with pytest.raises(EngineError, match="plain ended"):
+            process.call("put", count=1, size=1)
+
+
+def test_a_process_that_stands_still_goes_on_when_it_is_asked(tmp_path: Path) -> None:
+    make_bodies(tmp_path / "bodies")
+    with EngineProcess("plain") as process:
+        process.open(tmp_path / "s", tmp_path / "bodies")
+        process.pause()
+        assert process.call("put", count=2, size=8)["count"] == 2
+
+
+def test_messages_are_the_same_in_every_run(tmp_path: Path) -> None:
+    make_bodies(tmp_path / "bodies")
+    first, second = (Supply(tmp_path / "bodies") for _ in range(2))
+    assert first.rows(5, 32) == second.rows(5, 32)
+    assert first.rows(1, 32)[0][1] == key_of(5) == "key-000000000005"
+
+
+def test_a_ratio_is_taken_within_a_round() -> None:
+    goal = GOALS[0]
+    assert goal.other is not None
+    # The machine was ten times slower in the second round; the ratios are 2, 3, 4.
+    figures = {goal.ours[0]: {goal.ours[1]: [1.0, 10.0, 1.0], goal.other[1]: [2.0, 30.0, 4.0]}}
+    outcome = judge(figures, {})[0]
+    assert (outcome.median, outcome.low, outcome.high) == (3.0, 2.0, 4.0)
+    assert outcome.is_met == (goal.least <= 3.0)
+
+
+@pytest.mark.parametrize(("median", "met"), [(199.0, True), (200.0, True), (201.0, False)])
+def test_a_limit_is_met_from_below(median: float, met: bool) -> None:
+    goal = Goal(work="memory", against="at most", ours=("m", "penstock"), other=None, least=200)
+    assert Outcome(goal=goal, median=median).is_met == met
+
+
+def test_a_missed_goal_is_said() -> None:
+    result = made_up()
+    missed = [goal["work"] for goal in result["goals"] if goal["verdict"] == "MISSED"]
+    # Twice as fast is not enough for these.
+    assert "close of a busy store" in missed
+    assert "put 128 B, 1 thread, async, queues dispatched" not in missed
+    assert f"{len(missed)} missed" in table(judge(result["figures"], {}))
+
+
+def test_a_run_is_kept_and_a_slowdown_shows(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    assert "no run was kept" in history.trend(history.read(file))
+    result = made_up()
+    history.keep(result, file)
+    slower = json.loads(json.dumps(result))
+    slower["goals"][0] |= {"median": 1.1, "low": 1.0, "high": 1.2}
+    history.keep(slower, file)
+    lines = history.read(file)
+    assert [line["date"] for line in lines] == [result["date"]] * 2
+    marked = [row for row in history.trend(lines).splitlines() if row.endswith("SLOWER")]
+    assert len(marked) == 1
+    assert marked[0].startswith(result["goals"][0]["work"])
+    elsewhere = {**lines[0], "machine": "another one"}
+    assert "SLOWER" not in history.trend([*lines[:1], elsewhere])
+
+
+def test_the_page_is_made_from_a_run(tmp_path: Path) -> None:
+    results.save(made_up(), tmp_path / "run.json")
+    result = results.load(tmp_path / "run.json")
+    filled = page.filled((DOCS / "performance.md").read_text(), result)
+    assert "| close of a busy store | RocketMQ shutdown | 2 (2-2) | 20 | **missed** |" in filled
+    assert page.filled(filled, result) == filled
+    with pytest.raises(ValueError, match="no place for"):
+        page.filled("an empty page", result)
+    assert {path.name for path in draw(result, tmp_path)} >= {
+        "performance-goals.svg", "performance-sizes.svg", "performance-latency.svg",
+    }  # fmt: skip
+
+
+def test_the_real_store_does_the_work(tmp_path: Path) -> None:
+    if rocketmq.missing():
+        if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
+            pytest.fail(rocketmq.missing())
+        pytest.skip(rocketmq.missing())
+    make_bodies(tmp_path / "bodies")
+    with EngineProcess("rocketmq-index") as java:
+        java.open(tmp_path / "store", tmp_path / "bodies")
+        assert java.call("put", count=40, size=128, threads=4)["count"] == 40
+        assert java.call("put", count=10, size=128, each=True)["latency"]["50"] > 0
+        assert java.call("put_many", count=40, size=128, batch=20)["count"] == 40
+        assert java.call("fill", count=30, size=128)["count"] == 120
+        assert java.call("total")["count"] == 120
+        assert java.call("read", limit=7, count=1000, decode=True)["count"] == 120
+        assert java.call("find", count=5, seed=1)["count"] == 5
+        assert java.call("offset_at", count=5, seed=1)["count"] == 5
+        assert java.call("lag", count=2, size=128)["latency"]["100"] > 0
+        assert java.call("queues", count=3, size=128)["count"] == 3
+        assert java.call("memory")["own_kib"] > 0
+    # The two of the lag are there as well; and the bytes are those of ours.
+    with EngineProcess("penstock") as ours:
+        ours.open(tmp_path / "store", tmp_path / "bodies")
+        assert ours.call("total")["count"] == 125
