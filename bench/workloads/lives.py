@@ -1,7 +1,6 @@
 """A store's life: cold start, close, open, recovery after a kill, many queues, memory. Each in a fresh process."""
 
 import shutil
-from pathlib import Path
 
 from bench.measure import Bench, Work
 from bench.process import EngineError, EngineProcess
@@ -45,17 +44,18 @@ def _cold(bench: Bench, label: str, size: int) -> None:
 
 
 def _recovery(bench: Bench) -> None:
-    """Open what a killed process left, then what a clean close left. Each round has a copy of its own."""
+    """Open what a killed process left, then what a clean close left.
+
+    Each round fills a store of its own: a copy would be taken for what another program wrote, and compared whole.
+    """
     count = bench.scaled((1 << 30) // (1024 + 133))
     engines = ("penstock", "penstock-1gib", "rocketmq")
-    for engine in bench.there(engines):
-        with bench.fresh(engine, bench.home / f"killed-{engine}") as (process, _):
-            process.call("fill", count=count, size=1024)
-            process.kill()
     for _ in range(_rounds(bench)):
         for engine in bench.shuffled(engines):
-            root = bench.home / "copy"
-            copy_store(bench.home / f"killed-{engine}", root)
+            root = bench.home / "killed"
+            with bench.fresh(engine, root) as (process, _):
+                process.call("fill", count=count, size=1024)
+                process.kill()
             # RocketMQ's `load` is only the recovery; ours has its threads running by then.
             with bench.fresh(engine, root, count) as (process, opened):
                 bench.note(f"recovery of {KILLED}", engine, opened["ns"] / 1e6, "ms")
@@ -64,8 +64,6 @@ def _recovery(bench: Bench) -> None:
             with bench.fresh(engine, root, count) as (process, opened):
                 bench.note(f"open {CLEAN}", engine, opened["ns"] / 1e6, "ms")
             shutil.rmtree(root)
-    for engine in engines:
-        shutil.rmtree(bench.home / f"killed-{engine}", ignore_errors=True)
     bench.show(f"recovery of {KILLED}", f"open {CLEAN}")
 
 
@@ -74,22 +72,6 @@ def _check_all_there(process: EngineProcess, count: int) -> None:
     found = process.call("total")["count"]
     if found != count:
         raise EngineError(f"{process.name} recovered {found:,} of {count:,} messages")
-
-
-def copy_store(source: Path, target: Path) -> None:
-    """Copy a store; files that are mostly holes stay so."""
-    shutil.copytree(source, target, copy_function=_copy_sparse)
-
-
-def _copy_sparse(source: str, target: str) -> None:
-    with Path(source).open("rb") as whole, Path(target).open("wb") as copy:
-        while piece := whole.read(1 << 20):
-            if piece.count(0) == len(piece):
-                copy.seek(len(piece), 1)
-            else:
-                copy.write(piece)
-        copy.truncate(whole.tell())
-    shutil.copystat(source, target)
 
 
 def _queues(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from penstock.errors import MessageError, MessageTooLargeError, NotYetError, Pen
 from penstock.javatext import Int64s
 from penstock.lane import Lane, RecordForm, RecordParts
 from penstock.message import Durability, Message, PutStatus, Receipt, new_receipt
-from penstock.properties import encode_properties
+from penstock.properties import encode_properties, texts_of
 from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
@@ -186,7 +186,7 @@ def _plain_columns(target: Target, messages: Sequence[Message]) -> _Plain | None
     ):  # fmt: skip
         return None
     try:
-        texts = list(map(encode_properties, tags, keys))
+        texts = texts_of(tags, keys)
         if target.log.crc_property or max(map(len, texts)) > PROPERTIES_BYTES_MAX:
             texts = [check_text(text, crc_property=target.log.crc_property) for text in texts]
         lanes, lane_rows = _lanes_of(target, list(zip(topics, queues, strict=True)))
@@ -319,17 +319,10 @@ def receipts_of(
 ) -> list[Receipt]:
     """Return the receipt of each message of a batch."""
     status, durability = known
-    now = done.store_time_ms
     queues = [lane.queue for lane in batch.lanes]
-    return [
-        new_receipt(
-            Receipt, (status, log_offset, queues[row], queue_offset, now, size, durability, host)
-        )
-        for log_offset, row, queue_offset, size in zip(
-            done.log_offsets.tolist(),
-            batch.lane_rows.tolist(),
-            done.queue_offsets.tolist(),
-            done.sizes.tolist(),
-            strict=True,
-        )
-    ]
+    columns = zip(
+        repeat(status), done.log_offsets.tolist(), map(queues.__getitem__, batch.lane_rows.tolist()),
+        done.queue_offsets.tolist(), repeat(done.store_time_ms), done.sizes.tolist(), repeat(durability),
+        repeat(host), strict=False,
+    )  # fmt: skip
+    return list(map(new_receipt, repeat(Receipt), columns))

@@ -50,6 +50,29 @@ def encode_properties(
     return _utf8("".join(parts))
 
 
+def texts_of(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[bytes]:
+    """Return what `encode_properties` says of each tag and its keys."""
+    plain = _one_key_each(tags, keys)
+    return list(map(encode_properties, tags, keys)) if plain is None else plain
+
+
+def _one_key_each(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[bytes] | None:
+    """Return the texts by one check over all of them; None where not each has one plain key and the same tag."""
+    if (
+        set(map(type, keys)) != {tuple} or set(map(len, keys)) != {1}
+        or type(tags[0]) is not str or tags.count(tags[0]) < len(tags)
+    ):  # fmt: skip
+        return None
+    words = [word for (word,) in keys]
+    if set(map(type, words)) != {str} or not all(words):
+        return None
+    together = "".join(words)
+    if " " in together or not together.isprintable():
+        return None
+    start = tag_text(tags[0]).decode() + KEYS + NAME_END
+    return [f"{start}{word}{PAIR_END}".encode() for word in words]
+
+
 @lru_cache(1024)
 def tag_text(tag: str) -> bytes:
     """Return the text of a tag, checked; the few that there are come again and again."""

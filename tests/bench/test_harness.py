@@ -119,17 +119,6 @@ def test_a_store_that_lost_messages_to_a_kill_ends_the_run(
         lives.run(small)
 
 
-def test_a_copy_of_a_store_keeps_its_bytes_and_holes(
-    small: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measure, "EngineProcess", FakeProcess)
-    source, copy = small.home / "source", small.home / "copy"
-    FakeProcess("penstock").open(source, small.bodies)
-    lives.copy_store(source, copy)
-    assert (copy / "file").read_bytes() == (source / "file").read_bytes()
-    assert (copy / "file").stat().st_blocks * 512 < 1 << 20
-
-
 def test_penstock_does_every_command(tmp_path: Path) -> None:
     make_bodies(tmp_path / "bodies")
     with EngineProcess("penstock-index") as ours, EngineProcess("penstock-index") as follower:
