@@ -170,10 +170,10 @@ def _values(which: tuple[str, str], figures: Figures) -> list[float]:
 
 
 def _why(goal: Goal, missing: Mapping[str, str]) -> str:
-    for _, engine in filter(None, (goal.ours, goal.other)):
-        kind = ENGINES[engine].kind
-        if kind in missing:
-            return missing[kind]
+    for work, engine in filter(None, (goal.ours, goal.other)):
+        for lacking in (ENGINES[engine].kind, work):
+            if lacking in missing:
+                return missing[lacking]
     return NOT_ASKED
 
 

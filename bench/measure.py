@@ -81,7 +81,7 @@ class Bench:
         self.figures: Figures = {}
         self.latencies: Latencies = {}
         self.units: dict[str, str] = {}
-        # Engines that cannot be measured, or did not live through it, and why.
+        # Kinds of engines that cannot be measured, and works that an engine did not live through; and why.
         self.missing: dict[str, str] = {}
         self.bodies = home / "bodies"
         make_bodies(self.bodies)
@@ -129,6 +129,16 @@ class Bench:
         self.note(work.name, engine, answer["ns"] / count, work.unit)
         if "acked_ns" in answer:
             self.note(acked(work.name), engine, answer["acked_ns"] / count, work.unit)
+
+    @contextmanager
+    def surviving(self, *works: str) -> Iterator[None]:
+        """Go on when an engine fails at something: the rest of a long run is worth having."""
+        try:
+            yield
+        except EngineError as error:
+            why = str(error).splitlines()[0]
+            self.missing |= dict.fromkeys(works, why)
+            print(f"FAILED: {', '.join(works)}: {why}", file=sys.stderr, flush=True)
 
     def show(self, *works: str) -> None:
         """Say what was found."""
@@ -195,7 +205,8 @@ class Session:
         for number in range(self.bench.rounds + 1):
             for work in works:
                 for name in self.bench.shuffled([e for e in work.engines if e in self.processes]):
-                    self._turn(work, name, warming=number == 0)
+                    with self.bench.surviving(work.name):
+                        self._turn(work, name, warming=number == 0)
         for work in works:
             self.bench.show(work.name)
 

@@ -111,6 +111,24 @@ def test_every_goal_is_measured_by_some_workload(
     assert "not measured: not there" in table(unknown)
 
 
+def test_what_an_engine_fails_at_costs_only_that(
+    small: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(FakeProcess):
+        def call(self, do: str, **facts: Any) -> dict[str, Any]:
+            if self.name == "penstock" and do == "put_many":
+                raise EngineError("penstock: it broke\nin two lines")
+            return super().call(do, **facts)
+
+    monkeypatch.setattr(measure, "EngineProcess", Failing)
+    puts.run(small)
+    assert "penstock" not in small.figures["put_many 1000 x 128 B"]
+    assert len(small.figures["put_many 1000 x 128 B"]["lmdb"]) == 1
+    assert len(small.figures["put 128 B"]["penstock"]) == 1
+    judged = {o.goal.work: o.why for o in judge(small.figures, small.missing)}
+    assert judged["put_many of 1,000, 128 B"] == "penstock: it broke"
+
+
 def test_a_store_that_lost_messages_to_a_kill_ends_the_run(
     small: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
