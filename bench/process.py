@@ -26,6 +26,11 @@ class EngineError(Exception):
     """What an engine answered instead of a figure."""
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment, but let Python keep its byte code, as an installed package has it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 class EngineProcess:
     """One engine, started and not opened."""
 
@@ -37,7 +42,7 @@ class EngineProcess:
         is_java = ENGINES[name].kind == "rocketmq"
         self._process = subprocess.Popen(
             rocketmq.command(home) if is_java else [sys.executable, "-m", "bench.worker", name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=ROOT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=ROOT, env=_environment(),
         )  # fmt: skip
         self._is_paused = False
 

@@ -139,7 +139,8 @@ class Columns:
 
     def _safe(self, at: Int64s, width: int) -> Int64s:
         """Positions clipped into the window: what was clipped is in a row that is not valid."""
-        return np.clip(at, 0, max(len(self.raw) - width, 0))
+        # What np.clip does, in a third of the time where rows are few.
+        return np.minimum(np.maximum(at, 0), max(len(self.raw) - width, 0))
 
     @cached_property
     def log_offsets(self) -> Int64s:

@@ -28,6 +28,9 @@ class StoredMessage:
     def _fields(self) -> RecordFields:
         return decode_record(self.record)
 
+    def _number(self, at: int, size: int) -> int:
+        return int.from_bytes(self.record[at : at + size], "big", signed=True)
+
     @cached_property
     def _texts(self) -> tuple[bytes, bytes]:
         """Topic and properties; without decoding the rest, where it is known that the record is sound."""
@@ -51,22 +54,22 @@ class StoredMessage:
     @property
     def queue(self) -> int:
         """The queue's number."""
-        return self._fields.queue
+        return self._fields.queue if self._body is None else self._number(12, 4)
 
     @property
     def queue_offset(self) -> int:
         """Ordinal in the queue."""
-        return self._fields.queue_offset
+        return self._fields.queue_offset if self._body is None else self._number(20, 8)
 
     @property
     def log_offset(self) -> int:
         """Byte address of the record in the commit log."""
-        return self._fields.log_offset
+        return self._fields.log_offset if self._body is None else self._number(28, 8)
 
     @property
     def flag(self) -> int:
         """The caller's own 32 bits."""
-        return self._fields.flag
+        return self._fields.flag if self._body is None else self._number(16, 4)
 
     @property
     def sys_flag(self) -> int:
@@ -76,15 +79,14 @@ class StoredMessage:
     @property
     def born_time_ms(self) -> int:
         """When the producer made it, Unix milliseconds."""
-        return self._fields.born_time_ms
+        return self._fields.born_time_ms if self._body is None else self._number(40, 8)
 
     @property
     def store_time_ms(self) -> int:
         """When it was stored, Unix milliseconds."""
         if self._body is None:
             return self._fields.store_time_ms
-        at = 68 if self.record[_SYS_FLAG_AT] & BORN_IPV6 else 56
-        return int.from_bytes(self.record[at : at + 8], "big", signed=True)
+        return self._number(68 if self.record[_SYS_FLAG_AT] & BORN_IPV6 else 56, 8)
 
     @property
     def born_host(self) -> str:
