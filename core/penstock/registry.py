@@ -214,8 +214,10 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     manager.add_hookspecs(hookspecs)
     blocked = frozenset(block)
     infos: dict[str, PluginInfo] = {}
+    origins: dict[int, tuple[str, str]] = {}
     for entry_point in entry_points(group=hookspecs.PROJECT):
-        _load(manager, entry_point, infos, is_blocked=entry_point.name in blocked)
+        origin = _origin(entry_point, origins)
+        _load(manager, entry_point, origin, infos, is_blocked=entry_point.name in blocked)
     registry = Registry(manager, list(infos.values()))
     for info in registry.plugins:
         if info.status in (PluginStatus.LOADED, PluginStatus.SLOW):
@@ -224,16 +226,26 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     return registry
 
 
+def _origin(entry_point: EntryPoint, known: dict[int, tuple[str, str]]) -> tuple[str, str]:
+    """Return the name and version of an entry point's distribution; its metadata are parsed once for all of them."""
+    dist = entry_point.dist
+    if dist is None:
+        return "?", "?"
+    if id(dist) not in known:
+        facts = dist.metadata
+        known[id(dist)] = (facts["Name"], facts["Version"])
+    return known[id(dist)]
+
+
 def _load(
     manager: pluggy.PluginManager,
     entry_point: EntryPoint,
+    origin: tuple[str, str],
     infos: dict[str, PluginInfo],
     *,
     is_blocked: bool,
 ) -> None:
-    name = entry_point.name
-    distribution = entry_point.dist.name if entry_point.dist else "?"
-    version = entry_point.dist.version if entry_point.dist else "?"
+    name, (distribution, version) = entry_point.name, origin
     info = PluginInfo(name, distribution, version)
     first = infos.get(name)
     if first is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock import config as configuration
+from penstock import reader
 from penstock.files import Files
 from penstock.message import Message
 from penstock.opening import Opener
@@ -110,8 +111,18 @@ def opened(
         store.close()
 
 
+@contextmanager
+def stretches_from(least: int) -> Iterator[None]:
+    """Let reads of at least so many messages fetch and check them together, and fewer one by one."""
+    before, reader.LEAST = reader.LEAST, least
+    try:
+        yield
+    finally:
+        reader.LEAST = before
+
+
 def read_all(store: Store) -> dict[int, StoredMessage]:
-    """Return every message by its log offset, read in two ways that must agree."""
+    """Return every message by its log offset, read in three ways that must agree."""
     found: dict[int, StoredMessage] = {}
     for topic, queues in store.topics().items():
         scanned = list(store.scan(topic))
@@ -120,7 +131,11 @@ def read_all(store: Store) -> dict[int, StoredMessage]:
         found |= {message.log_offset: message for message in scanned}
         several = set()
         for queue in queues:
-            result = store.read(topic, queue, store.min_offset(topic, queue), 1000)
+            first = store.min_offset(topic, queue)
+            with stretches_from(1 << 60):
+                result = store.read(topic, queue, first, 1000)
+            with stretches_from(1):
+                assert store.read(topic, queue, first, 1000) == result, "whole stretches at once"
             several |= {message.log_offset for message in result.messages}
         assert several == set(offsets), "by queue and in order"
     return found

@@ -1,0 +1,109 @@
+"""Every way out hands out the same messages, whole stretches at once or one by one, also where bits were flipped."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import SMALL
+from tests.damage.stores import flip, stretches_from
+
+import penstock
+from penstock import Message
+from penstock.errors import CorruptionError
+from penstock.record import decode_record
+from penstock.stored import StoredMessage
+
+COUNT = 120
+FLIPS = st.lists(
+    st.tuples(st.sampled_from(["commitlog", "consumequeue"]), st.floats(0, 1), st.integers(0, 7)),
+    max_size=3,
+)
+
+
+@pytest.fixture(scope="module", params=["crc32", "crc32+record"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("reads") / "store"
+    with penstock.open(root, environ={}, **SMALL, **{"log.checksum": request.param}) as store:
+        store.put_many(
+            Message(
+                ("a", "long-" * 30)[number % 7 == 0], bytes([number % 251]) * (number * 7 % 300),
+                queue=number % 2, tag=("", "t", "ключ")[number % 3], keys=[f"k-{number}"][: number % 4],
+                properties={"own": "x" * (number % 5 + 1)} if number % 5 else {}, flag=number - 60,
+                born_time_ms=None if number % 3 else number,
+                born_host="[::1]:80" if number % 11 == 0 else None,
+            )
+            for number in range(2 * COUNT)
+        )  # fmt: skip
+    return root
+
+
+def places(store: penstock.Store) -> list[tuple[str, int]]:
+    return [(topic, queue) for topic, queues in store.topics().items() for queue in queues]
+
+
+@settings(max_examples=60, deadline=None)
+@given(flips=FLIPS, offset=st.integers(0, 30), limit=st.integers(40, 130))
+def test_reads_and_columns_agree(
+    tmp_path_factory: pytest.TempPathFactory, made: Path, flips: Any, offset: int, limit: int
+) -> None:
+    root = tmp_path_factory.mktemp("flipped") / "store"
+    shutil.copytree(made, root)
+    for kind, share, bit in flips:
+        files = sorted(path for path in (root / kind).rglob("*") if path.is_file())
+        path = files[int(share * 997) % len(files)]
+        used = min(path.stat().st_size, 4096)
+        flip(path, int(share * (used - 1)) * 8 + bit)
+    with penstock.open(root, environ={}, read_only=True) as store:
+        for topic, queue in places(store):
+            at_once = store.read(topic, queue, offset, limit)
+            with stretches_from(1 << 60):
+                singly = store.read(topic, queue, offset, limit)
+                whole = store.read(topic, queue, store.min_offset(topic, queue), 1 << 20)
+            assert at_once == singly
+            check_columns(store, topic, queue, whole.messages)
+    shutil.rmtree(root)
+
+
+def check_columns(
+    store: penstock.Store, topic: str, queue: int, singly: list[StoredMessage]
+) -> None:
+    names = ["queue_offset", "body", "tag", "keys", "flag", "born_time", "log_offset"]
+    try:
+        table = store.to_arrow(topic, queue, columns=names)
+    except CorruptionError:
+        # It stops where `read` passes over something.
+        assert len(singly) < store.max_offset(topic, queue) - store.min_offset(topic, queue)
+        return
+    found = [
+        (m.queue_offset, m.body, m.tag or None, " ".join(m.keys) or None, m.flag, m.born_time_ms,
+         m.log_offset)
+        for m in singly
+    ]  # fmt: skip
+    columns = [
+        column.cast("int64").to_pylist() if name == "born_time" else column.to_pylist()
+        for name, column in zip(names, table.columns, strict=True)
+    ]
+    assert list(zip(*columns, strict=True)) == found
+
+
+def test_fields_read_in_place_are_those_decoded(made: Path) -> None:
+    with penstock.open(made, environ={}, read_only=True) as store:
+        for topic, queue in places(store):
+            for message in store.read(topic, queue, 0, 1 << 20).messages:
+                fields = decode_record(message.record)
+                for name in (
+                    "queue",
+                    "queue_offset",
+                    "log_offset",
+                    "flag",
+                    "born_time_ms",
+                    "store_time_ms",
+                    "body",
+                ):
+                    assert getattr(message, name) == getattr(fields, name), name
+                assert message.topic == fields.topic.decode()
+                alone = StoredMessage(message.record)
+                assert alone.all_properties == message.all_properties
