@@ -84,7 +84,7 @@ def _goals(result: Result, pyplot: Any) -> Any:
             [goal["low"] / least, goal["high"] / least], [place] * 2, color=colour, alpha=0.4, lw=4
         )
         axis.plot(goal["median"] / least, place, "o" if is_met else "X", color=colour)
-        axis.annotate(f"{goal['median']:.2g} of {least:g}", (1.01, place), fontsize=8, va="center",
+        axis.annotate(f"{goal['median']:,.2f} of {least:g}", (1.01, place), fontsize=8, va="center",
                       xycoords=("axes fraction", "data"))  # fmt: skip
     axis.axvline(1, color="black", lw=1)
     axis.set_xscale("log")

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.columns import Buffer, Columns
 from penstock.contracts import QueueIndex
 from penstock.errors import ConfigError, CorruptionError, MissingExtraError, OffsetError
-from penstock.javatext import Bytes, Int64s
+from penstock.javatext import Bytes, Int64s, distinct_of
 from penstock.log import SegmentedLog
 from penstock.matching import Wanted
 from penstock.properties import KEYS, TAGS
@@ -112,7 +112,7 @@ def span_batches(
 
 def _gone(spans: Sequence[QueueSpan], rows: Rows) -> Iterator[QueueSpan]:
     """Return what the entries of a batch stand for, queue by queue."""
-    for number in np.unique(rows.spans).tolist():
+    for number in distinct_of(rows.spans):
         ordinals = rows.ordinals[rows.spans == number]
         yield spans[number]._replace(start=int(ordinals[0]), stop=int(ordinals[-1]) + 1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.contracts import QueueBounds, QueueIndex
-from penstock.javatext import Int64s
+from penstock.javatext import Int64s, distinct_of
 from penstock.log import SegmentedLog
 from penstock.matching import Wanted
 from penstock.names import check_queue, check_topic
@@ -131,7 +131,7 @@ class ColumnReader:
         """Look at `count` places of a queue: returns ordinals, log offsets, and the mean record size there."""
         self._settle()
         found = []
-        for at in np.unique(np.linspace(start, stop - 1, count).astype(np.int64)).tolist():
+        for at in distinct_of(np.linspace(start, stop - 1, count).astype(np.int64)):
             offsets, sizes, _ = self._queue_index.entries(
                 topic, queue, at, min(at + _SAMPLED, stop)
             )

@@ -142,7 +142,7 @@ class CommitLog(RecordForm):
         """Return the wall-clock time, never before the last record's."""
         return max(self._now(), self._last_time_ms)
 
-    def append(self, lane: Lane, parts: RecordParts) -> Appended:
+    def append(self, lane: Lane, parts: RecordParts) -> Appended:  # noqa: C901 - one path, without calls
         """Append one record; when this returns, readers of this process see it once committed."""
         size = self.size_of(lane, parts)
         if size > self._record_max:
@@ -160,7 +160,8 @@ class CommitLog(RecordForm):
             if self._is_stopped:
                 raise StoreClosedError  # noqa: TRY301 - the handler lets the lock go
             now = self._now()
-            now = max(now, self._last_time_ms)
+            if now < self._last_time_ms:  # noqa: PLR1730 - a call of max costs as much as the lock
+                now = self._last_time_ms
             tail = self.tail.segment
             if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:
                 tail = self.tail.roll()
@@ -176,7 +177,8 @@ class CommitLog(RecordForm):
             if self.hand_over is not None:
                 self.hand_over.add_one(log_offset, data)
             held_ns = lock.now_ns() - began_ns
-            lock.longest_hold_ns = max(lock.longest_hold_ns, held_ns)
+            if held_ns > lock.longest_hold_ns:  # noqa: PLR1730 - as above
+                lock.longest_hold_ns = held_ns
             lock.since_ns = 0
             lock.free()
         except BaseException as error:

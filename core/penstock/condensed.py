@@ -23,7 +23,7 @@ import numpy as np
 from penstock.batch import DispatchBatch
 from penstock.columns import Columns
 from penstock.errors import PluginError
-from penstock.javatext import Int64s
+from penstock.javatext import Int64s, distinct_of
 from penstock.texts import Keys
 
 _KINDS = {
@@ -94,7 +94,7 @@ def shard_rows(batch: DispatchBatch, shards: int) -> Iterator[tuple[int, Int64s]
     """Yield for each shard that has any the rows of its queues, in log order."""
     seeds = np.array([zlib.crc32(topic) for topic in batch.topics], np.int64)
     lanes = (seeds[batch.topic_rows] + batch.queues) % shards
-    for shard in np.unique(lanes).tolist():
+    for shard in distinct_of(lanes):
         yield shard, np.nonzero(lanes == shard)[0]
 
 

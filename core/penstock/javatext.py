@@ -16,6 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 
 # Beyond this length a row is hashed on its own: the matrix of a length group would grow too large.
 _GROUPED_LENGTH_MAX = 512
+_COUNTED_MAX = 1 << 16
 _MASK = 0xFFFFFFFF
 _ASCII_END = 0x80
 
@@ -45,13 +46,24 @@ def index_hashes(values: Int32s) -> Int32s:
     return wide.astype(np.int32)
 
 
+def distinct_of(values: Int64s) -> list[int]:
+    """Return the distinct values, which must not be negative, ascending.
+
+    `np.unique` loads another part of numpy at its first call: in a background thread, perhaps without a descriptor left.
+    """
+    if len(values) and int(values.max()) > _COUNTED_MAX:
+        return sorted(set(values.tolist()))
+    found: list[int] = np.flatnonzero(np.bincount(values)).tolist()
+    return found
+
+
 def hash_pieces(data: Bytes, starts: Int64s, lengths: Int64s) -> Int32s:
     """Return `String.hashCode` of UTF-8 pieces of `data`, one for each start.
 
     Vectorised by groups of equal length; pieces that are not ASCII are decoded one by one.
     """
     result = np.zeros(len(starts), np.uint32)
-    for length in np.unique(lengths):
+    for length in distinct_of(lengths):
         rows = np.nonzero(lengths == length)[0]
         if length == 0:
             continue
@@ -59,7 +71,7 @@ def hash_pieces(data: Bytes, starts: Int64s, lengths: Int64s) -> Int32s:
             _hash_rows_alone(data, starts, lengths, rows, result)
             continue
         text = data[starts[rows][:, None] + np.arange(length)]
-        result[rows] = text.astype(np.uint32) @ _powers(int(length))
+        result[rows] = text.astype(np.uint32) @ _powers(length)
         odd = rows[(text >= _ASCII_END).any(axis=1)]
         _hash_rows_alone(data, starts, lengths, odd, result)
     return result.view(np.int32)

@@ -110,7 +110,7 @@ class RecordForm:
             flags = sys_flag | host_flags(born_host, host)
         topic, body_size, properties_size = lane.topic_bytes, len(body), len(properties)
         # What `shape` does, without calling it.
-        pack = lane.shapes.get((len(born_host) << 8 | len(host), body_size, properties_size))
+        pack = lane.shapes.get((len(born_host) << 8 | self._host_size, body_size, properties_size))
         if pack is None:
             pack = lane.shape(len(born_host), len(host), body_size, properties_size)
         return pack(

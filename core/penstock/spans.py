@@ -19,7 +19,7 @@ from penstock.columns import Bools, Columns
 from penstock.contracts import QueueIndex
 from penstock.errors import CorruptionError, OffsetError
 from penstock.fetch import Place
-from penstock.javatext import Int64s
+from penstock.javatext import Int64s, distinct_of
 from penstock.log import SegmentedLog
 from penstock.record import FIXED_SIZE
 
@@ -109,7 +109,7 @@ class Places:
             right &= self._have_topic(records, 0, np.arange(len(records)))
         else:
             topics = self.topic_of[rows.spans]
-            for number in np.unique(topics).tolist():
+            for number in distinct_of(topics):
                 mine = np.nonzero(topics == number)[0]
                 right[mine] &= self._have_topic(records, number, mine)
         if self.are_shared:

@@ -114,11 +114,12 @@ def opened(
 @contextmanager
 def stretches_from(least: int) -> Iterator[None]:
     """Let reads of at least so many messages fetch and check them together, and fewer one by one."""
-    before, reader.LEAST = reader.LEAST, least
+    names = vars(reader)
+    before, names["LEAST"] = names["LEAST"], least
     try:
         yield
     finally:
-        reader.LEAST = before
+        names["LEAST"] = before
 
 
 def read_all(store: Store) -> dict[int, StoredMessage]:

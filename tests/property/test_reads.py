@@ -26,7 +26,8 @@ FLIPS = st.lists(
 @pytest.fixture(scope="module", params=["crc32", "crc32+record"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("reads") / "store"
-    with penstock.open(root, environ={}, **SMALL, **{"log.checksum": request.param}) as store:
+    sizes: dict[str, Any] = {**SMALL, "log.checksum": request.param}
+    with penstock.open(root, environ={}, **sizes) as store:
         store.put_many(
             Message(
                 ("a", "long-" * 30)[number % 7 == 0], bytes([number % 251]) * (number * 7 % 300),
