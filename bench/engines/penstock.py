@@ -71,34 +71,35 @@ class PenstockEngine(Engine):
         """See `Engine`."""
         self.store.max_offset(TOPIC)
 
-    def read(self, limit: int, most: int) -> int:
-        """See `Engine`."""
+    def _pulled(self, limit: int, most: int) -> Iterator[list[penstock.StoredMessage]]:
+        """Read queue after queue, so many messages a call, until there were enough."""
         seen = 0
         for queue in range(QUEUES):
             at = 0
             while seen < most:
                 found = self.store.read(TOPIC, queue, at, limit)
-                for message in found.messages:
-                    len(message.body)
-                seen += len(found.messages)
-                at = found.next_offset
                 if not found.messages:
                     break
+                yield found.messages
+                seen += len(found.messages)
+                at = found.next_offset
+
+    def read(self, limit: int, most: int) -> int:
+        """See `Engine`."""
+        seen = 0
+        for messages in self._pulled(limit, most):
+            for message in messages:
+                len(message.body)
+            seen += len(messages)
         return seen
 
     def decode(self, limit: int, most: int) -> int:
         """See `Engine`."""
         seen = 0
-        for queue in range(QUEUES):
-            at = 0
-            while seen < most:
-                found = self.store.read(TOPIC, queue, at, limit)
-                for m in found.messages:
-                    _ = m.body, m.topic, m.tag, m.keys, m.store_time_ms, m.born_time_ms
-                seen += len(found.messages)
-                at = found.next_offset
-                if not found.messages:
-                    break
+        for messages in self._pulled(limit, most):
+            for m in messages:
+                _ = m.body, m.topic, m.tag, m.keys, m.store_time_ms, m.born_time_ms
+            seen += len(messages)
         return seen
 
     def to_arrow(self) -> int:

@@ -1,5 +1,6 @@
 """Plugins are found by entry points; what is wrong with one is told, and stops nothing else."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,32 @@ def test_a_broken_plugin_is_set_aside_by_name(
     assert any("penstock_broken" in note for note in caught.value.__notes__)
     with pytest.raises(PluginLoadError, match="penstock-broken"):
         load_registry(require=["penstock_broken"])
+
+
+def test_of_two_installations_of_one_name_the_first_on_the_path_counts(
+    install_plugin: InstallPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_plugin("penstock-mine", EVERY.format(name="mine"))
+    hidden = tmp_path / "hidden" / "penstock_mine-0.9.dist-info"
+    hidden.mkdir(parents=True)
+    (hidden / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock-mine\nVersion: 0.9\n")
+    (hidden / "entry_points.txt").write_text("[penstock]\nold = not_there_any_more\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(hidden.parent)])
+    found = {info.entry_point: info for info in load_registry().plugins}
+    assert found["penstock_mine"].version == "1.0"
+    assert "old" not in found
+
+
+def test_a_distribution_that_says_no_name_is_loaded_all_the_same(
+    install_plugin: InstallPlugin, tmp_path: Path
+) -> None:
+    install_plugin("penstock-mine", EVERY.format(name="mine"))
+    (tmp_path / "site" / "penstock_mine-1.0.dist-info" / "METADATA").write_text(
+        "Summary: no more\n"
+    )
+    found = {info.entry_point: info for info in load_registry().plugins}
+    assert (found["penstock_mine"].distribution, found["penstock_mine"].version) == ("?", "?")
+    assert "mine" in load_registry().flush_policies.names()
 
 
 def test_a_slow_plugin_is_loaded_and_named(
