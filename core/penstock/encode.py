@@ -175,6 +175,8 @@ _COLUMNS = attrgetter(
 
 def _plain_columns(target: Target, messages: Sequence[Message]) -> _Plain | None:
     """Return the checked columns of messages, or None where one needs a shape, or an error, of its own."""
+    if not messages:
+        return None
     columns = zip(*map(_COLUMNS, messages), strict=True)
     (topics, queues, bodies, tags, keys, properties, flags, delays, born, hosts, sys_flags, tries,
      prepared) = columns  # fmt: skip

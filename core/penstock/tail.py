@@ -92,7 +92,8 @@ class LogTail:
         try:
             segment.channel.write(position, data)  # type: ignore[union-attr] # it is being written
         except OSError as error:
-            raise _full(error, segment, data) from error
+            _check_room(error, segment, data)
+            raise
         segment.wrote_position = end = position + len(data)
         if self._commits_at_once:
             segment.committed_position = end
@@ -140,7 +141,8 @@ class LogTail:
                 try:
                     tail.channel.write(tail.wrote_position, blank)
                 except OSError as error:
-                    raise _full(error, tail, blank) from error
+                    _check_room(error, tail, blank)
+                    raise
                 tail.channel.end()
                 tail.wrote_position = tail.capacity
             if self._commits_at_once:
@@ -223,9 +225,10 @@ class LogTail:
             self.allocator.close()
 
 
-def _full(error: OSError, segment: Segment, data: Buffer) -> Exception:
-    """Return what a failed write means; nothing of it counts."""
-    return DiskFullError(segment.path, len(data)) if error.errno in NO_ROOM else error
+def _check_room(error: OSError, segment: Segment, data: Buffer) -> None:
+    """Raise the error that says so where a write failed for want of room; nothing of it counts."""
+    if error.errno in NO_ROOM:
+        raise DiskFullError(segment.path, len(data)) from error
 
 
 def _meant(error: OSError, path: Path, size: int) -> Exception:
