@@ -13,13 +13,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from importlib.metadata import (
-    Distribution,
-    EntryPoint,
-    PackageNotFoundError,
-    distribution,
-    distributions,
-)
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -220,7 +214,9 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     manager.add_hookspecs(hookspecs)
     blocked = frozenset(block)
     infos: dict[str, PluginInfo] = {}
-    for entry_point, origin in _installed():
+    origins: dict[int, tuple[str, str]] = {}
+    for entry_point in entry_points(group=hookspecs.PROJECT):
+        origin = _origin(entry_point, origins)
         _load(manager, entry_point, origin, infos, is_blocked=entry_point.name in blocked)
     registry = Registry(manager, list(infos.values()))
     for info in registry.plugins:
@@ -230,30 +226,15 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     return registry
 
 
-def _installed() -> Iterator[tuple[EntryPoint, tuple[str, str]]]:
-    """Yield our entry points, each with the name and version of its distribution.
-
-    As `importlib.metadata.entry_points` does, but looks only at distributions that have one: every opening
-    waits for it.
-    """
-    for dist in distributions():
-        if f"[{hookspecs.PROJECT}]" not in (dist.read_text("entry_points.txt") or ""):
-            continue
+def _origin(entry_point: EntryPoint, known: dict[int, tuple[str, str]]) -> tuple[str, str]:
+    """Return the name and version of an entry point's distribution, whose metadata are parsed once for all of them."""
+    dist = entry_point.dist
+    if dist is None:
+        return "?", "?"
+    if id(dist) not in known:
         facts = dist.metadata
-        name, version = facts["Name"] or "?", facts["Version"] or "?"
-        if not _is_hidden(dist, name):
-            for entry_point in dist.entry_points.select(group=hookspecs.PROJECT):
-                yield entry_point, (name, version)
-
-
-def _is_hidden(dist: Distribution, name: str) -> bool:
-    """Say whether another distribution of that name stands before it on the path, and counts instead."""
-    try:
-        first = distribution(name)
-    except PackageNotFoundError:
-        # Its files say another name than their folder does.
-        return False
-    return first.locate_file("") != dist.locate_file("")
+        known[id(dist)] = (facts["Name"] or "?", facts["Version"] or "?")
+    return known[id(dist)]
 
 
 def _load(
