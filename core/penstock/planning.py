@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
+import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.bitflip import flipped_bit
@@ -25,6 +26,7 @@ from penstock.files import Files
 from penstock.findings import Checker, Finding, damaged_blocks
 from penstock.marks import check_digest_files, check_marks
 from penstock.mendedlog import MendedLog, Patch
+from penstock.names import topic_of
 from penstock.progress import Progress, lock_mtime_ns
 from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.segment import Segment
@@ -125,6 +127,19 @@ class _Attributed(Checker):
 
     def finish(self, end: int) -> Iterator[Finding]:
         return self._note(self._checker.finish(end))
+
+
+def _without_place(segment: Segment, piece: Sound) -> Iterator[Damage]:
+    """Yield the records that no queue can have: no checksum covers a topic, nor a queue's number."""
+    columns = piece.columns
+    if len(columns) == 0:
+        return
+    names, rows = columns.topics
+    has_no_folder = np.array([topic_of(name) is None for name in names], np.bool_)
+    for row in np.flatnonzero(has_no_folder[rows]).tolist():
+        start = int(columns.log_offsets[row])
+        text = "a record whose topic cannot be a folder, so that it has no queue"
+        yield Damage(segment, start, start + int(columns.sizes[row]), text)
 
 
 class Planner:
@@ -249,6 +264,8 @@ class Planner:
                 elif not isinstance(piece, Sound) and not piece.is_blank and self._goes_on(segment):
                     text = "the records end here, though later segments have more"
                     plan.damages.append(Damage(segment, piece.start, segment.end_offset, text))
+                elif isinstance(piece, Sound):
+                    plan.damages += _without_place(segment, piece)
 
     def _goes_on(self, segment: Segment) -> bool:
         """Say whether a later segment has a sound record."""

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.test_repair import Bodies, bodies, repair
 from tests.unit.test_verify import findings, make, patch
@@ -42,6 +42,7 @@ def spoil(path: Path, spots: list[tuple[float, float, bytes]]) -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@example(spots=[(0.0625, 0.81640625, b"\x00")])
 @given(spots=st.lists(SPOT, min_size=1, max_size=4))
 def test_whatever_is_spoilt_a_repair_ends_sound_or_leaves_the_log_as_it_was(
     made: Path, sound: Bodies, spots: list[tuple[float, float, bytes]]
