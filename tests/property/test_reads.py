@@ -108,3 +108,29 @@ def test_fields_read_in_place_are_those_decoded(made: Path) -> None:
                 assert message.topic == fields.topic.decode()
                 alone = StoredMessage(message.record)
                 assert alone.all_properties == message.all_properties
+
+
+def test_an_entry_of_another_queue_is_passed_over_either_way(tmp_path: Path, made: Path) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(made, root)
+    entries = root / "consumequeue" / "a"
+    own, other = (next((entries / queue).iterdir()) for queue in ("0", "1"))
+    taken = {int.from_bytes(other.read_bytes()[at : at + 8], "big"): at for at in range(0, 400, 20)}
+    raw = bytearray(own.read_bytes())
+    spots = [int.from_bytes(raw[at : at + 8], "big") for at in range(0, 400, 20)]
+    # One that lies between its neighbours, so that the order of the log tells nothing.
+    place, found = next(
+        (n, offset)
+        for n in range(1, 19)
+        for offset in taken
+        if spots[n - 1] < spots[n] < offset < spots[n + 1]
+    )
+    raw[20 * place : 20 * place + 20] = other.read_bytes()[taken[found] : taken[found] + 20]
+    own.write_bytes(raw)
+    with penstock.open(root, environ={}, read_only=True) as store:
+        with stretches_from(1):
+            at_once = store.read("a", 0, 0, 60)
+        with stretches_from(1 << 60):
+            assert store.read("a", 0, 0, 60) == at_once
+        assert place not in {message.queue_offset for message in at_once.messages}
+        assert found not in {message.log_offset for message in at_once.messages}
