@@ -1,12 +1,11 @@
 """A stretch of the log as dispatchers get it: one row a record, in log order."""
 
-from functools import cached_property
-
 import attrs
 import numpy as np
 
 from penstock.columns import Columns
 from penstock.javatext import Int64s, hash_pieces, index_hashes, java_hash, powers_of_31
+from penstock.lazy import lazy
 from penstock.properties import DELAY
 from penstock.stored import StoredMessage
 from penstock.texts import Keys
@@ -90,7 +89,7 @@ class DispatchBatch:
         """For each row the index of its topic in `topics`."""
         return self.columns.topics[1]
 
-    @cached_property
+    @lazy
     def tag_codes(self) -> Int64s:
         """The queue entry's third field: tag hash, or delivery time on the schedule topic."""
         codes = self.columns.properties.tag_codes()
@@ -107,7 +106,7 @@ class DispatchBatch:
                 level = min(int(text), len(DELAY_SECONDS))
                 codes[row] = int(self.store_times_ms[row]) + DELAY_SECONDS[level - 1] * 1000
 
-    @cached_property
+    @lazy
     def keys(self) -> Keys:
         """Every key to be indexed, with the index hash of `topic#key`, in the order of the log."""
         pieces = self.columns.properties.keys()

@@ -10,7 +10,6 @@ read at a position that was not checked against the window.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from penstock.crcs import crc_each
 from penstock.javatext import Bytes, Int64s
 from penstock.joining import overlapping
+from penstock.lazy import lazy
 from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
@@ -119,7 +119,7 @@ class Columns:
     def _i64(self, at: Int64s) -> Int64s:
         return self._view(">i8")[at].astype(np.int64)
 
-    @cached_property
+    @lazy
     def _heads(self) -> Any:
         """The fixed part of each record, in one gather: fields behind the hosts are right for IPv4 only."""
         if len(self.raw) < _HEAD.itemsize:
@@ -132,7 +132,7 @@ class Columns:
         field: Int64s = self._heads[name].astype(np.int64)
         return field
 
-    @cached_property
+    @lazy
     def _is_short(self) -> bool:
         """Whether all hosts are IPv4 addresses, so that every field has its place in the fixed part."""
         return not (self.sys_flags & (BORN_IPV6 | STORE_IPV6)).any()
@@ -142,118 +142,118 @@ class Columns:
         # What np.clip does, in a third of the time where rows are few.
         return np.minimum(np.maximum(at, 0), max(len(self.raw) - width, 0))
 
-    @cached_property
+    @lazy
     def log_offsets(self) -> Int64s:
         """Byte addresses in the commit log."""
         return self.positions + self.base
 
-    @cached_property
+    @lazy
     def sizes(self) -> Int64s:
         """TOTALSIZE."""
         return self._head("size")
 
-    @cached_property
+    @lazy
     def is_v2(self) -> Bools:
         """Whether the topic's length takes two bytes."""
         return self._magics == MAGIC_V2
 
-    @cached_property
+    @lazy
     def _magics(self) -> Int64s:
         return self._head("magic")
 
-    @cached_property
+    @lazy
     def crcs(self) -> Int64s:
         """BODYCRC as stored."""
         return self._head("crc")
 
-    @cached_property
+    @lazy
     def queues(self) -> Int64s:
         """QUEUEID."""
         return self._head("queue")
 
-    @cached_property
+    @lazy
     def flags(self) -> Int64s:
         """FLAG."""
         return self._head("flag")
 
-    @cached_property
+    @lazy
     def queue_offsets(self) -> Int64s:
         """QUEUEOFFSET."""
         return self._head("queue_offset")
 
-    @cached_property
+    @lazy
     def stored_offsets(self) -> Int64s:
         """PHYSICALOFFSET as stored; differs from `log_offsets` where bytes are stale or misplaced."""
         return self._head("log_offset")
 
-    @cached_property
+    @lazy
     def sys_flags(self) -> Int64s:
         """SYSFLAG."""
         return self._head("sys_flag")
 
-    @cached_property
+    @lazy
     def transaction_types(self) -> Int64s:
         """The transaction bits of SYSFLAG: 0, PREPARED, COMMIT or ROLLBACK."""
         return self.sys_flags & TRANSACTION_MASK
 
-    @cached_property
+    @lazy
     def born_times_ms(self) -> Int64s:
         """BORNTIMESTAMP."""
         return self._head("born")
 
-    @cached_property
+    @lazy
     def born_host_sizes(self) -> Int64s:
         """8 for IPv4, 20 for IPv6."""
         return np.where(self.sys_flags & BORN_IPV6, 20, 8)
 
-    @cached_property
+    @lazy
     def store_host_sizes(self) -> Int64s:
         """8 for IPv4, 20 for IPv6."""
         return np.where(self.sys_flags & STORE_IPV6, 20, 8)
 
-    @cached_property
+    @lazy
     def store_time_positions(self) -> Int64s:
         """Where STORETIMESTAMP stands."""
         return self.positions + 48 + self.born_host_sizes
 
-    @cached_property
+    @lazy
     def store_times_ms(self) -> Int64s:
         """STORETIMESTAMP."""
         if self._is_short:
             return self._head("stored")
         return self._i64(self._safe(self.store_time_positions, 8))
 
-    @cached_property
+    @lazy
     def _after_hosts(self) -> Int64s:
         return self.store_time_positions + 8 + self.store_host_sizes
 
-    @cached_property
+    @lazy
     def reconsume_times(self) -> Int64s:
         """RECONSUMETIMES."""
         if self._is_short:
             return self._head("reconsume")
         return self._i32(self._safe(self._after_hosts, 4))
 
-    @cached_property
+    @lazy
     def prepared_offsets(self) -> Int64s:
         """PREPAREDTRANSACTIONOFFSET."""
         if self._is_short:
             return self._head("prepared")
         return self._i64(self._safe(self._after_hosts + 4, 8))
 
-    @cached_property
+    @lazy
     def body_starts(self) -> Int64s:
         """Where bodies begin, bytes from the window's start."""
         return self.positions + 88 if self._is_short else self._after_hosts + 16
 
-    @cached_property
+    @lazy
     def body_sizes(self) -> Int64s:
         """BODYLENGTH as stored; not to be used where a row is not valid."""
         if self._is_short:
             return self._head("body")
         return self._i32(self._safe(self._after_hosts + 12, 4))
 
-    @cached_property
+    @lazy
     def _parts(self) -> tuple[Int64s, Int64s, Int64s, Int64s, Bools]:
         """Topic start and size, properties start and size, and which rows add up."""
         ends = self.positions + self.sizes
@@ -367,15 +367,15 @@ class Columns:
             self.window, self.positions[which], self.base, log_offsets=self.log_offsets[which]
         )
         if "topics" in self.__dict__:
-            some.topics = (self.topics[0], self.topics[1][which])
+            vars(some)["topics"] = (self.topics[0], self.topics[1][which])
         return some
 
-    @cached_property
+    @lazy
     def topics(self) -> tuple[list[bytes], Int64s]:
         """The distinct topics, and for each row the index of its own."""
         return distinct(self.raw, self.topic_starts, self.topic_sizes)
 
-    @cached_property
+    @lazy
     def properties(self) -> "PropertyColumns":
         """The properties texts, taken apart."""
         return PropertyColumns.of_pieces(self.raw, self.property_starts, self.property_sizes)

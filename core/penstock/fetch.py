@@ -24,6 +24,7 @@ from penstock.record import (
     check_record,
     crc32,
 )
+from penstock.segment import Segment
 from penstock.stored import StoredMessage
 
 _CHECKED = struct.Struct(">iiiii8xqi")
@@ -31,8 +32,13 @@ _I32 = struct.Struct(">i")
 _PLACE = struct.Struct(">iiq")
 _CRC_NAME = b"__CRC32#\x01"
 _READ_AT_ONCE = 1 << 20
-# Their entries point to records of other topics, on purpose (spec section 3.7).
-_SHARED_PREFIX = b"%LMQ%"
+_SHORT_BYTES = 2048
+_SHARED_PREFIX = "%LMQ%"
+
+
+def is_shared(topic: str) -> bool:
+    """Say whether a topic's queues point to records of other topics, on purpose (spec section 3.7)."""
+    return topic.startswith(_SHARED_PREFIX)
 
 
 class Place(NamedTuple):
@@ -50,7 +56,7 @@ class Place(NamedTuple):
         """Return the place of a queue."""
         raw = topic.encode()
         fields = (len(raw).to_bytes(2, "big")[1:] + raw, len(raw).to_bytes(2, "big") + raw)
-        return cls(queue, fields, raw.startswith(_SHARED_PREFIX))
+        return cls(queue, fields, is_shared(topic))
 
     def has(self, record: bytes, body: slice, ordinal: int) -> bool:
         """Say whether a sound record stands at that ordinal of this queue."""
@@ -77,12 +83,7 @@ class RecordReader:
 
     def bytes_at(self, log_offset: int, size: int) -> bytes:
         """Return a copy of `size` bytes; `OffsetError` where the log has not got them."""
-        segment = self._log.find(log_offset)
-        if segment is None and self._live:
-            self._log.refresh()
-            segment = self._log.find(log_offset)
-        if segment is None or not segment.lease.hold():
-            raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
+        segment = self._held(log_offset)
         try:
             # No size that a damaged or hostile file claims makes more memory than the file has bytes.
             if size > _READ_AT_ONCE and not segment.has(log_offset - segment.base_offset, size):
@@ -90,6 +91,16 @@ class RecordReader:
             return bytes(self._log.read_from(segment, log_offset, size))
         finally:
             segment.lease.release()
+
+    def _held(self, log_offset: int) -> Segment:
+        """Return the segment of a byte, held until it is released."""
+        segment = self._log.find(log_offset)
+        if segment is None and self._live:
+            self._log.refresh()
+            segment = self._log.find(log_offset)
+        if segment is None or not segment.lease.hold():
+            raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
+        return segment
 
     def message(
         self, log_offset: int, size: int, place: Place | None = None, ordinal: int = 0
@@ -111,13 +122,25 @@ class RecordReader:
 
     def message_at(self, log_offset: int) -> StoredMessage:
         """Return the record that begins at `log_offset`; its size is read from it."""
-        size, magic = SIZE_AND_MAGIC.unpack(self.bytes_at(log_offset, SIZE_AND_MAGIC.size))
+        segment = self._held(log_offset)
+        try:
+            room = segment.end_offset - log_offset
+            # Most records are short: one read brings them whole.
+            start = bytes(self._log.read_from(segment, log_offset, min(_SHORT_BYTES, room)))
+        finally:
+            segment.lease.release()
+        size, magic = SIZE_AND_MAGIC.unpack_from(start.ljust(SIZE_AND_MAGIC.size, b"\0"))
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise self.damage(log_offset, "a record", f"magic {magic & 0xFFFFFFFF:08x}")
-        segment = self._log.find(log_offset)
-        if segment is not None and size > segment.end_offset - log_offset:
+        if size > room:
             raise self.damage(log_offset, "a record that ends within its segment", f"size {size}")
-        return self.message(log_offset, size)
+        if not FIXED_SIZE <= size <= len(start):
+            return self.message(log_offset, size)
+        record = start[:size]
+        body = sound_body(record, log_offset)
+        if body is None:
+            raise self._explain(record, log_offset)
+        return StoredMessage(record, body)
 
     def damage(self, log_offset: int, expected: str, found: str) -> CorruptionError:
         """Return the error that names file and position of a log offset."""

@@ -4,8 +4,9 @@ import ctypes
 import errno
 import mmap
 import os
-from functools import cached_property
 from pathlib import Path
+
+from penstock.lazy import lazy
 
 _FALLOC_KEEP_SIZE = 0x01
 _FALLOC_ZERO_RANGE = 0x10
@@ -36,7 +37,7 @@ class File:
         """Length in bytes, as the system says now."""
         return os.fstat(self._fd).st_size
 
-    @cached_property
+    @lazy
     def inode(self) -> int:
         """The file's number on its disk, whatever it is called."""
         return os.fstat(self._fd).st_ino

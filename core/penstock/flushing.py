@@ -18,8 +18,6 @@ from penstock.errors import StoreFailedError
 
 logger = logging.getLogger(__name__)
 
-Told = Callable[[StoreFailedError | None], None]
-
 
 class LogFlusher:
     """Commits and syncs the log for writers and flush policies (`contracts.Flusher`, `Committer`).
@@ -35,7 +33,7 @@ class LogFlusher:
         self.on_flushed: Callable[[int], None] = _ignore
         self.on_failed: Callable[[StoreFailedError], None] = _ignore
         self._flushing = threading.Lock()
-        self._waiting: deque[tuple[int, Told]] = deque()
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self.failure: StoreFailedError | None = None
         self.count = 0
 
@@ -69,7 +67,7 @@ class LogFlusher:
                 self._flushed = reached
                 self.flushed_time_ms = time_ms
                 self._note(reached)
-        self._tell(None)
+        self._tell()
         return reached
 
     def _note(self, reached: int) -> None:
@@ -97,15 +95,19 @@ class LogFlusher:
             self.failure = StoreFailedError(reason, self._flushed)
             logger.error("%s", self.failure)
             self.on_failed(self.failure)
-        self._tell(self.failure)
+        self._tell()
         return self.failure
 
-    def add_waiter(self, end_offset: int, told: Told) -> None:
-        """Call `told` once every byte below `end_offset` is durable, or with the failure."""
+    def add_waiter(self, end_offset: int, told: Callable[[], None]) -> None:
+        """Call `told` once every byte below `end_offset` is durable, or the store has failed: see `outcome`."""
         self._waiting.append((end_offset, told))
         # The flush that covers it may have ended, or the store failed, just before.
         if self.failure is not None or self._flushed >= end_offset:
-            self._tell(self.failure)
+            self._tell()
+
+    def outcome(self, end_offset: int) -> StoreFailedError | None:
+        """Return for a waiter that was told why its bytes are not durable; None if they are."""
+        return None if self._flushed >= end_offset else self.failure
 
     def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
         """Wait until durable; False when it took too long. Raises when the store has failed.
@@ -116,34 +118,27 @@ class LogFlusher:
             return True
         gate = threading.Lock()
         gate.acquire()
-        failures: list[StoreFailedError | None] = []
-
-        def told(failure: StoreFailedError | None) -> None:
-            failures.append(failure)
-            gate.release()
-
-        self.add_waiter(end_offset, told)
+        self.add_waiter(end_offset, gate.release)
         request()
         if not gate.acquire(timeout=timeout_ms / 1000):
             return False
-        if failures[0] is not None:
-            raise failures[0]
+        failure = self.outcome(end_offset)
+        if failure is not None:
+            raise failure
         return True
 
-    def _tell(self, failure: StoreFailedError | None) -> None:
+    def _tell(self) -> None:
         """Tell all that are done. Runs in several threads at once: each waiter is popped by one."""
-        flushed = self._flushed
-        for _ in range(len(self._waiting)):
+        flushed, has_failed, waiting = self._flushed, self.failure is not None, self._waiting
+        for _ in range(len(waiting)):
             try:
-                end_offset, told = self._waiting.popleft()
+                end_offset, told = waiting.popleft()
             except IndexError:
                 return
-            if end_offset <= flushed:
-                told(None)
-            elif failure is not None:
-                told(failure)
+            if end_offset <= flushed or has_failed:
+                told()
             else:
-                self._waiting.append((end_offset, told))
+                waiting.append((end_offset, told))
 
 
 def _ignore(_fact: object) -> None:

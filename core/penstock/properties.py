@@ -18,9 +18,6 @@ UNIQ_KEY = "UNIQ_KEY"
 DELAY = "DELAY"
 CRC32 = "__CRC32#"
 
-# Pieces shorter than name, separator and value are dropped by RocketMQ's parser, and so by ours.
-_PIECE_LENGTH_MIN = 3
-
 _OWN_ARGUMENT = {TAGS: "tag=", KEYS: "keys="}
 DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 
@@ -141,12 +138,13 @@ def _check_name(name: object) -> None:
 
 
 def decode_properties(text: bytes | memoryview) -> dict[str, str]:
-    """Return the pairs of a properties text; of a name given twice the last counts, as in Java."""
+    """Return the pairs of a properties text; of a name given twice the last counts, as in Java.
+
+    Pieces without a name, a separator or a value are dropped by RocketMQ's parser, and so by ours.
+    """
     pairs = {}
-    for piece in bytes(text).decode("utf-8", "replace").split(PAIR_END):
-        if len(piece) < _PIECE_LENGTH_MIN:
-            continue
-        name, separator, value = piece.partition(NAME_END)
-        if separator and name and value:
+    for piece in str(text, "utf-8", "replace").split(PAIR_END):
+        name, _, value = piece.partition(NAME_END)
+        if name and value:
             pairs[name] = value
     return pairs

@@ -117,23 +117,29 @@ class Reader(ColumnReader):
             )
             if found is not None:
                 return ReadResult(ReadStatus.FOUND, found, stop, low, high)
-        entries = self._queue_index.entries(
-            topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit))
-        )
-        if len(entries.sizes) == 0:
+        filtered = TagFilter(tag)
+        result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, [], offset, low, high)
+        end = min(high, offset + max(LOOKED_AT_MAX, limit))
+        while result.next_offset < end and len(result.messages) < limit:
+            # As a rule every entry looked at is wanted where no tag is.
+            most = limit - len(result.messages) if tag == "*" else end
+            entries = self._queue_index.entries(
+                topic, queue, result.next_offset, min(end, result.next_offset + most)
+            )
+            if len(entries.sizes) == 0:
+                break
+            result = self._read_entries(entries, Place.of(topic, queue), limit, filtered, result)
+        if result.next_offset == offset and limit > 0:
             # A whole queue file is missing.
             following = self._queue_index.resume_at(topic, queue, offset)
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, [], following, low, high)
-        place = Place.of(topic, queue)
-        return self._read_entries(entries, place, offset, limit, TagFilter(tag), low, high)
+        return result
 
     def _read_entries(
-        self, entries: QueueEntries, place: Place, offset: int, limit: int, wanted: TagFilter,
-        low: int, high: int,
-    ) -> ReadResult:  # fmt: skip
-        messages: list[StoredMessage] = []
-        status = ReadStatus.NO_MATCHED_MESSAGE
-        following = offset
+        self, entries: QueueEntries, place: Place, limit: int, wanted: TagFilter, before: ReadResult
+    ) -> ReadResult:
+        """Return what was found `before`, and what these entries point to."""
+        status, messages, following, low, high = before
         for log_offset, size, code in zip(*(column.tolist() for column in entries), strict=True):
             if len(messages) >= limit:
                 break
@@ -292,9 +298,9 @@ class Reader(ColumnReader):
     def _time_from(self, topic: str, queue: int, ordinal: int, stop: int) -> int | None:
         """Return the store time of the first readable record in [ordinal, stop)."""
         place = Place.of(topic, queue)
-        at = ordinal
+        at, most = ordinal, 1
         while at < stop:
-            entries = self._queue_index.entries(topic, queue, at, min(at + _CHUNK, stop))
+            entries = self._queue_index.entries(topic, queue, at, min(at + most, stop))
             if len(entries.sizes) == 0:
                 at = self._queue_index.resume_at(topic, queue, at)
             for log_offset, size in zip(*(c.tolist() for c in entries[:2]), strict=True):
@@ -302,6 +308,8 @@ class Reader(ColumnReader):
                 if message is not None:
                     return message.store_time_ms
                 at += 1
+            # The first one is there, as a rule.
+            most = _CHUNK
         return None
 
     def find(

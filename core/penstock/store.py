@@ -161,13 +161,16 @@ class Store(Reader):
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
 
-        def told(failure: StoreFailedError | None) -> None:
+        end = receipt.log_offset + receipt.size
+
+        def told() -> None:
+            failure = engine.flusher.outcome(end)
             if failure is None:
                 future.set_result(receipt._replace(durability=Durability.ON_DISK))
             else:
                 future.set_exception(failure)
 
-        engine.flusher.add_waiter(receipt.log_offset + receipt.size, told)
+        engine.flusher.add_waiter(end, told)
         engine.policy.request()
         return future
 

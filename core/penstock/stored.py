@@ -1,8 +1,8 @@
 """A message as it was read back: the record's bytes, decoded only where asked."""
 
-from functools import cached_property
 from typing import NamedTuple
 
+from penstock.lazy import lazy
 from penstock.message import ReadStatus
 from penstock.properties import KEYS, TAGS, decode_properties
 from penstock.record import BORN_IPV6, MAGIC_V2, RecordFields, decode_host, decode_record
@@ -24,14 +24,14 @@ class StoredMessage:
         # Whoever checked the record knows where its body is.
         self._body = body
 
-    @cached_property
+    @lazy
     def _fields(self) -> RecordFields:
         return decode_record(self.record)
 
     def _number(self, at: int, size: int) -> int:
         return int.from_bytes(self.record[at : at + size], "big", signed=True)
 
-    @cached_property
+    @lazy
     def _texts(self) -> tuple[bytes, bytes]:
         """Topic and properties; without decoding the rest, where it is known that the record is sound."""
         if self._body is None:
@@ -118,7 +118,7 @@ class StoredMessage:
         """Length of the record in bytes."""
         return len(self.record)
 
-    @cached_property
+    @lazy
     def all_properties(self) -> dict[str, str]:
         """Every property of the record, TAGS and KEYS and RocketMQ's own among them."""
         return decode_properties(self._texts[1])

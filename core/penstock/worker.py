@@ -4,6 +4,7 @@ A step may be a plugin's, and hang. The crew notices one that takes too long, sa
 place where it stands, and does not wait for it for ever.
 """
 
+import contextlib
 import logging
 import sys
 import threading
@@ -29,7 +30,9 @@ class Worker:
         self._step = step
         self._on_error = on_error
         self._limit_s = limit_s
-        self._wake = threading.Event()
+        # Free while a wake waits for the next step: waking is one call where nobody sleeps.
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
         self._stopping = False
         # When the step that runs now began, in seconds; 0 between two steps.
         self.since = 0.0
@@ -38,7 +41,6 @@ class Worker:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.clear()
             self.since = time.monotonic()
             try:
                 pause = self._step()
@@ -48,16 +50,19 @@ class Worker:
             finally:
                 self.since = 0.0
             if not self._stopping:
-                self._wake.wait(pause)
+                self._asleep.acquire(timeout=-1 if pause is None else max(pause, 0))
 
     def wake(self) -> None:
         """Make it run its step now, or once more after the one that is running."""
-        self._wake.set()
+        if self._asleep.locked():
+            # Another thread may have done so since.
+            with contextlib.suppress(RuntimeError):
+                self._asleep.release()
 
     def tell(self) -> None:
         """Tell it to end, without waiting."""
         self._stopping = True
-        self._wake.set()
+        self.wake()
 
     def stop(self) -> None:
         """End it and wait for its last step; not for ever, where that hangs."""

@@ -150,7 +150,7 @@ def flushed_in_finally() -> list[Any]:
             finally:
                 flusher._flushed = wrote
                 flusher._note(wrote)
-        flusher._tell(None)
+        flusher._tell()
         return wrote
 
     return [patch.object(LogFlusher, "flush", flush)]

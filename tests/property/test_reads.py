@@ -1,6 +1,8 @@
 """Every way out hands out the same messages, whole stretches at once or one by one, also where bits were flipped."""
 
+import os
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +25,22 @@ FLIPS = st.lists(
 )
 
 
-@pytest.fixture(scope="module", params=["crc32", "crc32+record"])
+@pytest.fixture(
+    scope="module", params=["crc32", "crc32+record", "plain crc32", "plain crc32+record"]
+)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("reads") / "store"
-    sizes: dict[str, Any] = {**SMALL, "log.checksum": request.param}
+    # Of the usual shape only: what `penstock.plain` takes.
+    is_plain, checksum = "plain" in request.param, request.param.removeprefix("plain ")
+    sizes: dict[str, Any] = {**SMALL, "log.checksum": checksum}
     with penstock.open(root, environ={}, **sizes) as store:
         store.put_many(
             Message(
-                ("a", "long-" * 30)[number % 7 == 0], bytes([number % 251]) * (number * 7 % 300),
+                ("a", "b" if is_plain else "long-" * 30)[number % 7 == 0], bytes([number % 251]) * (number * 7 % 300),
                 queue=number % 2, tag=("", "t", "ключ")[number % 3], keys=[f"k-{number}"][: number % 4],
                 properties={"own": "x" * (number % 5 + 1)} if number % 5 else {}, flag=number - 60,
                 born_time_ms=None if number % 3 else number,
-                born_host="[::1]:80" if number % 11 == 0 else None,
+                born_host="[::1]:80" if number % 11 == 0 and not is_plain else None,
             )
             for number in range(2 * COUNT)
         )  # fmt: skip
@@ -88,6 +94,26 @@ def check_columns(
         for name, column in zip(names, table.columns, strict=True)
     ]
     assert list(zip(*columns, strict=True)) == found
+
+
+def test_every_byte_of_a_record_spoilt_is_told_by_a_stretch_as_by_one(
+    tmp_path: Path, made: Path
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(made, root)
+    path = next((root / "commitlog").iterdir())
+    with penstock.open(root, environ={}, read_only=True) as store:
+        whole = store.read("a", 0, 0, 20).messages
+        with path.open("r+b", buffering=0) as log:
+            for number in (4, 19):
+                start, record = whole[number].log_offset, whole[number].record
+                for at, bit in product(range(len(record)), (0, 1, 4, 7)):
+                    os.pwrite(log.fileno(), bytes([record[at] ^ 1 << bit]), start + at)
+                    at_once = store.read("a", 0, 0, 20)
+                    with stretches_from(1 << 60):
+                        assert store.read("a", 0, 0, 20) == at_once, (number, at, bit)
+                    os.pwrite(log.fileno(), record[at : at + 1], start + at)
+        assert store.read("a", 0, 0, 20).messages == whole
 
 
 def test_fields_read_in_place_are_those_decoded(made: Path) -> None:

@@ -9,11 +9,11 @@ ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "core" / "penstock"
 # Lowest first; a module may import what stands in a line above its own, or to its left within it.
 LAYERS = [
-    "errors",
+    "errors lazy",
     "clock lockfile file files javatext properties message names geometry",
     "record joining crcs texts columns stored matching batch condensed findings contracts",
     "hookspecs registry config brokerconf",
-    "segment log fetch spans bulk survivors scan lane stamps appendlock tail handover commitlog",
+    "segment log fetch spans plain bulk survivors scan lane stamps appendlock tail handover commitlog",
     "checkpoint progress offsets worker digests bitflip sealing scrub upkeep",
     "discover flushing dispatch recovery retention forecast space soundwalk marks verify verifying mendedlog planning rebuilding looking mending",
     "encode arrow pairs_in arrow_in stagedfile closing engine columnar reader store",

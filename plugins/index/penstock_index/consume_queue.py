@@ -353,12 +353,12 @@ class ConsumeQueueDispatcher(QueueIndex):
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
         """See `QueueIndex`."""
         with self._lock:
-            found, entries = self._known(topic, queue), np.empty(0, ENTRY)
-            if found is not None:
-                entries = found.folder.read(start, min(stop, found.max_offset))
+            found = self._known(topic, queue)
+            if found is None:
+                return QueueEntries(*(np.zeros(0, np.int64) for _ in range(3)))
+            entries = found.folder.read(start, min(stop, found.max_offset))
             codes = entries["tag_code"].astype(np.int64)
-            if found is not None:
-                found.extension.resolve(codes)
+            found.extension.resolve(codes)
         sizes = entries["size"].astype(np.int64)
         sizes[(sizes < 0) | (sizes == PRE_BLANK_SIZE)] = 0
         return QueueEntries(entries["log_offset"].astype(np.int64), sizes, codes)

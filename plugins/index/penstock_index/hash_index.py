@@ -308,16 +308,27 @@ class HashIndexDispatcher(KeyIndex):
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """See `KeyIndex`. Entry times are whole seconds, so the bounds are widened by that much."""
         key_hash = index_hash(f"{topic}#{key}")
-        for name in reversed(
-            self._folder.names() if self.context.read_only else self._folder.known_names()
-        ):
-            try:
-                peek = self._folder.reader(name)
-            except FileNotFoundError:
-                continue
+        for peek in self._looks():
             head = peek.header
             if head.index_count > 1 and head.begin_ms <= end_ms and head.end_ms >= begin_ms:
                 yield from self._in_file(peek, key_hash, begin_ms, end_ms)
+
+    def _looks(self) -> Iterator[Peek]:
+        """Return a look at each file, the newest first."""
+        if self.context.read_only:
+            names = self._folder.names()
+        else:
+            with self._lock:
+                current, names = self._current, self._folder.known_names()
+                newest = current.peek() if current is not None else None
+            if newest is not None:
+                yield newest
+                names = names[:-1]
+        for name in reversed(names):
+            try:
+                yield self._folder.reader(name)
+            except FileNotFoundError:
+                continue
 
     @staticmethod
     def _in_file(peek: Peek, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:

@@ -18,7 +18,7 @@ which is not there. Not checksummed: rebuilt from the log.
 
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,6 +80,7 @@ class IndexFile:
     def __init__(self, file: File, geometry: Geometry) -> None:
         self.path = file.path
         self._file = file
+        self._geometry = geometry
         self._slots_count = geometry.index_slots
         self._entries_count = geometry.index_entries
         self._map = file.map(geometry.index_file_bytes, writable=True)
@@ -179,6 +180,13 @@ class IndexFile:
             (entries["previous"] == previous).all() and (self._slots == slots).all()
         )
 
+    def peek(self) -> "Peek":
+        """Return a look at it as it is now, through its map."""
+        mapped = self._map
+        return Peek(
+            self._file, self._geometry, self.header, lambda size, at: mapped[at : at + size]
+        )
+
     def sync(self) -> None:
         """Make it durable."""
         self.is_dirty = False
@@ -256,14 +264,27 @@ class Readers:
 
 
 class Peek:
-    """One index file as it lies there, read by plain reads: another process may write or remove it."""
+    """One index file as it lies there, read by plain reads: another process may write or remove it.
 
-    def __init__(self, file: File, geometry: Geometry) -> None:
+    Whoever writes it himself gives its `header`, and how its bytes are `read`.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        geometry: Geometry,
+        header: Header | None = None,
+        read: Callable[[int, int], bytes] | None = None,
+    ) -> None:
         self._file = file
         self._geometry = geometry
         self._entries_at = INDEX_HEADER_SIZE + 4 * geometry.index_slots
-        raw = file.pread(INDEX_HEADER_SIZE, 0)
-        self.header = Header(*HEADER.unpack(raw)) if len(raw) == INDEX_HEADER_SIZE else Header()
+        self._read = read or file.pread
+        self.header = header or self._read_header()
+
+    def _read_header(self) -> Header:
+        raw = self._file.pread(INDEX_HEADER_SIZE, 0)
+        return Header(*HEADER.unpack(raw)) if len(raw) == INDEX_HEADER_SIZE else Header()
 
     @property
     def path(self) -> Path:
@@ -280,14 +301,16 @@ class Peek:
         return Peek(self._file, self._geometry)
 
     def chain(self, key_hash: int) -> Iterator[tuple[int, int]]:
-        """Yield (log offset, seconds) of the entries with that hash, newest first; ends where hostile."""
-        count = min(self.header.index_count, self._geometry.index_entries)
-        position = INDEX_HEADER_SIZE + 4 * (key_hash % self._geometry.index_slots)
-        raw = self._file.pread(_SLOT.size, position)
+        """Yield (log offset, seconds) of the entries with that hash, newest first; ends where hostile.
+
+        One that the header does not count yet is yielded as well: it was written before its slot.
+        """
+        read, entries_at = self._read, self._entries_at
+        raw = read(_SLOT.size, INDEX_HEADER_SIZE + 4 * (key_hash % self._geometry.index_slots))
         number = _SLOT.unpack(raw)[0] if len(raw) == _SLOT.size else 0
-        bound = count
+        bound = self._geometry.index_entries
         while 0 < number < bound:
-            raw = self._file.pread(_ENTRY.size, self._entries_at + number * _ENTRY.size)
+            raw = read(_ENTRY.size, entries_at + number * _ENTRY.size)
             if len(raw) < _ENTRY.size:
                 return
             found, log_offset, seconds, previous = _ENTRY.unpack(raw)

@@ -153,6 +153,7 @@ class QueueFolder:
         self.folder = folder
         self._per_file = entries_per_file
         self.bases: list[int] = []
+        self._latest = -1, folder
 
     @property
     def file_bytes(self) -> int:
@@ -161,7 +162,12 @@ class QueueFolder:
 
     def path(self, base: int) -> Path:
         """Return the path of the file whose first entry is `base`."""
-        return self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
+        known, path = self._latest
+        if known != base:
+            # Nearly always the same one again, and whoever keys files by path hashes it but once.
+            path = self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
+            self._latest = base, path
+        return path
 
     def scan(self, *, cut_too: bool = False) -> Iterator[Entry]:
         """List the folder: take in the sound files, return what is not one of ours.
