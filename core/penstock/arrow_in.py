@@ -18,7 +18,7 @@ from penstock.commitlog import AppendedBatch
 from penstock.crcs import crc_each
 from penstock.encode import EncodedBatch, Target, encode_messages, fill_headers, header_of
 from penstock.errors import MessageError, MessageTooLargeError, PropertyError
-from penstock.javatext import Bytes, Int64s, hash_pieces
+from penstock.javatext import Bytes, Int64s, hash_pieces, java_hash
 from penstock.joining import Part, Pieces, Some, joined, size_of
 from penstock.lane import Lane
 from penstock.message import Durability, Message, PutStatus
@@ -187,7 +187,7 @@ def _encode_columns(target: Target, rows: Rows, own: pa.Array | str) -> EncodedB
         )  # fmt: skip
     return EncodedBatch(
         data=data, sizes=sizes, lanes=lanes, lane_rows=lane_rows,
-        store_time_at=STORE_TIME_AT + len(host),
+        store_time_at=STORE_TIME_AT + len(host), tag_codes=_codes_of(rows.tag),
     )  # fmt: skip
 
 
@@ -275,6 +275,16 @@ def _properties(rows: Rows, own: pa.Array | str, *, crc_property: bool) -> list[
     if crc_property:
         parts.append(reserve_crc_property(b""))
     return parts
+
+
+def _codes_of(tags: pa.Array) -> Int64s:
+    """Return what queue entries say of tags."""
+    if not _has_text(tags):
+        return np.zeros(len(tags), np.int64)
+    coded = tags.dictionary_encode()
+    codes = np.array([java_hash(tag) for tag in coded.dictionary.to_pylist()], np.int64)
+    found: Int64s = codes[coded.indices.to_numpy()]
+    return found
 
 
 def _has_text(column: pa.Array) -> bool:

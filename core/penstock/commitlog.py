@@ -14,7 +14,7 @@ Invariants:
 
 import errno
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from penstock.handover import HandOver
 from penstock.javatext import Int64s
 from penstock.lane import Lane, RecordForm, RecordParts
 from penstock.log import SegmentedLog
+from penstock.recent import Known, Recent
 from penstock.record import (
     BLANK_SIZE,
     PREPARED,
@@ -99,6 +100,8 @@ class CommitLog(RecordForm):
         self._is_stopped = False
         # With the direct feed, where appended records go as well.
         self.hand_over = hand_over
+        # With the other, what need not be read again.
+        self._recent = Recent()
 
     def resume(self, end_offset: int, least_time_ms: int, newest_ms: int = 0) -> None:
         """Begin appending at `end_offset`, the end that recovery found.
@@ -221,12 +224,54 @@ class CommitLog(RecordForm):
                 "the record", size, limit, "a record must fit into one segment: shorten the message"
             )
 
+    # --- a few records
+
+    def append_few(self, records: Sequence[tuple[Lane, RecordParts]]) -> list[Appended] | None:
+        """Append a few records one behind the other, under one lock; None if they do not fit into this segment.
+
+        Each is encoded as a single one is: over so few, columns cost more than they save.
+        """
+        sizes = [self.size_of(lane, parts) for lane, parts in records]
+        self.lock.refuse_within()
+        data, pieces, nexts, now = b"", list[Piece](), dict[Lane, int](), 0
+        try:
+            self.lock.acquire()
+            if self._is_stopped:
+                raise StoreClosedError  # noqa: TRY301 - the handler lets the lock go
+            tail = self.tail.segment
+            if tail is None or sum(sizes) + BLANK_SIZE > tail.capacity - tail.wrote_position:
+                self.lock.release()
+                return None
+            now = self.now_ms()
+            done, encoded = list[Appended](), list[bytes]()
+            at = tail.base_offset + tail.wrote_position
+            for (lane, parts), size in zip(records, sizes, strict=True):
+                ordinal = nexts.get(lane, lane.next_offset)
+                record = self.encode(lane, parts, size, ordinal, at, now)
+                encoded.append(seal_crc_property(record) if self.crc_property else record)
+                done.append(_new_appended(Appended, (at, ordinal, now, size)))
+                nexts[lane] = ordinal + 1
+                at += size
+            data = b"".join(encoded)
+            pieces = [Piece(tail, 0, len(data), tail.wrote_position)]
+            self.tail.write_pieces(pieces, data)
+            self._count(list(nexts), list(nexts.values()), now)
+            if self.hand_over is not None:
+                for appended, record in zip(done, encoded, strict=True):
+                    self.hand_over.add_one(appended.log_offset, record)
+            self.lock.release()
+        except BaseException as error:
+            lanes, following = list(nexts), list(nexts.values())
+            self._finish(pieces, memoryview(data), lanes, following, now, error)
+            raise
+        return done
+
     # --- many records
 
     def append_batch(
         self, data: bytearray | memoryview, sizes: Int64s, lanes: list[Lane], lane_rows: Int64s, *,
         store_time_at: Int64s | int, atomic: bool = False,
-        marks: Marks | None = None, crc_property: bool | None = None,
+        marks: Marks | None = None, crc_property: bool | None = None, tag_codes: Int64s | None = None,
     ) -> AppendedBatch:  # fmt: skip
         """Append encoded records whose stamps are still zero, one behind the other, under one lock.
 
@@ -239,6 +284,7 @@ class CommitLog(RecordForm):
             atomic: all in one segment, or an error.
             marks: numbers for the field that only transactions use; None leaves it.
             crc_property: whether the records have one to be sealed; as this log's own if None.
+            tag_codes: what queue entries say of their tags, if that is known and no record is of a transaction.
         """
         if len(sizes) == 0:
             none = np.zeros(0, np.int64)
@@ -262,6 +308,9 @@ class CommitLog(RecordForm):
             self._count(lanes, nexts, now)
             if self.hand_over is not None:
                 self.hand_over.add_batch(log_offsets, sizes, whole)
+            else:
+                known = log_offsets, sizes, queue_offsets, lanes, lane_rows, now, tag_codes
+                self._recent.add(Known(*known))
             self.lock.release()
         except BaseException as error:
             if not pieces and self.lock.is_owned():
@@ -324,7 +373,7 @@ class CommitLog(RecordForm):
                     "the copied piece", len(data), tail.capacity - tail.wrote_position,
                     "cut it where the segment ends",
                 )  # fmt: skip
-            self.tail.write(tail, data)
+            self.tail.write(tail, data, is_batch=True)
         finally:
             self.lock.release()
 
@@ -335,4 +384,4 @@ class CommitLog(RecordForm):
 
         Ends early where the bytes are no sound record; the last batch's `end_offset` says where.
         """
-        return read_batches(self.log, start, stop)
+        return read_batches(self.log, start, stop, self._recent)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import attrs
 import numpy as np
 
-from penstock.commitlog import AppendedBatch
+from penstock.commitlog import Appended, AppendedBatch
 from penstock.errors import MessageError, MessageTooLargeError, NotYetError, PenstockError
-from penstock.javatext import Int64s
+from penstock.javatext import Int64s, java_hash
 from penstock.lane import Lane, RecordForm, RecordParts
 from penstock.message import Durability, Message, PutStatus, Receipt, new_receipt
 from penstock.properties import encode_properties, texts_of
@@ -56,13 +56,17 @@ class Target(Protocol):
 
 @attrs.frozen(kw_only=True, eq=False)
 class EncodedBatch:
-    """Records one behind the other, their stamps still zero; they are stamped in place."""
+    """Records one behind the other, their stamps still zero; they are stamped in place.
+
+    With `tag_codes` none of them is part of a transaction.
+    """
 
     data: bytearray | memoryview
     sizes: Int64s
     lanes: list[Lane]
     lane_rows: Int64s
     store_time_at: Int64s | int
+    tag_codes: Int64s | None = None
 
 
 def parts_of(
@@ -160,6 +164,7 @@ class _Plain(NamedTuple):
     """Messages as columns, all of one shape: V1, born here, of no transaction."""
 
     bodies: Sequence[bytes]
+    tags: Sequence[str]
     texts: Sequence[bytes]
     lanes: list[Lane]
     lane_rows: Int64s
@@ -196,7 +201,7 @@ def _plain_columns(target: Target, messages: Sequence[Message]) -> _Plain | None
         return None
     if any(lane.is_v2 for lane in lanes):
         return None
-    return _Plain(bodies, texts, lanes, lane_rows, flags, born)
+    return _Plain(bodies, tags, texts, lanes, lane_rows, flags, born)
 
 
 def _lanes_of(target: Target, places: list[tuple[str, int]]) -> tuple[list[Lane], Int64s]:
@@ -238,8 +243,16 @@ def _join(log: RecordForm, plain: _Plain) -> EncodedBatch:
     )  # fmt: skip
     return EncodedBatch(
         data=data, sizes=sizes, lanes=plain.lanes, lane_rows=plain.lane_rows,
-        store_time_at=STORE_TIME_AT + len(log.store_host),
+        store_time_at=STORE_TIME_AT + len(log.store_host), tag_codes=_codes_of(plain.tags),
     )  # fmt: skip
+
+
+def _codes_of(tags: Sequence[str]) -> Int64s:
+    """Return what queue entries say of tags."""
+    if tags.count(tags[0]) == len(tags):
+        return np.full(len(tags), java_hash(tags[0]), np.int64)
+    codes = {tag: java_hash(tag) for tag in set(tags)}
+    return np.fromiter(map(codes.__getitem__, tags), np.int64, len(tags))
 
 
 def header_of(host: bytes, queue: int, now_ms: int) -> bytes:
@@ -278,22 +291,17 @@ def fill_headers(
         raise MessageError(f"a number of the batch does not fit its field: {error}") from error
 
 
-def _encode_each(target: Target, messages: Sequence[Message]) -> EncodedBatch:
-    """Return messages as one batch, each packed by itself."""
-    log = target.log
-    now = log.now_ms()
-    lanes: dict[tuple[str, int], int] = {}
-    found: list[Lane] = []
-    rows, sizes, pieces, times = [], [], [], []
+def records_of(target: Target, messages: Sequence[Message]) -> list[tuple[Lane, RecordParts]]:
+    """Return the lane and the checked parts of each message of a batch."""
+    log, records = target.log, []
     for number, message in enumerate(messages):
         try:
             parts = message_parts(message, target.body_bytes_max, crc_property=log.crc_property)
             _check_batchable(parts)
             lane = target.lane(message.topic, message.queue)
-            row = lanes.setdefault((message.topic, message.queue), len(found))
-            if row == len(found):
-                found.append(lane)
-            piece = log.encode_unsealed(lane, parts, now)
+            if any(parts[2:]):
+                # Only what a caller gave may not fit: tried here, where it is known whose it is.
+                log.encode_unsealed(lane, parts, 0)
         except struct.error as error:
             raise MessageError(
                 f"message {number}: a number does not fit its field: {error}"
@@ -301,18 +309,24 @@ def _encode_each(target: Target, messages: Sequence[Message]) -> EncodedBatch:
         except MessageError as error:
             error.add_note(f"it is message {number} of the batch; nothing was stored")
             raise
-        rows.append(row)
-        sizes.append(len(piece))
-        pieces.append(piece)
-        times.append(
-            STORE_TIME_AT + (len(parts.born_host) if parts.born_host else len(log.store_host))
-        )
+        records.append((lane, parts))
+    return records
+
+
+def _encode_each(target: Target, messages: Sequence[Message]) -> EncodedBatch:
+    """Return messages as one batch, each packed by itself."""
+    log = target.log
+    now = log.now_ms()
+    records = records_of(target, messages)
+    pieces = [log.encode_unsealed(lane, parts, now) for lane, parts in records]
+    rows = {lane: row for row, lane in enumerate(dict.fromkeys(lane for lane, _ in records))}
+    host_sizes = [len(parts.born_host or log.store_host) for _, parts in records]
     return EncodedBatch(
         data=bytearray().join(pieces),
-        sizes=np.array(sizes, np.int64),
-        lanes=found,
-        lane_rows=np.array(rows, np.int64),
-        store_time_at=np.array(times, np.int64),
+        sizes=np.array(list(map(len, pieces)), np.int64),
+        lanes=list(rows),
+        lane_rows=np.array([rows[lane] for lane, _ in records], np.int64),
+        store_time_at=STORE_TIME_AT + np.array(host_sizes, np.int64),
     )
 
 
@@ -328,3 +342,17 @@ def receipts_of(
         repeat(host), strict=False,
     )  # fmt: skip
     return list(map(new_receipt, repeat(Receipt), columns))
+
+
+def few_receipts(
+    done: Sequence[Appended], records: Sequence[tuple[Lane, RecordParts]],
+    known: tuple[PutStatus, Durability], host: bytes,
+) -> list[Receipt]:  # fmt: skip
+    """Return the receipt of each message of a batch that was appended as few are."""
+    status, durability = known
+    return [
+        new_receipt(
+            Receipt, (status, log_offset, lane.queue, queue_offset, time_ms, size, durability, host)
+        )
+        for (log_offset, queue_offset, time_ms, size), (lane, _) in zip(done, records, strict=True)
+    ]

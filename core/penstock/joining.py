@@ -17,6 +17,7 @@ _ROWS_A_SIZE = 8
 _COUNTED_MAX = 1 << 16
 # From this mean size on a slice for each costs less than an index for each byte.
 _LONG_BYTES = 48
+_GATHERED_BYTES = 256 << 10
 
 
 class Pieces(NamedTuple):
@@ -95,14 +96,16 @@ def copy_pieces(raw: Bytes, starts: Int64s, sizes: Int64s, to: Bytes, places: In
 def _copy_by_size(
     raw: Bytes, starts: Int64s, sizes: Int64s, to: Bytes, places: Int64s, distinct: list[int]
 ) -> None:
-    if len(distinct) == 1:
-        if distinct[0]:
-            overlapping(to, distinct[0])[places] = overlapping(raw, distinct[0])[starts]
-        return
     for size in distinct:
-        if size:
-            rows = np.flatnonzero(sizes == size)
-            overlapping(to, size)[places[rows]] = overlapping(raw, size)[starts[rows]]
+        if not size:
+            continue
+        target, source = overlapping(to, size), overlapping(raw, size)
+        rows = None if len(distinct) == 1 else np.flatnonzero(sizes == size)
+        at, to_at = (starts, places) if rows is None else (starts[rows], places[rows])
+        # Values are gathered before they are put in their places: a few at a time stay near the processor.
+        step = max(_GATHERED_BYTES // size, 1)
+        for low in range(0, len(at), step):
+            target[to_at[low : low + step]] = source[at[low : low + step]]
 
 
 def overlapping(raw: Bytes, size: int) -> Any:

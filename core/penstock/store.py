@@ -6,14 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.commitlog import AppendedBatch
 from penstock.contracts import Dispatcher
 from penstock.dispatch import pick_indexes
-from penstock.encode import EncodedBatch, encode_messages, parts_of, receipts_of
+from penstock.encode import parts_of
 from penstock.engine import Engine
 from penstock.errors import (
     ForkedStoreError,
-    MessageTooLargeError,
     ReadOnlyError,
     StorageError,
     StoreFailedError,
@@ -24,6 +22,7 @@ from penstock.lockfile import leave_in_child
 from penstock.log import SegmentedLog
 from penstock.message import Durability, Message, PutStatus, Receipt, new_receipt
 from penstock.offsets import ConsumerOffsets
+from penstock.putting import append_encoded, put_messages
 from penstock.reader import Reader
 from penstock.recovery import RecoveryReport
 from penstock.space import TopicSpace, space_by_topic
@@ -181,16 +180,7 @@ class Store(Reader):
         lie in several segments unless `atomic`, which puts it into one or refuses it. Under a flush
         policy that waits, it waits once for the lot, unless no message asks for it.
         """
-        engine = self._writer()
-        several = list(messages)
-        if not several:
-            return []
-        batch = encode_messages(engine, several)
-        done = self._append_batch(engine, batch, atomic=atomic)
-        end = int(done.log_offsets[-1] + done.sizes[-1])
-        wait = any(message.wait for message in several)
-        known = engine.settle(end, wait)
-        return receipts_of(done, batch, known, engine.log.store_host)
+        return put_messages(self._writer(), list(messages), atomic=atomic)
 
     def put_arrow(
         self, table: "pa.Table", *, atomic: bool = False, wait: bool = True
@@ -206,7 +196,7 @@ class Store(Reader):
 
         engine = self._writer()
         batch = arrow_in.encode_table(engine, table)
-        done = self._append_batch(engine, batch, atomic=atomic)
+        done = append_encoded(engine, batch, atomic=atomic)
         status, durability = PutStatus.PUT_OK, Durability.ACCEPTED
         if len(done.sizes):
             end = int(done.log_offsets[-1] + done.sizes[-1])
@@ -222,8 +212,8 @@ class Store(Reader):
         """
         engine = self._writer()
         marks = Marks(batch.check_mark(first_mark), batch.prepared_at) if first_mark else None
-        done = self._append_batch(engine, batch.encoded(engine.lane), marks=marks,
-                                  crc_property=batch.crc_property)  # fmt: skip
+        done = append_encoded(engine, batch.encoded(engine.lane), marks=marks,
+                              crc_property=batch.crc_property)  # fmt: skip
         end = int(done.log_offsets[-1] + done.sizes[-1])
         engine.settle(end, False)
         return end
@@ -234,24 +224,6 @@ class Store(Reader):
         They count as far as they follow each other without a gap; `StorageError` where that cannot be told.
         """
         return count_marked(self._owner().log, log_offset, first_mark, most)
-
-    def _append_batch(
-        self, engine: Engine, batch: EncodedBatch, *, atomic: bool = False,
-        marks: Marks | None = None, crc_property: bool | None = None,
-    ) -> AppendedBatch:  # fmt: skip
-        size, room = len(batch.data), engine.log.log.segment_bytes - 8
-        if atomic and size > room:
-            raise MessageTooLargeError(
-                "the batch", size, room,
-                "an atomic batch must fit into one segment: make it smaller, or leave atomic out",
-            )  # fmt: skip
-        try:
-            return engine.log.append_batch(
-                batch.data, batch.sizes, batch.lanes, batch.lane_rows, store_time_at=batch.store_time_at,
-                atomic=atomic, marks=marks, crc_property=crc_property,
-            )  # fmt: skip
-        except OSError as error:
-            raise engine.failed_append(error) from error
 
     # --- consumer offsets
 

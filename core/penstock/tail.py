@@ -86,11 +86,15 @@ class LogTail:
             raise
         return fresh
 
-    def write(self, segment: Segment, data: Buffer) -> None:
+    def write(self, segment: Segment, data: Buffer, *, is_batch: bool = False) -> None:
         """Put `data` behind what `segment` holds; when this raises nothing of it counts."""
-        position = segment.wrote_position
+        position, channel = segment.wrote_position, segment.channel
+        assert channel is not None
         try:
-            segment.channel.write(position, data)  # type: ignore[union-attr] # it is being written
+            if is_batch:
+                channel.write_batch(position, data)
+            else:
+                channel.write(position, data)
         except OSError as error:
             _check_room(error, segment, data)
             raise
@@ -198,7 +202,7 @@ class LogTail:
                 continue
             if piece.segment is not self.segment:
                 self.turn_to(piece.segment)
-            self.write(piece.segment, data[piece.start : piece.stop])
+            self.write(piece.segment, data[piece.start : piece.stop], is_batch=True)
         # Only now: asked between two pieces, the allocator would make again what is planned for the next.
         self.expect()
 

@@ -92,3 +92,19 @@ def test_followers_in_other_processes_see_every_message_once(tmp_path: Path) -> 
         process.wait()
         drain.join()
         process.stdout.close()
+
+
+@pytest.mark.parametrize("count", [20, 100])
+def test_a_writer_that_dies_within_a_batch_leaves_a_beginning_of_it(
+    count: int, tmp_path: Path
+) -> None:
+    """A copy into the map writes its first bytes last: killed where it enters a page, it left a hole (found by a kill)."""
+    path = tmp_path / "store"
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, str(WRITER.parent / "dying.py"), str(path), str(count)],
+            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, check=False,
+        )  # fmt: skip
+        acknowledged = int(done.stdout.split()[-1])
+        with penstock.open(path, environ={}, **SMALL) as store:
+            assert check(store, acknowledged - 1) >= acknowledged

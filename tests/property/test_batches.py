@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conftest import SMALL
 
 import penstock
-from penstock import Message
+from penstock import Message, putting, recent
 from penstock.errors import MessageError
 from penstock.testing import ManualClock
 
@@ -39,7 +40,7 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
                     store.put(
                         topic, body, queue=queue, tag=tag, keys=[key] if key else [], flag=flag
                     )
-            elif way == "put_many":
+            elif way in ("put_many", "few"):
                 store.put_many([Message(t, b, queue=q, tag=g, keys=[k] if k else [], flag=f)
                                 for t, b, q, g, k, f in rows])  # fmt: skip
             else:
@@ -51,8 +52,11 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
         except MessageError as error:
             return ("error", type(error).__mro__[-4])
         assert not list(store.verify())
-    files = sorted((root / way / "commitlog").iterdir())
-    return ("stored", *(path.read_bytes() for path in files))
+    files = [
+        path for kind in ("commitlog", "consumequeue", "index")
+        for path in sorted((root / way / kind).rglob("*")) if path.is_file()
+    ]  # fmt: skip
+    return ("stored", *((path.relative_to(root / way), path.read_bytes()) for path in files))
 
 
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
@@ -64,9 +68,13 @@ def test_all_ways_in_agree(
     tmp_path_factory: pytest.TempPathFactory, checksum: str, rows: list[Any]
 ) -> None:
     root = tmp_path_factory.mktemp("ways")
-    many = outcome(root, "put_many", rows, checksum)
-    arrow = outcome(root, "put_arrow", rows, checksum)
+    # The queues too: of a batch the follower is told what it reads itself of single messages.
+    with patch.object(recent, "_LEAST", 1), patch.object(putting, "FEW", 0):
+        many = outcome(root, "put_many", rows, checksum)
+        arrow = outcome(root, "put_arrow", rows, checksum)
     assert arrow == many
+    with patch.object(putting, "FEW", 1000):
+        assert outcome(root, "few", rows, checksum) == many
     one = outcome(root, "put", rows, checksum)
     # One by one, what came before a refused message is stored; else all three agree.
     assert one == many
@@ -79,4 +87,7 @@ def test_batches_roll_as_single_messages_do(
 ) -> None:
     rows = [("t", b"x" * size, 0, "", "", 0) for size in sizes]
     root = tmp_path_factory.mktemp("rolls")
-    assert outcome(root, "put_many", rows, "crc32") == outcome(root, "put", rows, "crc32")
+    one = outcome(root, "put", rows, "crc32")
+    with patch.object(putting, "FEW", 0):
+        assert outcome(root, "put_many", rows, "crc32") == one
+    assert outcome(root, "few", rows, "crc32") == one

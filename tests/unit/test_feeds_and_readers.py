@@ -10,6 +10,7 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock.handover import HandOver
+from penstock.javatext import index_hash
 from penstock.testing import ManualWorkers, open_store
 
 SIZE = 64 * 1024
@@ -119,3 +120,18 @@ def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -
 def test_busy_is_part_of_the_public_face() -> None:
     code = "import penstock; assert issubclass(penstock.BusyError, penstock.PenstockError)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_look_into_the_index_misses_nothing_that_is_older_than_a_key_just_added(
+    open_small: OpenStore,
+) -> None:
+    """The slot says the new entry before the header counts it: whoever looks in between must not stop there."""
+    with open_small() as store:
+        first = store.put("t", b"1", keys=["same"])
+        assert store.find("t", "same")
+        index: Any = store._key_index
+        before = index._current.peek()
+        second = store.put("t", b"2", keys=["same"])
+        assert len(store.find("t", "same")) == 2
+        found = [offset for offset, _ in before.chain(index_hash("t#same"))]
+        assert found == [second.log_offset, first.log_offset]

@@ -26,6 +26,14 @@ class SegmentChannel(ABC):
     def write(self, position: int, data: Buffer) -> None:
         """Put `data` at `position`; raises `OSError` and leaves nothing that counts when it cannot."""
 
+    def write_batch(self, position: int, data: Buffer) -> None:
+        """Put several records at `position`, as `write` does.
+
+        What a process leaves that is killed meanwhile must be a beginning of them: a sound record behind one
+        that is not looks like damage. A copy into a map is done in any order, and may not be used here.
+        """
+        self.write(position, data)
+
     def end(self) -> None:  # noqa: B027 - most have nothing to do
         """Hear that nothing more will be written; the rest of the file stays zero. Must return at once."""
 

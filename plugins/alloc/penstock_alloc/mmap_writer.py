@@ -6,14 +6,9 @@ fully allocated first, since a store into a hole kills the process when the disk
 
 from typing import ClassVar
 
-import numpy as np
-
 from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel, SegmentWriter
 from penstock.files import File
-
-# From this size on the copy is made by numpy, which lets other threads run meanwhile.
-_LARGE_BYTES = 64 << 10
 
 
 class MmapChannel(SegmentChannel):
@@ -31,13 +26,11 @@ class MmapChannel(SegmentChannel):
 
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`."""
-        stop = position + len(data)
-        if len(data) < _LARGE_BYTES:
-            self._map[position:stop] = data
-        else:
-            np.copyto(
-                np.frombuffer(self._view[position:stop], np.uint8), np.frombuffer(data, np.uint8)
-            )
+        self._map[position : position + len(data)] = data
+
+    def write_batch(self, position: int, data: Buffer) -> None:
+        """See `SegmentChannel`; many bytes go faster this way too, and the next sync finds them in fewer pieces."""
+        self._file.pwrite(data, position)
 
     def commit(self) -> None:
         """Nothing to do: what is stored is in the page cache."""
