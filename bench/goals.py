@@ -86,6 +86,16 @@ def _batch(work: str, figure: str, size: str, least: float) -> list[Goal]:
     ]  # fmt: skip
 
 
+def _sync_batch(size: str, other: str, against: str) -> list[Goal]:
+    """Return the line of a batch of messages that is synced, and the one beside it of columns."""
+    figure = f"sync_many 1000 x {size}"
+    return [
+        _plain(f"sync batches of 1,000, {size}", against, figure, "penstock-sync", other, 1.0),
+        Goal(work="  the same by put_arrow", against=against, other=(figure, other), least=1.0,
+             ours=(f"sync_arrow 1000 x {size}", "penstock-sync"), beside=True),
+    ]  # fmt: skip
+
+
 def _plain(work: str, against: str, figure: str, ours: str, other: str, least: float) -> Goal:
     return Goal(work=work, against=against, ours=(figure, ours), other=(figure, other), least=least)
 
@@ -108,11 +118,9 @@ def _goals() -> list[Goal]:
     for threads, least in ((16, 1.5), (1, 1.0)):
         found.append(_plain(f"sync put, 1 KiB, {threads} thread{'s' * (threads > 1)}", "RocketMQ SYNC_FLUSH",
                             f"sync {threads} threads, 1 KiB", "penstock-sync", "rocketmq-sync", least))  # fmt: skip
-    found += [
-        _plain(f"sync batches of 1,000, {size}", f"{words} with sync", f"sync_many 1000 x {size}",
-               "penstock-sync", f"{name}-sync", 1.0)
-        for size in sizes for name, words in (("lmdb", "LMDB"), ("rocksdb", "RocksDB"))
-    ]  # fmt: skip
+    for size in sizes:
+        for name, words in (("lmdb", "LMDB"), ("rocksdb", "RocksDB")):
+            found += _sync_batch(size, f"{name}-sync", f"{words} with sync")
     for size in sizes:
         found.append(_plain(f"read, lazily decoded, {size}", "RocketMQ pull and decode",
                             f"read {size}", "penstock", "rocketmq", 0.7))  # fmt: skip

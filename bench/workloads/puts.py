@@ -17,7 +17,7 @@ def run(bench: Bench) -> None:
     if bench.wants("threads"):
         with Session(bench, "threads", ("penstock", "rocketmq")) as session:
             session.run(_threads(bench))
-    if bench.wants("sync") or bench.wants("sync_many"):
+    if any(map(bench.wants, ("sync", "sync_many", "sync_arrow"))):
         engines = [f"{name}-sync" for name in SINGLE] + ["penstock-sync-mapped"]
         with Session(bench, "sync", engines) as session:
             session.run(_sync(bench))
@@ -87,4 +87,9 @@ def _sync(bench: Bench) -> list[Work]:
              facts={"count": 10_000, "size": SIZES[label], "batch": 1000})
         for label in ("128 B", "1 KiB")
     ]  # fmt: skip
-    return singles + batches
+    columns = [
+        Work(name=f"sync_arrow 1000 x {label}", do="put_arrow", engines=("penstock-sync",),
+             facts={"count": 10_000, "size": SIZES[label], "batch": 1000})
+        for label in ("128 B", "1 KiB")
+    ]  # fmt: skip
+    return singles + batches + columns

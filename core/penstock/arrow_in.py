@@ -7,6 +7,7 @@ one.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -48,6 +49,14 @@ class Rows:
     properties: pa.Array | None
     flag: Int64s
     born_time_ms: Int64s | None
+    _pieces: dict[str, Pieces] = attrs.Factory(dict)
+
+    def pieces(self, name: str) -> Pieces:
+        """Return where the values of a text column lie."""
+        found = self._pieces.get(name)
+        if found is None:
+            found = self._pieces[name] = pieces_of(getattr(self, name))
+        return found
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -99,6 +108,8 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    if column.type == kind:
+        return column
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -110,7 +121,7 @@ def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
 def _numbers(column: pa.Array | None, count: int, name: str) -> Int64s:
     if column is None:
         return np.zeros(count, np.int64)
-    whole: Int64s = _cast(pc.fill_null(column, 0), pa.int64(), name).to_numpy(zero_copy_only=False)
+    whole: Int64s = _cast(_filled(column, 0), pa.int64(), name).to_numpy(zero_copy_only=False)
     return whole
 
 
@@ -118,7 +129,11 @@ def _texts(column: pa.Array | None, count: int, name: str) -> pa.Array:
     if column is None:
         bounds = pa.py_buffer(np.zeros(count + 1, np.int32))
         return pa.Array.from_buffers(pa.string(), count, [None, bounds, pa.py_buffer(b"")])
-    return pc.fill_null(_cast(column, pa.string(), name), "")
+    return _filled(_cast(column, pa.string(), name), "")
+
+
+def _filled(column: pa.Array, value: Any) -> pa.Array:
+    return pc.fill_null(column, value) if column.null_count else column
 
 
 def _joined(column: pa.Array | None) -> pa.Array | None:
@@ -141,7 +156,7 @@ def _times(column: pa.Array | None) -> Int64s | None:
 
 
 def _has_long_topic(rows: Rows) -> bool:
-    return bool(pieces_of(rows.topic).sizes.max(initial=0) > V1_TOPIC_BYTES_MAX)
+    return bool(rows.pieces("topic").sizes.max(initial=0) > V1_TOPIC_BYTES_MAX)
 
 
 def _messages(rows: Rows) -> Sequence[Message]:
@@ -166,7 +181,7 @@ def _encode_columns(target: Target, rows: Rows, own: pa.Array | str) -> EncodedB
     topics = coded.dictionary.to_pylist()
     topic_rows = coded.indices.to_numpy().astype(np.int64)
     lanes, lane_rows = _lanes(target, topics, topic_rows, rows.queue)
-    topic, body = _topics(topics, coded), pieces_of(rows.body)
+    topic, body = _topics(topics, coded), rows.pieces("body")
     text = _properties(rows, own, crc_property=log.crc_property)
     text_sizes = size_of(text, count)
     if count and int(text_sizes.max()) > PROPERTIES_BYTES_MAX:
@@ -199,9 +214,9 @@ def _topics(topics: list[str], coded: pa.DictionaryArray) -> Part:
     return pieces_of(pa.array(prefixed, pa.binary()).take(coded.indices))
 
 
-def _text_of(column: pa.Array) -> Bytes:
+def _text_of(pieces: Pieces) -> Bytes:
     """Return the bytes of all values of a column."""
-    raw, starts, sizes = pieces_of(column)
+    raw, starts, sizes = pieces
     return raw[int(starts[0]) : int(starts[-1] + sizes[-1])]
 
 
@@ -223,16 +238,16 @@ def _check(target: Target, rows: Rows) -> None:
     """Make the checks of `encode` on whole columns."""
     if len(rows) == 0:
         return
-    longest = int(pieces_of(rows.body).sizes.max())
+    longest = int(rows.pieces("body").sizes.max())
     if longest > target.body_bytes_max:
         raise MessageTooLargeError(
             "a body", longest, target.body_bytes_max, "shorten it, or raise log.body_bytes_max"
         )
-    for name, column in (("TAGS", rows.tag), ("KEYS", rows.keys)):
-        text = _text_of(column)
+    for name, column in (("TAGS", "tag"), ("KEYS", "keys")):
+        text = _text_of(rows.pieces(column))
         if (text == _NAME_END).any() or (text == _PAIR_END).any():
             raise PropertyError(name, "a value holds 0x01 or 0x02, which separate properties")
-    if (_text_of(rows.keys) == _SPACE).any():
+    if (_text_of(rows.pieces("keys")) == _SPACE).any():
         blank = pc.and_(pc.not_equal(rows.keys, ""), pc.equal(pc.utf8_trim(rows.keys, " "), ""))
         if pc.any(blank).as_py():
             raise PropertyError("KEYS", "a key of nothing but spaces could never be found")
@@ -269,7 +284,7 @@ def _numbered(values: Int64s, limit: int) -> tuple[Int64s, Int64s]:
 
 def _properties(rows: Rows, own: pa.Array | str, *, crc_property: bool) -> list[Part]:
     """Return the parts of each row's properties text: tag, keys, its own, as `encode_properties` orders them."""
-    parts = [*_pair(b"TAGS\x01", rows.tag), *_pair(b"KEYS\x01", rows.keys)]
+    parts = [*_pair(b"TAGS\x01", rows.pieces("tag")), *_pair(b"KEYS\x01", rows.pieces("keys"))]
     if not isinstance(own, str):
         parts.append(pieces_of(own))
     if crc_property:
@@ -293,13 +308,12 @@ def _has_text(column: pa.Array) -> bool:
     return data is not None and data.size > 0
 
 
-def _pair(name: bytes, values: pa.Array) -> list[Part]:
+def _pair(name: bytes, pieces: Pieces) -> list[Part]:
     """Return the parts of a name and its values; none where a value is empty."""
-    if not _has_text(values):
-        return []
-    pieces = pieces_of(values)
     rows = np.flatnonzero(pieces.sizes)
-    if len(rows) == len(values):
+    if len(rows) == 0:
+        return []
+    if len(rows) == len(pieces.sizes):
         return [name, pieces, b"\x02"]
     return [Some(name, rows), pieces, Some(b"\x02", rows)]
 

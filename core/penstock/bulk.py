@@ -14,6 +14,7 @@ from penstock.contracts import QueueEntries
 from penstock.errors import CorruptionError, OffsetError
 from penstock.fetch import is_shared
 from penstock.javatext import Int64s
+from penstock.joining import overlapping
 from penstock.log import SegmentedLog
 from penstock.plain import BODY_AT, sizes_and_crcs
 from penstock.record import CRC_MASK, crc32
@@ -36,6 +37,7 @@ LEAST = 20
 # So many bytes of records are looked at together.
 _BYTES = 4 << 20
 _BODIES_MAX = 4096
+_ALIKE_BYTES = 2048
 _BODIES = _Bodies()
 
 
@@ -114,7 +116,11 @@ def _are_sound(records: Columns, rows: Rows, places: Places) -> bool:
 
 def _cut(records: Columns, sizes: Int64s) -> list[bytes]:
     """Return a copy of each record."""
-    starts = records.positions
+    starts, size = records.positions, int(sizes[0])
+    if size <= _ALIKE_BYTES and (sizes == size).all():
+        # numpy moves values of one size whole.
+        alike: list[bytes] = overlapping(records.raw, size)[starts].tolist()
+        return alike
     bounds = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
     if 2 * int(sizes.sum()) >= len(records.window):
         # Little lies between them: copied whole, and cut.

@@ -147,10 +147,13 @@ class CommitLog(RecordForm):
 
     def append(self, lane: Lane, parts: RecordParts) -> Appended:  # noqa: C901 - one path, without calls
         """Append one record; when this returns, readers of this process see it once committed."""
-        size = self.size_of(lane, parts)
+        body, properties, _, _, born_host, sys_flag, _, _ = parts
+        # What `size_of` does, without calling it.
+        size = lane.base_size + len(born_host or self.store_host) + self._host_size
+        size += len(body) + len(properties)
         if size > self._record_max:
             self._check_size(size)
-        counts = parts.sys_flag & TRANSACTION_MASK not in _UNCOUNTED
+        counts = not sys_flag or sys_flag & TRANSACTION_MASK not in _UNCOUNTED
         lock = self.lock
         if lock.since_ns:
             lock.refuse_within()
@@ -373,7 +376,7 @@ class CommitLog(RecordForm):
                     "the copied piece", len(data), tail.capacity - tail.wrote_position,
                     "cut it where the segment ends",
                 )  # fmt: skip
-            self.tail.write(tail, data, is_batch=True)
+            self.tail.write_batch(tail, data)
         finally:
             self.lock.release()
 

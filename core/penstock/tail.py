@@ -86,21 +86,29 @@ class LogTail:
             raise
         return fresh
 
-    def write(self, segment: Segment, data: Buffer, *, is_batch: bool = False) -> None:
-        """Put `data` behind what `segment` holds; when this raises nothing of it counts."""
-        position, channel = segment.wrote_position, segment.channel
-        assert channel is not None
+    def write(self, segment: Segment, record: bytes) -> None:
+        """Put one record behind what `segment` holds; when this raises nothing of it counts."""
+        position = segment.wrote_position
         try:
-            if is_batch:
-                channel.write_batch(position, data)
-            else:
-                channel.write(position, data)
+            segment.channel.write(position, record)  # type: ignore[union-attr] # it is being written
+        except OSError as error:
+            _check_room(error, segment, record)
+            raise
+        segment.wrote_position = end = position + len(record)
+        if self._commits_at_once:
+            segment.committed_position = end
+
+    def write_batch(self, segment: Segment, data: Buffer) -> None:
+        """Put several records behind what `segment` holds; when this raises nothing of them counts."""
+        assert segment.channel is not None
+        try:
+            segment.channel.write_batch(segment.wrote_position, data)
         except OSError as error:
             _check_room(error, segment, data)
             raise
-        segment.wrote_position = end = position + len(data)
+        segment.wrote_position += len(data)
         if self._commits_at_once:
-            segment.committed_position = end
+            segment.committed_position = segment.wrote_position
 
     def settle(self) -> None:
         """After an exception: bring in line what an interrupted step left behind."""
@@ -202,7 +210,7 @@ class LogTail:
                 continue
             if piece.segment is not self.segment:
                 self.turn_to(piece.segment)
-            self.write(piece.segment, data[piece.start : piece.stop], is_batch=True)
+            self.write_batch(piece.segment, data[piece.start : piece.stop])
         # Only now: asked between two pieces, the allocator would make again what is planned for the next.
         self.expect()
 
