@@ -217,6 +217,11 @@ class Segment:
         with self._opening:
             return position + size <= self._reader().size
 
+    def data_end(self) -> int:
+        """Return the position behind which nothing was ever written; see `File.data_end`."""
+        with self._opening:
+            return self._reader().data_end()
+
     def _reader(self) -> File:
         if self._file is None:
             self._file = self._files.open(self.path)

@@ -5,6 +5,7 @@ a read of that head, and the whole record is read only if it would lie within it
 its lengths add up.
 """
 
+import contextlib
 from collections.abc import Iterator
 
 from penstock.fetch import is_sound
@@ -34,7 +35,11 @@ def find_survivor(log: SegmentedLog, segment: Segment, after: int) -> int | None
 
 def used_windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tuple[int, bytes]]:
     """Yield (log offset, bytes) of what is not all zero in a segment from `start` on."""
-    for at in range(start, segment.end_offset, _SEARCH_BYTES):
+    end = segment.end_offset
+    # A file that was made whole beforehand is read no further than it was ever written; of one that is gone reading tells.
+    with contextlib.suppress(FileNotFoundError):
+        end = min(segment.base_offset + segment.data_end(), end)
+    for at in range(start, end, _SEARCH_BYTES):
         size = min(_SEARCH_BYTES + _OVERLAP, segment.end_offset - at)
         window = bytes(log.read(at, size))
         if window != _NOTHING[:size]:
