@@ -170,13 +170,14 @@ class _Feed:
             self.rows = Rows(numbers, start + present, offsets, sizes)
 
     def _check_order(self, log: SegmentedLog, offsets: Int64s, sizes: Int64s) -> None:
-        """Refuse entries that do not point forwards, each behind the one before: they are damaged."""
+        """Refuse entries that do not point forwards, each behind the one before, into one segment: they are damaged."""
         if len(offsets) == 0:
             return
         if (offsets >= log.next_free_base()).any() and not log.is_mapped:
             # Another process may have begun a segment.
             log.refresh()
         wrong = (offsets < 0) | (offsets >= log.next_free_base()) | (sizes < FIXED_SIZE)
+        wrong |= sizes > log.segment_bytes - offsets % log.segment_bytes
         wrong[0] |= bool(offsets[0] < self._end)
         wrong[1:] |= offsets[1:] - sizes[:-1] < offsets[:-1]
         if wrong.any():

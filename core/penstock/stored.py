@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from penstock.lazy import lazy
 from penstock.message import ReadStatus
 from penstock.properties import KEYS, TAGS, decode_properties
 from penstock.record import BORN_IPV6, MAGIC_V2, RecordFields, decode_host, decode_record
@@ -19,32 +18,38 @@ class StoredMessage:
     Safe from any thread.
     """
 
+    # Made at the first use; two threads may both make them.
+    _decoded: RecordFields | None = None
+    _pairs: dict[str, str] | None = None
+
     def __init__(self, record: bytes, body: slice | None = None) -> None:
         self.record = record
         # Whoever checked the record knows where its body is.
         self._body = body
 
-    @lazy
+    @property
     def _fields(self) -> RecordFields:
-        return decode_record(self.record)
+        decoded = self._decoded
+        if decoded is None:
+            decoded = self._decoded = decode_record(self.record)
+        return decoded
 
     def _number(self, at: int, size: int) -> int:
         return int.from_bytes(self.record[at : at + size], "big", signed=True)
 
-    @lazy
-    def _texts(self) -> tuple[bytes, bytes]:
-        """Topic and properties; without decoding the rest, where it is known that the record is sound."""
-        if self._body is None:
-            return self._fields.topic, self._fields.properties
-        record, at = self.record, self._body.stop
-        length = 2 if record[_MAGIC_END - 1] == _V2_END else 1
-        stop = at + length + int.from_bytes(record[at : at + length], "big")
-        return record[at + length : stop], record[stop + 2 :]
+    @property
+    def _topic(self) -> slice:
+        """Where the topic stands, in a record that is known to be sound."""
+        record, at = self.record, self._body.stop  # type: ignore[union-attr] # it is known
+        if record[_MAGIC_END - 1] == _V2_END:
+            return slice(at + 2, at + 2 + int.from_bytes(record[at : at + 2], "big"))
+        return slice(at + 1, at + 1 + record[at])
 
     @property
     def topic(self) -> str:
         """The topic's name."""
-        return self._texts[0].decode("utf-8", "replace")
+        topic = self._fields.topic if self._body is None else self.record[self._topic]
+        return topic.decode("utf-8", "replace")
 
     @property
     def body(self) -> bytes:
@@ -118,10 +123,18 @@ class StoredMessage:
         """Length of the record in bytes."""
         return len(self.record)
 
-    @lazy
+    @property
     def all_properties(self) -> dict[str, str]:
         """Every property of the record, TAGS and KEYS and RocketMQ's own among them."""
-        return decode_properties(self._texts[1])
+        pairs = self._pairs
+        if pairs is None:
+            text = (
+                self._fields.properties
+                if self._body is None
+                else self.record[self._topic.stop + 2 :]
+            )
+            pairs = self._pairs = decode_properties(text)
+        return pairs
 
     @property
     def properties(self) -> dict[str, str]:
