@@ -15,7 +15,8 @@ from collections.abc import Callable
 from penstock.errors import BusyError
 
 _MS = 1_000_000
-_PAUSE_S, _PAUSE_MAX_S = 20e-6, 1e-3
+_LOOK_AGAIN_S = 0.02
+_PAUSES_S = (20e-6, 40e-6, 80e-6, 160e-6, 320e-6, 640e-6)
 
 
 class AppendLock:
@@ -56,14 +57,16 @@ class AppendLock:
     def wait(self) -> None:
         """Take it when it is free, or raise as `acquire` does.
 
-        It is not slept on: whoever is woken with a lock has it before it has the interpreter's, so the one
-        that runs finds it taken and sleeps in turn, and every append costs a switch of threads.
+        At first it is not slept on: whoever is woken with a lock has it before it has the interpreter's, so the one
+        that runs finds it taken and sleeps in turn, and every append costs a switch of threads. But whoever only looks
+        now and then may find it taken for ever, where its holders let others run only while they hold it.
         """
         self.waits += 1
-        pause_s = _PAUSE_S
-        while not self.take(blocking=False):
+        for pause_s in _PAUSES_S:
+            if self.take(blocking=False):
+                return
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        while not self._lock.acquire(timeout=_LOOK_AGAIN_S):
             since = self.since_ns
             held_ns = self.now_ns() - since if since else 0
             if held_ns > self._limit_ns:

@@ -121,8 +121,16 @@ def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
 def _numbers(column: pa.Array | None, count: int, name: str) -> Int64s:
     if column is None:
         return np.zeros(count, np.int64)
-    whole: Int64s = _cast(_filled(column, 0), pa.int64(), name).to_numpy(zero_copy_only=False)
+    if pa.types.is_boolean(column.type) or _is_text(column.type):
+        raise MessageError(f"column {name!r} is {column.type}, and must be of whole numbers")
+    whole: Int64s = _filled(_cast(column, pa.int64(), name), 0).to_numpy(zero_copy_only=False)
     return whole
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Say whether a type is of text or bytes, which Arrow would read numbers from."""
+    kinds = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return kind in kinds or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
 
 
 def _texts(column: pa.Array | None, count: int, name: str) -> pa.Array:

@@ -250,8 +250,8 @@ def _join(log: RecordForm, plain: _Plain) -> EncodedBatch:
 def _codes_of(tags: Sequence[str]) -> Int64s:
     """Return what queue entries say of tags."""
     if tags.count(tags[0]) == len(tags):
-        return np.full(len(tags), java_hash(tags[0]), np.int64)
-    codes = {tag: java_hash(tag) for tag in set(tags)}
+        return np.full(len(tags), java_hash(tags[0] or ""), np.int64)
+    codes = {tag: java_hash(tag or "") for tag in set(tags)}
     return np.fromiter(map(codes.__getitem__, tags), np.int64, len(tags))
 
 
@@ -291,6 +291,10 @@ def fill_headers(
         raise MessageError(f"a number of the batch does not fit its field: {error}") from error
 
 
+# Flag, times, host and the rest of `RecordParts`, as they are when nobody gave them.
+_NOTHING_GIVEN = RecordParts(b"", b"")[2:]
+
+
 def records_of(target: Target, messages: Sequence[Message]) -> list[tuple[Lane, RecordParts]]:
     """Return the lane and the checked parts of each message of a batch."""
     log, records = target.log, []
@@ -299,7 +303,7 @@ def records_of(target: Target, messages: Sequence[Message]) -> list[tuple[Lane, 
             parts = message_parts(message, target.body_bytes_max, crc_property=log.crc_property)
             _check_batchable(parts)
             lane = target.lane(message.topic, message.queue)
-            if any(parts[2:]):
+            if parts[2:] != _NOTHING_GIVEN or type(parts.flag) is not int:
                 # Only what a caller gave may not fit: tried here, where it is known whose it is.
                 log.encode_unsealed(lane, parts, 0)
         except struct.error as error:

@@ -125,11 +125,13 @@ class RecordReader:
         segment = self._held(log_offset)
         try:
             room = segment.end_offset - log_offset
+            if room < SIZE_AND_MAGIC.size:
+                raise OffsetError(log_offset, segment.base_offset, segment.end_offset)
             # Most records are short: one read brings them whole.
             start = bytes(self._log.read_from(segment, log_offset, min(_SHORT_BYTES, room)))
         finally:
             segment.lease.release()
-        size, magic = SIZE_AND_MAGIC.unpack_from(start.ljust(SIZE_AND_MAGIC.size, b"\0"))
+        size, magic = SIZE_AND_MAGIC.unpack_from(start)
         if magic not in (MAGIC_V1, MAGIC_V2):
             raise self.damage(log_offset, "a record", f"magic {magic & 0xFFFFFFFF:08x}")
         if size > room:

@@ -129,7 +129,14 @@ class LogFlusher:
 
     def _tell(self) -> None:
         """Tell all that are done. Runs in several threads at once: each waiter is popped by one."""
-        flushed, has_failed, waiting = self._flushed, self.failure is not None, self._waiting
+        flushed, failure = -1, None
+        # Again where more is durable meanwhile: who told of that did not see the waiter that was held here.
+        while (flushed, failure) != (self._flushed, self.failure):
+            flushed, failure = self._flushed, self.failure
+            self._tell_once(flushed, failure is not None)
+
+    def _tell_once(self, flushed: int, has_failed: bool) -> None:
+        waiting = self._waiting
         for _ in range(len(waiting)):
             try:
                 end_offset, told = waiting.popleft()

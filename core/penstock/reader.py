@@ -120,20 +120,21 @@ class Reader(ColumnReader):
         filtered = TagFilter(tag)
         result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, [], offset, low, high)
         end = min(high, offset + max(LOOKED_AT_MAX, limit))
-        while result.next_offset < end and len(result.messages) < limit:
-            # As a rule every entry looked at is wanted where no tag is.
-            most = limit - len(result.messages) if tag == "*" else end
-            entries = self._queue_index.entries(
-                topic, queue, result.next_offset, min(end, result.next_offset + most)
-            )
+        # As a rule every entry is wanted where no tag is.
+        stop = min(end, offset + max(limit, 1)) if tag == "*" else end
+        while True:
+            entries = self._queue_index.entries(topic, queue, result.next_offset, stop)
             if len(entries.sizes) == 0:
                 break
             result = self._read_entries(entries, Place.of(topic, queue), limit, filtered, result)
-        if result.next_offset == offset and limit > 0:
-            # A whole queue file is missing.
-            following = self._queue_index.resume_at(topic, queue, offset)
-            return ReadResult(ReadStatus.OFFSET_FOUND_NULL, [], following, low, high)
-        return result
+            if len(result.messages) >= limit or result.next_offset >= end:
+                return result
+            stop = end
+        if result.next_offset > offset:
+            return result
+        # A whole queue file is missing.
+        following = self._queue_index.resume_at(topic, queue, offset)
+        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, [], following, low, high)
 
     def _read_entries(
         self, entries: QueueEntries, place: Place, limit: int, wanted: TagFilter, before: ReadResult

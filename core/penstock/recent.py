@@ -58,8 +58,8 @@ class Recent:
         """Note a batch; it is passed over when it is short, or too much waits already."""
         count = len(batch.sizes)
         if count >= _LEAST and self._added - self._taken + count <= _KEPT_MAX:
-            self._added += count
             self._batches.append(batch)
+            self._added += count
 
     def within(self, start: int, stop: int) -> Known | None:
         """Return the records that begin at log offset `start` and end at or before `stop`; None if none are known."""

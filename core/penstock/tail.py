@@ -104,6 +104,8 @@ class LogTail:
         try:
             segment.channel.write_batch(segment.wrote_position, data)
         except OSError as error:
+            if error.errno in NO_ROOM:
+                _take_back(segment, len(data))
             _check_room(error, segment, data)
             raise
         segment.wrote_position += len(data)
@@ -241,6 +243,17 @@ def _check_room(error: OSError, segment: Segment, data: Buffer) -> None:
     """Raise the error that says so where a write failed for want of room; nothing of it counts."""
     if error.errno in NO_ROOM:
         raise DiskFullError(segment.path, len(data)) from error
+
+
+def _take_back(segment: Segment, size: int) -> None:
+    """Zero what was written of a batch: whole records of it would come back at the next recovery."""
+    assert segment.channel is not None
+    try:
+        segment.channel.write(segment.wrote_position, bytes(size))
+    except OSError as error:
+        raise OSError(
+            errno.EIO, f"the disk is full, and part of a batch could not be taken back: {error}"
+        ) from error
 
 
 def _meant(error: OSError, path: Path, size: int) -> Exception:

@@ -16,7 +16,7 @@ LOOKS = {
     for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")
     if name in opcode.opmap
 }
-LOAD_CONST = opcode.opmap["LOAD_CONST"]
+LOAD_CONST, SWAP = opcode.opmap["LOAD_CONST"], opcode.opmap["SWAP"]
 CLEANING = {"_put_right", "_finish", "settle", "forget", "_forget"}
 
 
@@ -57,9 +57,9 @@ class Interrupt:
             return self._stepped
         at, code = frame.f_lasti, frame.f_code.co_code
         # Three constants are the way out of a `with`: what ended its body belongs to the body.
-        leaves = [code[at + 2 * step] for step in range(3) if at + 2 * step < len(code)] == [
-            LOAD_CONST
-        ] * 3
+        # A value that it returns is moved out of the way first.
+        way_out = at + 2 * (code[at] == SWAP)
+        leaves = list(code[way_out : way_out + 6 : 2]) == [LOAD_CONST] * 3
         before, self._before[frame] = self._before.get(frame), code[at]
         if before in LOOKS and not leaves:
             self.left -= 1

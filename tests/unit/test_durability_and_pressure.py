@@ -2,8 +2,10 @@
 
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +13,9 @@ import penstock
 from penstock import BusyError, Durability, PutStatus
 from penstock.appendlock import AppendLock
 from penstock.clock import Clock
+from penstock.commitlog import CommitLog
 from penstock.files import File, Files
+from penstock.flushing import LogFlusher
 from penstock.testing import ManualClock, ManualWorkers, open_store
 
 SIZE = 64 * 1024
@@ -103,6 +107,49 @@ def test_a_lock_held_too_long_turns_the_others_away() -> None:
     assert lock.stats()["longest_hold_us"] >= 30_000
     with lock:
         pass
+
+
+def test_nobody_is_kept_out_by_holders_that_let_others_run_only_while_they_hold_it() -> None:
+    lock = AppendLock(60_000, Clock().monotonic_ns)
+    is_over = threading.Event()
+
+    def hold() -> None:
+        while not is_over.is_set():
+            with lock:
+                # As a write to the disk does.
+                time.sleep(0.002)
+
+    def take() -> None:
+        for _ in range(20):
+            with lock:
+                pass
+        is_over.set()
+
+    threads = [threading.Thread(target=job, daemon=True) for job in (hold, take)]
+    for thread in threads:
+        thread.start()
+    assert is_over.wait(60)
+
+
+def test_a_waiter_that_one_thread_holds_while_another_tells_is_told() -> None:
+    """Popped by a thread that knows of less, put back after the other had looked."""
+    flusher = LogFlusher(cast("CommitLog", None), 100)
+    told: list[int] = []
+
+    class Interleaved(deque[tuple[int, Callable[[], None]]]):
+        is_first = True
+
+        def popleft(self) -> tuple[int, Callable[[], None]]:
+            waiter = super().popleft()
+            if self.is_first:
+                self.is_first = False
+                flusher._flushed = 200
+                flusher._tell()
+            return waiter
+
+    flusher._waiting = Interleaved([(200, lambda: told.append(1))])
+    flusher._tell()
+    assert told == [1]
 
 
 def test_a_stuck_disk_is_back_pressure_not_a_pile_of_threads(tmp_path: Path) -> None:

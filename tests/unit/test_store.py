@@ -9,7 +9,7 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Durability, Message, PutStatus, ReadStatus
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, OffsetError
 from penstock.lane import RecordParts
 from penstock.testing import ManualClock
 
@@ -272,3 +272,12 @@ def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStor
         assert not list(store.verify())
     with open_small() as store:
         assert store.put("t", b"").queue_offset == 3
+
+
+def test_an_address_behind_the_last_possible_record_is_no_damage(open_small: OpenStore) -> None:
+    with open_small() as store:
+        store.put("t", b"x" * 60_000)
+        store.put("t", b"x" * 60_000)
+        for back in range(1, 8):
+            with pytest.raises(OffsetError):
+                store.at(65_536 - back)
