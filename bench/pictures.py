@@ -88,7 +88,13 @@ def _goals(result: Result, pyplot: Any) -> Any:
                       xycoords=("axes fraction", "data"))  # fmt: skip
     axis.axvline(1, color="black", lw=1)
     axis.set_xscale("log")
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g} of the goal")
+    # A log axis labels in between as it likes, one over the other.
+    axis.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10], ["0.1", "0.2", "0.5", "the goal", "2", "5", "10"])
+    axis.minorticks_off()
+    axis.set_xlim(
+        0.8 * min(goal["low"] / goal["least"] for goal in rows),
+        1.25 * max(goal["high"] / goal["least"] for goal in rows),
+    )
     axis.set_ylim(-0.7, len(rows) - 0.3)
     axis.set_yticks(range(len(rows)), [f"{g['work']}  /  {g['against']}" for g in reversed(rows)])
     axis.set_xlabel("ratio through its goal: right of the line the goal is reached")
