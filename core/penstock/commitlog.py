@@ -256,7 +256,7 @@ class CommitLog(RecordForm):
                 nexts[lane] = ordinal + 1
                 at += size
             data = b"".join(encoded)
-            pieces = [Piece(tail, 0, len(data), tail.wrote_position)]
+            pieces = [Piece(tail, 0, len(data), tail.wrote_position, sizes)]
             self.tail.write_pieces(pieces, data)
             self._count(list(nexts), list(nexts.values()), now)
             if self.hand_over is not None:

@@ -19,8 +19,8 @@ from penstock.javatext import Int64s
 from penstock.lane import Lane
 from penstock.record import SIZE_AND_MAGIC
 
-# A walk over fewer records costs less.
-_LEAST = 32
+# Fewer cost more one batch after the other than walked together.
+_LEAST = 512
 # More are not kept for a follower that is behind; it walks then.
 _KEPT_MAX = 1 << 18
 

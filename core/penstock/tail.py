@@ -9,6 +9,7 @@ it count: `wrote_position` for bytes, the log's list for a segment. `settle` bri
 """
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +31,13 @@ _EXPECTED = 2
 
 
 class Piece(NamedTuple):
-    """Bytes [start, stop) of a batch, the segment they go to, and the position in it."""
+    """Bytes [start, stop) of a batch, the segment they go to, the position in it, and the sizes of the records."""
 
     segment: Segment
     start: int
     stop: int
     position: int
+    sizes: Sequence[int]
 
 
 class LogTail:
@@ -98,11 +100,11 @@ class LogTail:
         if self._commits_at_once:
             segment.committed_position = end
 
-    def write_batch(self, segment: Segment, data: Buffer) -> None:
+    def write_batch(self, segment: Segment, data: Buffer, sizes: Sequence[int] = ()) -> None:
         """Put several records behind what `segment` holds; when this raises nothing of them counts."""
         assert segment.channel is not None
         try:
-            segment.channel.write_batch(segment.wrote_position, data)
+            segment.channel.write_batch(segment.wrote_position, data, sizes)
         except OSError as error:
             if error.errno in NO_ROOM:
                 _take_back(segment, len(data))
@@ -196,7 +198,7 @@ class LogTail:
                 stop = int(ends[fits - 1])
                 start = segment.base_offset + position - done
                 log_offsets[row:fits] = start + ends[row:fits] - sizes[row:fits]
-                pieces.append(Piece(segment, done, stop, position))
+                pieces.append(Piece(segment, done, stop, position, sizes[row:fits].tolist()))
                 position += stop - done
                 row, done = fits, stop
         except BaseException:
@@ -212,7 +214,7 @@ class LogTail:
                 continue
             if piece.segment is not self.segment:
                 self.turn_to(piece.segment)
-            self.write_batch(piece.segment, data[piece.start : piece.stop])
+            self.write_batch(piece.segment, data[piece.start : piece.stop], piece.sizes)
         # Only now: asked between two pieces, the allocator would make again what is planned for the next.
         self.expect()
 

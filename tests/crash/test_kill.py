@@ -94,7 +94,7 @@ def test_followers_in_other_processes_see_every_message_once(tmp_path: Path) -> 
         process.stdout.close()
 
 
-@pytest.mark.parametrize("count", [20, 100])
+@pytest.mark.parametrize("count", [20, 100, 300])
 def test_a_writer_that_dies_within_a_batch_leaves_a_beginning_of_it(
     count: int, tmp_path: Path
 ) -> None:

@@ -7,6 +7,12 @@ from penstock.lane import Lane, RecordForm, RecordParts
 from penstock.recent import Known, Recent, known_batch
 from penstock.record import encode_host
 
+
+@pytest.fixture(autouse=True)
+def least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.recent._LEAST", 32)
+
+
 HOST = encode_host("127.0.0.1:10911")
 
 

@@ -43,8 +43,7 @@ class _HalfFullFile(File):
         super().pwrite(data, position)
 
 
-@pytest.mark.parametrize("write", ["mmap", "file"])
-@pytest.mark.parametrize("count", [3, 100])
+@pytest.mark.parametrize(("write", "count"), [("mmap", 300), ("file", 3), ("file", 100)])
 def test_nothing_of_a_batch_comes_back_that_a_full_disk_took_in_part(
     write: str, count: int, tmp_path: Path
 ) -> None:

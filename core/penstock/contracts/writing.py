@@ -26,11 +26,11 @@ class SegmentChannel(ABC):
     def write(self, position: int, data: Buffer) -> None:
         """Put `data` at `position`; raises `OSError` and leaves nothing that counts when it cannot."""
 
-    def write_batch(self, position: int, data: Buffer) -> None:
-        """Put several records at `position`, as `write` does.
+    def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
+        """Put several records at `position`, as `write` does; `sizes` are theirs, empty where nobody knows.
 
         What a process leaves that is killed meanwhile must be a beginning of them: a sound record behind one
-        that is not looks like damage. A copy into a map is done in any order, and may not be used here.
+        that is not looks like damage. One copy of several into a map is done in any order, and may not be used here.
         """
         self.write(position, data)
 

@@ -4,11 +4,14 @@ What was stored is in the page cache at once: it survives the process, not the m
 fully allocated first, since a store into a hole kills the process when the disk is full.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel, SegmentWriter
 from penstock.files import File
+
+_FEW = 256
 
 
 class MmapChannel(SegmentChannel):
@@ -28,9 +31,19 @@ class MmapChannel(SegmentChannel):
         """See `SegmentChannel`."""
         self._map[position : position + len(data)] = data
 
-    def write_batch(self, position: int, data: Buffer) -> None:
-        """See `SegmentChannel`; many bytes go faster this way too, and the next sync finds them in fewer pieces."""
-        self._file.pwrite(data, position)
+    def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
+        """See `SegmentChannel`. Many bytes go faster to the file, and the next sync finds them in fewer pieces.
+
+        A few go record by record: a call of the system gives the interpreter to other threads, within the append lock.
+        """
+        if not 0 < len(sizes) <= _FEW:
+            self._file.pwrite(data, position)
+            return
+        records, start = memoryview(data), 0
+        for size in sizes:
+            stop = start + size
+            self._map[position + start : position + stop] = records[start:stop]
+            start = stop
 
     def commit(self) -> None:
         """Nothing to do: what is stored is in the page cache."""
