@@ -96,16 +96,17 @@ def _messages(records: Columns, rows: Rows, span: QueueSpan) -> list[StoredMessa
     if known is not None:
         body_sizes, crcs = known
         cut = _cut(records, rows.sizes)
-        bodies = list(map(_BODIES.__getitem__, body_sizes.tolist()))
-        made = np.fromiter(map(crc32, map(getitem, cut, bodies)), np.int64, len(cut))
+        places = list(map(_BODIES.__getitem__, body_sizes.tolist()))
+        bodies: list[bytes] = list(map(getitem, cut, places))  # type: ignore[arg-type] # slices of bytes
+        made = np.fromiter(map(crc32, bodies), np.int64, len(cut))
         if ((made & CRC_MASK) != crcs).any():
             return None
-        return list(map(StoredMessage, cut, bodies))
+        return list(map(StoredMessage, cut, places, bodies))
     if not _are_sound(records, rows, Places([span])):
         return None
     starts = records.body_starts - records.positions
-    bodies = list(map(slice, starts.tolist(), (starts + records.body_sizes).tolist()))
-    return list(map(StoredMessage, _cut(records, rows.sizes), bodies))
+    places = list(map(slice, starts.tolist(), (starts + records.body_sizes).tolist()))
+    return list(map(StoredMessage, _cut(records, rows.sizes), places))
 
 
 def _are_sound(records: Columns, rows: Rows, places: Places) -> bool:

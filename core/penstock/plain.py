@@ -14,15 +14,19 @@ from penstock.record import (
     CRC_PROPERTY_SIZE,
     FIXED_SIZE,
     MAGIC_V1,
-    PROPERTIES_BYTES_MAX,
     STORE_IPV6,
     V1_TOPIC_BYTES_MAX,
 )
 
 # Where the body begins, with both hosts in IPv4.
 BODY_AT = 88
-_LOW_WORD = 0xFFFFFFFF
-_CRC_NAME = np.frombuffer(b"__CRC32#", np.uint32)
+_HEAD = np.dtype({
+    "names": ["size", "magic", "crc", "queue", "queue_offset", "log_offset", "sys_flag", "body"],
+    "formats": [">i4", ">i4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i4"],
+    "offsets": [0, 4, 8, 12, 20, 28, 36, 84],
+    "itemsize": BODY_AT,
+})  # fmt: skip
+_CRC_NAME_HALVES = b"__CR", b"C32#"
 
 
 def sizes_and_crcs(
@@ -38,54 +42,44 @@ def sizes_and_crcs(
         or len(name) > V1_TOPIC_BYTES_MAX
     ):
         return None
-    words = _words(overlapping(raw, BODY_AT)[positions])
-    body_sizes = words[21]
+    heads = overlapping(raw, BODY_AT)[positions].view(_HEAD)
+    body_sizes = heads["body"].astype(np.int64)
     text_sizes = sizes - body_sizes
     text_sizes -= BODY_AT + 1 + len(name) + 2
-    odd = words[0] ^ sizes
-    odd |= words[1] ^ MAGIC_V1
-    odd |= words[3] ^ queue
-    odd |= _wide(words, 5) ^ ordinals
-    odd |= _wide(words, 7) ^ records.log_offsets
-    odd |= words[9] & (BORN_IPV6 | STORE_IPV6)
+    odd = heads["size"] ^ sizes
+    odd |= heads["magic"] ^ MAGIC_V1
+    odd |= heads["queue"] ^ queue
+    odd |= heads["queue_offset"] ^ ordinals
+    odd |= heads["log_offset"] ^ records.log_offsets
+    odd |= heads["sys_flag"] & (BORN_IPV6 | STORE_IPV6)
     # The sign of either.
     odd |= (body_sizes | text_sizes) >> 63
     if odd.any():
         return None
-    tails = overlapping(raw, len(name) + 3)[positions + (BODY_AT + body_sizes)]
-    if not _end_well(raw, positions + sizes, tails.view(np.uint8), name, text_sizes):
+    topics_at = positions + body_sizes
+    topics_at += BODY_AT
+    if not _end_well(raw, topics_at, name, positions + sizes, text_sizes):
         return None
-    return body_sizes, words[2]
-
-
-def _words(heads: np.ndarray) -> Int64s:
-    """Return the 32-bit fields of records' heads, one row a field."""
-    fields = heads.view(">i4").reshape(-1, BODY_AT // 4)
-    return fields.T.astype(np.int64, order="C")
-
-
-def _wide(words: Int64s, at: int) -> Int64s:
-    """Return a field of 64 bits."""
-    wide: Int64s = (words[at] << 32) | (words[at + 1] & _LOW_WORD)
-    return wide
+    return body_sizes, heads["crc"].astype(np.int64)
 
 
 def _end_well(
-    raw: np.ndarray, ends: Int64s, tails: np.ndarray, topic: bytes, text_sizes: Int64s
+    raw: np.ndarray, topics_at: Int64s, topic: bytes, ends: Int64s, text_sizes: Int64s
 ) -> bool:
-    """Say whether topics and the lengths behind them are right, and no properties end in a zero or a CRC."""
-    tails = tails.reshape(len(ends), -1)
-    longest = int(text_sizes.max())
-    if longest > PROPERTIES_BYTES_MAX:
+    """Say whether topics and the lengths behind them are right, and no properties end in a zero or a CRC.
+
+    What is the same for all is compared as one text, and what is at the end of each is looked for in one.
+    """
+    prefixed = bytes([len(topic)]) + topic
+    if overlapping(raw, len(prefixed))[topics_at].tobytes() != prefixed * len(ends):
         return False
-    if (tails[:, :-2] != np.frombuffer(bytes([len(topic)]) + topic, np.uint8)).any():
+    stored = overlapping(raw, 2)[topics_at + len(prefixed)].view(">i2")
+    if (stored != text_sizes).any():
         return False
-    if ((tails[:, -2].astype(np.int64) << 8 | tails[:, -1]) != text_sizes).any():
-        return False
-    last = raw[ends - 1]
-    if not last.all() and ((last == 0) & (text_sizes > 0)).any():
-        return False
-    if longest < CRC_PROPERTY_SIZE:
-        return True
-    # Where properties are shorter this is part of a body: then the other checks tell.
-    return not (overlapping(raw, 8)[ends - 20].view(np.uint32).reshape(-1, 2) == _CRC_NAME).any()
+    tails = overlapping(raw, CRC_PROPERTY_SIZE)[ends - CRC_PROPERTY_SIZE].tobytes()
+    if 0 in tails[CRC_PROPERTY_SIZE - 1 :: CRC_PROPERTY_SIZE]:
+        last = raw[ends - 1]
+        if ((last == 0) & (text_sizes > 0)).any():
+            return False
+    # Found across two tails, or where properties are shorter, it is none: then the other checks tell.
+    return not any(half in tails for half in _CRC_NAME_HALVES)

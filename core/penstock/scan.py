@@ -39,7 +39,7 @@ def read_batches(
             window = log.read(at, limit - at)
             found = walk(window)
             if (
-                not found.positions
+                len(found.positions) == 0
                 and found.reason == "end"
                 and limit < min(stop, segment.end_offset)
             ):

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from penstock.lazy import lazy
 from penstock.message import ReadStatus
 from penstock.properties import KEYS, TAGS, decode_properties
 from penstock.record import BORN_IPV6, MAGIC_V2, RecordFields, decode_host, decode_record
@@ -22,10 +23,14 @@ class StoredMessage:
     _decoded: RecordFields | None = None
     _pairs: dict[str, str] | None = None
 
-    def __init__(self, record: bytes, body: slice | None = None) -> None:
+    def __init__(
+        self, record: bytes, place: slice | None = None, body: bytes | None = None
+    ) -> None:
         self.record = record
-        # Whoever checked the record knows where its body is.
-        self._body = body
+        # Whoever checked the record knows where its body is, and may have cut it out.
+        self._place = place
+        if body is not None:
+            self.body = body
 
     @property
     def _fields(self) -> RecordFields:
@@ -40,7 +45,7 @@ class StoredMessage:
     @property
     def _topic(self) -> slice:
         """Where the topic stands, in a record that is known to be sound."""
-        record, at = self.record, self._body.stop  # type: ignore[union-attr] # it is known
+        record, at = self.record, self._place.stop  # type: ignore[union-attr] # it is known
         if record[_MAGIC_END - 1] == _V2_END:
             return slice(at + 2, at + 2 + int.from_bytes(record[at : at + 2], "big"))
         return slice(at + 1, at + 1 + record[at])
@@ -48,33 +53,33 @@ class StoredMessage:
     @property
     def topic(self) -> str:
         """The topic's name."""
-        topic = self._fields.topic if self._body is None else self.record[self._topic]
+        topic = self._fields.topic if self._place is None else self.record[self._topic]
         return topic.decode("utf-8", "replace")
 
-    @property
+    @lazy
     def body(self) -> bytes:
         """The body as stored; still compressed if its writer compressed it."""
-        return self._fields.body if self._body is None else self.record[self._body]
+        return self._fields.body if self._place is None else self.record[self._place]
 
     @property
     def queue(self) -> int:
         """The queue's number."""
-        return self._fields.queue if self._body is None else self._number(12, 4)
+        return self._fields.queue if self._place is None else self._number(12, 4)
 
     @property
     def queue_offset(self) -> int:
         """Ordinal in the queue."""
-        return self._fields.queue_offset if self._body is None else self._number(20, 8)
+        return self._fields.queue_offset if self._place is None else self._number(20, 8)
 
     @property
     def log_offset(self) -> int:
         """Byte address of the record in the commit log."""
-        return self._fields.log_offset if self._body is None else self._number(28, 8)
+        return self._fields.log_offset if self._place is None else self._number(28, 8)
 
     @property
     def flag(self) -> int:
         """The caller's own 32 bits."""
-        return self._fields.flag if self._body is None else self._number(16, 4)
+        return self._fields.flag if self._place is None else self._number(16, 4)
 
     @property
     def sys_flag(self) -> int:
@@ -84,12 +89,12 @@ class StoredMessage:
     @property
     def born_time_ms(self) -> int:
         """When the producer made it, Unix milliseconds."""
-        return self._fields.born_time_ms if self._body is None else self._number(40, 8)
+        return self._fields.born_time_ms if self._place is None else self._number(40, 8)
 
     @property
     def store_time_ms(self) -> int:
         """When it was stored, Unix milliseconds."""
-        if self._body is None:
+        if self._place is None:
             return self._fields.store_time_ms
         return self._number(68 if self.record[_SYS_FLAG_AT] & BORN_IPV6 else 56, 8)
 
@@ -130,7 +135,7 @@ class StoredMessage:
         if pairs is None:
             text = (
                 self._fields.properties
-                if self._body is None
+                if self._place is None
                 else self.record[self._topic.stop + 2 :]
             )
             pairs = self._pairs = decode_properties(text)

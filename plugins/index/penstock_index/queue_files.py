@@ -201,7 +201,7 @@ class QueueFolder:
             if len(data) < count * QUEUE_ENTRY_SIZE:
                 break
             at += count
-        return np.frombuffer(b"".join(parts), ENTRY)
+        return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), ENTRY)
 
     def write(self, start: int, data: bytes) -> Iterator[Path]:
         """Write entries from ordinal `start` on; returns the paths of files touched."""

@@ -12,7 +12,8 @@ from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, effective
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import are_addresses
 
-_CHECK_ENTRIES = 1 << 18
+# Entries looked at in one read: what is read twice where a segment ends is little, and memory is used again.
+_CHECK_ENTRIES = 1 << 14
 # Entries looked at in one read when the end of a queue is in doubt.
 _TAIL_ENTRIES = 1024
 # Size, magic, and the log offset stored at byte 28 of a record.
