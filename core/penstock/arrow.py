@@ -17,7 +17,7 @@ from penstock.log import SegmentedLog
 from penstock.matching import Wanted
 from penstock.properties import KEYS, TAGS
 from penstock.spans import Limits, Lost, Places, QueueSpan, Rows, Window, merged, refuse_lost
-from penstock.texts import Pieces
+from penstock.texts import RowPieces
 
 try:
     import pyarrow as pa
@@ -183,7 +183,7 @@ class Gather:
             return pa.array([piece.as_py().decode("utf-8", "replace") for piece in pieces], kind)
 
 
-def _optional(pieces: Pieces, count: int) -> pa.Array:
+def _optional(pieces: RowPieces, count: int) -> pa.Array:
     """Return one text a row, null where a row has no piece."""
     texts = Gather(pieces.data).column(pieces.starts, pieces.sizes, pa.string())
     if len(pieces.rows) == count:

@@ -42,7 +42,7 @@ def distinct(raw: Bytes, starts: Int64s, sizes: Int64s) -> tuple[list[bytes], In
     return list(seen), np.array(index, np.int64)
 
 
-class Pieces(NamedTuple):
+class RowPieces(NamedTuple):
     """Pieces of text: which row each belongs to, and where it stands in `data`."""
 
     data: Bytes
@@ -105,7 +105,7 @@ class PropertyColumns:
         self.value_sizes: Int64s = ends - marks - 1
         self.rows: Int64s = rows
 
-    def named(self, name: bytes) -> Pieces:
+    def named(self, name: bytes) -> RowPieces:
         """Return the values of one name, at most one a row, ordered by row."""
         pairs = np.nonzero(self.name_sizes == len(name))[0]
         found = overlapping(self.data, len(name))[self.name_starts[pairs]]
@@ -114,7 +114,7 @@ class PropertyColumns:
         last = np.ones(len(rows), np.bool_)
         last[:-1] = rows[1:] != rows[:-1]
         pairs = pairs[last]
-        return Pieces(
+        return RowPieces(
             self.data, self.rows[pairs], self.value_starts[pairs], self.value_sizes[pairs]
         )
 
@@ -125,13 +125,13 @@ class PropertyColumns:
         codes[tags.rows] = hash_pieces(tags.data, tags.starts, tags.sizes)
         return codes
 
-    def keys(self) -> Pieces:
+    def keys(self) -> RowPieces:
         """Return every indexed key: by row, UNIQ_KEY first, then KEYS split at single spaces."""
         unique = self.named(b"UNIQ_KEY")
         several = split_at_spaces(self.named(b"KEYS"))
         rows = np.concatenate([unique.rows, several.rows])
         order = np.argsort(rows, kind="stable")
-        return Pieces(
+        return RowPieces(
             self.data,
             rows[order],
             np.concatenate([unique.starts, several.starts])[order],
@@ -139,7 +139,7 @@ class PropertyColumns:
         )
 
 
-def split_at_spaces(pieces: Pieces) -> Pieces:
+def split_at_spaces(pieces: RowPieces) -> RowPieces:
     """Return the words of each piece; empty ones are dropped."""
     if len(pieces.rows) == 0:
         return pieces
@@ -155,7 +155,7 @@ def split_at_spaces(pieces: Pieces) -> Pieces:
     starts, owner = starts[order], owner[order]
     sizes = np.sort(stops) - starts
     keep = sizes > 0
-    return Pieces(pieces.data, pieces.rows[owner][keep], starts[keep], sizes[keep])
+    return RowPieces(pieces.data, pieces.rows[owner][keep], starts[keep], sizes[keep])
 
 
 def gather_ranges(low: Int64s, high: Int64s) -> Int64s:

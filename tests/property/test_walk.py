@@ -17,7 +17,7 @@ _HEADS = st.lists(st.tuples(_SIZES, _MAGICS), max_size=6)
 
 def walked_one_by_one(window: bytes) -> tuple[list[int], int, str]:
     """Do what `walk` says it does."""
-    positions, at = [], 0
+    positions, at = list[int](), 0
     while at + 8 <= len(window):
         size, magic = struct.unpack_from(">ii", window, at)
         if magic == MAGIC_BLANK:

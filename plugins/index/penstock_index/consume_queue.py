@@ -31,7 +31,6 @@ from penstock.names import check_topic
 from penstock.progress import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
 from penstock_index.queue_bounds import QuickLook
-from penstock_index.queue_check import QueueChecker
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import (
     ENTRY,
@@ -264,6 +263,8 @@ class ConsumeQueueDispatcher(QueueIndex):
 
     def checker(self) -> Checker:
         """See `Dispatcher`."""
+        from penstock_index.queue_check import QueueChecker  # noqa: PLC0415 - only verifying needs it
+
         return QueueChecker(self, self._root)
 
     # --- opening
@@ -274,8 +275,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         has_extensions = self._files.is_folder(self._extension_root)
         for topic, number, _ in self._folders():
             queue = self._new_queue(topic, number)
-            strays = list(queue.folder.scan())
-            mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
+            mended.extend(self._set_aside(s.path, s.is_file) for s in list(queue.folder.scan()))
             strays = queue.extension.scan() if has_extensions else []
             mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
             if trust.is_clean and any(s.is_file and s.name.isdigit() for s in strays):

@@ -26,7 +26,6 @@ from penstock.fetch import is_sound
 from penstock.findings import Checker
 from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
-from penstock_index.index_check import IndexChecker
 from penstock_index.index_file import (
     SECONDS_MAX,
     IndexFile,
@@ -148,6 +147,8 @@ class HashIndexDispatcher(KeyIndex):
 
     def checker(self) -> Checker:
         """See `Dispatcher`."""
+        from penstock_index.index_check import IndexChecker  # noqa: PLC0415 - only verifying needs it
+
         return IndexChecker(self._folder.path, self._peeks, self._folder.strays)
 
     def _peeks(self) -> Iterator[Peek]:
