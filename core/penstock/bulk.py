@@ -38,6 +38,8 @@ LEAST = 20
 _BYTES = 4 << 20
 _BODIES_MAX = 4096
 _ALIKE_BYTES = 2048
+# Longer bodies are not kept beside their records, but cut out again by whoever looks at them.
+_KEPT_BYTES = 4096
 _BODIES = _Bodies()
 
 
@@ -101,6 +103,8 @@ def _messages(records: Columns, rows: Rows, span: QueueSpan) -> list[StoredMessa
         made = np.fromiter(map(crc32, bodies), np.int64, len(cut))
         if ((made & CRC_MASK) != crcs).any():
             return None
+        if int(body_sizes.max()) > _KEPT_BYTES:
+            return list(map(StoredMessage, cut, places))
         return list(map(StoredMessage, cut, places, bodies))
     if not _are_sound(records, rows, Places([span])):
         return None

@@ -235,14 +235,15 @@ def _installed(group: str) -> Iterator[tuple[EntryPoint, tuple[str, str]]]:
         if f"[{group}]" not in (dist.read_text("entry_points.txt") or ""):
             continue
         facts = dist.metadata
-        name, version = facts["Name"] or "?", facts["Version"] or "?"
-        # Names are compared as PEP 503 says.
-        key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in seen:
-            continue
-        seen.add(key)
+        name = facts["Name"]
+        if name:
+            # Names are compared as PEP 503 says.
+            key = re.sub(r"[-_.]+", "-", name).lower()
+            if key in seen:
+                continue
+            seen.add(key)
         for entry_point in dist.entry_points.select(group=group):
-            yield entry_point, (name, version)
+            yield entry_point, (name or "?", facts["Version"] or "?")
 
 
 def _load(

@@ -16,6 +16,7 @@ class StoredMessage:
 
     Holds a copy of its record, so it stays good after the store is closed or the segment deleted.
     Decoding is done at the first use of a field and may raise `MalformedRecordError` on damage.
+    A body that was looked at is kept beside the record.
     Safe from any thread.
     """
 
