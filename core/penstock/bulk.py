@@ -38,7 +38,7 @@ LEAST = 20
 _BYTES = 4 << 20
 _BODIES_MAX = 4096
 _ALIKE_BYTES = 2048
-# Longer bodies are not kept beside their records, but cut out again by whoever looks at them.
+# Where one is longer, bodies are not kept beside their records until somebody looks at them.
 _KEPT_BYTES = 4096
 _BODIES = _Bodies()
 

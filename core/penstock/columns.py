@@ -45,6 +45,8 @@ _HEAD = np.dtype([
     ("prepared", ">i8"), ("body", ">i4"),
 ])  # fmt: skip
 _SIZE = struct.Struct(">i")
+# A walk takes so many steps before it looks at magics: where none is right it should not go far.
+_WALKED = 1024
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
@@ -65,34 +67,44 @@ def walk(window: Buffer) -> Walk:
 
     A record that does not end within the window stops the walk with "end".
     """
-    chain, stop = _chain(window)
-    positions = np.array(chain, np.int64)
-    # All magics together: one by one they would cost a third of the walk.
-    heads = overlapping(np.frombuffer(window, np.uint8), SIZE_AND_MAGIC.size)[positions]
-    magics = heads.view(">i4")[1::2]
-    wrong = np.flatnonzero((magics != MAGIC_V1) & (magics != MAGIC_V2))
-    if len(wrong):
-        stop = chain[wrong[0]]
-        positions = positions[: wrong[0]]
+    raw = np.frombuffer(window, np.uint8)
+    parts, stop, is_whole = list[Int64s](), 0, True
+    while is_whole:
+        chain, following = _chain(window, stop)
+        positions = np.array(chain, np.int64)
+        # Some magics together: one by one they would cost a third of the walk.
+        magics = overlapping(raw, SIZE_AND_MAGIC.size)[positions].view(">i4")[1::2]
+        wrong = np.flatnonzero((magics != MAGIC_V1) & (magics != MAGIC_V2))
+        is_whole = len(wrong) == 0 and len(chain) == _WALKED
+        stop = chain[wrong[0]] if len(wrong) else following
+        parts.append(positions[: wrong[0]] if len(wrong) else positions)
+    return Walk(np.concatenate(parts), stop, _why_ended(window, stop))
+
+
+def _why_ended(window: Buffer, stop: int) -> str:
     if stop + SIZE_AND_MAGIC.size > len(window):
-        return Walk(positions, stop, "end")
+        return "end"
     size, magic = SIZE_AND_MAGIC.unpack_from(window, stop)
     if magic == MAGIC_BLANK:
-        return Walk(positions, stop, "blank")
-    is_cut = magic in (MAGIC_V1, MAGIC_V2) and size >= FIXED_SIZE
-    return Walk(positions, stop, "end" if is_cut else "bad")
+        return "blank"
+    return "end" if magic in (MAGIC_V1, MAGIC_V2) and size >= FIXED_SIZE else "bad"
 
 
-def _chain(window: Buffer) -> tuple[list[int], int]:
-    """Return where the sizes lead to, as long as each can be a record's and ends in the window; and where that ends."""
+def _chain(window: Buffer, at: int) -> tuple[list[int], int]:
+    """Return where the sizes lead to from `at` on, some at once, and where that ends.
+
+    As long as each can be a record's, and ends in the window.
+    """
     unpack, least = _SIZE.unpack_from, FIXED_SIZE
     positions: list[int] = []
     append = positions.append
-    at, last = 0, len(window) - SIZE_AND_MAGIC.size
-    while at <= last:
+    last = len(window) - SIZE_AND_MAGIC.size
+    for _ in range(_WALKED):
+        if at > last:
+            break
         (size,) = unpack(window, at)
         if size < least:
-            return positions, at
+            break
         append(at)
         at += size
     return (positions, at) if at <= len(window) else (positions, positions.pop())

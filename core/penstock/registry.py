@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -214,7 +214,9 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     manager.add_hookspecs(hookspecs)
     blocked = frozenset(block)
     infos: dict[str, PluginInfo] = {}
-    for entry_point, origin in _installed(hookspecs.PROJECT):
+    origins: dict[int, tuple[str, str]] = {}
+    for entry_point in entry_points(group=hookspecs.PROJECT):
+        origin = _origin(entry_point, origins)
         _load(manager, entry_point, origin, infos, is_blocked=entry_point.name in blocked)
     registry = Registry(manager, list(infos.values()))
     for info in registry.plugins:
@@ -224,26 +226,15 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     return registry
 
 
-def _installed(group: str) -> Iterator[tuple[EntryPoint, tuple[str, str]]]:
-    """Yield the entry points of a group, each with name and version of its distribution.
-
-    As `importlib.metadata.entry_points`, of distributions of one name the first is taken; but what others offer,
-    and their metadata, are not parsed: that is most of the time where much is installed.
-    """
-    seen = set[str]()
-    for dist in distributions():
-        if f"[{group}]" not in (dist.read_text("entry_points.txt") or ""):
-            continue
+def _origin(entry_point: EntryPoint, known: dict[int, tuple[str, str]]) -> tuple[str, str]:
+    """Return the name and version of an entry point's distribution, whose metadata are parsed once for all of them."""
+    dist = entry_point.dist
+    if dist is None:
+        return "?", "?"
+    if id(dist) not in known:
         facts = dist.metadata
-        name = facts["Name"]
-        if name:
-            # Names are compared as PEP 503 says.
-            key = re.sub(r"[-_.]+", "-", name).lower()
-            if key in seen:
-                continue
-            seen.add(key)
-        for entry_point in dist.entry_points.select(group=group):
-            yield entry_point, (name or "?", facts["Version"] or "?")
+        known[id(dist)] = (facts["Name"] or "?", facts["Version"] or "?")
+    return known[id(dist)]
 
 
 def _load(

@@ -2,10 +2,11 @@
 
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns import walk
+from penstock import columns
 from penstock.record import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 _SIZES = st.one_of(
@@ -31,10 +32,14 @@ def walked_one_by_one(window: bytes) -> tuple[list[int], int, str]:
     return positions, at, "end"
 
 
-@given(heads=_HEADS, cut=st.integers(0, 150))
-def test_a_walk_goes_where_sizes_and_magics_say(heads: list[tuple[int, int]], cut: int) -> None:
+@given(heads=_HEADS, cut=st.integers(0, 150), at_once=st.sampled_from([1, 2, 3, 1024]))
+def test_a_walk_goes_where_sizes_and_magics_say(
+    heads: list[tuple[int, int]], cut: int, at_once: int
+) -> None:
     records = [struct.pack(">ii", *head) + bytes(max(min(head[0], 200) - 8, 0)) for head in heads]
     whole = b"".join(records)
     window = whole[: max(len(whole) - cut, 0)]
-    found = walk(memoryview(window))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_WALKED", at_once)
+        found = columns.walk(memoryview(window))
     assert (found.positions.tolist(), found.stop, found.reason) == walked_one_by_one(window)
