@@ -1,7 +1,7 @@
-"""Many records at once, as numpy columns: the walk along a log, header fields, tags and keys.
+"""Many records at once, as numpy columns: header fields, tags and keys.
 
-The walk is a plain loop over TOTALSIZE (that is a chain, so it cannot be vectorised); all else is one
-gather a field over the positions that the walk found. A gather from bytes of any alignment is a
+Each is one gather a field over the positions that the walk found (see `walking`). A gather from bytes of any
+alignment is a
 fancy index into an array of stride 1 that overlaps itself. (Never `ndarray.take` such an array: it
 copies the whole of it first.)
 
@@ -9,9 +9,8 @@ Bytes from disk are hostile here: `Columns.valid` marks the rows whose lengths a
 read at a position that was not checked against the window.
 """
 
-import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +23,8 @@ from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
     FIXED_SIZE,
-    MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    SIZE_AND_MAGIC,
     STORE_IPV6,
     TRANSACTION_MASK,
     crc_property_matches,
@@ -44,70 +41,7 @@ _HEAD = np.dtype([
     ("born_host", "V8"), ("stored", ">i8"), ("store_host", "V8"), ("reconsume", ">i4"),
     ("prepared", ">i8"), ("body", ">i4"),
 ])  # fmt: skip
-_SIZE = struct.Struct(">i")
-# A walk takes so many steps before it looks at magics: where none is right it should not go far.
-_WALKED = 1024
 _LOW_HALF = np.uint64(0xFFFFFFFF)
-
-
-class Walk(NamedTuple):
-    """Where a walk along the size chain came to.
-
-    `positions` and `stop` are bytes from the window's start. `reason` is "end" (the window has no
-    further whole record), "blank" (the rest of the segment is filler) or "bad" (no record at `stop`).
-    """
-
-    positions: Int64s
-    stop: int
-    reason: str
-
-
-def walk(window: Buffer) -> Walk:
-    """Follow the size chain from the window's start; only size and magic of each record are looked at.
-
-    A record that does not end within the window stops the walk with "end".
-    """
-    raw = np.frombuffer(window, np.uint8)
-    parts, stop, is_whole = list[Int64s](), 0, True
-    while is_whole:
-        chain, following = _chain(window, stop)
-        positions = np.array(chain, np.int64)
-        # Some magics together: one by one they would cost a third of the walk.
-        magics = overlapping(raw, SIZE_AND_MAGIC.size)[positions].view(">i4")[1::2]
-        wrong = np.flatnonzero((magics != MAGIC_V1) & (magics != MAGIC_V2))
-        is_whole = len(wrong) == 0 and len(chain) == _WALKED
-        stop = chain[wrong[0]] if len(wrong) else following
-        parts.append(positions[: wrong[0]] if len(wrong) else positions)
-    return Walk(np.concatenate(parts), stop, _why_ended(window, stop))
-
-
-def _why_ended(window: Buffer, stop: int) -> str:
-    if stop + SIZE_AND_MAGIC.size > len(window):
-        return "end"
-    size, magic = SIZE_AND_MAGIC.unpack_from(window, stop)
-    if magic == MAGIC_BLANK:
-        return "blank"
-    return "end" if magic in (MAGIC_V1, MAGIC_V2) and size >= FIXED_SIZE else "bad"
-
-
-def _chain(window: Buffer, at: int) -> tuple[list[int], int]:
-    """Return where the sizes lead to from `at` on, some at once, and where that ends.
-
-    As long as each can be a record's, and ends in the window.
-    """
-    unpack, least = _SIZE.unpack_from, FIXED_SIZE
-    positions: list[int] = []
-    append = positions.append
-    last = len(window) - SIZE_AND_MAGIC.size
-    for _ in range(_WALKED):
-        if at > last:
-            break
-        (size,) = unpack(window, at)
-        if size < least:
-            break
-        append(at)
-        at += size
-    return (positions, at) if at <= len(window) else (positions, positions.pop())
 
 
 class Columns:

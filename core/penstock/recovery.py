@@ -23,7 +23,7 @@ import attrs
 
 from penstock.batch import DispatchBatch
 from penstock.checkpoint import Times
-from penstock.columns import Buffer, Columns, walk
+from penstock.columns import Buffer, Columns
 from penstock.errors import CorruptionError
 from penstock.fetch import is_sound
 from penstock.files import Files
@@ -32,6 +32,7 @@ from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from penstock.scan import read_batches
 from penstock.segment import Segment
 from penstock.survivors import survivor_in, used_windows
+from penstock.walking import walk
 
 _WALK_BYTES = 8 << 20
 _REWRITE_BYTES = 1 << 20

@@ -4,11 +4,12 @@ import logging
 from collections.abc import Iterator
 
 from penstock.batch import DispatchBatch
-from penstock.columns import Columns, Walk, walk
+from penstock.columns import Columns
 from penstock.log import SegmentedLog
 from penstock.recent import Recent, known_batch
 from penstock.segment import Segment
 from penstock.survivors import find_survivor
+from penstock.walking import Walk, walk
 
 logger = logging.getLogger(__name__)
 

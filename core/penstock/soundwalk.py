@@ -8,10 +8,11 @@ never crosses a segment, so each segment can be walked by itself.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.columns import Columns, walk
+from penstock.columns import Columns
 from penstock.log import SegmentedLog
 from penstock.segment import Segment
 from penstock.survivors import find_survivor
+from penstock.walking import walk
 
 _WINDOW_BYTES = 8 << 20
 

@@ -18,12 +18,13 @@ from tests.unit.test_hostile import poke
 
 import penstock
 from penstock.brokerconf import from_broker_conf
-from penstock.columns import Columns, walk
+from penstock.columns import Columns
 from penstock.errors import ConfigError, CorruptionError, PenstockError, StoreLockedError
 from penstock.fetch import sound_body
 from penstock.files import File, Files
 from penstock.offsets import ConsumerOffsets, parse_rocketmq_json
 from penstock.record import MAGIC_V1, RecordFields, encode_record
+from penstock.walking import walk
 
 # What the readers keep beside the file: windows, columns, the modules that are loaded at the first use.
 MEMORY_CONSTANT = 16 << 20

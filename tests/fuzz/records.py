@@ -4,7 +4,7 @@ import contextlib
 import struct
 
 from penstock.batch import DispatchBatch
-from penstock.columns import Columns, walk
+from penstock.columns import Columns
 from penstock.fetch import sound_body
 from penstock.javatext import index_hash, java_hash
 from penstock.properties import KEYS, TAGS, UNIQ_KEY
@@ -21,6 +21,7 @@ from penstock.record import (
     encode_batch,
 )
 from penstock.stored import StoredMessage
+from penstock.walking import walk
 from penstock_index.queue_runs import runs_of
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import columns
+from penstock import walking
 from penstock.record import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 _SIZES = st.one_of(
@@ -40,6 +40,6 @@ def test_a_walk_goes_where_sizes_and_magics_say(
     whole = b"".join(records)
     window = whole[: max(len(whole) - cut, 0)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_WALKED", at_once)
-        found = columns.walk(memoryview(window))
+        patch.setattr(walking, "_WALKED", at_once)
+        found = walking.walk(memoryview(window))
     assert (found.positions.tolist(), found.stop, found.reason) == walked_one_by_one(window)

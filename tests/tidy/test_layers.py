@@ -11,7 +11,7 @@ KERNEL = ROOT / "core" / "penstock"
 LAYERS = [
     "errors lazy",
     "clock lockfile file files javatext properties message names geometry",
-    "record joining crcs texts columns stored matching batch condensed findings contracts",
+    "record joining crcs texts columns walking stored matching batch condensed findings contracts",
     "hookspecs registry config brokerconf",
     "segment log fetch spans plain bulk survivors lane recent scan stamps appendlock tail handover commitlog",
     "checkpoint progress offsets worker digests bitflip sealing scrub upkeep",
