@@ -15,7 +15,7 @@ from penstock.errors import ConfigError, CorruptionError, MissingExtraError, Off
 from penstock.javatext import Bytes, Int64s, distinct_of
 from penstock.log import SegmentedLog
 from penstock.matching import Wanted
-from penstock.properties import KEYS, TAGS
+from penstock.properties import CRC32, KEYS, TAGS
 from penstock.spans import Limits, Lost, Places, QueueSpan, Rows, Window, merged, refuse_lost
 from penstock.texts import RowPieces
 
@@ -140,7 +140,9 @@ def _checked(
         matching = wanted.matches(records)
         records = records if matching.all() else records.rows(matching)
     if verify and len(records):
-        right = records.crc_is_right()
+        right = records.crc_is_right(log.coverage)
+        if not right.all() and log.renew_coverage():
+            right = records.crc_is_right(log.coverage)
         if not right.all():
             raise _damage(log, int(records.log_offsets[np.argmin(right)]))
     return records
@@ -206,8 +208,8 @@ def _body(records: Columns, view: Gather) -> pa.Array:
 
 
 def _properties(records: Columns, _view: Gather) -> pa.Array:
-    """Return all properties of each row as a map, in the order of the text."""
-    pairs = records.properties
+    """Return all properties of each row as a map, in the order of the text, without the record's CRC."""
+    pairs = records.properties.without(CRC32.encode())
     counts = np.bincount(pairs.rows, minlength=len(records))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     texts = Gather(pairs.data)

@@ -25,6 +25,7 @@ from penstock.lane import Lane
 from penstock.message import Durability, Message, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.pairs_in import own_texts
+from penstock.properties import check_zeros
 from penstock.record import (
     PROPERTIES_BYTES_MAX,
     V1_TOPIC_BYTES_MAX,
@@ -35,6 +36,7 @@ from penstock.stamps import STORE_TIME_AT
 _COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")
 _NAME_END, _PAIR_END, _SPACE = 0x01, 0x02, 0x20
 _COUNTED_MAX = 1 << 16
+_LONG_TEXT = 512
 
 
 @attrs.frozen(kw_only=True)
@@ -146,7 +148,7 @@ def _filled(column: pa.Array, value: Any) -> pa.Array:
 
 def _joined(column: pa.Array | None) -> pa.Array | None:
     if column is not None and pa.types.is_list(column.type):
-        return pc.binary_join(column, " ")
+        return pc.binary_join(_cast(column, pa.list_(pa.string()), "keys"), " ")
     return column
 
 
@@ -196,6 +198,9 @@ def _encode_columns(target: Target, rows: Rows, own: pa.Array | str) -> EncodedB
         raise MessageTooLargeError(
             "a properties text", int(text_sizes.max()), PROPERTIES_BYTES_MAX, "shorten it"
         )
+    if count and not log.crc_property and int(text_sizes.max()) >= _LONG_TEXT:
+        for pieces in (part for part in text if isinstance(part, Pieces)):
+            check_zeros(_text_of(pieces).tobytes())
     host = log.store_host
     header = header_of(host, int(rows.queue[0]) if count else 0, log.now_ms())
     parts: list[Part] = [header, body, topic, text_sizes.astype(">u2"), *text]

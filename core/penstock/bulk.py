@@ -5,42 +5,24 @@ the answer is None: then whoever asked looks at the records one by one, which te
 """
 
 import itertools
-from operator import getitem
 
 import numpy as np
 
 from penstock.columns import Columns
 from penstock.contracts import QueueEntries
 from penstock.errors import CorruptionError, OffsetError
-from penstock.fetch import is_shared
 from penstock.javatext import Int64s
 from penstock.joining import overlapping
 from penstock.log import SegmentedLog
-from penstock.plain import BODY_AT, sizes_and_crcs
-from penstock.record import CRC_MASK, crc32
 from penstock.spans import Places, QueueSpan, Rows, Window
 from penstock.stored import StoredMessage
-
-
-class _Bodies(dict[int, slice]):
-    """Where the body lies in a record of the usual shape, by its size."""
-
-    def __missing__(self, size: int) -> slice:
-        if len(self) >= _BODIES_MAX:
-            self.clear()
-        made = self[size] = slice(BODY_AT, BODY_AT + size)
-        return made
-
+from penstock.validity import Coverage
 
 # Fewer cost less one by one.
 LEAST = 20
 # So many bytes of records are looked at together.
 _BYTES = 4 << 20
-_BODIES_MAX = 4096
 _ALIKE_BYTES = 2048
-# Where one is longer, bodies are not kept beside their records until somebody looks at them.
-_KEPT_BYTES = 4096
-_BODIES = _Bodies()
 
 
 def read_sound(
@@ -58,7 +40,7 @@ def read_sound(
         for low, high in _pieces(log, offsets, sizes):
             with log.lease(int(offsets[low])):
                 part = rows.part(low, high)
-                messages = _messages(window.records(part), part, span)
+                messages = _messages(log, window.records(part), part, span)
             if messages is None:
                 return None
             found += messages
@@ -90,33 +72,21 @@ def _pieces(log: SegmentedLog, offsets: Int64s, sizes: Int64s) -> list[tuple[int
     return list(itertools.pairwise(edges))
 
 
-def _messages(records: Columns, rows: Rows, span: QueueSpan) -> list[StoredMessage] | None:
-    """Return a copy of each record as a message; None if any is not sound, or of another queue."""
-    known = None if is_shared(span.topic) else sizes_and_crcs(
-        records, topic=span.topic, queue=span.queue, ordinals=rows.ordinals, sizes=rows.sizes
-    )  # fmt: skip
-    if known is not None:
-        body_sizes, crcs = known
-        cut = _cut(records, rows.sizes)
-        places = list(map(_BODIES.__getitem__, body_sizes.tolist()))
-        bodies: list[bytes] = list(map(getitem, cut, places))  # type: ignore[arg-type] # slices of bytes
-        made = np.fromiter(map(crc32, bodies), np.int64, len(cut))
-        if ((made & CRC_MASK) != crcs).any():
-            return None
-        if int(body_sizes.max()) > _KEPT_BYTES:
-            return list(map(StoredMessage, cut, places))
-        return list(map(StoredMessage, cut, places, bodies))
-    if not _are_sound(records, rows, Places([span])):
+def _messages(
+    log: SegmentedLog, records: Columns, rows: Rows, span: QueueSpan
+) -> list[StoredMessage] | None:
+    """Return a copy of each record as a message; None if any is not valid, or of another queue."""
+    if not _are_valid(records, rows, Places([span]), log.coverage):
         return None
     starts = records.body_starts - records.positions
     places = list(map(slice, starts.tolist(), (starts + records.body_sizes).tolist()))
     return list(map(StoredMessage, _cut(records, rows.sizes), places))
 
 
-def _are_sound(records: Columns, rows: Rows, places: Places) -> bool:
-    if records.first_bad(check_crc=False) is not None or not (records.sizes == rows.sizes).all():
+def _are_valid(records: Columns, rows: Rows, places: Places, coverage: Coverage) -> bool:
+    if records.first_bad(check_crc=True, coverage=coverage) is not None:
         return False
-    return bool(places.are_at(records, rows).all() and records.crc_is_right().all())
+    return bool((records.sizes == rows.sizes).all() and places.are_at(records, rows).all())
 
 
 def _cut(records: Columns, sizes: Int64s) -> list[bytes]:

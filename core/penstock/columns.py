@@ -22,14 +22,16 @@ from penstock.lazy import lazy
 from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
+    CRC_PROPERTY_SIZE,
     FIXED_SIZE,
     MAGIC_V1,
     MAGIC_V2,
     STORE_IPV6,
     TRANSACTION_MASK,
-    crc_property_matches,
+    crc_property,
 )
 from penstock.texts import PropertyColumns, distinct
+from penstock.validity import NO_COVERAGE, Coverage
 
 Bools = npt.NDArray[np.bool_]
 Buffer = bytes | memoryview
@@ -41,7 +43,11 @@ _HEAD = np.dtype([
     ("born_host", "V8"), ("stored", ">i8"), ("store_host", "V8"), ("reconsume", ">i4"),
     ("prepared", ">i8"), ("body", ">i4"),
 ])  # fmt: skip
-_LOW_HALF = np.uint64(0xFFFFFFFF)
+# The CRC property: its name and 0x01, ten digits of which the least significant comes first, 0x02.
+_DIGITS = slice(9, 19)
+_CRC_START = np.frombuffer(crc_property(0)[: _DIGITS.start], np.uint8)
+_CRC_END = 0x02
+_POWERS = 10 ** np.arange(10, dtype=np.int64)
 
 
 class Columns:
@@ -234,8 +240,6 @@ class Columns:
         property_sizes = self._view(">i2")[self._safe(topic_ends, 2)].astype(np.int64)
         property_starts = topic_ends + 2
         valid &= (property_sizes >= 0) & (property_starts + property_sizes == ends)
-        # No writer ends the text with a zero: that is a tail that was never written, or was lost.
-        valid &= (property_sizes == 0) | (self.raw[self._safe(ends - 1, 1)] != 0)
         parts = (topic_starts, topic_sizes, property_starts, property_sizes)
         if not valid.all():
             for part in parts:
@@ -267,47 +271,52 @@ class Columns:
         """Rows with a record's magic, and part lengths that add up to TOTALSIZE."""
         return self._parts[4]
 
-    def crc_is_right(self) -> Bools:
-        """Check body CRC, and the CRC property where a record has one. Only for valid rows."""
+    def crc_is_right(self, coverage: Coverage = NO_COVERAGE) -> Bools:
+        """Check the CRC of each body, and where the log is covered that of each record. Only for valid rows."""
         made = crc_each(self.raw, self.body_starts, self.body_sizes)
         right: Bools = (made & CRC_MASK) == self.crcs
-        window = memoryview(self.window)
-        for row in np.nonzero(self._ends_in_crc_property())[0]:
-            start = int(self.positions[row])
-            record = window[start : start + int(self.sizes[row])]
-            right[row] &= crc_property_matches(record) is not False
+        if coverage.ranges:
+            covered = coverage.rows(self.log_offsets)
+            if covered.all():
+                right &= self._end_in_own_crc()
+            elif covered.any():
+                right[covered] &= self.rows(covered)._end_in_own_crc()
         return right
 
-    def _ends_in_crc_property(self) -> Bools:
-        """Return which rows have such a name there, or one of which one half is damaged."""
-        rows = self.property_sizes >= 20  # noqa: PLR2004 - CRC_PROPERTY_SIZE
-        if not rows.any():
-            return rows
-        at = self._safe(self.positions + self.sizes - 20, 8)
-        first, second = np.frombuffer(b"__CRC32#", ">u4").astype(np.uint64)
-        names = self._view(">u8")[at].astype(np.uint64)
-        return rows & ((names >> np.uint64(32) == first) | (names & _LOW_HALF == second))
+    def _end_in_own_crc(self) -> Bools:
+        """Return which rows end in the CRC property of all bytes before it."""
+        has_room: Bools = self.property_sizes >= CRC_PROPERTY_SIZE
+        ends = self._safe(self.positions + self.sizes - CRC_PROPERTY_SIZE, CRC_PROPERTY_SIZE)
+        tails = overlapping(self.raw, CRC_PROPERTY_SIZE)[ends].view(np.uint8)
+        tails = tails.reshape(-1, CRC_PROPERTY_SIZE)
+        digits = tails[:, _DIGITS].astype(np.int64) - ord("0")
+        is_property = (tails[:, : _DIGITS.start] == _CRC_START).all(1) & (tails[:, -1] == _CRC_END)
+        is_property &= ((digits >= 0) & (digits <= 9)).all(1)  # noqa: PLR2004 - a digit
+        made = crc_each(self.raw, self.positions, np.where(has_room, ends - self.positions, 0))
+        right: Bools = has_room & is_property & ((made & CRC_MASK) == digits @ _POWERS)
+        return right
 
-    def first_bad(self, *, check_crc: bool) -> int | None:
-        """Return the first row that is no sound record at its place, or None."""
+    def first_bad(self, *, check_crc: bool, coverage: Coverage = NO_COVERAGE) -> int | None:
+        """Return the first row that is not a valid record at its place, or None; see `validity`."""
         good = self.valid & (self.stored_offsets == self.log_offsets)
         bad = np.nonzero(~good)[0]
         stop = int(bad[0]) if len(bad) else len(self)
         if check_crc and stop:
-            right = self.head(stop).crc_is_right()
+            right = self.head(stop).crc_is_right(coverage)
             if not right.all():
                 return int(np.argmin(right))
         return stop if stop < len(self) else None
 
-    def first_torn(self, sector_bytes: int) -> int | None:
+    def first_torn(self, sector_bytes: int, start: int) -> int | None:
         """Return the first row whose topic or properties look like a sector never written, or None.
 
-        The body's CRC does not cover them. A topic ends in no zero, properties hold no sector of zeros;
-        those that end in zeros are not sound in the first place.
+        Of records from log offset `start` on, that Penstock wrote: their topics and texts end in no zero, and texts hold no sector of
+        zeros. A record that ends in a CRC of its own bytes is whole whatever they are.
         """
         topic_ends = self.topic_starts + self.topic_sizes
         ends = self.property_starts + self.property_sizes
         is_torn = (self.raw[np.maximum(topic_ends - 1, 0)] == 0) & (self.topic_sizes > 0)
+        is_torn |= (self.raw[np.maximum(ends - 1, 0)] == 0) & (self.property_sizes > 0)
         zeros = bytes(sector_bytes)
         for row in np.flatnonzero(self.property_sizes > sector_bytes).tolist():
             start, stop = int(self.property_starts[row]), int(ends[row])
@@ -316,7 +325,9 @@ class Columns:
                 bytes(self.raw[at : at + sector_bytes]) == zeros
                 for at in range(first, stop - sector_bytes + 1, sector_bytes)
             )
-        found = np.flatnonzero(is_torn)
+        found = np.flatnonzero(is_torn & (self.log_offsets >= start))
+        if len(found):
+            found = found[~self.rows(found)._end_in_own_crc()]
         return int(found[0]) if len(found) else None
 
     def head(self, count: int) -> "Columns":

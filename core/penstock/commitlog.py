@@ -102,6 +102,8 @@ class CommitLog(RecordForm):
         self.hand_over = hand_over
         # With the other, what need not be read again.
         self._recent = Recent()
+        # Until the store is open what is dispatched was written by a process that has ended.
+        self.checks_crc = True
 
     def resume(self, end_offset: int, least_time_ms: int, newest_ms: int = 0) -> None:
         """Begin appending at `end_offset`, the end that recovery found.
@@ -274,7 +276,7 @@ class CommitLog(RecordForm):
     def append_batch(
         self, data: bytearray | memoryview, sizes: Int64s, lanes: list[Lane], lane_rows: Int64s, *,
         store_time_at: Int64s | int, atomic: bool = False,
-        marks: Marks | None = None, crc_property: bool | None = None, tag_codes: Int64s | None = None,
+        marks: Marks | None = None, tag_codes: Int64s | None = None,
     ) -> AppendedBatch:  # fmt: skip
         """Append encoded records whose stamps are still zero, one behind the other, under one lock.
 
@@ -286,7 +288,6 @@ class CommitLog(RecordForm):
             store_time_at: where STORETIMESTAMP stands in each record.
             atomic: all in one segment, or an error.
             marks: numbers for the field that only transactions use; None leaves it.
-            crc_property: whether the records have one to be sealed; as this log's own if None.
             tag_codes: what queue entries say of their tags, if that is known and no record is of a transaction.
         """
         if len(sizes) == 0:
@@ -304,7 +305,7 @@ class CommitLog(RecordForm):
             queue_offsets, nexts = count_up(lanes, lane_rows)
             planned, log_offsets = self.tail.plan(sizes, atomic=atomic)
             stamp(data, sizes, queue_offsets, log_offsets, now, store_time_at, marks)
-            if self.crc_property if crc_property is None else crc_property:
+            if self.crc_property:
                 seal_all(data, sizes)
             pieces = planned
             self.tail.write_pieces(pieces, whole)
@@ -387,4 +388,4 @@ class CommitLog(RecordForm):
 
         Ends early where the bytes are no sound record; the last batch's `end_offset` says where.
         """
-        return read_batches(self.log, start, stop, self._recent)
+        return read_batches(self.log, start, stop, self._recent, check_crc=self.checks_crc)

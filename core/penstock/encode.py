@@ -18,7 +18,7 @@ from penstock.errors import MessageError, MessageTooLargeError, NotYetError, Pen
 from penstock.javatext import Int64s, java_hash
 from penstock.lane import Lane, RecordForm, RecordParts
 from penstock.message import Durability, Message, PutStatus, Receipt, new_receipt
-from penstock.properties import encode_properties, texts_of
+from penstock.properties import check_zeros, encode_properties, texts_of
 from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
@@ -38,6 +38,10 @@ from penstock.stamps import STORE_TIME_AT
 
 # What a NamedTuple's own constructor does, in half the time.
 _new_parts: Callable[[type[RecordParts], tuple[Any, ...]], RecordParts] = tuple.__new__
+
+
+# From here on a text is looked at for more than its names and values.
+_LONG_TEXT = 512
 
 
 class Target(Protocol):
@@ -86,7 +90,7 @@ def parts_of(
     if type(body) is not bytes or len(body) > body_bytes_max or delay_level:
         body = check_body(body, delay_level, body_bytes_max)
     text = encode_properties(tag, keys, properties) if tag or keys or properties else b""
-    if crc_property or len(text) > PROPERTIES_BYTES_MAX:
+    if crc_property or len(text) >= _LONG_TEXT:
         text = check_text(text, crc_property=crc_property)
     host = host_bytes(born_host) if born_host is not None else None
     return _new_parts(RecordParts, (body, text, flag, born_time_ms, host, 0, 0, 0))
@@ -115,13 +119,16 @@ def as_bytes(body: object) -> bytes:
 
 
 def check_text(text: bytes, *, crc_property: bool) -> bytes:
-    """Return the properties text, with room for the CRC property if that is on; refuse one too long."""
+    """Return the properties text, with room for the CRC property if that is on; refuse what cannot be stored."""
     room = CRC_PROPERTY_SIZE if crc_property else 0
     if len(text) + room > PROPERTIES_BYTES_MAX:
         raise MessageTooLargeError(
             "the properties text", len(text), PROPERTIES_BYTES_MAX - room, "shorten it"
         )
-    return reserve_crc_property(text) if crc_property else text
+    if crc_property:
+        return reserve_crc_property(text)
+    check_zeros(text)
+    return text
 
 
 def host_bytes(text: str) -> bytes:
@@ -194,7 +201,7 @@ def _plain_columns(target: Target, messages: Sequence[Message]) -> _Plain | None
         return None
     try:
         texts = texts_of(tags, keys)
-        if target.log.crc_property or max(map(len, texts)) > PROPERTIES_BYTES_MAX:
+        if target.log.crc_property or max(map(len, texts)) >= _LONG_TEXT:
             texts = [check_text(text, crc_property=target.log.crc_property) for text in texts]
         lanes, lane_rows = _lanes_of(target, list(zip(topics, queues, strict=True)))
     except (PenstockError, TypeError):

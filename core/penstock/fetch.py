@@ -1,36 +1,26 @@
 """Records read back by address, checked before anyone sees them.
 
-A record is handed out only if size, magic, stored log offset and body CRC are right (and its CRC
-property, if it has one); a damaged one becomes a `CorruptionError` that names file and position, and
-costs no other record. Read for a queue's entry, it must also say that it belongs there.
+A record is handed out only if it is valid (see `validity`); a corrupt one becomes a `CorruptionError` that
+names file and position, and costs no other record. Read for a queue's entry, it must also say that it belongs there.
 """
 
 import struct
 from typing import NamedTuple, Self
 
-from penstock.columns import Buffer
 from penstock.errors import CorruptionError, OffsetError
 from penstock.log import SegmentedLog
 from penstock.record import (
-    BORN_IPV6,
-    CRC_MASK,
-    CRC_PROPERTY_SIZE,
     FIXED_SIZE,
     MAGIC_V1,
     MAGIC_V2,
     SIZE_AND_MAGIC,
-    STORE_IPV6,
     MalformedRecordError,
-    check_record,
-    crc32,
 )
 from penstock.segment import Segment
 from penstock.stored import StoredMessage
+from penstock.validity import check
 
-_CHECKED = struct.Struct(">iiiii8xqi")
-_I32 = struct.Struct(">i")
 _PLACE = struct.Struct(">iiq")
-_CRC_NAME = b"__CRC32#\x01"
 _READ_AT_ONCE = 1 << 20
 _SHORT_BYTES = 2048
 _SHARED_PREFIX = "%LMQ%"
@@ -112,9 +102,7 @@ class RecordReader:
         if size < FIXED_SIZE:
             raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")
         record = self.bytes_at(log_offset, size)
-        body = sound_body(record, log_offset)
-        if body is None:
-            raise self._explain(record, log_offset)
+        body = self._checked(record, log_offset)
         if place is not None and not place.has(record, body, ordinal):
             what = f"entry {ordinal} of queue {place.topics[1][2:].decode()}/{place.queue}"
             raise self.damage(log_offset, f"the record of {what}", "another one")
@@ -139,10 +127,7 @@ class RecordReader:
         if not FIXED_SIZE <= size <= len(start):
             return self.message(log_offset, size)
         record = start[:size]
-        body = sound_body(record, log_offset)
-        if body is None:
-            raise self._explain(record, log_offset)
-        return StoredMessage(record, body)
+        return StoredMessage(record, self._checked(record, log_offset))
 
     def damage(self, log_offset: int, expected: str, found: str) -> CorruptionError:
         """Return the error that names file and position of a log offset."""
@@ -153,57 +138,12 @@ class RecordReader:
             path, position, expected, found, "other records are not affected; see penstock verify"
         )
 
-    def _explain(self, record: bytes, log_offset: int) -> CorruptionError:
-        try:
-            check_record(record, log_offset)
-        except MalformedRecordError as error:
-            return self.damage(log_offset, error.expected, error.found)
-        return self.damage(log_offset, "a sound record", "another one")
-
-
-def is_sound(record: Buffer, log_offset: int) -> bool:
-    """Say whether these bytes are one whole record of that address, by every check there is."""
-    return sound_body(record, log_offset) is not None
-
-
-def sound_body(record: Buffer, log_offset: int) -> slice | None:
-    """Return where the body stands in a sound record of that address; None if it is not one."""
-    size, magic, crc, _queue, _flag, stored, sys_flag = _CHECKED.unpack_from(record)
-    if size != len(record) or stored != log_offset or (magic != MAGIC_V1 and magic != MAGIC_V2):  # noqa: PLR1714 - hot
-        return None
-    at = 84
-    if sys_flag & (BORN_IPV6 | STORE_IPV6):
-        at += (12 if sys_flag & BORN_IPV6 else 0) + (12 if sys_flag & STORE_IPV6 else 0)
-        if size < at + 4:
-            return None
-    body_size = _I32.unpack_from(record, at)[0]
-    end = at + 4 + body_size
-    if body_size < 0 or end >= size:
-        return None
-    if crc32(record[at + 4 : end]) & CRC_MASK != crc:
-        return None
-    if not _tail_is_sound(record, end, size, log_offset, is_v2=magic == MAGIC_V2):
-        return None
-    return slice(at + 4, end)
-
-
-def _tail_is_sound(record: Buffer, at: int, size: int, log_offset: int, *, is_v2: bool) -> bool:
-    """Check topic and properties lengths, and the CRC property of a record that ends in one."""
-    length = 2 if is_v2 else 1
-    topic_size = int.from_bytes(record[at : at + length], "big", signed=True)
-    at += length + topic_size
-    if topic_size < 0 or at + 2 > size:
-        return False
-    properties_size = int.from_bytes(record[at : at + 2], "big", signed=True)
-    if at + 2 + properties_size != size or (properties_size and not record[size - 1]):
-        return False
-    # The property's name may be damaged: four bytes of it, or the other five, are looked for.
-    if properties_size >= CRC_PROPERTY_SIZE and (
-        record[size - 20 : size - 16] == _CRC_NAME[:4]
-        or record[size - 16 : size - 11] == _CRC_NAME[4:]
-    ):
-        try:
-            check_record(record, log_offset)
-        except MalformedRecordError:
-            return False
-    return True
+    def _checked(self, record: bytes, log_offset: int) -> slice:
+        """Return where the body is in a valid record; `CorruptionError` if it is not one."""
+        while True:
+            try:
+                return check(record, log_offset, is_covered=self._log.coverage.has(log_offset))
+            except MalformedRecordError as error:
+                # Another process may have noted another checksum since the coverage was read.
+                if not self._log.renew_coverage():
+                    raise self.damage(log_offset, error.expected, error.found) from error

@@ -18,6 +18,7 @@ class Finding(NamedTuple):
         log_offset: the record it is about; -1 for none.
         text: what is wrong, in one sentence.
         what_now: which step helps; `verify` fills it in where a checker leaves it empty.
+        is_note: it is worth knowing and nothing is wrong: no reason to repair, or to refuse anything.
     """
 
     part: str
@@ -26,10 +27,11 @@ class Finding(NamedTuple):
     log_offset: int
     text: str
     what_now: str = ""
+    is_note: bool = False
 
     def advised(self) -> "Finding":
         """Return it with what to do now."""
-        if self.what_now:
+        if self.what_now or self.is_note:
             return self
         derived = "`penstock repair --apply` makes it anew from the log; nothing in it is original"
         return self._replace(what_now=_WHAT_NOW.get(self.part, derived))

@@ -13,20 +13,42 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from penstock.columns import Buffer
 from penstock.contracts import SegmentInfo
 from penstock.errors import CorruptionError, OffsetError, StrayFileError
 from penstock.files import Entry, Files
 from penstock.segment import NAME_DIGITS, Readable, Segment, segment_name, take
+from penstock.validity import NO_COVERAGE, Coverage
 
 logger = logging.getLogger(__name__)
 
 # The year 2000, in Unix milliseconds.
 _FIRST_TIME_MS = 946_684_800_000
+
+
+class Rejected(NamedTuple):
+    """A record whose own bytes are valid, and whose place in its queue shows that it is corrupt (see `lives`)."""
+
+    size: int
+    reason: str
+
+
+class Witness(Protocol):
+    """What queue entries say of records; see `witness`, `survivors` and `lives`."""
+
+    def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
+        """Return log offset and size of the record that an entry points at, or None where there is no entry."""
+
+    def end(self, topic: bytes, queue: int) -> int:
+        """Return the queue offset after a queue's last entry; 0 for no such queue."""
+
+    def queues(self) -> Iterable[tuple[bytes, int]]:
+        """Return topic and number of every queue."""
 
 
 class SegmentedLog:
@@ -42,6 +64,18 @@ class SegmentedLog:
         self._changing = threading.Lock()
         self._committing = threading.Lock()
         self._readable = Readable(files.descriptors_max // 8)
+        # What is known of the records, for all who decide whether one is valid (see `validity`, `survivors`).
+        self.coverage = NO_COVERAGE
+        self.read_coverage: Callable[[], Coverage] | None = None
+        self.rejected: Mapping[int, Rejected] = {}
+        self.witness: Witness | None = None
+
+    def renew_coverage(self) -> bool:
+        """Read again which ranges are covered, where another process may note new ones; return whether any changed."""
+        before = self.coverage
+        if self.read_coverage is not None:
+            self.coverage = self.read_coverage()
+        return self.coverage != before
 
     @property
     def is_mapped(self) -> bool:

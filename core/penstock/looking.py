@@ -1,13 +1,16 @@
 """Looks at a store before it is opened for writing, and decides how much of it to believe. Changes nothing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
 from penstock.checkpoint import Checkpoint, Times
+from penstock.contracts import Dispatcher
 from penstock.errors import CorruptionError
 from penstock.files import Files
-from penstock.log import SegmentedLog
+from penstock.lives import QueueLives
+from penstock.log import SegmentedLog, Witness
 from penstock.progress import (
     CleanMark,
     Progress,
@@ -18,7 +21,10 @@ from penstock.progress import (
     lock_mtime_ns,
     vouched_for,
 )
+from penstock.ranges import NO_RANGES, Ranges, known_ranges
 from penstock.recovery import LogEnd, check_damage, find_end, foreign_start
+from penstock.survivors import Resync
+from penstock.witness import use_entries
 
 NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
 
@@ -49,6 +55,7 @@ class Findings:
     saved_to: str | None = None
     rewritten: int = 0
     walked_from: int = 0
+    ranges: Ranges = NO_RANGES
 
     @property
     def least_time_ms(self) -> int:
@@ -71,8 +78,13 @@ class Findings:
         return "abnormal" if self.is_ours or self.is_copy else "foreign"
 
 
-def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findings:
-    """Look at all marks and at the log, changing nothing; raises if the log is damaged."""
+def look(
+    files: Files, root: Path, log: SegmentedLog, dispatchers: Sequence[Dispatcher], *, is_new: bool
+) -> Findings:
+    """Look at all marks and at the log, changing nothing; raises if the log is corrupt.
+
+    `dispatchers` are open for reading: what queue entries say is evidence.
+    """
     progress = Progress(files, root)
     state = progress.read()
     side = SideFolder(files, root)
@@ -98,7 +110,10 @@ def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findin
         log.load(repair=False)
         if is_ours:
             _check_length(log, state.flushed_offset)
-        found.end = _find_end(log, found)
+        found.ranges = known_ranges(files, root, log)
+        log.coverage = found.ranges.coverage
+        use_entries(log, dispatchers)
+        found.end = _find_end(log, found, {each.name for each in dispatchers})
     return found
 
 
@@ -114,23 +129,68 @@ def _check_length(log: SegmentedLog, durable: int) -> None:
         )  # fmt: skip
 
 
-def _find_end(log: SegmentedLog, found: Findings) -> LogEnd:
+def _find_end(log: SegmentedLog, found: Findings, names: set[str]) -> LogEnd:
     clean = found.clean
     if found.is_clean and clean is not None:
         return LogEnd(
             offset=clean.log_end, last_time_ms=clean.last_time_ms, reason="closed cleanly",
             dirty_bytes=0, survivor=None,
         )  # fmt: skip
-    durable = found.state.flushed_offset
+    durable, start = found.state.flushed_offset, 0
     if found.is_ours and (log.find(durable) is not None or durable == log.next_free_base()):
-        start = durable
+        start = _undispatched(log, found.state, names)
     else:
-        found.is_ours = False
+        found.is_ours, durable = False, 0
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
-    found.walked_from = start
-    end = find_end(log, start, _least_known_ms(found), may_be_torn=found.is_ours)
-    check_damage(log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours)
+    found.walked_from = start if durable == 0 else durable
+    least_ms = _least_known_ms(found)
+    is_proven = log.coverage.has_all(start, log.next_free_base())
+    end = find_end(
+        log, start, least_ms, torn_from=durable if found.is_ours else None,
+        lives=None if is_proven else _lives(log, found, start),
+    )  # fmt: skip
+    check_damage(log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours, durable=durable)
     return end
+
+
+def _undispatched(log: SegmentedLog, state: State, names: set[str]) -> int:
+    """Return the log offset from which records will be dispatched again: they are looked at before that."""
+    reached = [offset for name, offset in state.dispatched.items() if name in names]
+    least = max(min([state.flushed_offset, *reached]), log.min_offset)
+    segment = log.find(least)
+    begins = segment is not None and (
+        least == segment.base_offset or Resync(log, segment).is_record_at(least)
+    )
+    # What a plugin says may be anything.
+    return least if begins else state.flushed_offset
+
+
+def _lives(log: SegmentedLog, found: Findings, start: int) -> QueueLives:
+    """Return what counts the records that are walked over, from what queue entries say of those before."""
+
+    def due_at(queue: tuple[bytes, int], log_offset: int) -> int | None:
+        due = 0 if log.witness is None else _end_before(log.witness, queue, start)
+        return due if due or (start == 0 and log.witness is not None) else None
+
+    return QueueLives(log, due_at, found.ranges.is_own, found.ranges.gaps)
+
+
+def _end_before(witness: Witness, queue: tuple[bytes, int], log_offset: int) -> int:
+    """Return the queue offset after the last entry of a record before `log_offset`, where entries ascend."""
+
+    def is_before(ordinal: int) -> bool:
+        place = witness.place(*queue, ordinal)
+        return place is not None and place[0] < log_offset
+
+    low = high = witness.end(*queue)
+    step = 1
+    while low > 0 and not is_before(low - 1):
+        high = low - 1
+        low, step = max(low - step, 0), step * 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if is_before(middle) else (low, middle)
+    return low
 
 
 def _least_known_ms(found: Findings) -> int:

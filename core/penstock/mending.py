@@ -4,12 +4,15 @@ import contextlib
 import time
 from pathlib import Path
 
+import attrs
+
 from penstock.discover import write_geometry
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
 from penstock.looking import Findings
-from penstock.progress import SideFolder
+from penstock.progress import SideFolder, lock_mtime_ns
+from penstock.ranges import read_ranges, write_ranges
 from penstock.recovery import LogEnd, rewrite
 
 
@@ -31,6 +34,17 @@ def claim(files: Files, found: Findings, geometry: Geometry) -> None:
         _write_lock_file(files, root / "lock")
 
 
+def note_range(files: Files, found: Findings, log: SegmentedLog, checksum: str) -> None:
+    """Note, durably, with which checksum the log goes on from its end; before the first record that has it."""
+    root = found.side.path.parent
+    extended = found.ranges.extended(found.end.offset, log.min_offset, checksum)
+    ranges = attrs.evolve(extended, lock_mtime_ns=lock_mtime_ns(files, root))
+    if ranges != read_ranges(files, root):
+        write_ranges(files, root, ranges)
+    found.ranges = ranges
+    log.coverage = ranges.coverage
+
+
 def _write_lock_file(files: Files, path: Path) -> None:
     file = files.open(path, writable=True)
     try:
@@ -46,7 +60,8 @@ def put_log_right(files: Files, log: SegmentedLog, found: Findings) -> LogEnd:
     if found.is_clean or not log.segments:
         return end
     keep_in = None
-    if end.survivor is not None:
+    if end.dirty_bytes:
+        # A record in it that no other byte vouches for may still be what somebody wants back.
         found.saved_to = save_tail(log, found.side, end)
         keep_in = found.side.saved
     found.mended.extend(log.truncate(end.offset, keep_in))

@@ -48,9 +48,10 @@ from penstock.handover import HandOver
 from penstock.lockfile import Lock
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
-from penstock.mending import claim, put_log_right, sync_names_below, sync_names_up
+from penstock.mending import claim, note_range, put_log_right, sync_names_below, sync_names_up
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
+from penstock.ranges import watch_coverage
 from penstock.rebuilding import Workshop
 from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reached
 from penstock.registry import Registry, load_registry
@@ -60,6 +61,7 @@ from penstock.tail import LogTail
 from penstock.upkeep import Upkeep
 from penstock.verify import Verification
 from penstock.verifying import Recipe, spread_over
+from penstock.witness import use_entries
 from penstock.worker import Crew, Guarded
 
 logger = logging.getLogger(__name__)
@@ -236,6 +238,8 @@ class Opener:
         log.refresh()
         context = self.context(geometry, log, read_only=True)
         dispatchers = self.dispatchers(context)
+        watch_coverage(self.files, self.root, log)
+        use_entries(log, dispatchers)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
         return Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
@@ -281,8 +285,10 @@ class Opener:
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         if not is_new:
             Workshop(self.files, self.root).settle()
-        found = look(self.files, self.root, log, is_new=is_new)
+        context = self.context(geometry, log, read_only=True)
+        found = look(self.files, self.root, log, self.dispatchers(context), is_new=is_new)
         claim(self.files, found, geometry)
+        note_range(self.files, found, log, self.config.log.checksum)
         if not is_new:
             found.mended.extend(log.load(repair=True))
         digests = Digests(self.files, self.root)
@@ -311,6 +317,7 @@ class Opener:
         allocator_cls = registry.allocators.get(config.alloc.use)
         flush_cls = registry.flush_policies.get(config.flush.use)
         dispatchers = self.dispatchers(context)
+        use_entries(log, dispatchers)
         allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
         writer = writer_cls(config.options_for("write", writer_cls), context)
         commit_log = CommitLog(
@@ -374,6 +381,7 @@ class Opener:
                 f"dispatcher {name} could not be brought up to the log's end: {trouble.error!r}"
             ) from trouble.error
         check_reached(log, engine.follower.progress, end)
+        engine.log.checks_crc = False
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms

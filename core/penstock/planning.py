@@ -28,10 +28,13 @@ from penstock.marks import check_digest_files, check_marks
 from penstock.mendedlog import MendedLog, Patch
 from penstock.names import topic_of
 from penstock.progress import Progress, lock_mtime_ns
+from penstock.ranges import known_ranges, watch_coverage
 from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.segment import Segment
-from penstock.soundwalk import Broken, Sound, walk_segment
+from penstock.soundwalk import Broken, Sound, reject_by_counts, walk_segment
+from penstock.survivors import Resync
 from penstock.verify import NO_LIMIT, Scope, Tally, Told, Verification
+from penstock.witness import use_entries
 
 _SEARCH_BYTES = 1 << 20
 # In a segment that differs in more blocks than this it is not bits that flipped; looking takes a while.
@@ -167,6 +170,8 @@ class Planner:
         self._told = told
         self._digests = Digests(files, root)
         log = MendedLog(files, root / "commitlog", segment_bytes)
+        watch_coverage(files, root, log)
+        use_entries(log, dispatchers)
         for stray in log.strays:
             raise StrayFileError(stray, "it is no segment, or too large for one")
         self._plan = Plan(log, self._wrote_last())
@@ -180,6 +185,8 @@ class Planner:
         plan = self._plan
         for segment in plan.log.segments:
             self._turn_back(segment, accept=accept)
+        ranges = known_ranges(self._files, self._root, plan.log)
+        reject_by_counts(plan.log, ranges.is_own, ranges.gaps)
         self._find_damage()
         # A block whose record checks say what is wrong is not in doubt otherwise.
         plan.doubtful = [
@@ -259,7 +266,8 @@ class Planner:
             expected = segment.end_offset
             for piece in walk_segment(log, segment):
                 if isinstance(piece, Broken):
-                    text = f"{piece.stop - piece.start} bytes are no sound record"
+                    text = piece.reason and f"the record is corrupt: {piece.reason}"
+                    text = text or _text_of(log, segment, piece)
                     plan.damages.append(Damage(segment, piece.start, piece.stop, text))
                 elif not isinstance(piece, Sound) and not piece.is_blank and self._goes_on(segment):
                     text = "the records end here, though later segments have more"
@@ -355,6 +363,19 @@ class Planner:
         """
         at = finding.log_offset
         return finding.part != "log" and not any(a <= at < b for a, b in self._plan.doubtful)
+
+
+def _text_of(log: MendedLog, segment: Segment, piece: Broken) -> str:
+    """Say what a corrupt range is, and what in it looks like a message and is left all the same."""
+    text = f"{piece.stop - piece.start} bytes are not a valid record"
+    inside = Resync(log, segment).unvouched(piece.start, piece.stop)
+    if inside:
+        places = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")  # noqa: PLR2004
+        text += (
+            f"; whole records within it, at log offset {places}, are left: they may be the content of a "
+            f"message, and no queue entry points at them"
+        )
+    return text
 
 
 def log_goes_on(plan: Plan) -> bool:

@@ -2,6 +2,7 @@
 
     penstock/progress   how far the log is durable, and how far each dispatcher's files are
     penstock/clean      written last at a clean close: the log's end and a digest of all files
+    penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `ranges`)
     penstock/holder     who has the store open for writing
     penstock/saved/     what recovery cut off, if it held whole records
 
@@ -14,8 +15,9 @@ checkpoint. Layout (big-endian)::
             last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}  zero*
             lock_ctime_ns i64  crc32 u32   # the last 12 bytes
 
-No record below `flushed_offset` has a later store time than `last_time_ms`. The first form of a slot,
-with magic PSTKPRG1, lacks that field and is read as well.
+No record below `flushed_offset` has a later store time than `last_time_ms`. Slots of version 0.1 are read as
+well: PSTKPRG2 has the same fields, PSTKPRG1 lacks `last_time_ms`. Version 0.1 refuses a store whose slots have
+the present magic: it knows nothing of `penstock/ranges`, and would write records that a covered range forbids.
 `visible_offset` is for readers in other processes: below it, queues and index have every record.
 
 Every value is only a lower bound, so losing the folder costs time at the next open, never data.
@@ -39,7 +41,8 @@ from penstock.files import File, Files
 from penstock.record import crc32
 
 SIDE_FOLDER = "penstock"
-_MAGIC = b"PSTKPRG2"
+_MAGIC = b"PSTKPRG3"
+_MAGIC_2 = b"PSTKPRG2"
 _MAGIC_1 = b"PSTKPRG1"
 _SLOT_BYTES = 512
 _HEAD = struct.Struct(">8sQqqqqii")
@@ -86,7 +89,7 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
     if len(data) != _SLOT_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
         return None
     head, time_ms = _HEAD, 0
-    if data.startswith(_MAGIC):
+    if data.startswith((_MAGIC, _MAGIC_2)):
         _, sequence, flushed, visible, mtime, time_ms, failed, count = head.unpack_from(data)
     elif data.startswith(_MAGIC_1):
         head = _HEAD_1

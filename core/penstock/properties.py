@@ -18,6 +18,7 @@ UNIQ_KEY = "UNIQ_KEY"
 DELAY = "DELAY"
 CRC32 = "__CRC32#"
 
+_UNWRITTEN = bytes(512)
 _OWN_ARGUMENT = {TAGS: "tag=", KEYS: "keys="}
 DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 
@@ -42,6 +43,9 @@ def encode_properties(
         text = " ".join(_checked_keys(keys))
         parts.append(f"{KEYS}{NAME_END}{text}{PAIR_END}")
     for name, value in (properties or {}).items():
+        if name == CRC32:
+            # A CRC of another record, or no CRC at all: the store writes its own, or none.
+            continue
         _check_name(name)
         parts.append(f"{name}{NAME_END}{_checked(name, value)}{PAIR_END}")
     return _utf8("".join(parts))
@@ -100,6 +104,21 @@ def _utf8(text: str) -> bytes:
         raise PropertyError(name, f"it cannot be written as UTF-8 ({error.reason})") from error
 
 
+def check_zeros(text: bytes) -> None:
+    """Refuse a text with so many zero bytes on end that it could not be told from one that was never written.
+
+    Only for records without a CRC of their own; see `Columns.first_torn`.
+    """
+    at = text.find(_UNWRITTEN)
+    if at >= 0:
+        name = text[:at].rpartition(PAIR_END.encode())[2].partition(NAME_END.encode())[0]
+        raise PropertyError(
+            name.decode("utf-8", "replace"),
+            f"its value has {len(_UNWRITTEN)} zero bytes on end, which look like a lost sector of the disk "
+            f"after a crash: set log.checksum to crc32+record, or encode the value otherwise",
+        )
+
+
 def _checked_keys(keys: Iterable[str]) -> list[str]:
     if isinstance(keys, str):
         raise PropertyError(KEYS, "keys is a list of keys, not one string: use keys=[...]")
@@ -129,8 +148,6 @@ def _check_name(name: object) -> None:
         raise PropertyError(name, "its name holds 0x01 or 0x02, which separate properties")
     if name in _OWN_ARGUMENT:
         raise PropertyError(name, f"give it as {_OWN_ARGUMENT[name]}")
-    if name == CRC32:
-        raise PropertyError(name, "the store writes it itself: set log.checksum to crc32+record")
     if name in DELAYS:
         raise NotYetError(
             f"property {name} asks for delayed delivery, which Penstock does not do yet"
@@ -140,11 +157,11 @@ def _check_name(name: object) -> None:
 def decode_properties(text: bytes | memoryview) -> dict[str, str]:
     """Return the pairs of a properties text; of a name given twice the last counts, as in Java.
 
-    Pieces without a name, a separator or a value are dropped by RocketMQ's parser, and so by ours.
+    The CRC of a record is left out: it is the store's, or a stale one that a broker copied. Pieces without a name, a separator or a value are dropped by RocketMQ's parser, and so by ours.
     """
     pairs = {}
     for piece in str(text, "utf-8", "replace").split(PAIR_END):
         name, _, value = piece.partition(NAME_END)
-        if name and value:
+        if name and value and name != CRC32:
             pairs[name] = value
     return pairs

@@ -40,9 +40,8 @@ def put_messages(engine: Engine, messages: Sequence[Message], *, atomic: bool) -
 
 
 def append_encoded(
-    engine: Engine, batch: EncodedBatch, *, atomic: bool = False,
-    marks: Marks | None = None, crc_property: bool | None = None,
-) -> AppendedBatch:  # fmt: skip
+    engine: Engine, batch: EncodedBatch, *, atomic: bool = False, marks: Marks | None = None
+) -> AppendedBatch:
     """Append an encoded batch; see `CommitLog.append_batch`."""
     size, room = len(batch.data), engine.log.log.segment_bytes - 8
     if atomic and size > room:
@@ -53,7 +52,7 @@ def append_encoded(
     try:
         return engine.log.append_batch(
             batch.data, batch.sizes, batch.lanes, batch.lane_rows, store_time_at=batch.store_time_at,
-            atomic=atomic, marks=marks, crc_property=crc_property, tag_codes=batch.tag_codes,
+            atomic=atomic, marks=marks, tag_codes=batch.tag_codes,
         )  # fmt: skip
     except OSError as error:
         raise engine.failed_append(error) from error

@@ -12,7 +12,7 @@ The topic's length takes 1 byte under magic V1 and 2 under V2. A blank record (s
 fills the end of a segment. Zero is never a valid size or magic, so unwritten bytes are no record.
 
 BODYCRC covers the body alone; with the `__CRC32#` property a second CRC covers the whole record but
-the property itself. Source: spec sections 2.1 to 2.8.
+the property itself. What makes a record valid is decided in `validity`. Source: spec sections 2.1 to 2.8.
 """
 
 import ipaddress
@@ -193,24 +193,6 @@ def seal_crc_property(record: bytes) -> bytes:
     return covered + crc_property(crc32(covered) & CRC_MASK)
 
 
-def crc_property_matches(record: bytes | memoryview) -> bool | None:
-    """Say whether a record's CRC property is right; None where it has none at its end.
-
-    Only for a record whose properties text has room for one: else its end may be body or topic.
-    """
-    tail = bytes(record[-CRC_PROPERTY_SIZE:])
-    name = tail[: len(_CRC_NAME)]
-    if name != _CRC_NAME and not _is_damaged_name(name):
-        return None
-    # The name lies outside of what the CRC covers: one that is damaged must not hide the CRC.
-    return tail == crc_property(crc32(record[:-CRC_PROPERTY_SIZE]) & CRC_MASK)
-
-
-def _is_damaged_name(name: bytes) -> bool:
-    """Say whether these are the bytes of the CRC property's name but for one."""
-    return sum(a != b for a, b in zip(name, _CRC_NAME, strict=False)) == 1
-
-
 _HEAD = struct.Struct(">iiiiiqqiq")
 _I64 = struct.Struct(">q")
 _TAIL = struct.Struct(">iqi")
@@ -260,23 +242,6 @@ def _take(record: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
     if size < 0 or stop > len(record):
         raise MalformedRecordError(f"a part within {len(record)} bytes", f"{size} bytes at {at}")
     return bytes(record[at:stop]), stop
-
-
-def check_record(record: bytes | memoryview, log_offset: int) -> RecordFields:
-    """Return the fields of one record after every check that the format allows."""
-    fields = decode_record(record)
-    if fields.log_offset != log_offset:
-        raise MalformedRecordError(f"stored log offset {log_offset}", f"{fields.log_offset}")
-    crc = body_crc(fields.body)
-    if crc != fields.crc:
-        raise MalformedRecordError(f"body CRC {crc:08x}", f"{fields.crc & 0xFFFFFFFF:08x}")
-    if fields.properties.endswith(b"\0"):
-        # No writer ends the text so: it is a tail that was never written, or was lost.
-        raise MalformedRecordError("a properties text to its end", "zeros")
-    has_room = len(fields.properties) >= CRC_PROPERTY_SIZE
-    if has_room and crc_property_matches(record) is False:
-        raise MalformedRecordError("a CRC property that fits the record", "another one")
-    return fields
 
 
 _BATCH_HEAD = struct.Struct(">iiiii")

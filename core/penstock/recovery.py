@@ -3,8 +3,8 @@
     1. Who wrote last? Our own clean close with no file changed since: everything is believed.
        Our own crash: the log is believed up to the flushed offset, and walked with all checks from
        there. Anyone else (the Java store): walked from where the Java store would begin.
-    2. The walk stops at the first bytes that are no sound record. Behind them, look for a survivor:
-       a later record whose stored log offset is its own place.
+    2. The walk stops at the first bytes that are not a valid record (see `validity`, `lives`). After them, look
+       for a survivor: a later valid record with a witness (see `survivors`).
     3. No survivor: a torn tail (or just the end). Cut there, erase the bytes behind, go on: normal.
     4. A survivor, and a sector before it was never written, or not since records were added to it: the
        machine stopped between writes that were never promised. The same as 3, but what is cut off is kept
@@ -25,13 +25,14 @@ from penstock.batch import DispatchBatch
 from penstock.checkpoint import Times
 from penstock.columns import Buffer, Columns
 from penstock.errors import CorruptionError
-from penstock.fetch import is_sound
 from penstock.files import Files
+from penstock.lives import QueueLives
 from penstock.log import SegmentedLog
 from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from penstock.scan import read_batches
 from penstock.segment import Segment
-from penstock.survivors import survivor_in, used_windows
+from penstock.survivors import find_survivor, used_windows
+from penstock.validity import is_valid
 from penstock.walking import walk
 
 _WALK_BYTES = 8 << 20
@@ -106,7 +107,7 @@ class RecoveredLog:
 
     def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
         """See `contracts.LogView`."""
-        return read_batches(self._log, start, min(stop, self.end_offset))
+        return read_batches(self._log, start, min(stop, self.end_offset), check_crc=True)
 
     def spans(self) -> list[tuple[int, int]]:
         """See `contracts.LogView`."""
@@ -133,36 +134,51 @@ def _first_time_ms(log: SegmentedLog, segment: Segment) -> int | None:
     if magic not in (MAGIC_V1, MAGIC_V2) or not FIXED_SIZE <= size <= segment.capacity:
         return None
     record = log.read(segment.base_offset, size)
-    if not is_sound(record, segment.base_offset):
+    if not is_valid(record, segment.base_offset, is_covered=log.coverage.has(segment.base_offset)):
         return None
     return int(Columns(record, [0], segment.base_offset).store_times_ms[0])
 
 
 def find_end(
-    log: SegmentedLog, start: int, last_time_ms: int, *, may_be_torn: bool = False
+    log: SegmentedLog,
+    start: int,
+    last_time_ms: int,
+    *,
+    torn_from: int | None = None,
+    lives: QueueLives | None = None,
 ) -> LogEnd:
-    """Walk from `start`, which begins a record or is the end, to the end of the sound records.
+    """Walk from `start`, which begins a record or is the end, to the end of the valid records.
 
-    `may_be_torn`: our own writer had synced what lies before `start`, and perhaps nothing behind it.
+    `torn_from`: our own writer had synced what lies before that log offset, and perhaps nothing after it. `lives`
+    counts the records, where they do not end in a CRC of their own.
     """
     at, reason = start, "the log's last segment is full"
     while (segment := log.find(at)) is not None:
-        at, reason, time_ms = _walk_segment(log, segment, at, may_be_torn=may_be_torn)
+        at, reason, time_ms = _walk_segment(log, segment, at, lives, torn_from)
         last_time_ms = max(last_time_ms, time_ms)
         if reason != "blank":
             break
         at = segment.end_offset
         reason = "the log's last segment is full"
-    survivor, dirty = _look_behind(log, at)
+    rejected = {} if lives is None else lives.finish().rejected
+    if rejected:
+        first = min(rejected)
+        following = first + rejected[first].size
+        survivor = following if following < at else None
+        return LogEnd(
+            offset=first, last_time_ms=last_time_ms, reason=rejected[first].reason,
+            dirty_bytes=at - first, survivor=survivor,
+        )  # fmt: skip
+    survivor, dirty = _look_after(log, at)
     return LogEnd(
         offset=at, last_time_ms=last_time_ms, reason=reason, dirty_bytes=dirty, survivor=survivor
     )
 
 
 def _walk_segment(
-    log: SegmentedLog, segment: Segment, start: int, *, may_be_torn: bool
+    log: SegmentedLog, segment: Segment, start: int, lives: QueueLives | None, torn_from: int | None
 ) -> tuple[int, str, int]:
-    """Return where the sound records of one segment end, why, and the greatest store time."""
+    """Return where the valid records of one segment end, why, and the greatest store time."""
     at, time_ms = start, 0
     window_bytes = _WALK_BYTES
     while True:
@@ -170,15 +186,18 @@ def _walk_segment(
         window = log.read(at, size)
         found = walk(window)
         columns = Columns(window, found.positions, at)
-        bad = columns.first_bad(check_crc=True)
-        if may_be_torn:
-            torn = columns.head(len(columns) if bad is None else bad).first_torn(SECTOR_BYTES)
+        bad = columns.first_bad(check_crc=True, coverage=log.coverage)
+        if torn_from is not None:
+            valid = columns.head(len(columns) if bad is None else bad)
+            torn = valid.first_torn(SECTOR_BYTES, torn_from)
             bad = bad if torn is None else torn
         good = columns if bad is None else columns.head(bad)
         if len(good):
             time_ms = max(time_ms, int(good.store_times_ms.max()))
+            if lives is not None:
+                lives.add(good)
         if bad is not None:
-            return at + int(columns.positions[bad]), "a record there is not sound", time_ms
+            return at + int(columns.positions[bad]), "a record there is not valid", time_ms
         at += found.stop
         if found.reason == "blank":
             return at, "blank", time_ms
@@ -189,39 +208,49 @@ def _walk_segment(
         window_bytes = segment.capacity if found.stop == 0 else _WALK_BYTES
 
 
-def _look_behind(log: SegmentedLog, end: int) -> tuple[int | None, int]:
-    """Return the first sound record behind `end`, and how far bytes that are not zero reach."""
+def _look_after(log: SegmentedLog, end: int) -> tuple[int | None, int]:
+    """Return the first valid record with a witness after `end`, and how far bytes that are not zero reach."""
     dirty = 0
     for segment in log.segments:
+        if segment.end_offset <= end:
+            continue
+        before = dirty
         for at, window in used_windows(log, segment, max(end, segment.base_offset)):
             dirty = at + len(window.rstrip(b"\0")) - end
-            survivor = survivor_in(log, segment, window, at, end)
-            if survivor is not None:
-                return survivor, max(dirty, survivor - end)
+        survivor = find_survivor(log, segment, end) if dirty > before else None
+        if survivor is not None:
+            return survivor, max(dirty, survivor - end)
     return None, dirty
 
 
-def check_damage(log: SegmentedLog, end: LogEnd, *, was_abnormal: bool, is_ours: bool) -> None:
+def check_damage(
+    log: SegmentedLog, end: LogEnd, *, was_abnormal: bool, is_ours: bool, durable: int = 0
+) -> None:
     """Raise if what lies behind the end is damage rather than a torn tail; see the module, 4 and 5.
 
     Args:
         log: the log.
         end: what the walk found.
         was_abnormal: the last writer did not close the store.
-        is_ours: the walk began where our own writer had synced everything, so all behind it may be torn.
+        is_ours: our own writer had synced everything below `durable`, so all after it may be torn.
+        durable: log offset below which nothing may be missing.
     """
-    if end.survivor is None:
-        return
-    least = _TORN_BYTES if is_ours else SECTOR_BYTES
-    unwritten = _has_all(log, end) and _has_unwritten(log, end.offset, end.survivor, least)
-    if was_abnormal and unwritten:
-        return
+    if end.offset >= durable:
+        if end.survivor is None:
+            return
+        least = _TORN_BYTES if is_ours else SECTOR_BYTES
+        unwritten = _has_all(log, end) and _has_unwritten(log, end.offset, end.survivor, least)
+        if was_abnormal and unwritten:
+            return
     path, position = _place(log, end.offset)
+    why = f"records up to log offset {durable} were made durable"
+    if end.survivor is not None:
+        why = f"a later record at log offset {end.survivor} is valid"
     raise CorruptionError(
         path,
         position,
-        "a sound record",
-        f"none, though a later one at log offset {end.survivor} is sound",
+        "a valid record",
+        f"none ({end.reason}), though {why}",
         "the store is not opened for writing and nothing was changed; open it with read_only=True to "
         "read all other records, copy it, and let penstock repair decide",
     )

@@ -34,6 +34,7 @@ from penstock.progress import (
     lock_mtime_ns,
     vouched_for,
 )
+from penstock.ranges import NO_RANGES, read_ranges, write_ranges
 from penstock.rebuilding import Workshop
 from penstock.record import BLANK_SIZE
 from penstock.recovery import rewrite
@@ -181,6 +182,7 @@ class _Repair:
         workshop.begin()
         self._save_marks(workshop)
         side.remove_clean()
+        self._note_gaps(plan)
         self._mend_log(plan, workshop)
         for base in sorted(plan.drops):
             self._digests.remove(base)
@@ -215,6 +217,15 @@ class _Repair:
             self._patch(segment, patch, workshop)
         if log.cut is not None:
             self._cut(plan, log.cut, workshop)
+
+    def _note_gaps(self, plan: Plan) -> None:
+        """Note, durably, where blank records will cover corrupt ones: queue offsets are missing after them."""
+        fills = [p.log_offset for p in plan.log.patches if len(p.data) == BLANK_SIZE]
+        gaps = [(at, s.end_offset) for at in fills if (s := plan.log.find(at)) is not None]
+        if gaps:
+            ranges = read_ranges(self._files, self._root) or NO_RANGES
+            every = tuple(sorted({*ranges.gaps, *gaps}))
+            write_ranges(self._files, self._root, attrs.evolve(ranges, gaps=every))
 
     def _lengthen(self, segment: Segment) -> None:
         file = self._files.open(segment.path, writable=True)

@@ -20,13 +20,18 @@ _KNOWN_BYTES = 16 << 20
 
 
 def read_batches(
-    log: SegmentedLog, start: int, stop: int, recent: Recent | None = None
+    log: SegmentedLog,
+    start: int,
+    stop: int,
+    recent: Recent | None = None,
+    *,
+    check_crc: bool = False,
 ) -> Iterator[DispatchBatch]:
     """Return the records in [start, stop) as batches; `start` must begin a record.
 
-    The lengths and the place of every record are checked, CRCs are not. Damage is passed over: the batch before
-    it ends where the next sound record begins, or where the segment ends, so that none behind it is left out.
-    `recent` may know some of them.
+    The lengths and the place of every record are checked, CRCs only where that is asked for. The batch before
+    corrupt bytes ends where the next valid record with a witness begins (see `survivors`), or where the segment
+    ends, so that none after them is left out. `recent` may know some of them.
     """
     at = start
     while at < stop:
@@ -49,7 +54,7 @@ def read_batches(
                 window = log.read(at, limit - at)
                 found = walk(window)
             columns = Columns(window, found.positions, at)
-            bad = columns.first_bad(check_crc=False)
+            bad = columns.first_bad(check_crc=check_crc, coverage=log.coverage)
             good = columns if bad is None else columns.head(bad)
             end = _end_of(found, at, segment, columns, bad)
             if bad is not None or found.reason == "bad" or end == at:
@@ -71,7 +76,7 @@ def _behind_damage(log: SegmentedLog, segment: Segment, at: int) -> int:
     """Return where the records go on behind bytes that are none."""
     following = find_survivor(log, segment, at)
     end = segment.end_offset if following is None else following
-    logger.error("%s: %d bytes at log offset %d are no sound record", segment.path, end - at, at)
+    logger.error("%s: %d bytes at log offset %d are not a valid record", segment.path, end - at, at)
     return end
 
 

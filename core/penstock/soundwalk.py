@@ -1,17 +1,21 @@
 """The walk over a segment that goes on behind damage: sound stretches, and what lies between them.
 
-Every record is checked by all there is: lengths, place, CRC, and the CRC property where it has one. From
-a bad record the walk looks for the next sound one, which is known by its stored log offset. A record
-never crosses a segment, so each segment can be walked by itself.
+Every record is checked by all there is (see `validity`), and one that the counts of its queue show to be corrupt
+(`SegmentedLog.rejected`, see `lives`) is not valid either. After a corrupt record the walk looks for the next
+valid one that has a witness (see `survivors`). A record never crosses a segment, so each segment can be walked
+by itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from penstock.columns import Columns
+from penstock.lives import Note, QueueLives
 from penstock.log import SegmentedLog
 from penstock.segment import Segment
-from penstock.survivors import find_survivor
+from penstock.survivors import Resync
 from penstock.walking import walk
 
 _WINDOW_BYTES = 8 << 20
@@ -26,10 +30,14 @@ class Sound(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """No sound record begins in [start, stop), and one begins at `stop`."""
+    """No valid record begins in [start, stop), and one begins at `stop`, or the segment's records end there.
+
+    `reason` says why, where it is not by the bytes themselves.
+    """
 
     start: int
     stop: int
+    reason: str = ""
 
 
 class Stop(NamedTuple):
@@ -44,16 +52,16 @@ Piece = Sound | Broken | Stop
 
 def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
     """Return the pieces of a segment in log order; the last one is a `Stop`."""
-    at = segment.base_offset
+    at, resync = segment.base_offset, Resync(log, segment)
     window_bytes = _WINDOW_BYTES
     while at < segment.end_offset:
         window = log.read(at, min(window_bytes, segment.end_offset - at))
         found = walk(window)
         columns = Columns(window, found.positions, at)
-        bad = columns.first_bad(check_crc=True)
+        bad = columns.first_bad(check_crc=True, coverage=log.coverage)
         good = columns if bad is None else columns.head(bad)
         stop = at + (found.stop if bad is None else int(columns.positions[bad]))
-        yield Sound(good, at, stop)
+        yield from _without_rejected(log, good, at, stop)
         if bad is None and found.reason == "end" and len(window) < segment.end_offset - at:
             # The window ended within a record, or right behind one.
             window_bytes = segment.capacity if stop == at else _WINDOW_BYTES
@@ -62,10 +70,60 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
         following = None
         is_blank = bad is None and found.reason == "blank"
         if not is_blank:
-            following = find_survivor(log, segment, stop)
+            following = resync.next_valid(stop)
         if following is None:
             yield Stop(stop, is_blank)
             return
         yield Broken(stop, following)
         at = following
     yield Stop(segment.end_offset, is_blank=True)
+
+
+def _without_rejected(
+    log: SegmentedLog, columns: Columns, start: int, stop: int
+) -> Iterator[Sound | Broken]:
+    """Yield valid records without those that the counts of their queues show to be corrupt."""
+    offsets = columns.log_offsets
+    rejected = [r for r in sorted(log.rejected) if start <= r < stop] if log.rejected else []
+    rows = np.searchsorted(offsets, np.array(rejected, np.int64))
+    first = 0
+    for offset, row in zip(rejected, rows.tolist(), strict=True):
+        if row >= len(offsets) or int(offsets[row]) != offset:
+            continue
+        size, reason = log.rejected[offset]
+        yield Sound(columns.rows(np.arange(first, row)), start, offset)
+        yield Broken(offset, offset + size, reason)
+        first, start = row + 1, offset + size
+    yield Sound(
+        columns if first == 0 else columns.rows(np.arange(first, len(offsets))), start, stop
+    )
+
+
+def reject_by_counts(
+    log: SegmentedLog, is_own: Callable[[int], bool], gaps: Sequence[tuple[int, int]]
+) -> list[Note]:
+    """Find the records that the counts of their queues show to be corrupt, and let the log know them.
+
+    Returns what else the counts show. Where all records end in a CRC of their own bytes there is nothing to find.
+    """
+    log.rejected = {}
+    spans = log.spans()
+    if not spans or log.coverage.has_all(spans[0][0], spans[-1][1]):
+        return []
+    free = log.min_offset > 0
+    lives = QueueLives(log, lambda _queue, _at: None if free else 0, is_own, gaps)
+    expected = log.min_offset
+    for segment in log.segments:
+        if segment.base_offset > expected:
+            lives.lose(expected, segment.base_offset)
+        for piece in walk_segment(log, segment):
+            if isinstance(piece, Sound):
+                lives.add(piece.columns)
+            elif isinstance(piece, Broken):
+                lives.lose(piece.start, piece.stop)
+            elif not piece.is_blank:
+                lives.lose(piece.start, segment.end_offset)
+        expected = segment.end_offset
+    found = lives.finish()
+    log.rejected = found.rejected
+    return found.notes

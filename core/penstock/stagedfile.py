@@ -28,13 +28,13 @@ import numpy as np
 
 from penstock.columns import Columns
 from penstock.commitlog import CommitLog
-from penstock.encode import EncodedBatch
+from penstock.encode import EncodedBatch, check_text
 from penstock.errors import CorruptionError, MessageError, StorageError
 from penstock.files import File, Files
 from penstock.javatext import Int64s
-from penstock.lane import Lane
+from penstock.lane import Lane, RecordForm, RecordParts
 from penstock.names import check_queue, check_topic
-from penstock.record import CRC_PROPERTY_SIZE, FIXED_SIZE, host_flags
+from penstock.record import CRC_PROPERTY_SIZE, FIXED_SIZE, decode_record, host_flags
 from penstock.stamps import STORE_TIME_AT
 
 MAGIC = b"PSTKSTG1"
@@ -93,15 +93,37 @@ class StagedBatch:
             self, lane_rows=self.lane_rows[rows:], sizes=self.sizes[rows:], data=self.data[skipped:]
         )
 
-    def encoded(self, lane: Callable[[str, int], Lane]) -> EncodedBatch:
-        """Return it as the append path takes it, its data a copy that may be stamped."""
+    def encoded(
+        self, lane: Callable[[str, int], Lane], *, crc_property: bool | None = None
+    ) -> EncodedBatch:
+        """Return it as the append path takes it, its data a copy that may be stamped.
+
+        With `crc_property`, as a store with or without a CRC in each record needs it, whatever it was encoded for.
+        """
+        lanes = [lane(topic, queue) for topic, queue in self.lanes]
+        data, sizes = bytearray(self.data), self.sizes
+        if crc_property not in (None, self.crc_property):
+            records = self._encoded_again(lanes, with_crc=not self.crc_property)
+            data, sizes = bytearray().join(records), np.array(list(map(len, records)), np.int64)
         return EncodedBatch(
-            data=bytearray(self.data),
-            sizes=self.sizes,
-            lanes=[lane(topic, queue) for topic, queue in self.lanes],
-            lane_rows=self.lane_rows,
+            data=data, sizes=sizes, lanes=lanes, lane_rows=self.lane_rows,
             store_time_at=STORE_TIME_AT + self.host_size,
-        )
+        )  # fmt: skip
+
+    def _encoded_again(self, lanes: list[Lane], *, with_crc: bool) -> list[bytes]:
+        """Return the records with room for a CRC of their own, or without it."""
+        made, end = list[bytes](), 0
+        for size, row in zip(self.sizes.tolist(), self.lane_rows.tolist(), strict=True):
+            fields = decode_record(bytes(self.data[end : end + size]))
+            end += size
+            own = fields.properties if with_crc else fields.properties[:-CRC_PROPERTY_SIZE]
+            parts = RecordParts(
+                fields.body, check_text(own, crc_property=with_crc), fields.flag, fields.born_time_ms,
+                fields.born_host, fields.sys_flag, fields.reconsume_times, fields.prepared_offset,
+            )  # fmt: skip
+            form = RecordForm(fields.store_host, crc_property=with_crc, time_ms=lambda: 0)
+            made.append(form.encode_unsealed(lanes[row], parts, 0))
+        return made
 
     def check_mark(self, first: int) -> int:
         """Return the mark of the first record, if the marks of all can be told from log offsets."""

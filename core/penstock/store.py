@@ -212,8 +212,8 @@ class Store(Reader):
         """
         engine = self._writer()
         marks = Marks(batch.check_mark(first_mark), batch.prepared_at) if first_mark else None
-        done = append_encoded(engine, batch.encoded(engine.lane), marks=marks,
-                              crc_property=batch.crc_property)  # fmt: skip
+        encoded = batch.encoded(engine.lane, crc_property=engine.log.crc_property)
+        done = append_encoded(engine, encoded, marks=marks)
         end = int(done.log_offsets[-1] + done.sizes[-1])
         engine.settle(end, False)
         return end

@@ -1,44 +1,65 @@
-"""Finds the sound records behind damage: a record is known by its stored log offset, which is its own place.
+"""Finds where valid records go on after corruption.
 
-So damage costs no record behind it. Bytes are hostile here: a place that only looks like a record's head costs
-a read of that head, and the whole record is read only if it would lie within its segment and at its place, and
-its lengths add up.
+A record states its own log offset, so a later valid one can be recognised. That alone is no proof: a body may
+hold the bytes of a whole valid record with its own future log offset, and a copy of the outer record that was
+cut short, or one flipped bit in its head, must not make a message of it. So a valid record after corruption
+counts only with a witness, in this order:
+
+    1. The corrupt record's own head: a valid record begins where its size, or the lengths of its parts, say
+       that it ends. All before that is the record's content. Where both lead to one, 2 and 3 decide.
+    2. A queue entry that points at the record.
+    3. A chain: valid records lead from it, one right after the other, to the segment's blank record or to
+       where the log ends, and it may continue its queue. Within another record's body no chain gets there:
+       the rest of that body, its topic and its properties follow. Where the corrupt record's head says that
+       it is the last one, only a queue entry counts.
+
+Everything else between is content, or lost: it is named and left. Bytes are hostile here: a place that only
+looks like a record's head costs a read of that head; a chain that leads nowhere is walked once.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from penstock.fetch import is_sound
+from penstock.columns import Columns
 from penstock.log import SegmentedLog
-from penstock.record import BORN_IPV6, FIXED_SIZE, IPV6_EXTRA, MAGIC_V2, STORE_IPV6
+from penstock.record import (
+    BLANK_SIZE,
+    BORN_IPV6,
+    FIXED_SIZE,
+    IPV6_EXTRA,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PREPARED,
+    ROLLBACK,
+    STORE_IPV6,
+    TRANSACTION_MASK,
+    decode_record,
+)
 from penstock.segment import Segment
+from penstock.validity import is_valid
+from penstock.walking import walk
 
 _SEARCH_BYTES = 1 << 20
 # Some overlap, so that a magic across two windows is seen.
 _OVERLAP = 8
 _NOTHING = bytes(_SEARCH_BYTES + _OVERLAP)
 _MAGIC_HEAD = b"\xda\xa3\x20"
-_MAGIC_V2 = (MAGIC_V2 & 0xFFFFFFFF).to_bytes(4, "big")
 _OFFSET_AT = slice(28, 36)
 # All before the body of a record with two IPv6 hosts.
 _HEAD_BYTES = 88 + 2 * IPV6_EXTRA
+_WALK_BYTES = 1 << 20
 
 
 def find_survivor(log: SegmentedLog, segment: Segment, after: int) -> int | None:
-    """Return the first sound record of a segment behind log offset `after`, or None."""
-    for at, window in used_windows(log, segment, after):
-        survivor = survivor_in(log, segment, window, at, after)
-        if survivor is not None:
-            return survivor
-    return None
+    """Return where valid records go on in a segment after the corrupt bytes at log offset `after`, or None."""
+    return Resync(log, segment).next_valid(after)
 
 
 def used_windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tuple[int, bytes]]:
     """Yield (log offset, bytes) of what is not all zero in a segment from `start` on."""
-    end = segment.end_offset
-    # A file that was made whole beforehand is read no further than it was ever written; of one that is gone reading tells.
-    with contextlib.suppress(FileNotFoundError):
-        end = min(segment.base_offset + segment.data_end(), end)
+    end = _used_end(segment)
     for at in range(start, end, _SEARCH_BYTES):
         size = min(_SEARCH_BYTES + _OVERLAP, segment.end_offset - at)
         window = bytes(log.read(at, size))
@@ -46,40 +67,210 @@ def used_windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tu
             yield at, window
 
 
-def survivor_in(
-    log: SegmentedLog, segment: Segment, window: bytes, base: int, after: int
-) -> int | None:
-    """Return the first sound record whose magic is in a window, and that begins behind `after`."""
-    found = window.find(_MAGIC_HEAD)
-    while found >= 0:
-        offset = base + found - 4
-        if offset > after and offset >= segment.base_offset and is_record_at(log, segment, offset):
-            return offset
-        found = window.find(_MAGIC_HEAD, found + 1)
-    return None
+def _used_end(segment: Segment) -> int:
+    """Return the log offset after the last byte of a segment that was ever written."""
+    # A file that was made whole beforehand is read no further than it was written; one that is gone raises when read.
+    with contextlib.suppress(FileNotFoundError):
+        return min(segment.base_offset + segment.data_end(), segment.end_offset)
+    return segment.end_offset
 
 
-def is_record_at(log: SegmentedLog, segment: Segment, offset: int) -> bool:
-    """Say whether a whole sound record begins at `offset` of this segment."""
-    left = segment.end_offset - offset
-    if left < FIXED_SIZE:
-        return False
-    head = bytes(log.read(offset, min(left, _HEAD_BYTES)))
-    size = int.from_bytes(head[:4], "big", signed=True)
-    if not FIXED_SIZE <= size <= left or int.from_bytes(head[_OFFSET_AT], "big") != offset:
-        return False
-    return _adds_up(log, offset, size, head) and is_sound(log.read(offset, size), offset)
+class _Head(NamedTuple):
+    """What the bytes at a log offset claim to be, if they are a record's head."""
+
+    size: int
+    magic: int
+    stored_offset: int
+    body_at: int
+    body_size: int
 
 
-def _adds_up(log: SegmentedLog, offset: int, size: int, head: bytes) -> bool:
-    """Say whether the lengths in a record make up its size, by reading no more than the lengths."""
-    flags = int.from_bytes(head[36:40], "big")
-    at = 84 + IPV6_EXTRA * (bool(flags & BORN_IPV6) + bool(flags & STORE_IPV6))
-    at += 4 + int.from_bytes(head[at : at + 4], "big")
-    # The body's length, then the topic's, then that of the properties; each must leave room for the next.
-    width = 2 if head[4:8] == _MAGIC_V2 else 1
-    for length_bytes in (width, 2):
-        if at + length_bytes > size:
+class Resync:
+    """Finds where valid records go on in one segment. Not thread-safe."""
+
+    def __init__(self, log: SegmentedLog, segment: Segment) -> None:
+        self._log = log
+        self._segment = segment
+        # Of valid records that a chain went through: whether it leads to where the records end.
+        self._leads: dict[int, bool] = {}
+
+    def next_valid(self, after: int) -> int | None:
+        """Return the first valid record with a witness after the corrupt bytes at `after`, or None."""
+        if after < self._segment.base_offset:
+            return self._search(after, self._counts)
+        head = self._head_at(after)
+        claims = () if head is None else self._claims(after, head)
+        following = [end for end in claims if self._record_at(end) is not None]
+        leading = [end for end in following if self._counts(end)]
+        if leading or len(following) == 1:
+            # What lies before the later one is content.
+            return max(leading or following)
+        if head is not None and self._is_last(after, head, claims):
+            return self._search(after, self._is_named)
+        return self._search(after, self._counts)
+
+    def _search(self, after: int, counts: Callable[[int], bool]) -> int | None:
+        start = max(after, self._segment.base_offset)
+        for at, window in used_windows(self._log, self._segment, start):
+            found = window.find(_MAGIC_HEAD)
+            while found >= 0:
+                offset = at + found - 4
+                if offset > after and offset >= self._segment.base_offset and counts(offset):
+                    return offset
+                found = window.find(_MAGIC_HEAD, found + 1)
+        return None
+
+    def unvouched(self, start: int, stop: int) -> list[int]:
+        """Return the log offsets within a corrupt range at which valid records begin, whoever put them there."""
+        found: list[int] = []
+
+        def takes(offset: int) -> bool:
+            if offset < stop and self._record_at(offset) is not None:
+                found.append(offset)
+            return offset >= stop
+
+        self._search(start, takes)
+        return found
+
+    def is_record_at(self, offset: int) -> bool:
+        """Return whether a whole valid record begins at `offset`, whoever may have put it there."""
+        return self._record_at(offset) is not None
+
+    # --- what the corrupt record says of itself
+
+    def _claims(self, at: int, head: _Head) -> tuple[int, ...]:
+        """Return where the record at `at` ends by its size, and by the lengths of its parts.
+
+        One wrong field leaves either of them right.
+        """
+        left = self._segment.end_offset - at
+        sizes = {head.size, self._length_of_parts(at, head)}
+        return tuple(at + size for size in sizes if FIXED_SIZE <= size <= left)
+
+    def _is_last(self, at: int, head: _Head, claims: tuple[int, ...]) -> bool:
+        """Return whether a head says that its record is the segment's last: finished, or still being written.
+
+        Then whatever is within it is its content. Both claims must agree, or the head be whole otherwise.
+        """
+        is_whole = head.stored_offset == at and head.magic in (MAGIC_V1, MAGIC_V2)
+        return (is_whole or len(claims) == 1) and any(self._is_end(end) for end in claims)
+
+    def _head_at(self, at: int) -> _Head | None:
+        left = self._segment.end_offset - at
+        if left < FIXED_SIZE:
+            return None
+        data = bytes(self._log.read(at, min(left, _HEAD_BYTES)))
+        size, magic = _i32(data, 0), _i32(data, 4)
+        stored = int.from_bytes(data[_OFFSET_AT], "big", signed=True)
+        # One of the three must be right, or nothing says that a record began here.
+        if stored != at and magic not in (MAGIC_V1, MAGIC_V2):
+            return None
+        flags = _i32(data, 36)
+        body_at = 88 + IPV6_EXTRA * (bool(flags & BORN_IPV6) + bool(flags & STORE_IPV6))
+        return _Head(size, magic, stored, body_at, _i32(data, body_at - 4))
+
+    def _length_of_parts(self, at: int, head: _Head) -> int:
+        """Return how long the parts of a record are together; 0 where that would not fit into the segment."""
+        left = self._segment.end_offset - at
+        end = head.body_at + head.body_size
+        width = 2 if head.magic == MAGIC_V2 else 1
+        if head.body_size < 0 or end + width + 2 > left:
+            return 0
+        end += width + self._number(at + end, width)
+        if end + 2 > left:
+            return 0
+        end += 2 + self._number(at + end, 2)
+        return end if FIXED_SIZE <= end <= left else 0
+
+    def _number(self, at: int, width: int) -> int:
+        return int.from_bytes(self._log.read(at, width), "big")
+
+    # --- candidates
+
+    def _counts(self, offset: int) -> bool:
+        """Return whether a valid record begins at `offset` that has a witness."""
+        if offset in self._leads:
+            return self._leads[offset]
+        return self._is_named(offset) or (self._may_continue(offset) and self._leads_to_end(offset))
+
+    def _record_at(self, offset: int) -> bytes | None:
+        """Return the valid record that begins at `offset`, or None; reads no more than lengths allow."""
+        log, left = self._log, self._segment.end_offset - offset
+        if left < FIXED_SIZE:
+            return None
+        head = self._head_at(offset)
+        if head is None or head.stored_offset != offset or not FIXED_SIZE <= head.size <= left:
+            return None
+        if self._length_of_parts(offset, head) != head.size:
+            return None
+        record = bytes(log.read(offset, head.size))
+        return record if is_valid(record, offset, is_covered=log.coverage.has(offset)) else None
+
+    def _is_named(self, offset: int) -> bool:
+        """Return whether a valid record begins at `offset` that a queue entry points at."""
+        record = None if self._log.witness is None else self._record_at(offset)
+        if record is None or self._log.witness is None:
             return False
-        at += length_bytes + int.from_bytes(log.read(offset + at, length_bytes), "big")
-    return at == size
+        fields = decode_record(record)
+        place = self._log.witness.place(fields.topic, fields.queue, fields.queue_offset)
+        return place == (offset, len(record))
+
+    def _may_continue(self, offset: int) -> bool:
+        record = self._record_at(offset)
+        if record is None:
+            return False
+        fields = decode_record(record)
+        is_counted = fields.sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
+        if self._log.witness is None or not is_counted:
+            return True
+        most = (offset - self._log.min_offset) // FIXED_SIZE + 1
+        end = self._log.witness.end(fields.topic, fields.queue)
+        return 0 <= fields.queue_offset <= end + most
+
+    def _leads_to_end(self, offset: int) -> bool:
+        """Return whether valid records follow each other from `offset` to where the segment's records end."""
+        records, end = self._chain(offset)
+        leads = self._leads.get(end, False) or self._is_end(end)
+        self._leads.update(dict.fromkeys(records, leads))
+        return leads
+
+    def _chain(self, at: int) -> tuple[list[int], int]:
+        """Return the valid records that follow each other from `at` on, and where they end."""
+        log, found = self._log, list[int]()
+        while True:
+            window = log.read(at, min(_WALK_BYTES, self._segment.end_offset - at))
+            columns = Columns(window, walk(window).positions, at)
+            bad = columns.first_bad(check_crc=True, coverage=log.coverage)
+            offsets = columns.log_offsets[:bad].tolist()
+            for offset in offsets:
+                if offset in self._leads:
+                    return found, offset
+                found.append(offset)
+            if offsets:
+                at = offsets[-1] + int(columns.sizes[len(offsets) - 1])
+            if bad is not None or at + FIXED_SIZE > self._segment.end_offset:
+                return found, at
+            if not offsets:
+                # A record larger than the window, or none.
+                record = self._record_at(at)
+                if record is None:
+                    return found, at
+                found.append(at)
+                at += len(record)
+
+    def _is_end(self, at: int) -> bool:
+        """Return whether the segment's records end at `at`: with a blank record, or with nothing after it."""
+        left = self._segment.end_offset - at
+        if left <= 0:
+            return True
+        if left >= BLANK_SIZE:
+            head = bytes(self._log.read(at, BLANK_SIZE))
+            if _i32(head, 4) == MAGIC_BLANK and _i32(head, 0) == left:
+                return True
+        return _used_end(self._segment) <= at or not any(
+            window.strip(b"\0") for _, window in used_windows(self._log, self._segment, at)
+        )
+
+
+def _i32(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], "big", signed=True)

@@ -4,6 +4,7 @@ A piece is a start and a size in a buffer of bytes; nothing here makes a Python 
 where the pieces themselves are asked for.
 """
 
+import copy
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -105,11 +106,29 @@ class PropertyColumns:
         self.value_sizes: Int64s = ends - marks - 1
         self.rows: Int64s = rows
 
-    def named(self, name: bytes) -> RowPieces:
-        """Return the values of one name, at most one a row, ordered by row."""
+    def _pairs_of(self, name: bytes) -> Int64s:
+        """Return the indexes of the pairs of one name."""
         pairs = np.nonzero(self.name_sizes == len(name))[0]
         found = overlapping(self.data, len(name))[self.name_starts[pairs]]
-        pairs = pairs[found.view(f"S{len(name)}") == name]
+        named: Int64s = pairs[found.view(f"S{len(name)}") == name]
+        return named
+
+    def without(self, name: bytes) -> Self:
+        """Return the same without the pairs of one name."""
+        dropped = self._pairs_of(name)
+        if len(dropped) == 0:
+            return self
+        keep = np.ones(len(self.rows), np.bool_)
+        keep[dropped] = False
+        some = copy.copy(self)
+        some.name_starts, some.name_sizes = self.name_starts[keep], self.name_sizes[keep]
+        some.value_starts, some.value_sizes = self.value_starts[keep], self.value_sizes[keep]
+        some.rows = self.rows[keep]
+        return some
+
+    def named(self, name: bytes) -> RowPieces:
+        """Return the values of one name, at most one a row, ordered by row."""
+        pairs = self._pairs_of(name)
         rows = self.rows[pairs]
         last = np.ones(len(rows), np.bool_)
         last[:-1] = rows[1:] != rows[:-1]

@@ -19,11 +19,13 @@ from penstock.digests import Digests, check_digest
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.findings import Checker, Finding, damaged_blocks
-from penstock.log import SegmentedLog
+from penstock.lives import Note
+from penstock.log import Rejected, SegmentedLog
 from penstock.marks import check_digest_files, check_marks
 from penstock.progress import Progress, lock_mtime_ns
+from penstock.ranges import known_ranges
 from penstock.segment import Segment
-from penstock.soundwalk import Broken, Sound, Stop, walk_segment
+from penstock.soundwalk import Broken, Sound, Stop, reject_by_counts, walk_segment
 
 NO_LIMIT = 1 << 62
 
@@ -61,6 +63,7 @@ class Scope:
         is_ours: Penstock wrote last, so its marks and digests are to be believed.
         is_live: somebody has the store open for writing.
         deep: digests and marks are checked too.
+        rejected: records that the counts of their queues show to be corrupt, by log offset.
     """
 
     end: int
@@ -69,6 +72,7 @@ class Scope:
     is_ours: bool
     is_live: bool
     deep: bool = True
+    rejected: tuple[tuple[int, Rejected], ...] = ()
 
 
 # Of one segment: findings, counts, and what each checker has seen.
@@ -114,9 +118,23 @@ class Verification:
     def run(self, told: Told, *, deep: bool, jobs: int) -> Iterator[Finding]:
         """Return what is wrong: derived files by themselves, then in log order, then marks."""
         scope, tally, checkers = self.scope(deep=deep), self._tally(), self.checkers()
+        notes = self.notes()
+        scope = attrs.evolve(scope, rejected=tuple(sorted(self._log.rejected.items())))
         started = (finding for checker in checkers for finding in checker.start())
         walked = self._walked(checkers, scope, tally, told, jobs)
-        yield from self._whole(checkers, scope, tally, told, (started, walked))
+        yield from self._whole(checkers, scope, tally, told, (started, walked, notes))
+
+    def notes(self) -> list[Finding]:
+        """Count the records of each queue, and let the log know which are corrupt; returns what else shows."""
+        ranges = known_ranges(self._files, self._root, self._log)
+        found = reject_by_counts(self._log, ranges.is_own, ranges.gaps)
+        return [self._noted(note) for note in found]
+
+    def _noted(self, note: Note) -> Finding:
+        segment = self._log.find(note.log_offset)
+        path = self._log.folder if segment is None else segment.path
+        position = -1 if segment is None else note.log_offset - segment.base_offset
+        return Finding("log", path, position, note.log_offset, note.text, is_note=True)
 
     def gather(
         self, told: Told, scope: Scope, started: Iterable[Finding], results: Iterable[Result]
@@ -173,11 +191,11 @@ class Verification:
         scope: Scope,
         tally: Tally,
         told: Told,
-        parts: tuple[Iterable[Finding], Iterable[Finding]],
+        parts: tuple[Iterable[Finding], ...],
     ) -> Iterator[Finding]:
         ended = self._ended(checkers, scope, tally)
         for finding in itertools.chain(*parts, ended):
-            tally.findings += 1
+            tally.findings += not finding.is_note
             yield finding.advised()
         told(tally)
 
@@ -264,9 +282,10 @@ class Verification:
             elif isinstance(piece, Broken):
                 for checker in checkers:
                     checker.damage(piece.start, piece.stop)
+                text = piece.reason and f"the record is corrupt: {piece.reason}"
                 yield Finding(
                     "log", segment.path, piece.start - segment.base_offset, piece.start,
-                    f"{piece.stop - piece.start} bytes are no sound record; the next sound one is "
+                    text or f"{piece.stop - piece.start} bytes are not a valid record; the next valid one is "
                     f"at {piece.stop}",
                 )  # fmt: skip
             elif not piece.is_blank:

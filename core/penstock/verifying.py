@@ -20,7 +20,9 @@ from penstock.files import Files
 from penstock.findings import Finding
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
+from penstock.ranges import watch_coverage
 from penstock.verify import Result, Scope, Spread, Tally, Verification
+from penstock.witness import use_entries
 
 # So many segments are given out ahead for each process.
 _AHEAD = 2
@@ -41,6 +43,7 @@ class SegmentWorker:
     def __init__(self, recipe: Recipe, scope: Scope) -> None:
         files = Files()
         self._log, dispatchers = open_parts(files, recipe)
+        self._log.rejected = dict(scope.rejected)
         self._scope = scope
         self._verification = Verification(files, recipe.root, self._log, dispatchers)
         self._checkers = self._verification.checkers()
@@ -73,7 +76,10 @@ def open_parts(files: Files, recipe: Recipe) -> tuple[SegmentedLog, list[Dispatc
         root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry, spawn=_no_worker,
         read_only=True, log_min_offset=lambda: log.min_offset,
     )  # fmt: skip
-    return log, [cls(options, context) for cls, options in recipe.dispatchers]
+    dispatchers = [cls(options, context) for cls, options in recipe.dispatchers]
+    watch_coverage(files, recipe.root, log)
+    use_entries(log, dispatchers)
+    return log, dispatchers
 
 
 def _no_worker(name: str, step: object) -> Stoppable:

@@ -20,10 +20,10 @@ import penstock
 from penstock.brokerconf import from_broker_conf
 from penstock.columns import Columns
 from penstock.errors import ConfigError, CorruptionError, PenstockError, StoreLockedError
-from penstock.fetch import sound_body
 from penstock.files import File, Files
 from penstock.offsets import ConsumerOffsets, parse_rocketmq_json
 from penstock.record import MAGIC_V1, RecordFields, encode_record
+from penstock.validity import is_valid
 from penstock.walking import walk
 
 # What the readers keep beside the file: windows, columns, the modules that are loaded at the first use.
@@ -401,4 +401,4 @@ def test_a_topic_length_over_127_is_negative_for_every_check() -> None:
     hostile = record[:at] + bytes([200]) + record[at + 1 :]
     cut = at + 1 + 200
     hostile = hostile[:cut] + (len(hostile) - cut - 2).to_bytes(2, "big") + hostile[cut + 2 :]
-    assert sound_body(hostile, 0) is None
+    assert not is_valid(hostile, 0)

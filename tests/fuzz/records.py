@@ -5,7 +5,6 @@ import struct
 
 from penstock.batch import DispatchBatch
 from penstock.columns import Columns
-from penstock.fetch import sound_body
 from penstock.javatext import index_hash, java_hash
 from penstock.properties import KEYS, TAGS, UNIQ_KEY
 from penstock.record import (
@@ -14,13 +13,12 @@ from penstock.record import (
     MalformedRecordError,
     RecordFields,
     body_crc,
-    check_record,
-    crc_property_matches,
     decode_batch,
     decode_record,
     encode_batch,
 )
 from penstock.stored import StoredMessage
+from penstock.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc, is_valid
 from penstock.walking import walk
 from penstock_index.queue_runs import runs_of
 
@@ -46,15 +44,28 @@ def mended(data: bytes) -> bytes:
 
 def _record(record: bytes) -> None:
     offset = struct.unpack_from(">q", record, 28)[0]
-    fields: RecordFields | None = None
-    with contextlib.suppress(MalformedRecordError):
-        fields = check_record(record, offset)
-    body = sound_body(record, offset)
-    assert (body is None) == (fields is None), "the quick check and the full one agree"
-    if fields is None or body is None or offset < 0:
-        return
+    for coverage in (NO_COVERAGE, Coverage.of([(offset, offset + 1)])):
+        fields: RecordFields | None = None
+        with contextlib.suppress(MalformedRecordError):
+            fields = decode_record(record)
+        is_covered = coverage.has(offset)
+        is_right = fields is not None and body_crc(fields.body) == fields.crc
+        if is_covered and fields is not None:
+            is_right &= len(fields.properties) >= CRC_PROPERTY_SIZE and ends_in_own_crc(record)
+        body: slice | None = None
+        with contextlib.suppress(MalformedRecordError):
+            body = check(record, offset, is_covered=is_covered)
+        assert (body is not None) == is_right, "the check and the plain decoder agree"
+        if fields is None or body is None or offset < 0:
+            continue
+        _whole_record(record, body, offset, fields, coverage)
+
+
+def _whole_record(
+    record: bytes, body: slice, offset: int, fields: RecordFields, coverage: Coverage
+) -> None:
     assert record[body] == fields.body
-    assert sound_body(record, offset ^ 1) is None
+    assert not is_valid(record, offset ^ 1)
     message = StoredMessage(record, body)
     assert message.all_properties.get(TAGS, "") == message.tag
     for value in (
@@ -66,7 +77,9 @@ def _record(record: bytes) -> None:
     ):
         assert value is not None
     columns = Columns(record, [0], offset)
-    assert columns.first_bad(check_crc=True) is None, "the columns' check agrees too"
+    assert columns.first_bad(check_crc=True, coverage=coverage) is None, (
+        "the columns' check agrees too"
+    )
     _compare(DispatchBatch(columns, offset, offset + 1), 0)
 
 
@@ -80,13 +93,12 @@ def _window(data: bytes) -> None:
     assert sum(len(run.data) for run in runs_of(batch)) <= 20 * len(good)
     for row in range(len(good)):
         _compare(batch, row)
-    right = good.crc_is_right().tolist()
-    for row in range(len(good)):
-        message = batch.message(row)
-        is_right = body_crc(message.body) == message.crc
-        has_room = len(decode_record(message.record).properties) >= CRC_PROPERTY_SIZE
-        is_right &= not has_room or crc_property_matches(message.record) is not False
-        assert right[row] == is_right
+    for coverage in (NO_COVERAGE, Coverage.of([(0, len(data))])):
+        right = good.crc_is_right(coverage).tolist()
+        for row in range(len(good)):
+            message = batch.message(row)
+            is_covered = coverage.has(message.log_offset)
+            assert right[row] == is_valid(message.record, message.log_offset, is_covered=is_covered)
 
 
 def _compare(batch: DispatchBatch, row: int) -> None:

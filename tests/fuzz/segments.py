@@ -11,7 +11,7 @@ from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.recovery import check_damage, find_end, rewrite
 from penstock.scan import read_batches
-from penstock.survivors import is_record_at
+from penstock.survivors import Resync
 
 _BYTES = 4096
 
@@ -55,7 +55,8 @@ def _walk(log: SegmentedLog, whole: bytes) -> None:
         offset
         for segment in log.segments
         for offset in range(segment.base_offset, segment.end_offset)
-        if whole[offset + 4 : offset + 7] == b"\xda\xa3\x20" and is_record_at(log, segment, offset)
+        if whole[offset + 4 : offset + 7] == b"\xda\xa3\x20"
+        and Resync(log, segment).is_record_at(offset)
     }
     for offset in sorted(seen | sound | {0, _BYTES, 2 * _BYTES - 1, 2 * _BYTES, -1}):
         try:

@@ -11,10 +11,10 @@ KERNEL = ROOT / "core" / "penstock"
 LAYERS = [
     "errors lazy",
     "clock lockfile file files javatext properties message names geometry",
-    "record joining crcs texts columns walking stored matching batch condensed findings contracts",
+    "record validity joining crcs texts columns walking stored matching batch condensed findings contracts",
     "hookspecs registry config brokerconf",
-    "segment log fetch spans plain bulk survivors lane recent scan stamps appendlock tail handover commitlog",
-    "checkpoint progress offsets worker digests bitflip sealing scrub upkeep",
+    "segment log fetch spans bulk lives survivors lane recent scan stamps appendlock tail handover commitlog",
+    "checkpoint progress ranges witness offsets worker digests bitflip sealing scrub upkeep",
     "discover flushing dispatch recovery retention forecast space soundwalk marks verify verifying mendedlog planning rebuilding looking mending",
     "encode arrow pairs_in arrow_in stagedfile closing engine putting columnar reader store",
     "opening repairing reindexing several staged segmentwise",

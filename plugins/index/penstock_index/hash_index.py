@@ -22,10 +22,10 @@ from penstock.batch import DispatchBatch
 from penstock.columns import Columns
 from penstock.contracts import Context, KeyIndex, LogView, Trust
 from penstock.errors import OffsetError
-from penstock.fetch import is_sound
 from penstock.findings import Checker
 from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
+from penstock.validity import is_valid
 from penstock_index.index_file import (
     SECONDS_MAX,
     IndexFile,
@@ -354,7 +354,7 @@ def _is_of_its_record(entries: np.ndarray, log: LogView) -> bool:
         record = log.read(at, max(size, FIXED_SIZE))
     except OffsetError:
         return False
-    if not is_sound(record, at):
+    if not is_valid(record, at):
         return False
     batch = DispatchBatch(Columns(record, [0], at), at, at + size)
     base_ms = record_time_ms(log, first, 0)

@@ -1,0 +1,53 @@
+"""What queue entries say of records in the log: evidence beside the records themselves.
+
+Entries are derived, and have no checksum of their own. So an entry alone never makes a record valid or corrupt;
+it decides between two readings of the log that are both possible (see `survivors` and `lives`).
+"""
+
+from collections.abc import Iterable, Iterator
+
+from penstock.contracts import Dispatcher, QueueIndex
+from penstock.errors import StorageError
+from penstock.log import SegmentedLog
+from penstock.names import topic_of
+
+
+class EntryWitness:
+    """Asks a queue index (`log.Witness`). What cannot be read is no evidence."""
+
+    def __init__(self, index: QueueIndex) -> None:
+        self._index = index
+
+    def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
+        """See `log.Witness`."""
+        name = topic_of(topic)
+        if name is None or queue < 0 or queue_offset < 0:
+            return None
+        try:
+            found = self._index.entries(name, queue, queue_offset, queue_offset + 1)
+        except (OSError, StorageError):
+            return None
+        if len(found.sizes) == 0 or int(found.sizes[0]) <= 0:
+            return None
+        return int(found.log_offsets[0]), int(found.sizes[0])
+
+    def end(self, topic: bytes, queue: int) -> int:
+        """See `log.Witness`."""
+        name = topic_of(topic)
+        if name is None or queue < 0:
+            return 0
+        try:
+            return self._index.max_offset(name, queue)
+        except (OSError, StorageError):
+            return 0
+
+    def queues(self) -> Iterator[tuple[bytes, int]]:
+        """See `log.Witness`."""
+        for topic, queue in self._index.queues():
+            yield topic.encode("utf-8", "surrogateescape"), queue
+
+
+def use_entries(log: SegmentedLog, dispatchers: Iterable[Dispatcher]) -> None:
+    """Let a log ask the queue index among these dispatchers for evidence."""
+    index = next((each for each in dispatchers if isinstance(each, QueueIndex)), None)
+    log.witness = None if index is None else EntryWitness(index)

@@ -1,0 +1,265 @@
+"""What a caller can write into a message is never taken for the store's own structure.
+
+In version 0.1 the last twenty bytes of a record were guessed to be its CRC: a property whose name ended in
+`__CRC32C` was answered "on disk", could never be read, stopped `to_arrow` of its queue, and was cut as a torn tail
+after a kill.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from tests.conftest import SMALL
+
+import penstock
+from penstock import Message
+from penstock.errors import PropertyError
+from penstock.files import Files
+from penstock.record import CRC_PROPERTY_SIZE, crc_property
+from penstock.staged import Encoder, StagedFile, encoding_for
+from penstock.store import Store
+from penstock.stored import StoredMessage
+from penstock.validity import ends_in_own_crc
+
+CHECKSUMS = ("crc32", "crc32+record")
+# Each ends the text in what looks like a CRC property, whole or nearly.
+LOOKALIKES = [
+    {"__CRC32C": "1234567890"},
+    {"_CRC32#": "1234567890", "a__CRC32#": "0000000000"},
+    {"x": "y__CRC32#0123456789"},
+    {"prefix__CRC32#": "9876543210"},
+    {"__CRC32": "1234567890"},
+    {"__CRD32#": "1234567890"},
+    {"value": "__CRC32#"},
+    {"__CRC32#": "1234567890"},
+    {"z": "1", "__CRC32#": "not a number"},
+    {"nul": "\0", "end": "x\0"},
+    {"zeros": "\0" * 300},
+]
+
+
+def put(store: Store, properties: dict[str, str]) -> None:
+    store.put("t", b"z", tag="g", keys=["k"], properties=properties)
+
+
+def put_many(store: Store, properties: dict[str, str]) -> None:
+    store.put_many([Message("t", b"z", tag="g", keys=("k",), properties=properties)])
+
+
+def put_a_large_batch(store: Store, properties: dict[str, str]) -> None:
+    store.put_many([Message("t", b"z", tag="g", keys=("k",), properties=properties)] * 80)
+
+
+def put_arrow(store: Store, properties: dict[str, str]) -> None:
+    store.put_arrow(table(properties))
+
+
+def put_staged(store: Store, properties: dict[str, str]) -> None:
+    path = store.path.parent / "staged"
+    encoder = Encoder(encoding_for(store.path, environ={}))
+    writer = encoder.writer(Files(), path)
+    writer.add(encoder.encode(table(properties)))
+    writer.finish()
+    with StagedFile.read(Files(), path) as staged:
+        for batch in staged.batches:
+            store.put_staged(batch)
+    path.unlink()
+
+
+def table(properties: dict[str, str]) -> pa.Table:
+    return pa.table(
+        {
+            "topic": ["t"], "body": [b"z"], "tag": ["g"], "keys": ["k"],
+            "properties": pa.array([list(properties.items())], pa.map_(pa.string(), pa.string())),
+        }
+    )  # fmt: skip
+
+
+WAYS: list[Callable[[Store, dict[str, str]], None]] = [
+    put, put_many, put_a_large_batch, put_arrow, put_staged,
+]  # fmt: skip
+
+
+def opened(path: Path, **settings: Any) -> Store:
+    return penstock.open(path, environ={}, **SMALL, **settings)
+
+
+def check(store: Store, expected: Iterable[dict[str, str]]) -> None:
+    wanted = [{k: v for k, v in each.items() if k != "__CRC32#"} for each in expected]
+    found = list(store.scan("t"))
+    assert [m.properties for m in found] == wanted
+    assert [m.properties for m in store.read("t", queue=0, offset=0, limit=1000).messages] == wanted
+    assert [
+        dict(p) for p in store.to_arrow("t", columns=["properties"])["properties"].to_pylist()
+    ] == [{"TAGS": "g", "KEYS": "k", **each} for each in wanted]
+    assert "__CRC32#" not in {name for m in found for name in m.all_properties}
+    assert len(store.find("t", "k", limit=1000)) == len(wanted)
+    for message in found:
+        assert store.at(message.log_offset) == message
+    assert list(store.verify(deep=True)) == []
+
+
+@pytest.mark.parametrize("checksum", CHECKSUMS)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_what_looks_like_a_crc_is_content(
+    way: Callable[[Store, dict[str, str]], None], checksum: str, tmp_path: Path
+) -> None:
+    path, killed = tmp_path / "store", tmp_path / "killed"
+    with opened(path, flush="sync", **{"log.checksum": checksum}) as store:
+        for properties in LOOKALIKES:
+            way(store, properties)
+        count = store.max_offset("t", 0) // len(LOOKALIKES)
+        expected = [each for each in LOOKALIKES for _ in range(count)]
+        check(store, expected)
+        # As after a kill: nothing of the last moments is vouched for.
+        shutil.copytree(path, killed)
+    with opened(killed) as store:
+        assert store.recovery is not None
+        assert store.recovery.cut_bytes == 0
+        check(store, expected)
+    with opened(path, read_only=True) as store:
+        check(store, expected)
+
+
+@pytest.mark.parametrize("checksum", CHECKSUMS)
+def test_lookalikes_at_the_log_s_end_survive_a_kill_that_lost_the_marks(
+    checksum: str, tmp_path: Path
+) -> None:
+    """Walked from the first byte, and from any flushed offset, every record is what it was."""
+    for number, properties in enumerate(LOOKALIKES):
+        path, killed = tmp_path / f"{number}", tmp_path / f"{number}-killed"
+        with opened(path, flush="none", **{"log.checksum": checksum}) as store:
+            put(store, {"a": "b"})
+            put(store, properties)
+            shutil.copytree(path, killed)
+        (killed / "penstock" / "progress").unlink()
+        with opened(killed) as store:
+            assert [m.queue_offset for m in store.scan("t")] == [0, 1]
+
+
+def test_a_record_that_must_end_in_its_crc_and_does_not_is_corruption(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path, **{"log.checksum": "crc32+record"}) as store:
+        places = [store.put("t", b"body", properties={"n": str(n)}) for n in range(3)]
+    log = next((path / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    end = places[1].log_offset + places[1].size
+    for name in (b"__CRC32C", b"________"):
+        # The whole property is something else, and the record otherwise valid for a store without it.
+        data[end - CRC_PROPERTY_SIZE : end - CRC_PROPERTY_SIZE + 8] = name
+        log.write_bytes(data)
+        with opened(path, read_only=True) as store:
+            assert [m.queue_offset for m in store.scan("t")] == [0, 2]
+            (finding,) = store.verify()
+            assert (finding.part, finding.log_offset) == ("log", places[1].log_offset)
+
+
+def test_a_stale_crc_of_a_broker_proves_nothing(tmp_path: Path) -> None:
+    """A broker copies the property of the record that it puts again, unless a setting of its own is on."""
+    path = tmp_path / "store"
+    with opened(path, **{"log.checksum": "crc32"}) as store:
+        # As the broker's text is: the stale property last, or with others after it.
+        for text in (crc_property(4711), b"a\1b\2" + crc_property(1), crc_property(2) + b"a\1b\2"):
+            engine = store._engine
+            assert engine is not None
+            from penstock.lane import RecordParts  # noqa: PLC0415
+
+            engine.log.append(engine.lane("t", 0), RecordParts(b"body", text))
+        messages = list(store.scan("t"))
+        assert [m.properties for m in messages] == [{}, {"a": "b"}, {"a": "b"}]
+        assert list(store.verify(deep=True)) == []
+    with opened(path) as store:
+        assert len(list(store.scan("t"))) == 3
+
+
+def test_without_the_side_folder_nothing_is_guessed(tmp_path: Path) -> None:
+    """A copy without it: a record that ends in a CRC that matches, and one that only looks so, are both read."""
+    path = tmp_path / "store"
+    with opened(path, **{"log.checksum": "crc32+record"}) as store:
+        put(store, {"a": "b"})
+    with opened(path, **{"log.checksum": "crc32"}) as store:
+        put(store, {"__CRC32C": "1234567890"})
+    shutil.rmtree(path / "penstock")
+    with opened(path, read_only=True) as store:
+        first, second = store.scan("t")
+        assert ends_in_own_crc(first.record)
+        assert not ends_in_own_crc(second.record)
+        assert list(store.verify()) == []
+    with opened(path) as store:
+        assert len(list(store.scan("t"))) == 2
+
+
+def test_a_lost_sector_of_zeros_cannot_be_told_from_a_value_of_zeros(tmp_path: Path) -> None:
+    """So such a value is refused where records do not end in a CRC, and stored where they do."""
+    for way in WAYS:
+        path = tmp_path / f"{way.__name__}"
+        with opened(path, **{"log.checksum": "crc32"}) as store:
+            with pytest.raises(PropertyError, match="zero bytes on end"):
+                way(store, {"zeros": "\0" * 600})
+            assert store.max_offset("t", 0) == 0
+        with opened(path, **{"log.checksum": "crc32+record"}) as store:
+            if way is not put_staged:
+                way(store, {"zeros": "\0" * 2000})
+                assert store.max_offset("t", 0) >= 1
+
+
+TEXT = st.text(st.characters(exclude_characters="\1\2", codec="utf-8"), min_size=1, max_size=30)
+NAMES = TEXT.filter(
+    lambda name: name not in ("TAGS", "KEYS") and "DELAY" not in name and "TIMER" not in name
+)
+
+
+@hypothesis.given(
+    tag=st.one_of(st.just(""), TEXT),
+    keys=st.lists(TEXT.filter(lambda key: " " not in key), max_size=3),
+    properties=st.dictionaries(st.one_of(NAMES, st.sampled_from(["__CRC32#", "a__CRC32#"])), TEXT, max_size=4),
+    body=st.binary(max_size=100),
+    flag=st.integers(-(1 << 31), (1 << 31) - 1),
+)  # fmt: skip
+@hypothesis.settings(
+    max_examples=25,
+    derandomize=True,
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+    ],
+    deadline=None,
+)
+def test_what_was_read_can_be_put_again_by_every_way_in(
+    tag: str, keys: list[str], properties: dict[str, str], body: bytes, flag: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.rmtree(path, ignore_errors=True)
+    with opened(path, **{"log.checksum": "crc32+record"}) as store:
+        store.put("t", body, tag=tag, keys=keys, properties=properties, flag=flag, born_time_ms=7)
+        (first,) = store.scan("t")
+        again = Message(
+            "t", first.body, tag=first.tag, keys=first.keys, properties=first.properties,
+            flag=first.flag, born_time_ms=first.born_time_ms, born_host=first.born_host,
+        )  # fmt: skip
+        store.put("t", first.body, tag=first.tag, keys=first.keys, properties=first.properties,
+                  flag=first.flag, born_time_ms=first.born_time_ms)  # fmt: skip
+        store.put_many([again])
+        store.put_arrow(
+            pa.table(
+                {
+                    "topic": ["t"], "body": [first.body], "tag": [first.tag], "keys": [list(first.keys)],
+                    "properties": pa.array([list(first.properties.items())], pa.map_(pa.string(), pa.string())),
+                    "flag": [first.flag], "born_time": [first.born_time_ms],
+                }
+            )
+        )  # fmt: skip
+        assert {fields(message) for message in store.scan("t")} == {fields(first)}
+        assert store.max_offset("t", 0) == 4
+
+
+def fields(message: StoredMessage) -> tuple[object, ...]:
+    return (
+        message.topic, message.queue, message.body, message.tag, message.keys,
+        tuple(message.properties.items()), message.flag, message.born_time_ms, message.born_host,
+    )  # fmt: skip
