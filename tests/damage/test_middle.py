@@ -19,6 +19,7 @@ from penstock.errors import CorruptionError
 from penstock.message import Message
 from penstock.stored import StoredMessage
 from penstock.testing.kit import copy_store
+from penstock.validity import is_valid
 
 COUNT = 2000
 SEGMENT = 64 * 1024
@@ -210,6 +211,9 @@ def test_damage_that_the_marks_do_not_vouch_for_refuses_writing_and_keeps_all(
         kind = turn if turn % len(KINDS) in (0, 4) else turn - turn % len(KINDS)
         hit = damage(copy, random.Random(turn), log, older.ljust(made.end, b"\0"), kind)
         before = log_bytes(copy.path)
+        if lost == "folder":
+            # Nobody knows any more that records end in a CRC: where only that was hit, they are whole.
+            hit = {o for o in hit if not is_valid(before[o : o + len(made.records[o])], o)}
         if not hit or max(hit) == max(made.records):
             continue
         with (
