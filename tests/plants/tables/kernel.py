@@ -2,6 +2,9 @@
 
 from tests.plants.planting import Plant
 
+COUNTING = "tests/unit/test_counting.py"
+FEED = "tests/unit/test_direct_feed.py"
+TRUNCATE = "tests/unit/test_truncate.py"
 VOTES = "tests/unit/test_votes.py"
 PLANTS = {
     "votes-added-up": Plant(
@@ -20,5 +23,71 @@ PLANTS = {
         "refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)",
         "refusal = votes[0].reason if votes[0].refuse_writes else None",
         (f"{VOTES}::test_any_policy_may_refuse_writes_and_the_first_that_does_says_why",),
+    ),
+    "few-counted-first": Plant(
+        "a queue's next offset is counted before a small batch that is then refused",
+        "penstock.commitlog",
+        "                nexts[lane] = ordinal + 1\n",
+        "                nexts[lane] = lane.next_offset = ordinal + 1\n",
+        (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[a few-follow]",),
+    ),
+    "one-counted-first": Plant(
+        "a queue's next offset is counted before a single record that is then refused",
+        "penstock.commitlog",
+        "            self.tail.write(tail, data)\n            self._last_time_ms = now\n",
+        "            lane.next_offset = following\n            self.tail.write(tail, data)\n            self._last_time_ms = now\n",
+        (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[one-direct]",),
+    ),
+    "many-counted-first": Plant(
+        "queues are counted before the columns of a batch that is then refused are written",
+        "penstock.commitlog",
+        "            self.tail.write_pieces(pieces, whole)\n",
+        "            self._count(lanes, nexts, now)\n            self.tail.write_pieces(pieces, whole)\n",
+        (
+            f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[many-follow]",
+            f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[columns-follow]",
+        ),
+    ),
+    "feed-skips-at-border": Plant(
+        "the direct feed leaves out the record before a segment's border",
+        "penstock.handover",
+        "sizes[first:stop]))",
+        "sizes[first : stop - (stop < len(sizes))]))",
+        (
+            f"{FEED}::test_a_batch_over_a_border_is_handed_over_whole[3]",
+            f"{FEED}::test_dispatchers_get_the_log[direct-mmap-batches-1]",
+        ),
+    ),
+    "feed-drops-the-next": Plant(
+        "the direct feed throws away the piece that it is asked for, and room never comes back",
+        "penstock.handover",
+        "pieces[0].log_offset < log_offset:",
+        "pieces[0].log_offset <= log_offset:",
+        (f"{FEED}::test_nothing_is_handed_over_beyond_what_may_be_seen",),
+    ),
+    "feed-beyond-the-visible": Plant(
+        "the direct feed gives a record whose end may not be seen yet",
+        "penstock.handover",
+        "            if end > stop:",
+        "            if at > stop:",
+        (f"{FEED}::test_nothing_is_handed_over_beyond_what_may_be_seen",),
+    ),
+    "cut-not-told": Plant(
+        "no dispatcher is told that the log was cut",
+        "penstock.mending",
+        "if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:",
+        "if False:",
+        (
+            f"{TRUNCATE}::test_a_torn_tail_is_told_after_loading_and_before_any_batch",
+            f"{TRUNCATE}::test_a_dispatcher_that_knows_of_more_than_the_log_has_is_told",
+            f"{TRUNCATE}::test_a_repair_that_cut_the_log_is_told_at_the_next_opening",
+        ),
+    ),
+    "cut-log-is-clean": Plant(
+        "a dispatcher that a repair did not rebuild may believe files for a longer log",
+        "penstock.mending",
+        "durable == end.offset",
+        "durable >= end.offset",
+        (f"{TRUNCATE}::test_a_repair_that_cut_the_log_is_told_at_the_next_opening",),
     ),
 }
