@@ -108,6 +108,7 @@ def test_room_that_was_taken_is_there_again() -> None:
         assert taken(hand_over, turn * 60, 1 << 40) == [(turn * 60, 60, b"A")]
     hand_over.add_batch(sizes_of(5000, 5060), sizes_of(60, 60), memoryview(bytes(120)))
     hand_over.add_one(5120, b"A" * 10)
+    hand_over.add_batch(sizes_of(5130), sizes_of(10), memoryview(bytes(10)))
     assert hand_over.first_from(5120) is None, "it was full"
     hand_over.add_one(6000, b"A" * 10)
     assert hand_over.first_from(0) == 6000, "what is dropped unread makes room as well"
@@ -217,6 +218,29 @@ def test_dispatchers_get_the_log(
         assert heard == walked(store)
         assert len(store._log.segments) > 2
         assert not list(store.verify())
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_direct_feed_reads_no_record_of_the_log_over_any_border(
+    story: str, tmp_path: Path
+) -> None:
+    """Only the blank record at a segment's end, and nothing of what lies after it."""
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), **{"index.feed": "direct"}) as store:
+        engine: Any = store._engine
+        batches, read = engine.log.batches, list[int]()
+
+        def read_and_note(start: int, stop: int) -> Iterator[DispatchBatch]:
+            for batch in batches(start, stop):
+                read.append(len(batch))
+                yield batch
+
+        engine.log.batches = read_and_note
+        heard = listen(store)
+        for _ in STORIES[story](store):
+            pass
+        engine.follower.catch_up()
+        assert heard == walked(store)
+        assert sum(read) == 0
 
 
 @pytest.mark.parametrize("feed", FEEDS)

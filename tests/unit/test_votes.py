@@ -1,5 +1,6 @@
 """What several retention policies ask for together: the largest vote counts, and any may refuse writes."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote
+from penstock.errors import ReadOnlyError
 from penstock.retention import Verdict, consult
+from penstock.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import make_context
 
@@ -73,3 +76,61 @@ def test_two_policies_of_a_store_take_what_the_larger_vote_names(tmp_path: Path)
         assert [departure.is_now for departure in store.forecast(1)].count(True) == 3
         assert store.retain() == 3
         assert store.stats()["log_min_offset"] == 3 * SEGMENT
+
+
+def filled(path: Path, segments: int, **given: Any) -> Store:
+    """Return a store of so many segments, nobody else at work."""
+    store = open_store(path, spawn=ManualWorkers(), **{"retention.pause_ms": 0, **given})
+    while store.stats()["segments"] < segments:
+        store.put("t", b"x" * 1000)
+    return store
+
+
+def test_an_offset_and_a_time_that_are_both_given_are_not_added_up(tmp_path: Path) -> None:
+    with filled(tmp_path / "s", 8) as store:
+        old = [segment.path for segment in store._log.segments[:2]]
+        store.flush()
+        for path in old:
+            os.utime(path, (1, 1))
+        assert store.discard_before(log_offset=3 * SEGMENT, time_ms=5000) == 3
+        assert store.stats()["log_min_offset"] == 3 * SEGMENT
+
+
+def test_a_segment_goes_only_when_every_dispatcher_has_all_of_it(tmp_path: Path) -> None:
+    """Not when its first record is dispatched: what it has besides would never be found."""
+    policies = [voter(Vote(5, "five"), "five")]
+    given: dict[str, Any] = {"strategies": policies, "retention": ["five"]}
+    with filled(tmp_path / "s", 2, **given) as store:
+        engine: Any = store._engine
+        store.topics()
+        reached, index = engine.follower.progress, engine.dispatchers[1]
+        dispatch, index.dispatch = index.dispatch, None
+        while store.stats()["segments"] < 7:
+            store.put("t", b"x" * 1000)
+        assert SEGMENT < reached < 2 * SEGMENT
+        assert index.progress == reached
+        assert store.retain() == 1
+        assert store.stats()["log_min_offset"] == SEGMENT
+        index.dispatch = dispatch
+        engine.follower.troubles.clear()
+        assert store.retain() == 5
+
+
+def test_who_makes_room_need_not_wait_for_the_next_round_to_write(tmp_path: Path) -> None:
+    """Writes were refused; the segments went, and the policy says in the same round that it is well now."""
+
+    class Full(RetentionPolicy):
+        name = "full"
+
+        def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
+            return Vote(2, "over three segments", refuse_writes=len(segments) > 3)
+
+    given: dict[str, Any] = {"strategies": [Full], "retention": ["full"]}
+    with filled(tmp_path / "s", 5, **given) as store:
+        assert store.retain() == 2
+        store.put("t", b"there is room")
+        while store.stats()["segments"] < 6:
+            store.put("t", b"x" * 1000)
+        assert store.retain() == 2
+        with pytest.raises(ReadOnlyError, match="over three segments"):
+            store.put("t", b"there is none")

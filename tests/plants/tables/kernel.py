@@ -24,6 +24,27 @@ PLANTS = {
         "refusal = votes[0].reason if votes[0].refuse_writes else None",
         (f"{VOTES}::test_any_policy_may_refuse_writes_and_the_first_that_does_says_why",),
     ),
+    "offset-and-time-added-up": Plant(
+        "segments before an offset and those before a time are added up",
+        "penstock.retention",
+        "return max(by_offset, self._log.count_before_time(time_ms)), reason",
+        "return by_offset + self._log.count_before_time(time_ms), reason",
+        (f"{VOTES}::test_an_offset_and_a_time_that_are_both_given_are_not_added_up",),
+    ),
+    "segment-goes-undispatched": Plant(
+        "a segment goes when its first record is dispatched",
+        "penstock.retention",
+        "if info.base_offset + info.size > self.safe_offset() or not",
+        "if info.base_offset > self.safe_offset() or not",
+        (f"{VOTES}::test_a_segment_goes_only_when_every_dispatcher_has_all_of_it",),
+    ),
+    "refusal-kept-a-round": Plant(
+        "writes stay refused until the next round, though there is room again",
+        "penstock.retention",
+        "            if gone and self.refusal is not None:",
+        "            if gone and self.refusal is None:",
+        (f"{VOTES}::test_who_makes_room_need_not_wait_for_the_next_round_to_write",),
+    ),
     "few-counted-first": Plant(
         "a queue's next offset is counted before a small batch that is then refused",
         "penstock.commitlog",
@@ -71,6 +92,13 @@ PLANTS = {
         "            if end > stop:",
         "            if at > stop:",
         (f"{FEED}::test_nothing_is_handed_over_beyond_what_may_be_seen",),
+    ),
+    "log-read-past-the-border": Plant(
+        "after a segment's border the direct feed reads from the log what was handed over",
+        "penstock.dispatch",
+        "limit = stop if known is None or known == at else min(known, stop)",
+        "limit = stop",
+        (f"{FEED}::test_the_direct_feed_reads_no_record_of_the_log_over_any_border[singles]",),
     ),
     "cut-not-told": Plant(
         "no dispatcher is told that the log was cut",
