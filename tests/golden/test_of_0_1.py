@@ -17,11 +17,11 @@ from penstock.store import Store
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SMALL = {
+SMALL: dict[str, Any] = {
     "geometry.segment_bytes": 64 * 1024, "geometry.queue_entries": 200, "geometry.index_slots": 100,
     "geometry.index_entries": 400,
 }  # fmt: skip
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     f"{checksum}-{flush}-{write}-{ending}": {
         **SMALL, "log.checksum": checksum, "flush.use": flush, "write.use": write, "ending": ending,
     }
@@ -129,7 +129,7 @@ def test_the_stores_are_made_by_0_1_with_its_own_plugins(wheel: Path) -> None:
 def test_a_store_of_0_1_is_read_and_written_on(name: str, made: Path) -> None:
     """Every message equal field by field, before and after it was opened for writing and put to."""
     path, said = made / name, said_by_0_1(made, name)
-    settings = {k: v for k, v in CASES[name].items() if k not in {"ending", *SMALL}}
+    settings: dict[str, Any] = {k: v for k, v in CASES[name].items() if k not in {"ending", *SMALL}}
     geometry = json.loads((path / "penstock" / "geometry.json").read_text())
     with penstock.open(path, read_only=True) as store:
         assert every(store) == said

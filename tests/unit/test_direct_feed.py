@@ -225,7 +225,8 @@ def test_the_direct_feed_reads_no_record_of_the_log_over_any_border(
     story: str, tmp_path: Path
 ) -> None:
     """Only the blank record at a segment's end, and nothing of what lies after it."""
-    with open_store(tmp_path / "s", spawn=ManualWorkers(), **{"index.feed": "direct"}) as store:
+    given: dict[str, Any] = {"index.feed": "direct"}
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), **given) as store:
         engine: Any = store._engine
         batches, read = engine.log.batches, list[int]()
 

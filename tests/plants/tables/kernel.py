@@ -86,6 +86,13 @@ PLANTS = {
         "pieces[0].log_offset <= log_offset:",
         (f"{FEED}::test_nothing_is_handed_over_beyond_what_may_be_seen",),
     ),
+    "feed-never-full": Plant(
+        "batches are kept for a follower that is behind, however many wait",
+        "penstock.handover",
+        "        if self._added - self._taken >= self._bytes_max:\n            return",
+        "        if self._added < self._taken:\n            return",
+        (f"{FEED}::test_room_that_was_taken_is_there_again",),
+    ),
     "feed-beyond-the-visible": Plant(
         "the direct feed gives a record whose end may not be seen yet",
         "penstock.handover",
