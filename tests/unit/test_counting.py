@@ -138,3 +138,22 @@ def test_nothing_counts_of_a_batch_that_an_error_met_before_its_first_byte(
             with pytest.raises(StoreClosedError):
                 put(store, batch(count))
         check_nothing_counted(store)
+
+
+@pytest.mark.parametrize("way", ["many", "many, atomic", "many columns"])
+def test_segments_made_for_a_batch_that_is_refused_are_gone(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were made, and then its stamps could not be written: a file left behind would be a hole in the log."""
+    put, count = WAYS[way]
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), alloc="on-demand") as store:
+        for queue in (0, 1):
+            store.put("t", b"first", queue=queue)
+        store.put("u", bytes(20_000))
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.commitlog.stamp", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                put(store, batch(count, 500))
+        assert [path.name for path in (tmp_path / "s" / "commitlog").iterdir()] == [f"{0:020d}"]
+        store.put_many([Message("u", bytes(500)) for _ in range(100)])
+        check_nothing_counted(store)

@@ -150,20 +150,25 @@ def walked(store: Store) -> list[tuple[int, int, int]]:
     return found
 
 
+# Of a record of topic "t" without properties and body.
+BARE = 92
+
+
+def room_of(store: Store) -> int:
+    """Return how many bytes the newest segment has left."""
+    return SEGMENT - int(store.stats()["log_end_offset"]) % SEGMENT
+
+
 def singles(store: Store) -> Iterator[None]:
-    """Records that end at every distance from a segment's border, among them as near as they may."""
+    """Records of many sizes, and some that end as near a segment's border as they may, or too near."""
     for number in range(500):
         store.put("t", b"s" * (number * 37 % 900), queue=number % 3)
         yield
-    for number in range(12):
-        room = SEGMENT - store.stats()["log_end_offset"] % SEGMENT - 8
-        size = len(b"") + 91 + 1
-        if room > 2000:
-            store.put("t", bytes(room - 1500))
+    for left in range(16):
+        if room_of(store) > 2000:
+            store.put("t", bytes(room_of(store) - 1500))
             yield
-        room = SEGMENT - store.stats()["log_end_offset"] % SEGMENT - 8
-        # So that 8 to 13 bytes are left for the blank record, or the next one does not fit.
-        store.put("t", bytes(max(room - size - number // 2, 0)))
+        store.put("t", bytes(room_of(store) - BARE - left))
         yield
         store.put("t", b"after the border")
         yield
@@ -195,6 +200,34 @@ def mixed(store: Store) -> Iterator[None]:
 STORIES: dict[str, Callable[[Store], Iterator[None]]] = {
     "singles": singles, "few": few, "batches": batches, "mixed": mixed,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("left", [0, 1, 7, 8, 9])
+@pytest.mark.parametrize("count", [1, 3, 60])
+@pytest.mark.parametrize("how", ["put", "put_many", "atomic"])
+def test_the_last_record_of_a_segment_leaves_room_for_the_blank_one(
+    how: str, count: int, left: int, tmp_path: Path
+) -> None:
+    """That is 8 bytes: with 8 it stays in the segment, with 7 it begins the next."""
+    with open_store(tmp_path / "s", spawn=ManualWorkers()) as store:
+        assert store.put("t", b"").size == BARE
+        rest = SEGMENT - BARE - (count - 1) * BARE - BARE - left
+        messages = [Message("t", b"")] * (count - 1) + [Message("t", bytes(rest))]
+        if how == "put":
+            receipts = [store.put("t", message.body) for message in messages]
+        else:
+            receipts = list(store.put_many(messages, atomic=how == "atomic"))
+        fits = left >= 8
+        last = SEGMENT - left - BARE - rest if fits else SEGMENT
+        if how == "atomic" and not fits:
+            last = SEGMENT + (count - 1) * BARE
+        assert receipts[-1].log_offset == last
+        store.put("t", b"after the border")
+        assert {s.path.stat().st_size for s in store._log.segments} == {SEGMENT}
+        heard = walked(store)
+        assert len(heard) == count + 2
+        assert [m.log_offset for m in store.scan("t")] == [offset for offset, _, _ in heard]
+        assert not list(store.verify())
 
 
 @pytest.mark.parametrize("every", [1, 5, 10_000])

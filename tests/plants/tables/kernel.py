@@ -2,6 +2,7 @@
 
 from tests.plants.planting import Plant
 
+CLOCK = "tests/faults/test_clock.py"
 COUNTING = "tests/unit/test_counting.py"
 FEED = "tests/unit/test_direct_feed.py"
 TRUNCATE = "tests/unit/test_truncate.py"
@@ -68,6 +69,37 @@ PLANTS = {
             f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[many-follow]",
             f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[columns-follow]",
         ),
+    ),
+    "no-room-for-the-blank": Plant(
+        "a record may end less than 8 bytes before its segment does",
+        "penstock.commitlog",
+        "if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:",
+        "if tail is None or size > tail.capacity - tail.wrote_position:",
+        (
+            f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-3-7]",
+            f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-60-0]",
+        ),
+    ),
+    "time-goes-back": Plant(
+        "a single record's store time is not kept as the least of later ones",
+        "penstock.commitlog",
+        "            self._last_time_ms = now\n            lane.next_offset = following\n            if self.hand",
+        "            lane.next_offset = following\n            if self.hand",
+        (f"{CLOCK}::test_no_way_in_goes_back_behind_what_another_stamped[counts0]",),
+    ),
+    "atomic-over-a-border": Plant(
+        "an atomic batch that is a few bytes too long is split over two segments",
+        "penstock.tail",
+        "or (atomic and total > room):",
+        "or (atomic and total > room + BLANK_SIZE):",
+        (f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[atomic-60-7]",),
+    ),
+    "planned-segments-stay": Plant(
+        "segments made for a batch that is then refused are left behind",
+        "penstock.commitlog",
+        "            if not pieces and self.lock.is_owned():",
+        "            if not planned and self.lock.is_owned():",
+        (f"{COUNTING}::test_segments_made_for_a_batch_that_is_refused_are_gone[many]",),
     ),
     "feed-skips-at-border": Plant(
         "the direct feed leaves out the record before a segment's border",
