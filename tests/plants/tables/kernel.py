@@ -46,6 +46,15 @@ PLANTS = {
         "            if gone and self.refusal is None:",
         (f"{VOTES}::test_who_makes_room_need_not_wait_for_the_next_round_to_write",),
     ),
+    "refusal-outlives-the-disk": Plant(
+        "writes stay refused after a disk no longer told its size",
+        "penstock_retention.disk_ratio",
+        "            self._refuses = False\n            count",
+        "            count",
+        (
+            "tests/unit/test_retention.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
+        ),
+    ),
     "few-counted-first": Plant(
         "a queue's next offset is counted before a small batch that is then refused",
         "penstock.commitlog",
