@@ -80,3 +80,36 @@ def test_an_index_file_goes_when_its_last_record_has_gone_and_not_before(
     index.trim(log.end_offset)
     assert sorted(path.name for path in folder.iterdir()) == names[-1:], "the newest is written to"
     index.close()
+
+
+def test_a_queue_file_that_is_lost_hides_no_later_one(log: WrittenLog, tmp_path: Path) -> None:
+    """The log has been cut to within it; the first message that can be read is the first of the next file."""
+    queues = filled(ConsumeQueueDispatcher, tmp_path / "s", log)
+    low = int(queues.entries(*LANE, FILE + 50, FILE + 51).log_offsets[0])
+    queues.flush()
+    queues.close()
+    folder = tmp_path / "s" / "consumequeue" / LANE[0] / str(LANE[1])
+    (folder / f"{FILE * 20:020d}").unlink()
+    queues = ConsumeQueueDispatcher(ConsumeQueueDispatcher.Options(), make_context(tmp_path / "s"))
+    queues.load(Trust(
+        log=log.view, durable_offset=log.end_offset, is_clean=True, was_abnormal=False
+    ))  # fmt: skip
+    queues.trim(low)
+    assert (queues.min_offset(*LANE), queues.max_offset(*LANE)) == (2 * FILE, 450)
+    queues.close()
+
+
+def test_a_queue_whose_records_are_all_cut_goes_on_where_they_began(tmp_path: Path) -> None:
+    """Before them it has only entries of records that retention took; it must not begin at 0 again."""
+    log = WrittenLog(tmp_path / "log", 2700)
+    log.lose_head(2)
+    queues = filled(ConsumeQueueDispatcher, tmp_path / "s", log)
+    firsts = {lane: queues.min_offset(*lane) for lane in queues.queues()}
+    assert all(first % FILE for first in firsts.values())
+    second = log.batches()[0].log_offsets.tolist()[12]
+    queues.truncate(second)
+    for lane, first in firsts.items():
+        assert queues.max_offset(*lane) == first + 2
+    queues.truncate(log.view.min_offset)
+    assert {lane: queues.max_offset(*lane) for lane in firsts} == firsts
+    queues.close()

@@ -44,6 +44,20 @@ PLANTS = {
         "if folder.stop_of(base) < self.min_offset]",
         (f"{TRIM}::test_a_queue_file_goes_when_its_last_record_has_gone_and_not_before[200-2]",),
     ),
+    "lost-file-hides-the-next": Plant(
+        "a queue file that is lost hides the entries of later ones",
+        "penstock_index.queue_files",
+        "at = min((base for base in self.bases if base > at), default=high)",
+        "at = high",
+        (f"{TRIM}::test_a_queue_file_that_is_lost_hides_no_later_one",),
+    ),
+    "queue-begins-again": Plant(
+        "a queue whose records were all cut begins at 0 again",
+        "penstock_index.queue_files",
+        "return self._over_blanks(low, high)",
+        "return low",
+        (f"{TRIM}::test_a_queue_whose_records_are_all_cut_goes_on_where_they_began",),
+    ),
     "index-file-early": Plant(
         "an index file goes while its last record is left",
         "penstock_index.hash_index",
