@@ -1,12 +1,15 @@
-"""The first changes to a store that is opened for writing: its marks, the end of its log, names made durable."""
+"""The first changes to a store that is opened for writing: its marks, the end of its log, what dispatchers load, names."""
 
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
+from penstock.contracts import Dispatcher, LogView, Trust
 from penstock.discover import write_geometry
+from penstock.errors import PluginError, StorageError
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
@@ -88,6 +91,38 @@ def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
     assert segment is not None
     data = bytes(log.read(end.offset, segment.end_offset - end.offset)).rstrip(b"\0")
     return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
+
+
+def load_all(dispatchers: Sequence[Dispatcher], log: LogView, found: Findings, end: LogEnd) -> None:
+    """Let the dispatchers load, and tell each of them the log's end if the log was longer before."""
+    for dispatcher in dispatchers:
+        durable = found.state.dispatched.get(dispatcher.name, 0) if found.is_ours else 0
+        # Beyond the end of a clean log it is where a repair has cut it.
+        is_clean = found.is_clean and durable == end.offset
+        trust = Trust(
+            log=log, durable_offset=durable, is_clean=is_clean or found.is_new,
+            was_abnormal=found.was_abnormal, index_time_ms=found.times.index_ms,
+        )  # fmt: skip
+        found.mended.extend(dispatcher.load(trust))
+        if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:
+            _truncate(dispatcher, end.offset)
+
+
+def _truncate(dispatcher: Dispatcher, end_offset: int) -> None:
+    try:
+        dispatcher.truncate(end_offset)
+    except Exception as error:
+        raise StorageError(
+            f"dispatcher {dispatcher.name} could not cut its files at log offset {end_offset}, where the log "
+            f"now ends: {error!r}; the log is whole and nothing was put; mend or replace that plugin, see penstock "
+            f"plugins, or leave it out of index.use"
+        ) from error
+    if dispatcher.progress > end_offset:
+        raise PluginError(
+            f"dispatcher {dispatcher.name} says after truncate({end_offset}) that its progress is "
+            f"{dispatcher.progress}; the log is whole and nothing was put; mend or replace that plugin, see "
+            f"penstock plugins"
+        )
 
 
 def sync_names_up(files: Files, path: Path) -> None:

@@ -26,7 +26,6 @@ from penstock.contracts import (
     QueueIndex,
     RetentionPolicy,
     SpawnWorker,
-    Trust,
 )
 from penstock.digests import Digests
 from penstock.discover import check_layout, find_geometry, is_store
@@ -48,7 +47,14 @@ from penstock.handover import HandOver
 from penstock.lockfile import Lock
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
-from penstock.mending import claim, note_range, put_log_right, sync_names_below, sync_names_up
+from penstock.mending import (
+    claim,
+    load_all,
+    note_range,
+    put_log_right,
+    sync_names_below,
+    sync_names_up,
+)
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
 from penstock.ranges import watch_coverage
@@ -365,15 +371,7 @@ class Opener:
         self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, hand over what they lack, and write the first marks."""
-        view = RecoveredLog(log, end.offset)
-        for dispatcher in engine.dispatchers:
-            durable = found.state.dispatched.get(dispatcher.name, 0) if found.is_ours else 0
-            is_clean = found.is_clean and durable >= end.offset
-            trust = Trust(
-                log=view, durable_offset=durable, is_clean=is_clean or found.is_new,
-                was_abnormal=found.was_abnormal, index_time_ms=found.times.index_ms,
-            )  # fmt: skip
-            found.mended.extend(dispatcher.load(trust))
+        load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end)
         start = min(engine.follower.progress, end.offset)
         engine.follower.catch_up()
         for name, trouble in engine.follower.troubles.items():

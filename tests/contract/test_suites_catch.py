@@ -93,6 +93,30 @@ BROKEN = {
         def penstock_register_dispatcher():
             return [Loser]
         """, "index.loser", "test_no_record_with_the_key_is_left_out", "assert"),
+    "a dispatcher that keeps what was cut": ("""
+        from penstock_index.hash_index import HashIndexDispatcher
+        from penstock import hookimpl
+        class Keeper(HashIndexDispatcher):
+            "Lowers its progress, and erases nothing."
+            name = "keeper"
+            def truncate(self, log_offset):
+                self._progress = min(self._progress, log_offset)
+        @hookimpl
+        def penstock_register_dispatcher():
+            return [Keeper]
+        """, "index.keeper", "test_what_was_cut_is_gone_when_other_records_come_there", "assert"),
+    "a queue index whose trim is off by one": ("""
+        from penstock_index.consume_queue import ConsumeQueueDispatcher
+        from penstock import hookimpl
+        class Trimmer(ConsumeQueueDispatcher):
+            "Takes the first record that is left as well."
+            name = "trimmer"
+            def trim(self, log_offset):
+                super().trim(log_offset + 1)
+        @hookimpl
+        def penstock_register_dispatcher():
+            return [Trimmer]
+        """, "index.trimmer", "test_trim_takes_no_entry_too_many_and_none_too_few", "assert"),
     "a retention policy that raises on an empty log": ("""
         from penstock import RetentionPolicy, hookimpl
         from penstock.contracts import Vote
@@ -114,9 +138,10 @@ def test_a_broken_strategy_is_caught_and_blamed(
 ) -> None:
     source, name, step, word = BROKEN[case]
     install_plugin("penstock-broken", source)
+    path = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "plugins", "check", name, "--step", step, "--json"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
         check=False,

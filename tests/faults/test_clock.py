@@ -139,3 +139,21 @@ def test_a_segment_written_while_the_clock_said_1970_is_not_taken_for_old() -> N
     assert plausible([]) == []
     for times in itertools.product([5, START, START + YEAR], repeat=4):
         assert plausible(list(times)) == sorted(plausible(list(times)))
+
+
+@pytest.mark.parametrize("counts", list(itertools.product([1, 3, 100], repeat=2)))
+def test_no_way_in_goes_back_behind_what_another_stamped(
+    counts: tuple[int, int], tmp_path: Path
+) -> None:
+    """One record, a few, or many: whoever came before, and whoever comes after."""
+    clock, stamped = ManualClock(START), list[int]()
+    with open_store(tmp_path / "s", clock=clock, spawn=ManualWorkers()) as store:
+        for turn in range(4):
+            clock.now_ms = START - turn * HOUR + turn % 2 * YEAR
+            count = counts[turn % 2]
+            if count == 1:
+                stamped.append(store.put("t", b"x").store_time_ms)
+            else:
+                stamped += {r.store_time_ms for r in store.put_many([_message(0)] * count)}
+        assert stamped == [START, *[START - HOUR + YEAR] * 3]
+        assert not list(store.verify())

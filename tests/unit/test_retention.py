@@ -194,6 +194,13 @@ def test_disk_ratio_rounds_up_and_resumes_only_at_the_lower_level() -> None:
     assert said == [False, True, True, True, False, False, True]
 
 
+def test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards() -> None:
+    policy = DiskRatioRetention(DiskRatioOptions(), context())
+    said = [policy.vote([info(0, 0)], FOUR, use).refuse_writes
+            for use in (DiskUse(91, 9), DiskUse(0, 0), DiskUse(88, 12), DiskUse(91, 9))]  # fmt: skip
+    assert said == [True, False, False, True]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"early_percent": 0}, {"refuse_percent": 101}, {"early_percent": 86}, {"forced_percent": 95}],

@@ -85,7 +85,16 @@ class Dispatcher(Strategy):
 
     @abstractmethod
     def truncate(self, log_offset: int) -> None:
-        """Forget every record at or behind `log_offset`, and erase what said so."""
+        """Forget every record at or after `log_offset`, where the log now ends, and erase what said so.
+
+        Called while a store is opened for writing, after `load` and before any batch, if bytes after the log's
+        end were cut in this opening (a torn tail after a crash), or if the dispatcher's progress or what its
+        `flush` last answered is beyond that end (a log that lost its tail, a repair that cut it). Never while
+        batches come, and never for a store that is opened to read. `progress` is at most `log_offset` afterwards,
+        and the next `flush` makes it durable. A second call with the same offset changes nothing, nor does one
+        where nothing lies at or after `log_offset`. Other records will come at these offsets. If it raises, the store
+        is not opened.
+        """
 
     @abstractmethod
     def trim(self, log_offset: int) -> None:

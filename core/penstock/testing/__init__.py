@@ -15,12 +15,9 @@ from penstock.testing.kit import WrittenLog, make_context, messages, open_store
 
 if TYPE_CHECKING:
     from penstock.testing.suites.allocator import AllocatorContract
-    from penstock.testing.suites.dispatcher import (
-        DispatcherContract,
-        KeyIndexContract,
-        QueueIndexContract,
-    )
+    from penstock.testing.suites.dispatcher import DispatcherContract
     from penstock.testing.suites.flush import FlushPolicyContract
+    from penstock.testing.suites.indexes import KeyIndexContract, QueueIndexContract
     from penstock.testing.suites.retention import RetentionPolicyContract
     from penstock.testing.suites.writer import SegmentWriterContract
 
@@ -28,8 +25,8 @@ SUITES = {
     "AllocatorContract": "allocator",
     "DispatcherContract": "dispatcher",
     "FlushPolicyContract": "flush",
-    "KeyIndexContract": "dispatcher",
-    "QueueIndexContract": "dispatcher",
+    "KeyIndexContract": "indexes",
+    "QueueIndexContract": "indexes",
     "RetentionPolicyContract": "retention",
     "SegmentWriterContract": "writer",
 }

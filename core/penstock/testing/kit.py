@@ -100,11 +100,15 @@ def copy_store(source: Path, target: Path) -> Path:
 
 
 class WrittenLog:
-    """A log of known records in a folder of its own, as a dispatcher's tests need it."""
+    """A log of known records in a folder of its own, as a dispatcher's tests need it.
 
-    def __init__(self, root: Path, count: int = 1500) -> None:
+    Two logs have the same first `alike` records, if that is given, and others after them.
+    """
+
+    def __init__(self, root: Path, count: int = 1500, *, alike: int | None = None) -> None:
+        same = count if alike is None else alike
         with open_store(root, retention=[]) as store:
-            sent = messages(count)
+            sent = messages(same) + messages(count - same, first=6000 + same)
             for start in range(0, count, 100):
                 store.put_many(sent[start : start + 100])
             self.sent = sent
@@ -118,6 +122,10 @@ class WrittenLog:
         for segment in self._log.segments[:segments]:
             segment.path.unlink()
         self._log.load(repair=False)
+
+    def ending_at(self, log_offset: int) -> RecoveredLog:
+        """Return a view of the log as if it ended there, which must be a record's end or the log's begin."""
+        return RecoveredLog(self._log, log_offset)
 
     @property
     def end_offset(self) -> int:

@@ -119,11 +119,18 @@ class HashIndexDispatcher(KeyIndex):
         return reached
 
     def truncate(self, log_offset: int) -> None:
-        """Drop the keys of records at or behind `log_offset`."""
+        """Drop the keys of records at or after `log_offset`."""
         with self._lock:
+            if self._current is not None and self._current.is_dirty:
+                # What is kept of it must not count as durable unsynced.
+                self._current.sync()
             self._close_current()
-            self._cut(log_offset, None)
+            if self._cut(log_offset, None):
+                self._folder.sync()
             self._folder.forget()
+            names = self._folder.names()
+            # It has room: a fresh file before it is full would be none of RocketMQ's.
+            self._current = self._folder.open(names[-1]) if names else None
             self._progress = min(self._progress, log_offset)
 
     def trim(self, log_offset: int) -> None:
@@ -245,6 +252,9 @@ class HashIndexDispatcher(KeyIndex):
                 file.sync()
                 changed = True
             file.close()
+            if keep and log is None:
+                # Entries are in log order: the older files have none to be dropped.
+                break
         return changed
 
     @staticmethod

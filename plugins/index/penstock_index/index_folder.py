@@ -38,6 +38,10 @@ class IndexFolder:
         """Remove one file."""
         self._files.remove(self.path / name)
 
+    def sync(self) -> None:
+        """Make it durable which files there are."""
+        self._files.sync_folder(self.path)
+
     def make(self) -> IndexFile:
         """Make the next file, whole and durable under its name."""
         self._files.make_folder_durably(self.path)

@@ -1,4 +1,4 @@
-"""The contract of a dispatcher, of one that knows the queues, and of one that finds by key, as tests."""
+"""The contract of a dispatcher, as tests."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Trust
+from penstock.contracts import Context, Dispatcher, QueueIndex, Trust
 from penstock.progress import SIDE_FOLDER
 from penstock.testing.control import ManualClock, ManualWorkers
 from penstock.testing.faults import FaultyFiles
@@ -165,6 +165,52 @@ class DispatcherContract(ContractSuite):
         assert dispatcher.progress <= cut
         self.check(self.catch_up(dispatcher, log), log, expected)
 
+    @pytest.mark.parametrize("row", [0, 1, 640, 1199])
+    @pytest.mark.parametrize("is_reopened", [True, False])
+    def test_what_was_cut_is_gone_when_other_records_come_there(
+        self, make: MakeDispatcher, tmp_path: Path, log: WrittenLog, row: int, is_reopened: bool
+    ) -> None:
+        """The kernel calls `truncate` after `load`, where a crash or a repair has cut the log; then others come."""
+        other = WrittenLog(tmp_path / "other", 1200, alike=row)
+        dispatcher = self.filled(make, other)
+        expected = self.snapshot(dispatcher, other)
+        shutil.rmtree(dispatcher.context.root)
+        make_context(dispatcher.context.root)
+        dispatcher = self.filled(make, log)
+        durable, cut = dispatcher.flush(), log.offsets()[row]
+        if is_reopened:
+            dispatcher = make()
+            dispatcher.load(Trust(
+                log=log.ending_at(cut), durable_offset=durable, is_clean=False, was_abnormal=True
+            ))  # fmt: skip
+        for _ in range(2):
+            dispatcher.truncate(cut)
+            assert dispatcher.progress <= cut
+            assert dispatcher.flush() <= cut
+        self.check(self.catch_up(dispatcher, other), other, expected)
+        assert dispatcher.flush() == other.end_offset
+        self.check_nothing_wrong(dispatcher, other)
+
+    def test_truncate_at_the_end_changes_nothing(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """A torn tail held no record, and there is nothing to forget."""
+        dispatcher = self.filled(make, log)
+        expected = self.snapshot(dispatcher, log)
+        dispatcher.truncate(log.end_offset)
+        self.check(dispatcher, log, expected)
+        assert dispatcher.flush() == log.end_offset
+        self.check_nothing_wrong(dispatcher, log)
+
+    @staticmethod
+    def check_nothing_wrong(dispatcher: Dispatcher, log: WrittenLog) -> None:
+        """Compare with the log, if the dispatcher can."""
+        checker = dispatcher.checker()
+        if checker is not None:
+            found = [*checker.start()]
+            found += [finding for batch in log.batches() for finding in checker.batch(batch)]
+            assert not [*found, *checker.finish(log.end_offset)]
+
     def test_it_points_to_nothing_behind_the_logs_end(
         self, make: MakeDispatcher, tmp_path: Path, log: WrittenLog
     ) -> None:
@@ -286,96 +332,6 @@ class DispatcherContract(ContractSuite):
                 assert store.recovery.mended == ()
                 assert store.stats()["dispatchers"][strategy.name]["error"] is None
                 assert not list(store.verify())
-
-
-class QueueIndexContract(DispatcherContract):
-    """Subclass this for a dispatcher that knows the order of each queue."""
-
-    contract = QueueIndex
-
-    def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
-        """Return every entry of every queue."""
-        assert isinstance(dispatcher, QueueIndex)
-        found = {}
-        for topic, queue in dispatcher.queues():
-            low, high = dispatcher.min_offset(topic, queue), dispatcher.max_offset(topic, queue)
-            entries = dispatcher.entries(topic, queue, low, high)
-            found[topic, queue] = (low, high, *(column.tolist() for column in entries))
-        return found
-
-    def test_entries_are_those_of_the_log(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """Each record once, at its queue offset, with its size and tag code."""
-        dispatcher = self.filled(make, log)
-        assert isinstance(dispatcher, QueueIndex)
-        for batch in log.batches():
-            for row in range(len(batch)):
-                topic = batch.topics[batch.topic_rows[row]].decode()
-                at = int(batch.queue_offsets[row])
-                entries = dispatcher.entries(topic, int(batch.queues[row]), at, at + 1)
-                assert [int(column[0]) for column in entries] == [
-                    int(batch.log_offsets[row]), int(batch.sizes[row]), int(batch.tag_codes[row]),
-                ]  # fmt: skip
-        assert dispatcher.end_log_offset() == log.end_offset
-
-    def test_a_queue_that_is_not_there_is_empty(
-        self, make: MakeDispatcher, log: WrittenLog
-    ) -> None:
-        """And asking for it makes none."""
-        dispatcher = self.filled(make, log)
-        assert isinstance(dispatcher, QueueIndex)
-        before = dispatcher.queues()
-        assert dispatcher.max_offset("nothing", 3) == dispatcher.min_offset("nothing", 3) == 0
-        assert len(dispatcher.entries("nothing", 3, 0, 10).sizes) == 0
-        assert dispatcher.queues() == before == sorted(before)
-
-    def test_trim_moves_the_minimum(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """To the first entry whose record is still there."""
-        dispatcher = self.filled(make, log)
-        assert isinstance(dispatcher, QueueIndex)
-        low = log.view.spans()[2][0]
-        dispatcher.trim(low)
-        for topic, queue in dispatcher.queues():
-            first = dispatcher.min_offset(topic, queue)
-            assert dispatcher.entries(topic, queue, first, first + 1).log_offsets[0] >= low
-            if first:
-                before = dispatcher.entries(topic, queue, first - 1, first)
-                assert len(before.sizes) == 0 or before.log_offsets[0] < low
-
-
-class KeyIndexContract(DispatcherContract):
-    """Subclass this for a dispatcher that finds records by key."""
-
-    contract = KeyIndex
-
-    def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
-        """Return what some keys find."""
-        assert isinstance(dispatcher, KeyIndex)
-        forever = 1 << 62
-        return {
-            (topic, key): sorted(set(dispatcher.candidates(topic, key, 0, forever)))
-            for topic in ("topic-0", "topic-1")
-            for key in ("key-1", "key-2", "only-77", "only-1499", "only-1", "none")
-        }
-
-    def test_no_record_with_the_key_is_left_out(
-        self, make: MakeDispatcher, log: WrittenLog
-    ) -> None:
-        """Others may come with it: the caller looks into the records."""
-        dispatcher = self.filled(make, log)
-        assert isinstance(dispatcher, KeyIndex)
-        offsets = log.offsets()
-        for number, message in enumerate(log.sent):
-            for key in message.keys:
-                if number % 37 == 0 or key.startswith("key-1"):
-                    found = dispatcher.candidates(message.topic, key, 0, 1 << 62)
-                    assert offsets[number] in found
-
-    def test_the_newest_come_first(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """So that a limit keeps them."""
-        dispatcher = self.filled(make, log)
-        assert isinstance(dispatcher, KeyIndex)
-        found = list(dispatcher.candidates("topic-1", "key-1", 0, 1 << 62))
-        assert found == sorted(found, reverse=True)
 
 
 def _files(root: Path) -> list[Path]:

@@ -1,0 +1,140 @@
+"""The contracts of a dispatcher that knows the queues, and of one that finds by key, as tests."""
+
+from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
+from penstock.testing.kit import WrittenLog
+from penstock.testing.suites.dispatcher import DispatcherContract, MakeDispatcher
+
+
+class QueueIndexContract(DispatcherContract):
+    """Subclass this for a dispatcher that knows the order of each queue."""
+
+    contract = QueueIndex
+
+    def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
+        """Return every entry of every queue."""
+        assert isinstance(dispatcher, QueueIndex)
+        found = {}
+        for topic, queue in dispatcher.queues():
+            low, high = dispatcher.min_offset(topic, queue), dispatcher.max_offset(topic, queue)
+            entries = dispatcher.entries(topic, queue, low, high)
+            found[topic, queue] = (low, high, *(column.tolist() for column in entries))
+        return found
+
+    def test_entries_are_those_of_the_log(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """Each record once, at its queue offset, with its size and tag code."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        for batch in log.batches():
+            for row in range(len(batch)):
+                topic = batch.topics[batch.topic_rows[row]].decode()
+                at = int(batch.queue_offsets[row])
+                entries = dispatcher.entries(topic, int(batch.queues[row]), at, at + 1)
+                assert [int(column[0]) for column in entries] == [
+                    int(batch.log_offsets[row]), int(batch.sizes[row]), int(batch.tag_codes[row]),
+                ]  # fmt: skip
+        assert dispatcher.end_log_offset() == log.end_offset
+
+    def test_a_queue_that_is_not_there_is_empty(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """And asking for it makes none."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        before = dispatcher.queues()
+        assert dispatcher.max_offset("nothing", 3) == dispatcher.min_offset("nothing", 3) == 0
+        assert len(dispatcher.entries("nothing", 3, 0, 10).sizes) == 0
+        assert dispatcher.queues() == before == sorted(before)
+
+    def test_trim_moves_the_minimum(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """To the first entry whose record is still there."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        low = log.view.spans()[2][0]
+        dispatcher.trim(low)
+        for topic, queue in dispatcher.queues():
+            first = dispatcher.min_offset(topic, queue)
+            assert dispatcher.entries(topic, queue, first, first + 1).log_offsets[0] >= low
+            if first:
+                before = dispatcher.entries(topic, queue, first - 1, first)
+                assert len(before.sizes) == 0 or before.log_offsets[0] < low
+
+    def test_trim_takes_no_entry_too_many_and_none_too_few(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """At every kind of place, the ends of files among them: it need not be where a segment begins."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        lanes = [
+            (batch.topics[topic].decode(), queue, offset)
+            for batch in log.batches()
+            for topic, queue, offset in zip(
+                batch.topic_rows.tolist(), batch.queues.tolist(), batch.log_offsets.tolist(), strict=True
+            )
+        ]  # fmt: skip
+        kept: dict[tuple[str, int], list[int]] = {}
+        for topic, queue, offset in lanes:
+            kept.setdefault((topic, queue), []).append(offset)
+        ends = {lane: len(offsets) for lane, offsets in kept.items()}
+        for row in (0, 1, 2, 7, 600, *range(1190, 1212), 1494, 1498, 1499):
+            # At a record that one stays; at a byte within it, it is gone.
+            for low in (lanes[row][2], lanes[row][2] + 1):
+                dispatcher.trim(low)
+                for (topic, queue), offsets in kept.items():
+                    left = [offset for offset in offsets if offset >= low]
+                    first, end = ends[topic, queue] - len(left), ends[topic, queue]
+                    assert dispatcher.max_offset(topic, queue) == end
+                    assert dispatcher.min_offset(topic, queue) == first
+                    found = dispatcher.entries(topic, queue, first, end)
+                    assert found.log_offsets.tolist() == left
+
+
+class KeyIndexContract(DispatcherContract):
+    """Subclass this for a dispatcher that finds records by key."""
+
+    contract = KeyIndex
+
+    def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
+        """Return what some keys find."""
+        assert isinstance(dispatcher, KeyIndex)
+        forever = 1 << 62
+        return {
+            (topic, key): sorted(set(dispatcher.candidates(topic, key, 0, forever)))
+            for topic in ("topic-0", "topic-1")
+            for key in ("key-1", "key-2", "only-77", "only-1499", "only-1", "none")
+        }
+
+    def test_no_record_with_the_key_is_left_out(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """Others may come with it: the caller looks into the records."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, KeyIndex)
+        offsets = log.offsets()
+        for number, message in enumerate(log.sent):
+            for key in message.keys:
+                if number % 37 == 0 or key.startswith("key-1"):
+                    found = dispatcher.candidates(message.topic, key, 0, 1 << 62)
+                    assert offsets[number] in found
+
+    def test_trim_takes_no_key_of_a_record_that_is_left(
+        self, make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """Wherever the log begins: at a record, or at the byte after the begin of the one before."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, KeyIndex)
+        offsets = log.offsets()
+        for row in (1, 150, *range(262, 272), 800, 1499):
+            for low in (offsets[row - 1] + 1, offsets[row]):
+                dispatcher.trim(low)
+                for number in {row, row + 1, row + 2, *range(row, 1500, 61)} & set(range(1500)):
+                    message = log.sent[number]
+                    for key in message.keys[1:]:
+                        found = dispatcher.candidates(message.topic, key, 0, 1 << 62)
+                        assert offsets[number] in found
+
+    def test_the_newest_come_first(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """So that a limit keeps them."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, KeyIndex)
+        found = list(dispatcher.candidates("topic-1", "key-1", 0, 1 << 62))
+        assert found == sorted(found, reverse=True)

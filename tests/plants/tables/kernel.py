@@ -1,0 +1,169 @@
+"""Faults in the kernel: votes, feeds, counting, cutting."""
+
+from tests.plants.planting import Plant
+
+CLOCK = "tests/faults/test_clock.py"
+COUNTING = "tests/unit/test_counting.py"
+FEED = "tests/unit/test_direct_feed.py"
+TRUNCATE = "tests/unit/test_truncate.py"
+VOTES = "tests/unit/test_votes.py"
+PLANTS = {
+    "votes-added-up": Plant(
+        "the votes of two policies are added up",
+        "penstock.retention",
+        "return Verdict(largest.expired_count, reason, refusal, failed)",
+        "return Verdict(sum(v.expired_count for v in votes), reason, refusal, failed)",
+        (
+            f"{VOTES}::test_votes_are_not_added_up[counts0-3]",
+            f"{VOTES}::test_two_policies_of_a_store_take_what_the_larger_vote_names",
+        ),
+    ),
+    "first-policy-decides": Plant(
+        "only the first policy may refuse writes",
+        "penstock.retention",
+        "refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)",
+        "refusal = votes[0].reason if votes[0].refuse_writes else None",
+        (f"{VOTES}::test_any_policy_may_refuse_writes_and_the_first_that_does_says_why",),
+    ),
+    "offset-and-time-added-up": Plant(
+        "segments before an offset and those before a time are added up",
+        "penstock.retention",
+        "return max(by_offset, self._log.count_before_time(time_ms)), reason",
+        "return by_offset + self._log.count_before_time(time_ms), reason",
+        (f"{VOTES}::test_an_offset_and_a_time_that_are_both_given_are_not_added_up",),
+    ),
+    "segment-goes-undispatched": Plant(
+        "a segment goes when its first record is dispatched",
+        "penstock.retention",
+        "if info.base_offset + info.size > self.safe_offset() or not",
+        "if info.base_offset > self.safe_offset() or not",
+        (f"{VOTES}::test_a_segment_goes_only_when_every_dispatcher_has_all_of_it",),
+    ),
+    "refusal-kept-a-round": Plant(
+        "writes stay refused until the next round, though there is room again",
+        "penstock.retention",
+        "            if gone and self.refusal is not None:",
+        "            if gone and self.refusal is None:",
+        (f"{VOTES}::test_who_makes_room_need_not_wait_for_the_next_round_to_write",),
+    ),
+    "refusal-outlives-the-disk": Plant(
+        "writes stay refused after a disk no longer told its size",
+        "penstock_retention.disk_ratio",
+        "            self._refuses = False\n            count",
+        "            count",
+        (
+            "tests/unit/test_retention.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
+        ),
+    ),
+    "few-counted-first": Plant(
+        "a queue's next offset is counted before a small batch that is then refused",
+        "penstock.commitlog",
+        "                nexts[lane] = ordinal + 1\n",
+        "                nexts[lane] = lane.next_offset = ordinal + 1\n",
+        (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[a few-follow]",),
+    ),
+    "one-counted-first": Plant(
+        "a queue's next offset is counted before a single record that is then refused",
+        "penstock.commitlog",
+        "            self.tail.write(tail, data)\n            self._last_time_ms = now\n",
+        "            lane.next_offset = following\n            self.tail.write(tail, data)\n            self._last_time_ms = now\n",
+        (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[one-direct]",),
+    ),
+    "many-counted-first": Plant(
+        "queues are counted before the columns of a batch that is then refused are written",
+        "penstock.commitlog",
+        "            self.tail.write_pieces(pieces, whole)\n",
+        "            self._count(lanes, nexts, now)\n            self.tail.write_pieces(pieces, whole)\n",
+        (
+            f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[many-follow]",
+            f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[columns-follow]",
+        ),
+    ),
+    "no-room-for-the-blank": Plant(
+        "a record may end less than 8 bytes before its segment does",
+        "penstock.commitlog",
+        "if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:",
+        "if tail is None or size > tail.capacity - tail.wrote_position:",
+        (
+            f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-3-7]",
+            f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-60-0]",
+        ),
+    ),
+    "time-goes-back": Plant(
+        "a single record's store time is not kept as the least of later ones",
+        "penstock.commitlog",
+        "            self._last_time_ms = now\n            lane.next_offset = following\n            if self.hand",
+        "            lane.next_offset = following\n            if self.hand",
+        (f"{CLOCK}::test_no_way_in_goes_back_behind_what_another_stamped[counts0]",),
+    ),
+    "atomic-over-a-border": Plant(
+        "an atomic batch that is a few bytes too long is split over two segments",
+        "penstock.tail",
+        "or (atomic and total > room):",
+        "or (atomic and total > room + BLANK_SIZE):",
+        (f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[atomic-60-7]",),
+    ),
+    "planned-segments-stay": Plant(
+        "segments made for a batch that is then refused are left behind",
+        "penstock.commitlog",
+        "            if not pieces and self.lock.is_owned():",
+        "            if not planned and self.lock.is_owned():",
+        (f"{COUNTING}::test_segments_made_for_a_batch_that_is_refused_are_gone[many]",),
+    ),
+    "feed-skips-at-border": Plant(
+        "the direct feed leaves out the record before a segment's border",
+        "penstock.handover",
+        "sizes[first:stop]))",
+        "sizes[first : stop - (stop < len(sizes))]))",
+        (
+            f"{FEED}::test_a_batch_over_a_border_is_handed_over_whole[3]",
+            f"{FEED}::test_dispatchers_get_the_log[direct-mmap-batches-1]",
+        ),
+    ),
+    "feed-drops-the-next": Plant(
+        "the direct feed throws away the piece that it is asked for, and room never comes back",
+        "penstock.handover",
+        "pieces[0].log_offset < log_offset:",
+        "pieces[0].log_offset <= log_offset:",
+        (f"{FEED}::test_nothing_is_handed_over_beyond_what_may_be_seen",),
+    ),
+    "feed-never-full": Plant(
+        "batches are kept for a follower that is behind, however many wait",
+        "penstock.handover",
+        "        if self._added - self._taken >= self._bytes_max:\n            return",
+        "        if self._added < self._taken:\n            return",
+        (f"{FEED}::test_room_that_was_taken_is_there_again",),
+    ),
+    "feed-beyond-the-visible": Plant(
+        "the direct feed gives a record whose end may not be seen yet",
+        "penstock.handover",
+        "            if end > stop:",
+        "            if at > stop:",
+        (f"{FEED}::test_nothing_is_handed_over_beyond_what_may_be_seen",),
+    ),
+    "log-read-past-the-border": Plant(
+        "after a segment's border the direct feed reads from the log what was handed over",
+        "penstock.dispatch",
+        "limit = stop if known is None or known == at else min(known, stop)",
+        "limit = stop",
+        (f"{FEED}::test_the_direct_feed_reads_no_record_of_the_log_over_any_border[singles]",),
+    ),
+    "cut-not-told": Plant(
+        "no dispatcher is told that the log was cut",
+        "penstock.mending",
+        "if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:",
+        "if False:",
+        (
+            f"{TRUNCATE}::test_a_torn_tail_is_told_after_loading_and_before_any_batch",
+            f"{TRUNCATE}::test_a_dispatcher_that_knows_of_more_than_the_log_has_is_told",
+            f"{TRUNCATE}::test_a_repair_that_cut_the_log_is_told_at_the_next_opening",
+        ),
+    ),
+    "cut-log-is-clean": Plant(
+        "a dispatcher that a repair did not rebuild may believe files for a longer log",
+        "penstock.mending",
+        "durable == end.offset",
+        "durable >= end.offset",
+        (f"{TRUNCATE}::test_a_repair_that_cut_the_log_is_told_at_the_next_opening",),
+    ),
+}

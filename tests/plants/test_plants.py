@@ -1,0 +1,50 @@
+"""Each fault in the tables is found by the tests that are named beside it; see `planting`."""
+
+import pytest
+from tests.plants.hunting import missed, run
+from tests.plants.planting import Plant, edited, plants, source_of
+
+PLANTS = plants()
+# What the mechanism itself is tried with.
+TRIAL = Plant(
+    "the largest vote does not count",
+    "penstock.retention",
+    "largest = max(",
+    "largest = min(",
+    ("tests/unit/test_votes.py::test_votes_are_not_added_up[counts0-3]",),
+)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_fault_is_found_by_its_tests(name: str) -> None:
+    plant = PLANTS[name]
+    edited(plant, source_of(plant.module))
+    assert plant.tests
+    out = missed(plant)
+    assert not out, f"not found: {plant.about}\n{out}"
+
+
+def test_without_the_fault_the_test_passes() -> None:
+    """Of the others the ordinary run says that."""
+    assert not missed(TRIAL)
+    assert run(TRIAL, planted=False)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        TRIAL._replace(new="largest = max( "),
+        TRIAL._replace(tests=("tests/unit/test_votes.py::test_votes_are_not_added_up",)),
+        TRIAL._replace(tests=("tests/unit/test_votes.py::test_that_is_not_there",)),
+        TRIAL._replace(new="largest = maximum("),
+        TRIAL._replace(new="largest = = max("),
+    ],
+    ids=["changes nothing", "one test passes", "no such test", "no such name", "no code"],
+)
+def test_what_is_not_found_by_every_test_as_it_should_be_is_missed(plant: Plant) -> None:
+    assert missed(plant)
+
+
+def test_a_plant_whose_place_is_gone_is_an_error() -> None:
+    with pytest.raises(ValueError, match="is there 0 times"):
+        edited(TRIAL._replace(old="no such text"), source_of(TRIAL.module))

@@ -1,0 +1,159 @@
+"""A queue counts only what is in the log: whatever is refused on the way in leaves no gap, by every way in."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import Message
+from penstock.errors import DiskFullError, MessageError, MessageTooLargeError, StoreClosedError
+from penstock.store import Store
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
+
+Put = Callable[[Store, list[Message]], Any]
+QUEUES = (0, 1, 0)
+
+
+def one(store: Store, messages: list[Message]) -> Any:
+    return store.put(messages[0].topic, messages[0].body, flag=messages[0].flag)
+
+
+def many(store: Store, messages: list[Message]) -> Any:
+    return store.put_many(messages)
+
+
+def atomic(store: Store, messages: list[Message]) -> Any:
+    return store.put_many(messages, atomic=True)
+
+
+def arrow(store: Store, messages: list[Message]) -> Any:
+    return store.put_arrow(pa.table({
+        "topic": [m.topic for m in messages], "queue": pa.array([m.queue for m in messages], pa.int32()),
+        "body": [m.body for m in messages],
+    }))  # fmt: skip
+
+
+def batch(count: int, size: int = 100) -> list[Message]:
+    return [Message("t", bytes(size), queue=QUEUES[n % 3]) for n in range(count)]
+
+
+WAYS: dict[str, tuple[Put, int]] = {
+    "one": (one, 1),
+    "a few": (many, 3),
+    "as many as are few": (many, 48),
+    "many": (many, 100),
+    "a few, atomic": (atomic, 3),
+    "many, atomic": (atomic, 100),
+    "columns": (arrow, 3),
+    "many columns": (arrow, 600),
+}
+
+
+def check_nothing_counted(store: Store) -> None:
+    """The next messages get the offsets that those refused would have had."""
+    assert [store.put("t", b"next", queue=queue).queue_offset for queue in (0, 1)] == [1, 1]
+    assert [r.queue_offset for r in store.put_many(batch(3))] == [2, 2, 3]
+    assert (store.max_offset("t", 0), store.max_offset("t", 1)) == (4, 3)
+    assert not list(store.verify())
+
+
+@pytest.mark.parametrize("feed", ["follow", "direct"])
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_counts_that_a_full_disk_refused(way: str, feed: str, tmp_path: Path) -> None:
+    files = FaultyFiles()
+    put, count = WAYS[way]
+    chosen: dict[str, Any] = {"write": "file", "alloc": "on-demand", "index.feed": feed}
+    with open_store(tmp_path / "s", files=files, spawn=ManualWorkers(), **chosen) as store:
+        for queue in (0, 1):
+            store.put("t", b"first", queue=queue)
+        files.plan.fail("pwrite", errno.ENOSPC, path="commitlog", times=1)
+        with pytest.raises(DiskFullError):
+            put(store, batch(count))
+        files.plan.heal()
+        check_nothing_counted(store)
+
+
+@pytest.mark.parametrize("call", ["create", "allocate"])
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_counts_that_had_no_room_for_its_segment(
+    way: str, call: str, tmp_path: Path
+) -> None:
+    files = FaultyFiles()
+    put, count = WAYS[way]
+    with open_store(tmp_path / "s", files=files, spawn=ManualWorkers(), alloc="on-demand") as store:
+        for queue in (0, 1):
+            store.put("t", b"first", queue=queue)
+        store.put("u", bytes(65536 - 600))
+        files.plan.fail(call, errno.ENOSPC)
+        with pytest.raises(DiskFullError):
+            put(store, batch(count, 400))
+        files.plan.heal()
+        check_nothing_counted(store)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_counts_of_what_is_too_large(way: str, tmp_path: Path) -> None:
+    put, count = WAYS[way]
+    with open_store(tmp_path / "s", spawn=ManualWorkers()) as store:
+        for queue in (0, 1):
+            store.put("t", b"first", queue=queue)
+        with pytest.raises(MessageTooLargeError):
+            put(store, [*batch(count - 1), Message("t", bytes(70_000))])
+        check_nothing_counted(store)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "columns" not in way])
+def test_nothing_counts_of_a_batch_with_a_number_that_fits_no_field(
+    way: str, tmp_path: Path
+) -> None:
+    put, count = WAYS[way]
+    with open_store(tmp_path / "s", spawn=ManualWorkers()) as store:
+        for queue in (0, 1):
+            store.put("t", b"first", queue=queue)
+        with pytest.raises(MessageError):
+            put(store, [*batch(count - 1), Message("t", b"x", flag=1 << 40)])
+        check_nothing_counted(store)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "one"])
+def test_nothing_counts_of_a_batch_that_an_error_met_before_its_first_byte(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error: it is raised where the bytes are about to be written."""
+    put, count = WAYS[way]
+    with open_store(tmp_path / "s", spawn=ManualWorkers()) as store:
+        for queue in (0, 1):
+            store.put("t", b"first", queue=queue)
+        engine = store._engine
+        assert engine is not None
+
+        def refused(*_: object) -> None:
+            raise StoreClosedError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.log.tail, "write_pieces", refused)
+            with pytest.raises(StoreClosedError):
+                put(store, batch(count))
+        check_nothing_counted(store)
+
+
+@pytest.mark.parametrize("way", ["many", "many, atomic", "many columns"])
+def test_segments_made_for_a_batch_that_is_refused_are_gone(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were made, and then its stamps could not be written: a file left behind would be a hole in the log."""
+    put, count = WAYS[way]
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), alloc="on-demand") as store:
+        for queue in (0, 1):
+            store.put("t", b"first", queue=queue)
+        store.put("u", bytes(20_000))
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.commitlog.stamp", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                put(store, batch(count, 500))
+        assert [path.name for path in (tmp_path / "s" / "commitlog").iterdir()] == [f"{0:020d}"]
+        store.put_many([Message("u", bytes(500)) for _ in range(100)])
+        check_nothing_counted(store)

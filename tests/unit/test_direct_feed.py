@@ -1,0 +1,304 @@
+"""What the dispatchers are given is the log, every record once and in order, with either feed and over every border."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import Message
+from penstock.batch import DispatchBatch
+from penstock.errors import DiskFullError, MessageTooLargeError
+from penstock.handover import HandOver
+from penstock.store import Store
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
+
+SEGMENT = 64 * 1024
+FEEDS = ("follow", "direct")
+WRITERS: dict[str, dict[str, Any]] = {
+    "mmap": {"write": "mmap"},
+    "file": {"write": "file"},
+    "transient-pool": {"write": "transient-pool", "write.transient-pool.lock_memory": False},
+}
+
+
+# --- the hand-over alone
+
+
+def sizes_of(*sizes: int) -> Any:
+    return np.array(sizes, np.int64)
+
+
+def taken(hand_over: HandOver, at: int, stop: int) -> list[tuple[int, int, bytes]]:
+    """Return offset, size and first byte of every record that is handed over in one batch."""
+    batch = hand_over.take(at, stop)
+    if batch is None:
+        return []
+    columns = batch.columns
+    starts = columns.positions.tolist()
+    ends = [*starts[1:], len(columns.window)]
+    return [
+        (at + start, end - start, bytes(columns.window[start : start + 1]))
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("border", range(6))
+def test_a_batch_over_a_border_is_handed_over_whole(border: int) -> None:
+    """The records before the border in one piece, those behind it in another; none is left out."""
+    sizes = sizes_of(10, 20, 30, 40, 50)
+    offsets = np.cumsum(sizes) - sizes
+    offsets[border:] += 1000
+    data = b"".join(bytes([65 + n]) * size for n, size in enumerate(sizes.tolist()))
+    hand_over = HandOver()
+    hand_over.add_batch(offsets, sizes, memoryview(data))
+    wanted = [
+        (offset, size, bytes([65 + n]))
+        for n, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True))
+    ]
+    found, at = [], hand_over.first_from(0)
+    while at is not None:
+        found += taken(hand_over, at, 1 << 40)
+        at = hand_over.first_from(found[-1][0] + found[-1][1])
+    assert found == wanted
+
+
+def test_a_batch_over_two_borders_has_three_pieces() -> None:
+    sizes = sizes_of(10, 10, 10, 10, 10)
+    offsets = np.array([0, 100, 110, 300, 310], np.int64)
+    hand_over = HandOver()
+    hand_over.add_batch(
+        offsets, sizes, memoryview(b"AAAAAAAAAABBBBBBBBBBCCCCCCCCCCDDDDDDDDDDEEEEEEEEEE")
+    )
+    assert taken(hand_over, 0, 1000) == [(0, 10, b"A")]
+    assert taken(hand_over, 10, 1000) == []
+    assert hand_over.first_from(10) == 100
+    assert taken(hand_over, 100, 1000) == [(100, 10, b"B"), (110, 10, b"C")]
+    assert taken(hand_over, 300, 1000) == [(300, 10, b"D"), (310, 10, b"E")]
+    assert hand_over.first_from(0) is None
+
+
+def test_nothing_is_handed_over_beyond_what_may_be_seen() -> None:
+    hand_over = HandOver()
+    for at in (0, 10, 20):
+        hand_over.add_one(at, b"A" * 10)
+    assert taken(hand_over, 0, 9) == []
+    assert taken(hand_over, 0, 29) == [(0, 10, b"A"), (10, 10, b"A")]
+    assert taken(hand_over, 20, 30) == [(20, 10, b"A")]
+
+
+def test_what_is_asked_for_again_is_not_there_and_what_comes_later_is() -> None:
+    """A dispatcher that must have older records again has them from the log."""
+    hand_over = HandOver()
+    for at in (0, 10, 30):
+        hand_over.add_one(at, b"A" * 10)
+    assert taken(hand_over, 5, 100) == [], "no piece begins there"
+    assert hand_over.first_from(5) == 10
+    assert taken(hand_over, 10, 100) == [(10, 10, b"A")], "what lies behind a gap does not run on"
+    assert hand_over.first_from(20) == 30
+
+
+def test_room_that_was_taken_is_there_again() -> None:
+    """Else it filled up for good, and the direct feed read the log for ever after."""
+    hand_over = HandOver(100)
+    for turn in range(50):
+        hand_over.add_one(turn * 60, b"A" * 60)
+        assert taken(hand_over, turn * 60, 1 << 40) == [(turn * 60, 60, b"A")]
+    hand_over.add_batch(sizes_of(5000, 5060), sizes_of(60, 60), memoryview(bytes(120)))
+    hand_over.add_one(5120, b"A" * 10)
+    hand_over.add_batch(sizes_of(5130), sizes_of(10), memoryview(bytes(10)))
+    assert hand_over.first_from(5120) is None, "it was full"
+    hand_over.add_one(6000, b"A" * 10)
+    assert hand_over.first_from(0) == 6000, "what is dropped unread makes room as well"
+
+
+# --- a store
+
+
+def listen(store: Store) -> list[tuple[int, int, int]]:
+    """Return a list that gets log offset, size and queue offset of what the queues are given from now on."""
+    engine: Any = store._engine
+    queues = engine.dispatchers[0]
+    heard: list[tuple[int, int, int]] = []
+    dispatch, reached = queues.dispatch, [queues.progress]
+
+    def dispatch_and_note(batch: DispatchBatch) -> None:
+        assert batch.start_offset == reached[0], "batches run on from each other"
+        assert all(offset < batch.end_offset for offset in batch.log_offsets.tolist())
+        heard.extend(zip(
+            batch.log_offsets.tolist(), batch.sizes.tolist(), batch.queue_offsets.tolist(), strict=True
+        ))  # fmt: skip
+        reached[0] = batch.end_offset
+        dispatch(batch)
+
+    queues.dispatch = dispatch_and_note
+    return heard
+
+
+def walked(store: Store) -> list[tuple[int, int, int]]:
+    """Return the same of every record, from the log's own bytes."""
+    found = []
+    for base in range(0, store.stats()["log_end_offset"], SEGMENT):
+        data = store._log.segments[base // SEGMENT].path.read_bytes()
+        at = 0
+        while int.from_bytes(data[at + 4 : at + 8], "big") == 0xDAA320A7:
+            size = int.from_bytes(data[at : at + 4], "big")
+            found.append((base + at, size, int.from_bytes(data[at + 20 : at + 28], "big")))
+            at += size
+    return found
+
+
+# Of a record of topic "t" without properties and body.
+BARE = 92
+
+
+def room_of(store: Store) -> int:
+    """Return how many bytes the newest segment has left."""
+    return SEGMENT - int(store.stats()["log_end_offset"]) % SEGMENT
+
+
+def singles(store: Store) -> Iterator[None]:
+    """Records of many sizes, and some that end as near a segment's border as they may, or too near."""
+    for number in range(500):
+        store.put("t", b"s" * (number * 37 % 900), queue=number % 3)
+        yield
+    for left in range(16):
+        if room_of(store) > 2000:
+            store.put("t", bytes(room_of(store) - 1500))
+            yield
+        store.put("t", bytes(room_of(store) - BARE - left))
+        yield
+        store.put("t", b"after the border")
+        yield
+
+
+def few(store: Store) -> Iterator[None]:
+    for number in range(60):
+        store.put_many([Message("t", b"f" * (number * n % 400), queue=n % 3) for n in range(20)])
+        yield
+
+
+def batches(store: Store) -> Iterator[None]:
+    for number in range(6):
+        store.put_many([Message("t", b"b" * (n % 90), queue=n % 3) for n in range(600 + number)])
+        yield
+
+
+def mixed(store: Store) -> Iterator[None]:
+    ways = [singles(store), few(store), batches(store)]
+    while ways:
+        for way in list(ways):
+            for _ in range(7):
+                if next(way, ways) is ways:
+                    ways.remove(way)
+                    break
+            yield
+
+
+STORIES: dict[str, Callable[[Store], Iterator[None]]] = {
+    "singles": singles, "few": few, "batches": batches, "mixed": mixed,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("left", [0, 1, 7, 8, 9])
+@pytest.mark.parametrize("count", [1, 3, 60])
+@pytest.mark.parametrize("how", ["put", "put_many", "atomic"])
+def test_the_last_record_of_a_segment_leaves_room_for_the_blank_one(
+    how: str, count: int, left: int, tmp_path: Path
+) -> None:
+    """That is 8 bytes: with 8 it stays in the segment, with 7 it begins the next."""
+    with open_store(tmp_path / "s", spawn=ManualWorkers()) as store:
+        assert store.put("t", b"").size == BARE
+        rest = SEGMENT - BARE - (count - 1) * BARE - BARE - left
+        messages = [Message("t", b"")] * (count - 1) + [Message("t", bytes(rest))]
+        if how == "put":
+            receipts = [store.put("t", message.body) for message in messages]
+        else:
+            receipts = list(store.put_many(messages, atomic=how == "atomic"))
+        fits = left >= 8
+        last = SEGMENT - left - BARE - rest if fits else SEGMENT
+        if how == "atomic" and not fits:
+            last = SEGMENT + (count - 1) * BARE
+        assert receipts[-1].log_offset == last
+        store.put("t", b"after the border")
+        assert {s.path.stat().st_size for s in store._log.segments} == {SEGMENT}
+        heard = walked(store)
+        assert len(heard) == count + 2
+        assert [m.log_offset for m in store.scan("t")] == [offset for offset, _, _ in heard]
+        assert not list(store.verify())
+
+
+@pytest.mark.parametrize("every", [1, 5, 10_000])
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("feed", FEEDS)
+def test_dispatchers_get_the_log(
+    feed: str, writer: str, story: str, every: int, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {**WRITERS[writer], "index.feed": feed}
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), **given) as store:
+        heard = listen(store)
+        engine: Any = store._engine
+        for step, _ in enumerate(STORIES[story](store)):
+            if step % every == 0:
+                engine.flusher.flush()
+                engine.follower.catch_up()
+        engine.flusher.flush()
+        engine.follower.catch_up()
+        assert engine.follower.progress == store.stats()["log_end_offset"]
+        assert heard == walked(store)
+        assert len(store._log.segments) > 2
+        assert not list(store.verify())
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_direct_feed_reads_no_record_of_the_log_over_any_border(
+    story: str, tmp_path: Path
+) -> None:
+    """Only the blank record at a segment's end, and nothing of what lies after it."""
+    given: dict[str, Any] = {"index.feed": "direct"}
+    with open_store(tmp_path / "s", spawn=ManualWorkers(), **given) as store:
+        engine: Any = store._engine
+        batches, read = engine.log.batches, list[int]()
+
+        def read_and_note(start: int, stop: int) -> Iterator[DispatchBatch]:
+            for batch in batches(start, stop):
+                read.append(len(batch))
+                yield batch
+
+        engine.log.batches = read_and_note
+        heard = listen(store)
+        for _ in STORIES[story](store):
+            pass
+        engine.follower.catch_up()
+        assert heard == walked(store)
+        assert sum(read) == 0
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize("count", [1, 3, 600])
+def test_dispatchers_get_nothing_of_what_was_refused(count: int, feed: str, tmp_path: Path) -> None:
+    """And all that comes after it, also where the refused one was to begin a segment."""
+    files = FaultyFiles()
+    given: dict[str, Any] = {"write": "file", "alloc": "on-demand", "index.feed": feed}
+    with open_store(tmp_path / "s", files=files, spawn=ManualWorkers(), **given) as store:
+        heard = listen(store)
+        for turn in range(40):
+            store.put("t", b"before" * 300)
+            files.plan.fail("pwrite", errno.ENOSPC, path="commitlog", times=1)
+            with pytest.raises(DiskFullError):
+                store.put_many([Message("t", b"refused")] * count)
+            files.plan.heal()
+            with pytest.raises(MessageTooLargeError):
+                store.put_many(
+                    [*[Message("t", b"refused")] * (count - 1), Message("t", bytes(SEGMENT))]
+                )
+            store.put_many([Message("t", b"after")] * count)
+            if turn % 3 == 0:
+                assert store.max_offset("t") == (count + 1) * (turn + 1)
+        assert store.max_offset("t") == (count + 1) * 40
+        assert heard == walked(store)
+        assert b"refused" not in {m.body for m in store.scan("t")}
+        assert not list(store.verify())

@@ -1,0 +1,317 @@
+"""When the log was cut, each dispatcher is told where it ends now: after it has loaded, and before any batch."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import penstock
+from penstock.batch import DispatchBatch
+from penstock.contracts import Context, Dispatcher, Trust
+from penstock.errors import PluginError, StorageError
+from penstock.files import Files
+from penstock.progress import Progress
+from penstock.store import Store
+from penstock.testing import FaultyFiles, ManualWorkers, WrittenLog, open_store
+from penstock.testing.kit import SMALL, copy_store, make_context
+from penstock_index.consume_queue import ConsumeQueueDispatcher
+from penstock_index.hash_index import HashIndexDispatcher
+
+Call = tuple[str, int]
+
+
+class Diary(Dispatcher):
+    """A third party's dispatcher: keeps the offsets of records in a text file, and what it was called with."""
+
+    name: ClassVar[str] = "diary"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"own-files"})
+    calls: ClassVar[list[Call]] = []
+    trusts: ClassVar[list[Trust]] = []
+    fails: ClassVar[Exception | None] = None
+    lowers: ClassVar[bool] = True
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self._path = context.root / "diary.txt"
+        self._offsets: list[int] = []
+        self._progress = 0
+
+    @property
+    def progress(self) -> int:
+        return self._progress
+
+    def load(self, trust: Trust) -> list[str]:
+        # As 0.1 allowed: it believes its own file, and looks neither at the log's end nor at the marks.
+        self.calls.append(("load", trust.log.end_offset))
+        self.trusts.append(trust)
+        if self._path.exists():
+            self._progress, *self._offsets = map(int, self._path.read_text().split())
+        return []
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        self.calls.append(("dispatch", batch.start_offset))
+        self._offsets += [o for o in batch.log_offsets.tolist() if o >= self._progress]
+        self._progress = max(self._progress, batch.end_offset)
+
+    def flush(self) -> int:
+        self._path.write_text(" ".join(map(str, [self._progress, *self._offsets])))
+        return self._progress
+
+    def truncate(self, log_offset: int) -> None:
+        self.calls.append(("truncate", log_offset))
+        if self.fails is not None:
+            raise self.fails
+        if self.lowers:
+            self._offsets = [offset for offset in self._offsets if offset < log_offset]
+            self._progress = min(self._progress, log_offset)
+
+    def trim(self, log_offset: int) -> None:
+        self._offsets = [offset for offset in self._offsets if offset >= log_offset]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("calls", []), ("trusts", []), ("fails", None), ("lowers", True)):
+        monkeypatch.setattr(Diary, name, value)
+
+
+def opened(path: Path, **given: Any) -> Store:
+    chosen: dict[str, Any] = {
+        "index": ["consume-queue", "hash-index", "diary"], "spawn": ManualWorkers(),
+        "write": "mmap", "alloc": "on-demand", **given,
+    }  # fmt: skip
+    return open_store(path, strategies=[Diary], **chosen)
+
+
+def written(path: Path, count: int = 100) -> int:
+    """Make a store and close it; returns the log's end."""
+    with opened(path) as store:
+        for number in range(count):
+            store.put("t", b"%d" % number * 50, keys=[f"k{number}"])
+    Diary.calls.clear()
+    Diary.trusts.clear()
+    return _end_of(path)
+
+
+def _end_of(path: Path) -> int:
+    with penstock.open(path, read_only=True, environ={}) as store:
+        return int(store.stats()["log_end_offset"])
+
+
+def killed(path: Path, target: Path, tail: bytes) -> int:
+    """Make a store whose writer died, with these bytes behind the log's last record; returns its end."""
+    with opened(path) as store:
+        for number in range(100):
+            store.put("t", b"%d" % number * 50, keys=[f"k{number}"])
+        store.flush()
+        store.topics()
+        end = int(store.stats()["log_end_offset"])
+        copy_store(path, target)
+    Diary.calls.clear()
+    segment = target / "commitlog" / f"{end // SMALL.segment_bytes * SMALL.segment_bytes:020d}"
+    with segment.open("r+b") as file:
+        file.seek(end % SMALL.segment_bytes)
+        file.write(tail)
+    return end
+
+
+TORN = b"\x00\x00\x02\x00\xda\xa3\x20\xa7" + b"torn" * 20
+
+
+def test_a_torn_tail_is_told_after_loading_and_before_any_batch(tmp_path: Path) -> None:
+    end = killed(tmp_path / "s", tmp_path / "k", TORN)
+    with opened(tmp_path / "k") as store:
+        assert store.recovery is not None
+        assert store.recovery.cut_bytes > 0
+        assert Diary.calls[:2] == [("load", end), ("truncate", end)]
+        assert [call for call, _ in Diary.calls[2:]].count("truncate") == 0
+        assert not list(store.verify())
+        first = store.put("t", b"other", keys=["other"])
+        assert first.log_offset == end
+        assert store.find("t", "other")
+    assert Diary.calls[-1][0] == "dispatch"
+
+
+def test_where_nothing_was_cut_nobody_is_told(tmp_path: Path) -> None:
+    """A new store, a clean one, one whose writer died between two puts, and one that is only read."""
+    end = killed(tmp_path / "s", tmp_path / "k", b"")
+    for _ in range(2):
+        with opened(tmp_path / "k") as store:
+            assert store.recovery is not None
+            assert store.recovery.cut_bytes == 0
+    with opened(tmp_path / "k", read_only=True):
+        pass
+    with opened(tmp_path / "new") as store:
+        store.put("t", b"x")
+    assert ("load", end) in Diary.calls
+    assert "truncate" not in {call for call, _ in Diary.calls}
+
+
+def test_a_dispatcher_that_knows_of_more_than_the_log_has_is_told(tmp_path: Path) -> None:
+    """The log's tail was lost in a power cut, and its own file was not."""
+    end = killed(tmp_path / "s", tmp_path / "k", b"")
+    (tmp_path / "k" / "diary.txt").write_text(f"{end + 500} 0 {end} {end + 200}")
+    with opened(tmp_path / "k") as store:
+        assert Diary.calls[:2] == [("load", end), ("truncate", end)]
+        store.put("t", b"other")
+        store.topics()
+    assert (tmp_path / "k" / "diary.txt").read_text() == f"{_end_of(tmp_path / 'k')} 0 {end}"
+
+
+def test_marks_that_are_beyond_the_logs_end_are_told(tmp_path: Path) -> None:
+    """What `flush` answered counts as well, whatever `progress` says after loading."""
+    end = killed(tmp_path / "s", tmp_path / "k", b"")
+    progress = Progress(Files(), tmp_path / "k")
+    progress.read().dispatched["diary"] = end + 300
+    progress.write()
+    progress.close()
+    os.utime(tmp_path / "k" / "lock", ns=(progress.state.lock_mtime_ns,) * 2)
+    copy_store(tmp_path / "k", tmp_path / "again")
+    with opened(tmp_path / "again"):
+        assert Diary.calls[:2] == [("load", end), ("truncate", end)]
+
+
+def test_a_repair_that_cut_the_log_is_told_at_the_next_opening(tmp_path: Path) -> None:
+    """A dispatcher without a checker is not rebuilt by it, and its files were made for a longer log."""
+    path, end = tmp_path / "s", written(tmp_path / "s")
+    with opened(path, read_only=True) as store:
+        last = list(store.scan("t"))[-1]
+    Diary.calls.clear()
+    Diary.trusts.clear()
+    with (path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(last.log_offset + 5)
+        file.write(b"damage")
+    report = penstock.repair(path, apply=True, cut=True)
+    cut = _end_of(path)
+    assert report.applied
+    assert cut == last.log_offset < end
+    with opened(path) as store:
+        assert Diary.calls[:2] == [("load", cut), ("truncate", cut)]
+        assert not Diary.trusts[0].is_clean, "not all of its files may be believed"
+        assert Diary.trusts[0].durable_offset > cut
+        assert store.put("t", b"other").log_offset == cut
+        store.topics()
+    kept = list(map(int, (path / "diary.txt").read_text().split()))[1:]
+    with opened(path, read_only=True) as store:
+        assert kept == [m.log_offset for m in store.scan("t")]
+
+
+def test_a_dispatcher_that_cannot_cut_keeps_the_store_from_being_opened(tmp_path: Path) -> None:
+    """Named with what was not affected; without it the store opens, and with it once it is mended."""
+    end = killed(tmp_path / "s", tmp_path / "k", TORN)
+    Diary.fails = OSError(5, "Input/output error")
+    shutil.copytree(tmp_path / "k", tmp_path / "without")
+    with pytest.raises(StorageError, match="dispatcher diary could not cut its files") as raised:
+        opened(tmp_path / "k")
+    assert "the log is whole" in str(raised.value)
+    opened(tmp_path / "without", index=["consume-queue", "hash-index"]).close()
+    Diary.fails = None
+    with opened(tmp_path / "k") as store:
+        assert store.stats()["log_end_offset"] == end
+        assert not list(store.verify())
+
+
+def test_a_dispatcher_that_does_not_cut_breaks_its_contract(tmp_path: Path) -> None:
+    end = killed(tmp_path / "s", tmp_path / "k", b"")
+    (tmp_path / "k" / "diary.txt").write_text(f"{end + 500} 0")
+    Diary.lowers = False
+    with pytest.raises(
+        PluginError, match=f"says after truncate\\({end}\\) that its progress is {end + 500}"
+    ):
+        opened(tmp_path / "k")
+
+
+# --- the built-in ones
+
+
+def filled(cls: type[Dispatcher], path: Path, log: WrittenLog) -> Dispatcher:
+    made = cls(cls.Options(), make_context(path))
+    made.load(Trust(log=log.view, durable_offset=0, is_clean=True, was_abnormal=False))
+    for batch in log.batches():
+        made.dispatch(batch)
+    return made
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> WrittenLog:
+    return WrittenLog(tmp_path_factory.mktemp("log") / "log")
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("row", [1, 199, 600, 1198, 1200, 1205, 1206, 1499])
+def test_queue_files_are_those_of_a_log_that_was_never_longer(
+    row: int, log: WrittenLog, tmp_path: Path
+) -> None:
+    """Byte by byte: nothing of an entry at or after the cut is left, and no file of such entries only."""
+    cut = log.offsets()[row]
+    long = filled(ConsumeQueueDispatcher, tmp_path / "long", log)
+    assert isinstance(long, ConsumeQueueDispatcher)
+    long.truncate(cut)
+    assert long.progress == cut
+    assert long.flush() == cut
+    short = ConsumeQueueDispatcher(
+        ConsumeQueueDispatcher.Options(), make_context(tmp_path / "short")
+    )
+    for batch in log.batches(0, cut):
+        short.dispatch(batch)
+    for topic, queue in short.queues():
+        assert long.max_offset(topic, queue) == short.max_offset(topic, queue)
+        parts = "consumequeue", topic, str(queue)
+        left = files_of(tmp_path.joinpath("long", *parts))
+        assert left == files_of(tmp_path.joinpath("short", *parts))
+    long.close()
+    short.close()
+
+
+@pytest.mark.parametrize("row", [1, 130, 600, 1198, 1499])
+def test_index_files_are_those_of_a_log_that_was_never_longer(
+    row: int, log: WrittenLog, tmp_path: Path
+) -> None:
+    """As many files, each full but the last, with the same entries; and what comes goes on in the last one."""
+    cut = log.offsets()[row]
+    long = filled(HashIndexDispatcher, tmp_path / "long", log)
+    assert isinstance(long, HashIndexDispatcher)
+    long.truncate(cut)
+    assert long.flush() == long.progress == cut
+    short = HashIndexDispatcher(HashIndexDispatcher.Options(), make_context(tmp_path / "short"))
+    for dispatcher in (long, short):
+        for batch in log.batches(
+            0 if dispatcher is short else cut, cut if dispatcher is short else None
+        ):
+            dispatcher.dispatch(batch)
+    for batch in log.batches(cut):
+        short.dispatch(batch)
+    entries = [[peek.entries().tolist() for peek in each._peeks()] for each in (long, short)]
+    assert len(entries[0]) > 2
+    assert [[row[:2] for row in file] for file in entries[0]] == [
+        [row[:2] for row in file] for file in entries[1]
+    ]
+    long.close()
+    short.close()
+
+
+def test_what_is_kept_of_an_index_file_is_durable_after_the_next_flush(
+    log: WrittenLog, tmp_path: Path
+) -> None:
+    """The newest file had entries that were not synced yet, and was closed though nothing of it was to be cut."""
+    files, synced = FaultyFiles(), set[str]()
+    files.plan.watch = lambda call, path: synced.add(path.name) if call == "sync" else None
+    index = HashIndexDispatcher(
+        HashIndexDispatcher.Options(), make_context(tmp_path / "s", files=files)
+    )
+    for batch in log.batches():
+        index.dispatch(batch)
+    newest = sorted((tmp_path / "s" / "index").iterdir())[-1].name
+    synced.clear()
+    index.truncate(log.end_offset)
+    index.flush()
+    assert newest in synced
+    index.close()
