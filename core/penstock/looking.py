@@ -5,6 +5,7 @@ from pathlib import Path
 import attrs
 
 from penstock.checkpoint import Checkpoint, Times
+from penstock.copies import is_copy
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.log import SegmentedLog
@@ -14,7 +15,6 @@ from penstock.progress import (
     SideFolder,
     State,
     fingerprint,
-    lock_ctime_ns,
     lock_mtime_ns,
     vouched_for,
 )
@@ -87,16 +87,17 @@ def look(files: Files, root: Path, log: SegmentedLog, *, is_new: bool) -> Findin
         and clean.digest == fingerprint(files, vouched_for(root))
     )
     # Marks of a copy that was taken from a living store may say more than its log has.
-    is_copy = state.lock_ctime_ns not in (0, lock_ctime_ns(files, root))
+    is_copied = is_copy(files, root, state)
     found = Findings(
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
-        is_ours=is_ours and (is_clean or (was_abnormal and not is_copy)), is_clean=is_clean,
-        was_abnormal=was_abnormal, is_copy=is_ours and was_abnormal and is_copy,
+        is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
+        was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
         is_still_ours=is_ours,
     )  # fmt: skip
     if not is_new:
         log.load(repair=False)
-        if is_ours:
+        # The log of a copy that was made while it was written may have been taken before a segment was made.
+        if is_ours and not found.is_copy:
             _check_length(log, state.flushed_offset)
         found.end = _find_end(log, found)
     return found

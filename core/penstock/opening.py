@@ -50,7 +50,7 @@ from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
 from penstock.mending import claim, put_log_right, sync_names_below, sync_names_up
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
+from penstock.progress import SideFolder, note_lock, visible_offset
 from penstock.rebuilding import Workshop
 from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reached
 from penstock.registry import Registry, load_registry
@@ -359,12 +359,14 @@ class Opener:
     ) -> RecoveryReport:
         """Load the dispatchers, hand over what they lack, and write the first marks."""
         view = RecoveredLog(log, end.offset)
+        # The checkpoint of a copy may be younger than the index files beside it.
+        index_time_ms = 0 if found.is_copy else found.times.index_ms
         for dispatcher in engine.dispatchers:
             durable = found.state.dispatched.get(dispatcher.name, 0) if found.is_ours else 0
             is_clean = found.is_clean and durable >= end.offset
             trust = Trust(
                 log=view, durable_offset=durable, is_clean=is_clean or found.is_new,
-                was_abnormal=found.was_abnormal, index_time_ms=found.times.index_ms,
+                was_abnormal=found.was_abnormal, index_time_ms=index_time_ms,
             )  # fmt: skip
             found.mended.extend(dispatcher.load(trust))
         start = min(engine.follower.progress, end.offset)
@@ -377,8 +379,7 @@ class Opener:
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms
-        state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)
-        state.lock_ctime_ns = lock_ctime_ns(self.files, self.root)
+        note_lock(state, self.files, self.root)
         engine.mark()
         if not found.is_clean:
             # Which names the last writer had synced before it died is not known.
