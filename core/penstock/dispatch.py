@@ -11,10 +11,13 @@ Safe from any thread: one round runs at a time, whoever asks.
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from penstock.batch import DispatchBatch
 from penstock.commitlog import CommitLog
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
+from penstock.errors import DispatcherFailedError
+from penstock.findings import Finding
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +82,31 @@ class TailFollower:
                         self._give(each, batch)
                 if len(batch):
                     self.dispatched_time_ms = int(batch.store_times_ms[-1])
+
+    def require(self, dispatcher: Dispatcher) -> None:
+        """As `catch_up` with a dispatcher; raises where it has not taken in all that is visible now."""
+        visible = self.visible()
+        if dispatcher.progress >= visible:
+            return
+        self.catch_up(dispatcher)
+        reached = dispatcher.progress
+        if reached < visible:
+            trouble = self.troubles.get(dispatcher.name)
+            reason = repr(trouble.error) if trouble else "it stopped before the log's end"
+            raise DispatcherFailedError(dispatcher.name, reason, reached, visible)
+
+    def failing(self, root: Path) -> list[Finding]:
+        """Return a finding for each dispatcher of the store at `root` that fails now."""
+        troubles = dict(self.troubles)
+        return [
+            Finding(
+                each.name, root, -1, each.progress,
+                f"dispatcher {each.name} fails ({troubles[each.name].error!r}), and has nothing from log offset "
+                f"{each.progress} on; its files are compared only up to there",
+                "look to the disk; it is tried again by itself, and nothing is lost",
+            )
+            for each in self._dispatchers if each.name in troubles
+        ]  # fmt: skip
 
     def _batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
         """Return the records in [start, stop), handed over or read; damage is passed over."""

@@ -29,6 +29,7 @@
         - DiskFullError            no space left; nothing of the message was stored
         - SystemLimitError         no descriptor or memory left; nothing of the message was stored
         - BusyError                the store cannot keep up just now; nothing was stored, try again
+        - DispatcherFailedError    queues or index lack stored messages; an answer would leave them out
 
 Facts are attributes; each message says what, where and what now. An `OSError` passes through unless
 it makes the store unusable.
@@ -313,4 +314,19 @@ class BusyError(StorageError):
         super().__init__(
             f"{what} for {waited_ms} ms; nothing was stored. Put more slowly and try again: "
             f"the disk, or another thread's large batch, is not keeping up"
+        )
+
+
+class DispatcherFailedError(StorageError):
+    """A dispatcher fails, so its files lack messages that are stored; an answer from them would be wrong."""
+
+    def __init__(self, name: str, reason: str, reached: int, end: int) -> None:
+        self.name = name
+        self.reason = reason
+        self.reached = reached
+        self.end = end
+        super().__init__(
+            f"dispatcher {name} fails ({reason}): it has the messages below log offset {reached}, and lacks those "
+            f"from there to {end}, which are stored and not lost. Nothing that needs it is answered until it has "
+            f"them; look to the disk, it is tried again by itself, see stats()"
         )

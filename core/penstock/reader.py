@@ -69,6 +69,10 @@ class Reader(ColumnReader):
         """
         self._check_open()
 
+    def _show(self) -> None:
+        """Make what this process has written readable by its address; needs no dispatcher."""
+        self._check_open()
+
     def _check_open(self) -> None:
         if self._closed:
             raise self._why_closed or StoreClosedError
@@ -252,7 +256,7 @@ class Reader(ColumnReader):
 
     def at(self, log_offset: int) -> StoredMessage:
         """Return the message whose record begins at `log_offset`."""
-        self._settle()
+        self._show()
         if log_offset < 0:
             raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
         return self._records.message_at(log_offset)
