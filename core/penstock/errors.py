@@ -15,6 +15,7 @@
         - MessageTooLargeError     body, properties or record over a limit
         - NotYetError              a feature of the format that Penstock does not deliver yet
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
+        - NoRecordError            no record begins at that log offset; names the nearest ones
     + MissingExtraError            an optional package is needed; names the install line
     + StorageError
         - NotAStoreError           the directory is not a message store
@@ -167,6 +168,31 @@ class OffsetError(PenstockError, LookupError):
         super().__init__(
             f"{what} {offset} is outside what the store holds, {low} to {high} (exclusive)"
         )
+
+
+class NoRecordError(OffsetError):
+    """No record begins at that log offset, and the log is intact there.
+
+    Attributes:
+        before: the log offset of the nearest record before it; None for none.
+        after: where the next record begins, or will; None where that is not known.
+    """
+
+    def __init__(self, offset: int, before: int | None, after: int | None, why: str) -> None:
+        self.before = before
+        self.after = after
+        super().__init__(
+            offset, 0 if before is None else before, offset if after is None else after
+        )
+        nearest = [
+            text
+            for place, text in (
+                (before, f"the nearest record before it begins at {before}"),
+                (after, f"the next one at {after}"),
+            )
+            if place is not None
+        ]
+        self.args = (f"no record begins at log offset {offset}: {'; '.join([why, *nearest])}",)
 
 
 class MissingExtraError(PenstockError):

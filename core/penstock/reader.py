@@ -28,6 +28,7 @@ from penstock.log import SegmentedLog
 from penstock.matching import TagFilter, has_key, out_of_bounds, out_of_line
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
+from penstock.nearest import explain
 from penstock.spans import QueueSpan
 from penstock.stored import ReadResult, StoredMessage
 
@@ -255,11 +256,22 @@ class Reader(ColumnReader):
     # --- by address, time and key
 
     def at(self, log_offset: int) -> StoredMessage:
-        """Return the message whose record begins at `log_offset`."""
+        """Return the message whose record begins at `log_offset`.
+
+        `NoRecordError` names the nearest records where none begins there; `CorruptionError` is for bytes that
+        are not what was written.
+        """
         self._show()
         if log_offset < 0:
             raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
-        return self._records.message_at(log_offset)
+        try:
+            return self._records.message_at(log_offset)
+        except (CorruptionError, OffsetError):
+            # The offset may be the caller's mistake.
+            found = explain(self._log, log_offset)
+            if found is None:
+                raise
+            raise found from None
 
     def get(self, message_id: str) -> StoredMessage:
         """Return the message with that offset message id (32 hex digits, 56 for an IPv6 host)."""
