@@ -56,9 +56,10 @@ def test_reading_while_the_queues_cannot_be_written_raises_the_named_error(
     receipt = store.put("t", b"5", keys=["k5"])
     store.put("new", b"6")
     assert receipt.status is PutStatus.PUT_OK
-    for _ in range(2):
-        with pytest.raises(DispatcherFailedError) as caught:
-            QUEUE_READS[way](store)
+    with pytest.raises(DispatcherFailedError):
+        QUEUE_READS[way](store)
+    with pytest.raises(DispatcherFailedError) as caught:
+        QUEUE_READS[way](store)
     error = caught.value
     assert (error.name, error.reached) == ("consume-queue", receipt.log_offset)
     assert error.end == store.stats()["log_end_offset"]

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.crash.writer import SMALL, body
@@ -21,7 +22,7 @@ from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import copy_store, messages
 
 GROUPS = ("commitlog", "consumequeue", "index", "penstock", "checkpoint", "lock")
-Copy = Callable[[Path, Path], object]
+Copy = Callable[..., Any]
 SEGMENT = 64 * 1024
 
 
@@ -156,6 +157,11 @@ WAYS = {
 }
 
 
+def copier(number: int) -> Copy:
+    """Return one that keeps a file's times, or one that does not."""
+    return shutil.copy2 if number % 2 else shutil.copy
+
+
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
@@ -174,7 +180,7 @@ def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
         for number in range(4 * TIMES):
             copy = tmp_path / f"copy{number}"
             if way == "shutil":
-                shutil.copytree(path, copy, copy_function=(shutil.copy, shutil.copy2)[number % 2])
+                shutil.copytree(path, copy, copy_function=copier(number))
             else:
                 done = subprocess.run(
                     WAYS[way].format(store=path, copy=copy), shell=True, check=False

@@ -15,7 +15,7 @@ LAYERS = [
     "hookspecs registry config brokerconf",
     "segment log fetch spans plain bulk survivors lane recent scan stamps appendlock tail handover commitlog",
     "checkpoint progress offsets worker digests bitflip sealing scrub upkeep",
-    "copies discover flushing dispatch recovery retention forecast space soundwalk nearest marks verify verifying mendedlog planning rebuilding looking mending",
+    "copies readback discover flushing dispatch recovery retention forecast space soundwalk nearest marks verify verifying mendedlog planning rebuilding looking mending",
     "encode arrow pairs_in arrow_in stagedfile closing engine putting columnar reader store",
     "opening repairing reindexing several staged segmentwise",
     "__init__",

@@ -196,7 +196,9 @@ def test_segments_that_come_and_go_during_a_verification_are_no_finding(tmp_path
 
 
 @pytest.mark.parametrize("when", ["before the walk", "in the walk", "at its end"])
-def test_a_writer_that_comes_during_a_verification_is_no_finding(when: str, tmp_path: Path) -> None:
+def test_a_writer_that_comes_during_a_verification_is_no_finding(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store was closed when the look began: whatever a writer did then was held against it."""
     live(tmp_path / "s")[0].close()
     with open_store(tmp_path / "s", read_only=True) as reader:
@@ -215,7 +217,8 @@ def test_a_writer_that_comes_during_a_verification_is_no_finding(when: str, tmp_
         scope_taken = reader.verify(told, deep=True)
         if when == "before the walk":
             scope = reader._verification.scope(deep=True)
-            reader._verification.scope = lambda deep: scope  # type: ignore[method-assign] # as it was when the look began
+            # As it was when the look began.
+            monkeypatch.setattr(reader._verification, "scope", lambda deep: scope)
             write()
         assert list(scope_taken) == []
         opened[0].close()
@@ -226,8 +229,11 @@ def test_a_writer_that_comes_during_a_verification_is_no_finding(when: str, tmp_
 def test_verifications_beside_a_busy_writer_find_nothing(tmp_path: Path) -> None:
     """Bounded by rounds, in the writing process and beside it: puts, flushes, marks and seals never stop."""
     path = tmp_path / "s"
-    settings: dict[str, Any] = {"index.flush_interval_ms": 1, "flush.async.interval_ms": 1}  # fmt: skip
-    with open_store(path, retention=["size"], **{"retention.size.bytes_max": 16 * SEGMENT}, **settings) as store:  # fmt: skip
+    settings: dict[str, Any] = {
+        "index.flush_interval_ms": 1, "flush.async.interval_ms": 1,
+        "retention": ["size"], "retention.size.bytes_max": 16 * SEGMENT,
+    }  # fmt: skip
+    with open_store(path, **settings) as store:
         store.put_many(messages(100))
         is_over = threading.Event()
 

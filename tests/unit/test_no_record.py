@@ -28,8 +28,10 @@ def filled(path: Path) -> list[tuple[int, int]]:
 @pytest.fixture(params=[True, False], ids=["beside", "writing"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path):  # type: ignore[no-untyped-def] # a generator of pairs
     places = filled(tmp_path / "s")
-    more = {} if request.param else {"spawn": ManualWorkers()}
-    with open_store(tmp_path / "s", read_only=request.param, retention=[], **more) as store:
+    is_beside: bool = request.param
+    with open_store(
+        tmp_path / "s", read_only=is_beside, retention=[], spawn=ManualWorkers()
+    ) as store:
         yield store, places
 
 
@@ -99,7 +101,7 @@ def test_corruption_stays_corruption(where: int, tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[at + where] ^= 0x10
     path.write_bytes(data)
-    with open_store(tmp_path / "s", read_only=True, **{"log.checksum": "crc32+record"}) as store:
+    with open_store(tmp_path / "s", read_only=True) as store:
         if where != 20:
             for offset in (at, at + 5, at + size - 1):
                 with pytest.raises(CorruptionError):
