@@ -52,6 +52,8 @@ class TailFollower:
         # Whom to tell that the log lost what was appended to it, and where; the engine stops writing then.
         self.on_lost: Callable[[int], object] = lambda _log_offset: None
         self._lost_at: int | None = None
+        # What lies before it was appended by an earlier session.
+        self._session_start = log.end_offset
         # Whether the batch at hand came from the append path, not from the log.
         self._is_handed_over = False
         self._now_ms = now_ms
@@ -123,7 +125,7 @@ class TailFollower:
         """Return from where on the log has other bytes than a batch, or None.
 
         Nothing from there on may be taken in: passed over, those records would be missing in silence, and
-        their queue offsets given again.
+        their queue offsets given again. Corruption that the opening found is passed over: it has judged it.
         """
         log = self._log.log
         if self._is_handed_over:
@@ -131,7 +133,8 @@ class TailFollower:
                 return None
             lost_at = first_unreadable(log, batch.start_offset, batch.end_offset)
             return batch.start_offset if lost_at is None else lost_at
-        return None if self._log.has_copies else unread_from(log, batch)
+        lost_at = None if self._log.has_copies else unread_from(log, batch)
+        return None if lost_at is None or lost_at < self._session_start else lost_at
 
     def failing(self, root: Path) -> list[Finding]:
         """Return a finding for each dispatcher of the store at `root` that fails now."""

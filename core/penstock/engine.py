@@ -318,7 +318,8 @@ class Engine(Ending):
 
     def on_failed(self, failure: StoreFailedError) -> None:
         """Write down that a sync failed, as well as can be, and tell the plugins."""
-        self.progress.state.failed = True
+        state = self.progress.state
+        state.failed, state.flushed_offset = True, min(state.flushed_offset, failure.durable_offset)
         try:
             self.progress.write()
         except OSError:

@@ -5,7 +5,7 @@ second sync would succeed and lie. So nothing is retried, the flushed offset doe
 waiter gets the one error, and each later flush and append gets it too. The next open rewrites what
 was in doubt.
 
-Invariants: `flushed_offset <= committed_offset`; neither decreases. A waiter is told exactly once.
+Invariants: `flushed_offset <= committed_offset`; neither decreases, except where the writer lost bytes (`lost`). A waiter is told exactly once.
 """
 
 import logging
@@ -84,7 +84,11 @@ class LogFlusher:
             raise self.lost(lost)
 
     def lost(self, log_offset: int) -> StoreFailedError:
-        """Stop the store: the log has not got what was appended at `log_offset`; returns the error."""
+        """Stop the store: the log has not got what was appended at `log_offset`; returns the error.
+
+        The one case in which the flushed offset goes back: what was synced there was not what was appended.
+        """
+        self._flushed = min(self._flushed, log_offset)
         return self.fail(
             f"what was appended at log offset {log_offset} cannot be read back, so the writer lost it"
         )
