@@ -140,7 +140,8 @@ def test_a_crashed_store_that_was_not_copied_has_its_findings_one_by_one(tmp_pat
 def test_a_copy_of_a_closed_store_is_judged_as_a_closed_store(tmp_path: Path) -> None:
     with open_store(tmp_path / "s", retention=[]) as store:
         store.put_many(messages(300))
-    for number, copy in enumerate((shutil.copy2, shutil.copyfile)):
+    copiers: list[Copy] = [shutil.copy2, shutil.copyfile]
+    for number, copy in enumerate(copiers):
         target = tmp_path / f"copy{number}"
         shutil.copytree(tmp_path / "s", target, copy_function=copy)
         assert found(target) == []
