@@ -39,6 +39,8 @@ class Ending(ABC):
         self.log.stop()
         self.flusher.flush()
         self.follower.catch_up()
+        # What cannot be read back stops the store: it is never marked clean.
+        self.flusher.check()
         self.mark()
         if self.follower.progress < self.log.end_offset:
             names = ", ".join(self.follower.troubles) or "a dispatcher"

@@ -98,6 +98,8 @@ class CommitLog(RecordForm):
         self.lock = AppendLock(busy_ms, clock.monotonic_ns)
         self._last_time_ms = self._floor_ms = self._found_ms = 0
         self._is_stopped = False
+        # Whether pieces were copied from another log, which may end within a record.
+        self.has_copies = False
         # With the direct feed, where appended records go as well.
         self.hand_over = hand_over
         # With the other, what need not be read again.
@@ -364,6 +366,7 @@ class CommitLog(RecordForm):
         """
         self.lock.acquire()
         try:
+            self.has_copies = True
             if log_offset != self.end_offset:
                 raise OffsetError(
                     log_offset, self.end_offset, self.end_offset + 1, "copied log offset"

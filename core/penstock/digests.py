@@ -15,6 +15,7 @@ program has written the store, which may have cut the log and filled the segment
 Only a mark: losing it costs a new reading, never data. What cannot be understood counts as not there.
 """
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,16 +137,22 @@ class Digests:
     def write(self, digest: Digest) -> None:
         """Keep a digest, durably; an older one of the segment is replaced.
 
-        Written in place: a torn one fails its CRC, and counts as not there.
+        Made under another name, in the folder above: whoever verifies the store meanwhile, in this process or
+        in another, sees none or all of it, and no name here is anything but a digest's.
         """
         self._files.make_folder_durably(self.folder)
-        path = self.path(digest.base_offset)
-        if self._files.exists(path):
-            self._files.remove(path)
-        file = self._files.create(path)
+        fresh = self.folder.parent / f"new-digests-{segment_name(digest.base_offset)}"
+        if self._files.exists(fresh):
+            self._files.remove(fresh)
+        file = self._files.create(fresh)
         try:
             file.pwrite(digest.encode(), 0)
             file.sync_all()
+            self._files.rename(fresh, self.path(digest.base_offset))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.remove(fresh)
+            raise
         finally:
             file.close()
         self._files.sync_folder(self.folder)

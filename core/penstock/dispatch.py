@@ -11,10 +11,14 @@ Safe from any thread: one round runs at a time, whoever asks.
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from penstock.batch import DispatchBatch
 from penstock.commitlog import CommitLog
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
+from penstock.errors import DispatcherFailedError
+from penstock.findings import Finding
+from penstock.readback import first_unreadable, is_in_log, unread_from
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,13 @@ class TailFollower:
         self._dispatchers = tuple(dispatchers)
         # Up to where readers may see; the engine narrows it under a policy that waits for the disk.
         self.visible: Callable[[], int] = lambda: log.log.committed_offset
+        # Whom to tell that the log lost what was appended to it, and where; the engine stops writing then.
+        self.on_lost: Callable[[int], object] = lambda _log_offset: None
+        self._lost_at: int | None = None
+        # What lies before it was appended by an earlier session.
+        self._session_start = log.end_offset
+        # Whether the batch at hand came from the append path, not from the log.
+        self._is_handed_over = False
         self._now_ms = now_ms
         self._round = threading.Lock()
         self.troubles: dict[str, Trouble] = {}
@@ -68,17 +79,75 @@ class TailFollower:
         With a `dispatcher`, returns as soon as that one has it.
         """
         visible = self.visible()
+        if self._lost_at is not None:
+            visible = min(visible, self._lost_at)
         if (dispatcher.progress if dispatcher else self.progress) >= visible:
             return
         with self._round:
-            ready = [d for d in self._dispatchers if self._is_ready(d)]
-            start = min((d.progress for d in ready), default=visible)
-            for batch in self._batches(start, visible):
-                for each in ready:
-                    if each.name not in self.troubles and each.progress < batch.end_offset:
-                        self._give(each, batch)
-                if len(batch):
-                    self.dispatched_time_ms = int(batch.store_times_ms[-1])
+            self._hand_out(visible)
+            lost_at = self._lost_at
+        if lost_at is not None:
+            # Not under the lock: plugins hear of it, and may read.
+            self.on_lost(lost_at)
+
+    def _hand_out(self, visible: int) -> None:
+        """Give what lies before `visible` to the dispatchers that are ready, up to bytes that were lost."""
+        ready = [d for d in self._dispatchers if self._is_ready(d)]
+        start = min((d.progress for d in ready), default=visible)
+        for batch in self._batches(start, visible):
+            self._lost_at = self._lost_in(batch)
+            if self._lost_at is not None:
+                for good in self._log.batches(batch.start_offset, self._lost_at):
+                    self._give_all(ready, good)
+                return
+            self._give_all(ready, batch)
+
+    def _give_all(self, ready: Sequence[Dispatcher], batch: DispatchBatch) -> None:
+        for each in ready:
+            if each.name not in self.troubles and each.progress < batch.end_offset:
+                self._give(each, batch)
+        if len(batch):
+            self.dispatched_time_ms = int(batch.store_times_ms[-1])
+
+    def require(self, dispatcher: Dispatcher) -> None:
+        """As `catch_up` with a dispatcher; raises where it has not taken in all that is visible now."""
+        visible = self.visible()
+        if dispatcher.progress >= visible:
+            return
+        self.catch_up(dispatcher)
+        reached = dispatcher.progress
+        if reached < visible:
+            trouble = self.troubles.get(dispatcher.name)
+            reason = repr(trouble.error) if trouble else "the log lacks what was appended there"
+            raise DispatcherFailedError(dispatcher.name, reason, reached, visible)
+
+    def _lost_in(self, batch: DispatchBatch) -> int | None:
+        """Return from where on the log has other bytes than a batch, or None.
+
+        Nothing from there on may be taken in: passed over, those records would be missing in silence, and
+        their queue offsets given again. Corruption that the opening found is passed over: it has judged it.
+        """
+        log = self._log.log
+        if self._is_handed_over:
+            if is_in_log(log, batch):
+                return None
+            lost_at = first_unreadable(log, batch.start_offset, batch.end_offset)
+            return batch.start_offset if lost_at is None else lost_at
+        lost_at = None if self._log.has_copies else unread_from(log, batch)
+        return None if lost_at is None or lost_at < self._session_start else lost_at
+
+    def failing(self, root: Path) -> list[Finding]:
+        """Return a finding for each dispatcher of the store at `root` that fails now."""
+        troubles = dict(self.troubles)
+        return [
+            Finding(
+                each.name, root, -1, each.progress,
+                f"dispatcher {each.name} fails ({troubles[each.name].error!r}), and has nothing from log offset "
+                f"{each.progress} on; its files are compared only up to there",
+                "look to the disk; it is tried again by itself, and nothing is lost",
+            )
+            for each in self._dispatchers if each.name in troubles
+        ]  # fmt: skip
 
     def _batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
         """Return the records in [start, stop), handed over or read; damage is passed over."""
@@ -91,7 +160,9 @@ class TailFollower:
             batch = hand_over.take(at, stop)
             if batch is not None:
                 at = batch.end_offset
+                self._is_handed_over = True
                 yield batch
+                self._is_handed_over = False
                 continue
             known = hand_over.first_from(at)
             limit = stop if known is None or known == at else min(known, stop)

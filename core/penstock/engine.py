@@ -60,8 +60,6 @@ Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
 # How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
 _WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
-
-
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 
 
@@ -152,6 +150,7 @@ class Engine(Ending):
 
     def start(self, spawn: SpawnWorker) -> None:
         """Begin background work."""
+        self.follower.on_lost = self.flusher.lost
         self._follow_worker = spawn("penstock-follow", self._follow)
         self._workers = [
             self._follow_worker,
@@ -319,7 +318,8 @@ class Engine(Ending):
 
     def on_failed(self, failure: StoreFailedError) -> None:
         """Write down that a sync failed, as well as can be, and tell the plugins."""
-        self.progress.state.failed = True
+        state = self.progress.state
+        state.failed, state.flushed_offset = True, min(state.flushed_offset, failure.durable_offset)
         try:
             self.progress.write()
         except OSError:

@@ -15,6 +15,7 @@
         - MessageTooLargeError     body, properties or record over a limit
         - NotYetError              a feature of the format that Penstock does not deliver yet
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
+        - NoRecordError            no record begins at that log offset; names the nearest ones
     + MissingExtraError            an optional package is needed; names the install line
     + StorageError
         - NotAStoreError           the directory is not a message store
@@ -29,6 +30,7 @@
         - DiskFullError            no space left; nothing of the message was stored
         - SystemLimitError         no descriptor or memory left; nothing of the message was stored
         - BusyError                the store cannot keep up just now; nothing was stored, try again
+        - DispatcherFailedError    queues or index lack stored messages; an answer would leave them out
 
 Facts are attributes; each message says what, where and what now. An `OSError` passes through unless
 it makes the store unusable.
@@ -166,6 +168,31 @@ class OffsetError(PenstockError, LookupError):
         super().__init__(
             f"{what} {offset} is outside what the store holds, {low} to {high} (exclusive)"
         )
+
+
+class NoRecordError(OffsetError):
+    """No record begins at that log offset, and the log is intact there.
+
+    Attributes:
+        before: the log offset of the nearest record before it; None for none.
+        after: where the next record begins, or will; None where that is not known.
+    """
+
+    def __init__(self, offset: int, before: int | None, after: int | None, why: str) -> None:
+        self.before = before
+        self.after = after
+        super().__init__(
+            offset, 0 if before is None else before, offset if after is None else after
+        )
+        nearest = [
+            text
+            for place, text in (
+                (before, f"the nearest record before it begins at {before}"),
+                (after, f"the next one at {after}"),
+            )
+            if place is not None
+        ]
+        self.args = (f"no record begins at log offset {offset}: {'; '.join([why, *nearest])}",)
 
 
 class MissingExtraError(PenstockError):
@@ -313,4 +340,19 @@ class BusyError(StorageError):
         super().__init__(
             f"{what} for {waited_ms} ms; nothing was stored. Put more slowly and try again: "
             f"the disk, or another thread's large batch, is not keeping up"
+        )
+
+
+class DispatcherFailedError(StorageError):
+    """A dispatcher fails, so its files lack messages that are stored; an answer from them would be wrong."""
+
+    def __init__(self, name: str, reason: str, reached: int, end: int) -> None:
+        self.name = name
+        self.reason = reason
+        self.reached = reached
+        self.end = end
+        super().__init__(
+            f"dispatcher {name} fails ({reason}): it has the messages below log offset {reached}, and lacks those "
+            f"from there to {end}, which are stored and not lost. Nothing that needs it is answered until it has "
+            f"them; look to the disk, it is tried again by itself, see stats()"
         )

@@ -17,7 +17,7 @@ class Finding(NamedTuple):
         position: byte in the file; -1 where no one byte is meant.
         log_offset: the record it is about; -1 for none.
         text: what is wrong, in one sentence.
-        what_now: which step helps; `verify` fills it in where a checker leaves it empty.
+        what_now: which step helps; `verify` fills it in where a checker leaves it empty, or `COPYING`.
         is_note: it is worth knowing and nothing is wrong: no reason to repair, or to refuse anything.
     """
 
@@ -31,11 +31,15 @@ class Finding(NamedTuple):
 
     def advised(self) -> "Finding":
         """Return it with what to do now."""
-        if self.what_now or self.is_note:
+        if self.is_note or self.what_now not in ("", COPYING):
             return self
         derived = "`penstock repair --apply` makes it anew from the log; nothing in it is original"
         return self._replace(what_now=_WHAT_NOW.get(self.part, derived))
 
+
+# What a checker says of a finding that is no corruption where the store was copied while it was written; in any
+# other store the usual advice takes its place.
+COPYING = "copied while it was written"
 
 _WHAT_NOW = {
     "log": "restore the segment from a copy; or see what `penstock repair` would do: without --cut "

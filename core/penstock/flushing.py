@@ -5,7 +5,7 @@ second sync would succeed and lie. So nothing is retried, the flushed offset doe
 waiter gets the one error, and each later flush and append gets it too. The next open rewrites what
 was in doubt.
 
-Invariants: `flushed_offset <= committed_offset`; neither decreases. A waiter is told exactly once.
+Invariants: `flushed_offset <= committed_offset`; neither decreases, except where the writer lost bytes (`lost`). A waiter is told exactly once.
 """
 
 import logging
@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from penstock.commitlog import CommitLog
 from penstock.errors import StoreFailedError
+from penstock.readback import first_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +64,34 @@ class LogFlusher:
             except OSError as error:
                 raise self.fail(f"a sync of the log failed ({error})") from error
             if reached > self._flushed:
+                self._read_back(reached)
                 self.count += 1
                 self._flushed = reached
                 self.flushed_time_ms = time_ms
                 self._note(reached)
         self._tell()
         return reached
+
+    def _read_back(self, reached: int) -> None:
+        """Raise, where somebody waits to hear "on disk", if the log has not got what was synced."""
+        if not self._waiting or self._log.has_copies:
+            return
+        try:
+            lost = first_unreadable(self._log.log, self._flushed, reached)
+        except OSError as error:
+            raise self.fail(f"what was synced cannot be read back ({error})") from error
+        if lost is not None:
+            raise self.lost(lost)
+
+    def lost(self, log_offset: int) -> StoreFailedError:
+        """Stop the store: the log has not got what was appended at `log_offset`; returns the error.
+
+        The one case in which the flushed offset goes back: what was synced there was not what was appended.
+        """
+        self._flushed = min(self._flushed, log_offset)
+        return self.fail(
+            f"what was appended at log offset {log_offset} cannot be read back, so the writer lost it"
+        )
 
     def _note(self, reached: int) -> None:
         try:

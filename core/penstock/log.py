@@ -60,6 +60,8 @@ class SegmentedLog:
         self.segment_bytes = segment_bytes
         self._mapped = mapped
         self._segments: tuple[Segment, ...] = ()
+        # No new lease is granted below it.
+        self._retired_to = 0
         # Held while the list is replaced: a roll, retention and a refresh may come together.
         self._changing = threading.Lock()
         self._committing = threading.Lock()
@@ -89,9 +91,9 @@ class SegmentedLog:
 
     @property
     def min_offset(self) -> int:
-        """Log offset of the first byte; 0 when there is no segment."""
+        """Log offset of the first byte that is still served; 0 when there is no segment."""
         segments = self._segments
-        return segments[0].base_offset if segments else 0
+        return max(segments[0].base_offset, self._retired_to) if segments else 0
 
     @property
     def committed_offset(self) -> int:
@@ -365,9 +367,11 @@ class SegmentedLog:
 
         Returns None while readers hold it: no new lease is granted from the first call on, and after
         `force_after_ms` the holders are passed over (their views stay valid until they drop them).
+        The bound moves before the first lease is refused: what `min_offset` says afterwards was served until then.
         """
         with self._changing:
             first = self._segments[0]
+            self._retired_to = first.end_offset
             if not first.lease.retire(now_ms, force_after_ms):
                 return None
             self._segments = self._segments[1:]

@@ -7,6 +7,7 @@ import attrs
 
 from penstock.checkpoint import Checkpoint, Times
 from penstock.contracts import Dispatcher
+from penstock.copies import is_copy
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.lives import QueueLives
@@ -17,7 +18,6 @@ from penstock.progress import (
     SideFolder,
     State,
     fingerprint,
-    lock_ctime_ns,
     lock_mtime_ns,
     vouched_for,
 )
@@ -99,16 +99,17 @@ def look(
         and clean.digest == fingerprint(files, vouched_for(root))
     )
     # Marks of a copy that was taken from a living store may say more than its log has.
-    is_copy = state.lock_ctime_ns not in (0, lock_ctime_ns(files, root))
+    is_copied = is_copy(files, root, state)
     found = Findings(
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
-        is_ours=is_ours and (is_clean or (was_abnormal and not is_copy)), is_clean=is_clean,
-        was_abnormal=was_abnormal, is_copy=is_ours and was_abnormal and is_copy,
+        is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
+        was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
         is_still_ours=is_ours,
     )  # fmt: skip
     if not is_new:
         log.load(repair=False)
-        if is_ours:
+        # The log of a copy that was made while it was written may have been taken before a segment was made.
+        if is_ours and not found.is_copy:
             _check_length(log, state.flushed_offset)
         found.ranges = known_ranges(files, root, log)
         log.coverage = found.ranges.coverage

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.checkpoint import CHECKPOINT_BYTES
-from penstock.digests import Digests
+from penstock.digests import Digests, file_bytes
 from penstock.errors import FormatVersionError
 from penstock.files import Files
-from penstock.findings import Finding
+from penstock.findings import COPYING, Finding
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State
-from penstock.segment import segment_name
+from penstock.segment import NAME_DIGITS, Segment, segment_name
 
 _TIMES = struct.Struct(">qqq")
 _TIME_NAMES = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
@@ -37,8 +37,10 @@ def check_marks(
     if files.is_folder(side):
         yield from _check_progress(files, root, log_end, is_ours=is_ours)
         path = side / "clean"
-        clean = SideFolder(files, root).read_clean()
-        if clean is None and files.exists(path):
+        side_folder = SideFolder(files, root)
+        clean = side_folder.read_clean()
+        # Read again where it was not there the first time.
+        if clean is None and files.exists(path) and (clean := side_folder.read_clean()) is None:
             yield Finding("marks", path, 0, -1, "the clean mark cannot be understood")
         elif clean is not None and is_ours and clean.log_end != log_end:
             text = f"the clean mark says that the log ends at {clean.log_end}, not at {log_end}"
@@ -63,7 +65,7 @@ def _check_checkpoint(
     ):
         if time_ms < 0 or (is_ours and time_ms > last_time_ms):
             text = f"{name} is {time_ms}, though the latest record is of {last_time_ms}"
-            yield Finding("marks", path, 8 * number, -1, text)
+            yield Finding("marks", path, 8 * number, -1, text, "" if time_ms < 0 else COPYING)
 
 
 def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) -> Iterator[Finding]:
@@ -77,7 +79,7 @@ def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) ->
         yield Finding("marks", path, 0, -1, f"the progress file cannot be read: {error}")
         return
     if state == State():
-        yield Finding("marks", path, 0, -1, "neither slot of the progress file is sound")
+        yield Finding("marks", path, 0, -1, "neither slot of the progress file is valid", COPYING)
     elif is_ours:
         said = {
             "flushed": state.flushed_offset,
@@ -90,18 +92,54 @@ def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) ->
                 yield Finding("marks", path, 0, offset, text)
 
 
-def check_digest_files(files: Files, root: Path, log: SegmentedLog) -> Iterator[Finding]:
-    """Return which files of digests belong to no segment or cannot be understood."""
+def check_digest_files(
+    files: Files, root: Path, log: SegmentedLog, *, is_live: bool = False
+) -> Iterator[Finding]:
+    """Return which files of digests belong to no segment or cannot be understood.
+
+    Of a store that `is_live` segments come and go meanwhile, each before its digest, and a digest of an older
+    Penstock is not there whole at once.
+    """
     digests = Digests(files, root)
     if files.exists(digests.folder) and not files.is_folder(digests.folder):
         yield Finding("marks", digests.folder, -1, -1, "a folder of digests must stand there")
         return
+    entries = files.entries(digests.folder) if files.is_folder(digests.folder) else []
+    if is_live and not log.is_mapped:
+        # After the entries: a segment is there before its digest is.
+        log.refresh()
     segments = {segment_name(segment.base_offset): segment for segment in log.segments}
-    for entry in files.entries(digests.folder) if files.is_folder(digests.folder) else ():
+    for entry in entries:
         segment = segments.get(entry.name)
+        base = int(entry.name) if _is_base(entry.name) else -1
         if segment is None:
+            if is_live and (0 <= base < log.min_offset or not files.exists(entry.path)):
+                # Retention took the segment, and takes its digest next.
+                continue
             text = "no digest of any segment there is"
-            yield Finding("marks", entry.path, -1, -1, text)
-        elif digests.read(segment) is None:
+            # A copy may lack segments that retention took while it was made.
+            what_now = COPYING if 0 <= base < log.min_offset else ""
+            yield Finding("marks", entry.path, -1, base, text, what_now)
+        elif digests.read(segment) is None and not (
+            is_live and _is_changing(files, digests, segment)
+        ):
             text = "the digest of its segment cannot be understood"
             yield Finding("marks", entry.path, 0, segment.base_offset, text)
+
+
+def _is_base(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def _is_changing(files: Files, digests: Digests, segment: Segment) -> bool:
+    """Say whether a digest that could not be understood is being written, or taken away, just now."""
+    path = digests.path(segment.base_offset)
+    try:
+        before = files.read_whole(path)
+        return (
+            len(before) < file_bytes(segment.capacity)
+            or digests.read(segment) is not None
+            or files.read_whole(path) != before
+        )
+    except OSError:
+        return True

@@ -95,13 +95,15 @@ def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
 
 def load_all(dispatchers: Sequence[Dispatcher], log: LogView, found: Findings, end: LogEnd) -> None:
     """Let the dispatchers load, and tell each of them the log's end if the log was longer before."""
+    # The checkpoint of a copy may be younger than the index files beside it.
+    index_time_ms = 0 if found.is_copy else found.times.index_ms
     for dispatcher in dispatchers:
         durable = found.state.dispatched.get(dispatcher.name, 0) if found.is_ours else 0
         # Beyond the end of a clean log it is where a repair has cut it.
         is_clean = found.is_clean and durable == end.offset
         trust = Trust(
             log=log, durable_offset=durable, is_clean=is_clean or found.is_new,
-            was_abnormal=found.was_abnormal, index_time_ms=found.times.index_ms,
+            was_abnormal=found.was_abnormal, index_time_ms=index_time_ms,
         )  # fmt: skip
         found.mended.extend(dispatcher.load(trust))
         if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:

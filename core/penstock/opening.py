@@ -56,7 +56,7 @@ from penstock.mending import (
     sync_names_up,
 )
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
+from penstock.progress import SideFolder, note_lock, visible_offset
 from penstock.ranges import watch_coverage
 from penstock.rebuilding import Workshop
 from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reached
@@ -383,8 +383,7 @@ class Opener:
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms
-        state.lock_mtime_ns = lock_mtime_ns(self.files, self.root)
-        state.lock_ctime_ns = lock_ctime_ns(self.files, self.root)
+        note_lock(state, self.files, self.root)
         engine.mark()
         if not found.is_clean:
             # Which names the last writer had synced before it died is not known.

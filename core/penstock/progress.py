@@ -13,7 +13,7 @@ checkpoint. Layout (big-endian)::
 
     slot := magic 8s  sequence u64  flushed_offset i64  visible_offset i64  lock_mtime_ns i64
             last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}  zero*
-            lock_ctime_ns i64  crc32 u32   # the last 12 bytes
+            lock_inode u64  lock_ctime_ns i64  crc32 u32   # the last 20 bytes
 
 No record below `flushed_offset` has a later store time than `last_time_ms`. Slots of version 0.1 are read as
 well: PSTKPRG2 has the same fields, PSTKPRG1 lacks `last_time_ms`. Version 0.1 refuses a store whose slots have
@@ -24,6 +24,10 @@ Every value is only a lower bound, so losing the folder costs time at the next o
 `lock_mtime_ns` tells whether anyone else, the Java store say, has locked the store since: it writes
 to the lock file whenever it starts. Then nothing in here is believed. `lock_ctime_ns`, which no program
 can set, tells a copy: its log may have been copied before its marks, so after a crash they say too much.
+`lock_inode` tells a copy that was made without file times from a store that another program opened; 0 where
+an older version wrote the slot.
+
+Another process may read the file while it is written: a slot that was caught half written is read again.
 """
 
 import hashlib
@@ -49,7 +53,9 @@ _HEAD = struct.Struct(">8sQqqqqii")
 _HEAD_1 = struct.Struct(">8sQqqqii")
 _ITEM = struct.Struct(">24sq")
 _CRC = struct.Struct(">I")
-_TAIL = struct.Struct(">qI")
+_TAIL = struct.Struct(">QqI")
+# A reader beside a writer tries so often: a slot is written in one call, so the next look shows it whole.
+_READS_MAX = 4
 _ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _TAIL.size) // _ITEM.size
 
 
@@ -62,6 +68,7 @@ class State:
     lock_mtime_ns: int = 0
     last_time_ms: int = 0
     lock_ctime_ns: int = 0
+    lock_inode: int = 0
     failed: bool = False
     dispatched: dict[str, int] = attrs.Factory(dict)
 
@@ -80,7 +87,8 @@ def encode_slot(state: State, sequence: int) -> bytes:
         len(items),
     )
     body = head + b"".join(_ITEM.pack(name.encode()[:24], offset) for name, offset in items)
-    body = body.ljust(_SLOT_BYTES - _TAIL.size, b"\0") + struct.pack(">q", state.lock_ctime_ns)
+    body = body.ljust(_SLOT_BYTES - _TAIL.size, b"\0")
+    body += struct.pack(">Qq", state.lock_inode, state.lock_ctime_ns)
     return body + _CRC.pack(crc32(body))
 
 
@@ -100,12 +108,14 @@ def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
     for index in range(min(max(count, 0), _ITEMS_MAX)):
         name, offset = _ITEM.unpack_from(data, head.size + index * _ITEM.size)
         dispatched[name.rstrip(b"\0").decode("utf-8", "replace")] = offset
+    lock_inode, lock_ctime_ns, _ = _TAIL.unpack_from(data, _SLOT_BYTES - _TAIL.size)
     state = State(
         flushed_offset=flushed,
         visible_offset=visible,
         lock_mtime_ns=mtime,
         last_time_ms=time_ms,
-        lock_ctime_ns=_TAIL.unpack_from(data, _SLOT_BYTES - _TAIL.size)[0],
+        lock_ctime_ns=lock_ctime_ns,
+        lock_inode=lock_inode,
         failed=bool(failed),
         dispatched=dispatched,
     )
@@ -123,17 +133,32 @@ class Progress:
         self._file: File | None = None
         self.state = State()
 
+    @property
+    def sequence(self) -> int:
+        """The number of the slot that was read or written last; 0 for none."""
+        return self._sequence
+
     def read(self) -> State:
-        """Take in what the file says; nothing is known where there is no sound slot."""
-        if self._files.exists(self._path):
-            data = self._files.read_whole(self._path)
-            slots = [
-                decode_slot(data[at : at + _SLOT_BYTES], self._path) for at in (0, _SLOT_BYTES)
-            ]
-            for slot in slots:
-                if slot is not None and slot[0] > self._sequence:
-                    self._sequence, self.state = slot
+        """Take in what the file says; nothing is known where there is no valid slot."""
+        for _ in range(_READS_MAX):
+            if self._read_once():
+                break
         return self.state
+
+    def _read_once(self) -> bool:
+        """Take in the youngest valid slot; False where one may have been caught half written."""
+        if not self._files.exists(self._path):
+            return True
+        data = self._files.read_whole(self._path)
+        pieces = [data[at : at + _SLOT_BYTES] for at in (0, _SLOT_BYTES)]
+        slots = [decode_slot(piece, self._path) for piece in pieces]
+        for slot in slots:
+            if slot is not None and slot[0] > self._sequence:
+                self._sequence, self.state = slot
+        return all(
+            slot is not None or not piece.strip(b"\0")
+            for slot, piece in zip(slots, pieces, strict=True)
+        )
 
     def restart(self) -> None:
         """Begin the file anew, whatever stands in it."""
@@ -172,6 +197,18 @@ def lock_mtime_ns(files: Files, root: Path) -> int:
 def lock_ctime_ns(files: Files, root: Path) -> int:
     """Return when the lock file was made or last changed in any way: a copy of it was made later."""
     return files.ctime_ns(root / "lock")
+
+
+def lock_inode(files: Files, root: Path) -> int:
+    """Return the number of the lock file on its disk; 0 where there is none."""
+    return files.inode(root / "lock")
+
+
+def note_lock(state: State, files: Files, root: Path) -> None:
+    """Note in a state what the lock file is now, so that a copy or another writer is known later."""
+    state.lock_mtime_ns = lock_mtime_ns(files, root)
+    state.lock_ctime_ns = lock_ctime_ns(files, root)
+    state.lock_inode = lock_inode(files, root)
 
 
 def visible_offset(files: Files, root: Path) -> int | None:

@@ -28,6 +28,7 @@ from penstock.log import SegmentedLog
 from penstock.matching import TagFilter, has_key, out_of_bounds, out_of_line
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
+from penstock.nearest import explain
 from penstock.spans import QueueSpan
 from penstock.stored import ReadResult, StoredMessage
 
@@ -67,6 +68,10 @@ class Reader(ColumnReader):
 
         `needed` is the dispatcher that must have it all; the queues' if None.
         """
+        self._check_open()
+
+    def _show(self) -> None:
+        """Make what this process has written readable by its address; needs no dispatcher."""
         self._check_open()
 
     def _check_open(self) -> None:
@@ -251,11 +256,22 @@ class Reader(ColumnReader):
     # --- by address, time and key
 
     def at(self, log_offset: int) -> StoredMessage:
-        """Return the message whose record begins at `log_offset`."""
-        self._settle()
+        """Return the message whose record begins at `log_offset`.
+
+        `NoRecordError` names the nearest records where none begins there; `CorruptionError` is for bytes that
+        are not what was written.
+        """
+        self._show()
         if log_offset < 0:
             raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
-        return self._records.message_at(log_offset)
+        try:
+            return self._records.message_at(log_offset)
+        except (CorruptionError, OffsetError):
+            # The offset may be the caller's mistake.
+            found = explain(self._log, log_offset)
+            if found is None:
+                raise
+            raise found from None
 
     def get(self, message_id: str) -> StoredMessage:
         """Return the message with that offset message id (32 hex digits, 56 for an IPv6 host)."""

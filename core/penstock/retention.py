@@ -5,6 +5,9 @@ no reader holds it; a hold that outlasts the interval is passed over. Queues and
 Source: spec sections 9.5 and 11.
 
 Invariants:
+    * First the bounds move, those of the queues before the log's; then no reader is given a hold any more; then
+      the file goes, and derived files after it. So whatever a caller finds missing lies below the bounds that it
+      asks for afterwards, and a crash between never leaves records without their queue entries.
     * Segments leave the disk in order: while one cannot be removed, or is still held, no later one
       goes, so the log never gets a hole.
     * What a round began the next one ends, whatever the policies say by then: such a segment is closed
@@ -20,7 +23,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.clock import BELIEVED_AFTER_MS, Clock, SteadyTime
-from penstock.contracts import Allocator, DiskUse, Dispatcher, RetentionPolicy, SegmentInfo, Vote
+from penstock.contracts import (
+    Allocator,
+    DiskUse,
+    Dispatcher,
+    QueueIndex,
+    RetentionPolicy,
+    SegmentInfo,
+    Vote,
+)
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.segment import Segment
@@ -184,6 +195,7 @@ class Retention:
             return False
         info, reason, segment = self._leaving
         if segment is None:
+            self._move_bounds(info.base_offset + info.size)
             segment = self._log.retire_first(self._monotonic_ms(), FORCE_AFTER_MS)
             if segment is None:
                 logger.info("segment %s is still being read; tried again later", info.path.name)
@@ -206,8 +218,18 @@ class Retention:
             # An earlier try took the name away and failed after that.
             self._files.sync_folder(segment.path.parent)
 
+    def _move_bounds(self, low: int) -> None:
+        for dispatcher in self._dispatchers:
+            if isinstance(dispatcher, QueueIndex):
+                try:
+                    dispatcher.move_min(low)
+                except Exception:
+                    logger.exception("the bounds of %s could not be moved", dispatcher.name)
+
     def _trim(self) -> None:
-        low = self._log.min_offset
+        # Not to the log's bound: a segment that is still held has its records, and its entries, until it goes.
+        segments = self._log.segments
+        low = segments[0].base_offset if segments else 0
         if low <= self._trimmed_to:
             return
         failed = False

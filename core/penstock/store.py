@@ -1,5 +1,6 @@
 """The store as a caller sees it: put, read, find, follow; see `penstock.open`."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -101,13 +102,19 @@ class Store(Reader):
         engine = self._engine
         if engine is not None:
             engine.show_written()
-            engine.follower.catch_up(needed or self._queue_index)
-            if needed is not None and needed.name in engine.follower.troubles:
-                # An answer from it would leave out what it has not taken in.
-                raise StorageError(
-                    f"dispatcher {needed.name} is behind the log: {engine.trouble(needed.name)}; "
-                    f"it is tried again by itself, see stats()"
-                )
+            # An answer from one that fails would leave out what it has not taken in.
+            engine.follower.require(needed or self._queue_index)
+
+    def _show(self) -> None:
+        super()._show()
+        if self._engine is not None:
+            self._engine.show_written()
+
+    def _show_all(self) -> None:
+        """As `_settle`, for what says by itself how far it can see."""
+        self._show()
+        if self._engine is not None:
+            self._engine.follower.catch_up()
 
     # --- putting
 
@@ -282,14 +289,18 @@ class Store(Reader):
         return _let_go(lambda: retention.let_go_before(log_offset, time_ms, "asked for"))
 
     def stats(self) -> dict[str, Any]:
-        """Return figures about the store: offsets in bytes, times in Unix milliseconds."""
-        self._settle()
+        """Return figures about the store: offsets in bytes, times in Unix milliseconds.
+
+        The number of queues holds for the log below `dispatched_offset`.
+        """
+        self._show_all()
         segments = self._log.segments
         figures: dict[str, Any] = {
             "path": str(self.path),
             "read_only": self.read_only,
             "log_min_offset": self._log.min_offset,
             "log_end_offset": self._log_end(),
+            "dispatched_offset": self._queue_index.end_log_offset(),
             "segments": len(segments),
             "log_bytes": sum(segment.capacity for segment in segments),
             "queues": len(self._queue_index.queues()),
@@ -310,8 +321,9 @@ class Store(Reader):
             jobs: so many processes share the segments. They are spawned, so a script that asks for more
                 than one must keep its own work behind `if __name__ == "__main__"`.
         """
-        self._settle()
-        return self._verification.run(told, deep=deep, jobs=jobs)
+        self._show_all()
+        failing = self._engine.follower.failing(self.path) if self._engine is not None else []
+        return itertools.chain(failing, self._verification.run(told, deep=deep, jobs=jobs))
 
     def _log_end(self) -> int:
         if self._engine is not None:

@@ -6,6 +6,7 @@ the same. On a store that is being written, only what its queues have is compare
 one they must have everything, and nothing else.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import attrs
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Dispatcher, QueueIndex
+from penstock.copies import CopyFindings, is_unfinished_copy
 from penstock.digests import Digests, check_digest
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
@@ -64,6 +66,8 @@ class Scope:
         is_live: somebody has the store open for writing.
         deep: digests and marks are checked too.
         rejected: records that the counts of their queues show to be corrupt, by log offset.
+        is_copy: it was copied while it was written, and not opened for writing since.
+        sequence: the number of the mark that the last writer had written by then.
     """
 
     end: int
@@ -73,6 +77,8 @@ class Scope:
     is_live: bool
     deep: bool = True
     rejected: tuple[tuple[int, Rejected], ...] = ()
+    is_copy: bool = False
+    sequence: int = 0
 
 
 # Of one segment: findings, counts, and what each checker has seen.
@@ -120,7 +126,7 @@ class Verification:
         scope, tally, checkers = self.scope(deep=deep), self._tally(), self.checkers()
         notes = self.notes()
         scope = attrs.evolve(scope, rejected=tuple(sorted(self._log.rejected.items())))
-        started = (finding for checker in checkers for finding in checker.start())
+        started = _started(checkers, scope)
         walked = self._walked(checkers, scope, tally, told, jobs)
         yield from self._whole(checkers, scope, tally, told, (started, walked, notes))
 
@@ -163,8 +169,9 @@ class Verification:
         if self._end is not None:
             end = self._end()
             return Scope(end=end, extent=end, claimed=end, is_ours=True, is_live=True, deep=deep)
+        progress = Progress(self._files, self._root)
         try:
-            state = Progress(self._files, self._root).read()
+            state = progress.read()
             known = state.lock_mtime_ns
         except FormatVersionError:
             state, known = None, 0
@@ -181,9 +188,11 @@ class Verification:
         was_abnormal = self._files.exists(self._root / "abort")
         # After a crash the tail of the log may lie before them, or behind; the next open sees to it.
         end = published if was_abnormal else NO_LIMIT
+        is_copied = state is not None and is_unfinished_copy(self._files, self._root, state)
         return Scope(
-            end=end, extent=end, claimed=claimed, is_ours=is_ours, is_live=False, deep=deep
-        )
+            end=end, extent=end, claimed=claimed, is_ours=is_ours, is_live=False, deep=deep,
+            is_copy=is_copied, sequence=progress.sequence,
+        )  # fmt: skip
 
     def _whole(
         self,
@@ -193,22 +202,41 @@ class Verification:
         told: Told,
         parts: tuple[Iterable[Finding], ...],
     ) -> Iterator[Finding]:
-        ended = self._ended(checkers, scope, tally)
-        for finding in itertools.chain(*parts, ended):
+        found: Iterator[Finding] = itertools.chain(*parts, self._ended(checkers, scope, tally))
+        if scope.is_copy:
+            found = CopyFindings(self._root).sift(found, lambda: tally.log_end)
+        for finding in found:
+            if not scope.is_live and finding.log_offset >= scope.claimed and self._has_moved(scope):
+                # A writer has opened the store since, and what it appends is not finished.
+                continue
             tally.findings += not finding.is_note
             yield finding.advised()
         told(tally)
+
+    def _has_moved(self, scope: Scope) -> bool:
+        """Say whether somebody has opened the store for writing since the scope was taken."""
+        if self._files.is_locked(self._root / "lock"):
+            return True
+        progress = Progress(self._files, self._root)
+        with contextlib.suppress(FormatVersionError):
+            progress.read()
+        return progress.sequence != scope.sequence
 
     def _ended(self, checkers: list[Checker], scope: Scope, tally: Tally) -> Iterator[Finding]:
         for checker in checkers:
             yield from checker.finish(scope.extent)
         if scope.deep:
-            yield from check_digest_files(self._files, self._root, self._log)
-            if not scope.is_live:
-                yield from check_marks(
-                    self._files, self._root, tally.log_end, tally.last_time_ms,
-                    is_ours=scope.is_ours,
-                )  # fmt: skip
+            is_live = scope.is_live or self._has_moved(scope)
+            yield from check_digest_files(self._files, self._root, self._log, is_live=is_live)
+            if is_live:
+                return
+            marks = check_marks(
+                self._files, self._root, tally.log_end, tally.last_time_ms, is_ours=scope.is_ours
+            )
+            # Read as a whole: they tell of one moment, unless a writer has come meanwhile.
+            wrong = list(marks)
+            if wrong and not self._has_moved(scope):
+                yield from wrong
 
     def _walked(
         self, checkers: list[Checker], scope: Scope, tally: Tally, told: Told, jobs: int
@@ -260,8 +288,10 @@ class Verification:
             if segment.lease.is_available and not scope.is_live:
                 raise
         except OSError as error:
-            text = f"the segment cannot be read: {error}"
-            yield Finding("log", segment.path, -1, segment.base_offset, text)
+            # As above, where another process's retention took it.
+            if not (scope.is_live and isinstance(error, FileNotFoundError)):
+                text = f"the segment cannot be read: {error}"
+                yield Finding("log", segment.path, -1, segment.base_offset, text)
         tally.bytes_seen = seen + segment.capacity
         told(tally)
 
@@ -279,6 +309,9 @@ class Verification:
                 yield from _compare(piece, checkers, scope.end)
                 tally.bytes_seen = seen + piece.stop - segment.base_offset
                 told(tally)
+            elif scope.is_live and piece.start >= scope.claimed:
+                # The writer appends here, also between two looks at the same bytes.
+                continue
             elif isinstance(piece, Broken):
                 for checker in checkers:
                     checker.damage(piece.start, piece.stop)
@@ -292,6 +325,16 @@ class Verification:
                 yield from _end_of_records(self._log, segment, piece, checkers, scope.claimed)
             else:
                 tally.log_end = max(tally.log_end, segment.end_offset)
+
+
+def _started(checkers: list[Checker], scope: Scope) -> Iterator[Finding]:
+    """Return what the derived files show by themselves; of a living store, what they still show at a second look."""
+    for checker in checkers:
+        found = list(checker.start())
+        if found and scope.is_live:
+            again = set(checker.start())
+            found = [finding for finding in found if finding in again]
+        yield from found
 
 
 def _compare(piece: Sound, checkers: list[Checker], end: int) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from penstock.store import Store
 
 FORMS = ("within", "at the end", "up to the outer end")
 WAYS = ("mapped", "file", "batch")
+SETTINGS: dict[str, Any] = {**SMALL}
 CHECKSUMS = ("crc32", "crc32+record")
 FILLING = b"f" * 700
 
@@ -35,7 +36,7 @@ class Made(NamedTuple):
 
 
 def opened(path: Path, **settings: Any) -> Store:
-    return penstock.open(path, environ={}, **SMALL, **settings)
+    return penstock.open(path, environ={}, **SETTINGS, **settings)
 
 
 def inner_record(at: int, form: str, checksum: str, tail: bytes) -> bytes:
@@ -109,11 +110,11 @@ def check(path: Path, made: Made, *, hit: int, may_refuse: bool) -> None:
     copy = path.with_name(f"{path.name}-repaired")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(path, copy)
-    penstock.repair(copy, apply=True, environ={}, **SMALL)
+    penstock.repair(copy, apply=True, environ={}, **SETTINGS)
     with opened(copy, read_only=True) as store:
         assert "other" not in store.topics()
         assert [m.body for m in store.scan("t")][: len(before)] == before
-    assert not penstock.repair(copy, environ={}, **SMALL).steps
+    assert not penstock.repair(copy, environ={}, **SETTINGS).steps
     try:
         with opened(path) as store:
             assert "other" not in store.topics()
@@ -200,9 +201,9 @@ def test_queues_built_again_from_a_corrupt_log_hold_no_inner_record(
         path = spoilt(made, tmp_path, "lost", [(at, bytes([log[at] ^ 0x10]))])
         shutil.rmtree(path / "consumequeue")
         shutil.rmtree(path / "index")
-        report = penstock.repair(path, apply=True, environ={}, **SMALL)
+        report = penstock.repair(path, apply=True, environ={}, **SETTINGS)
         assert report.standing
         with opened(path, read_only=True) as store:
             assert store.topics() == ["t"]
             assert [m.body for m in store.scan("t")] == [*made.bodies[:3], *made.bodies[4:]]
-        assert not penstock.repair(path, environ={}, **SMALL).steps
+        assert not penstock.repair(path, environ={}, **SETTINGS).steps

@@ -15,7 +15,7 @@ LAYERS = [
     "hookspecs registry config brokerconf",
     "segment log fetch spans bulk lives survivors lane recent scan stamps appendlock tail handover commitlog",
     "checkpoint progress ranges witness offsets worker digests bitflip sealing scrub upkeep",
-    "discover flushing dispatch recovery retention forecast space soundwalk marks verify verifying mendedlog planning rebuilding looking mending",
+    "copies readback discover flushing dispatch recovery retention forecast space soundwalk nearest marks verify verifying mendedlog planning rebuilding looking mending",
     "encode arrow pairs_in arrow_in stagedfile closing engine putting columnar reader store",
     "opening repairing reindexing several staged segmentwise",
     "__init__",

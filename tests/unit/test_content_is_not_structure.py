@@ -26,6 +26,7 @@ from penstock.store import Store
 from penstock.stored import StoredMessage
 from penstock.validity import ends_in_own_crc
 
+SETTINGS: dict[str, Any] = {**SMALL}
 CHECKSUMS = ("crc32", "crc32+record")
 # Each ends the text in what looks like a CRC property, whole or nearly.
 LOOKALIKES = [
@@ -86,7 +87,7 @@ WAYS: list[Callable[[Store, dict[str, str]], None]] = [
 
 
 def opened(path: Path, **settings: Any) -> Store:
-    return penstock.open(path, environ={}, **SMALL, **settings)
+    return penstock.open(path, environ={}, **SETTINGS, **settings)
 
 
 def check(store: Store, expected: Iterable[dict[str, str]]) -> None:

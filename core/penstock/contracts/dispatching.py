@@ -206,6 +206,14 @@ class QueueIndex(Dispatcher):
     def end_log_offset(self) -> int:
         """Return the log offset behind the newest record that any queue points to; 0 for none."""
 
+    def move_min(self, log_offset: int) -> None:
+        """From now on name no queue offset below that of the first record at or after `log_offset` as there.
+
+        Called before retention refuses readers the records before it; their files go later, see `trim`. An
+        index that can move its bounds without taking files away should: a crash may come between.
+        """
+        self.trim(log_offset)
+
     def adopt(self, old: "QueueIndex", damages: Sequence[tuple[int, int]]) -> None:
         """Take over from `old` what the log does not tell any more.
 

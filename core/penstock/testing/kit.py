@@ -15,7 +15,7 @@ from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
 from penstock.message import Message
 from penstock.opening import Opener
-from penstock.progress import SIDE_FOLDER, Progress, lock_ctime_ns
+from penstock.progress import SIDE_FOLDER, Progress, lock_ctime_ns, lock_inode
 from penstock.recovery import RecoveredLog
 from penstock.registry import Registry, load_registry
 from penstock.store import Store
@@ -94,6 +94,7 @@ def copy_store(source: Path, target: Path) -> Path:
     progress = Progress(Files(), target)
     if progress.read().lock_ctime_ns:
         progress.state.lock_ctime_ns = lock_ctime_ns(Files(), target)
+        progress.state.lock_inode = lock_inode(Files(), target)
         progress.write()
         progress.close()
     return target

@@ -115,8 +115,7 @@ class ConsumeQueueDispatcher(QueueIndex):
             logger.error("no queue entry for %s: its topic or queue cannot be a folder", what)
 
     def _queue_for(self, topic: str, number: int) -> Queue:
-        queue = self._queues.get((topic, number))
-        if queue is None:
+        if (queue := self._queues.get((topic, number))) is None:
             path = self._root / topic / str(number)
             if self._files.exists(path.parent) and not self._files.is_folder(path.parent):
                 raise StrayFileError(path.parent, "it is a link, or no folder")
@@ -246,6 +245,12 @@ class ConsumeQueueDispatcher(QueueIndex):
                     queue.extension.trim(first_needed(queue))
                     self._collect(queue.extension)
 
+    def move_min(self, log_offset: int) -> None:
+        """See `QueueIndex`."""
+        with self._lock:
+            for queue in self._queues.values():
+                queue.move_min(log_offset)
+
     def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
         """See `QueueIndex`."""
         for topic, number, ordinal, data in entries_within(old, damages):
@@ -273,11 +278,10 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
         mended: list[str] = []
         has_extensions = self._files.is_folder(self._extension_root)
-        for topic, number, _ in self._folders():
+        for topic, number, _ in queue_folders(self._files, self._root, read_only=False):
             queue = self._new_queue(topic, number)
-            mended.extend(self._set_aside(s.path, s.is_file) for s in list(queue.folder.scan()))
-            strays = queue.extension.scan() if has_extensions else []
-            mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
+            strays = list(queue.extension.scan()) if has_extensions else []
+            mended += [self._set_aside(s.path, s.is_file) for s in [*queue.folder.scan(), *strays]]
             if trust.is_clean and any(s.is_file and s.name.isdigit() for s in strays):
                 # Shortened, or of another size than the options say: all units are looked at again.
                 trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
@@ -295,9 +299,6 @@ class ConsumeQueueDispatcher(QueueIndex):
                 self._cut_extension(queue, found_only=True)
         self._progress = self._believed(trust, mended)
         return mended
-
-    def _folders(self) -> Iterator[tuple[str, int, Path]]:
-        return queue_folders(self._files, self._root, read_only=self.context.read_only)
 
     def _set_aside(self, path: Path, is_file: bool) -> str:
         """A queue file of a wrong size is derived data: it goes, and the log gives it back."""
@@ -330,7 +331,8 @@ class ConsumeQueueDispatcher(QueueIndex):
     def queues(self) -> list[tuple[str, int]]:
         """See `QueueIndex`."""
         if self.context.read_only:
-            return sorted((topic, number) for topic, number, _ in self._folders())
+            found = queue_folders(self._files, self._root, read_only=True)
+            return sorted((topic, number) for topic, number, _ in found)
         with self._lock:
             return sorted(self._queues)
 
@@ -353,8 +355,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
         """See `QueueIndex`."""
         with self._lock:
-            found = self._known(topic, queue)
-            if found is None:
+            if (found := self._known(topic, queue)) is None:
                 return QueueEntries(*(np.zeros(0, np.int64) for _ in range(3)))
             entries = found.folder.read(start, min(stop, found.max_offset))
             codes = entries["tag_code"].astype(np.int64)
@@ -385,11 +386,10 @@ class ConsumeQueueDispatcher(QueueIndex):
         return max(map(int.__add__, offsets.tolist(), sizes.tolist()), default=0)
 
     def _known(self, topic: str, number: int) -> Queue | None:
-        queue = self._queues.get((topic, number))
-        return self._looked_up(topic, number, queue) if self.context.read_only else queue
-
-    def _looked_up(self, topic: str, number: int, before: Queue | None) -> Queue | None:
-        """Look at the files again: another process may have written them."""
+        before = self._queues.get((topic, number))
+        if not self.context.read_only:
+            return before
+        # The files are looked at again: another process may have written them.
         path = self._root / check_topic(topic) / str(number)
         if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
             return None

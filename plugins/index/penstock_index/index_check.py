@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.findings import Checker, Finding
+from penstock.findings import COPYING, Checker, Finding
 from penstock.record import ROLLBACK
 from penstock_index.index_file import Peek
 
@@ -30,6 +30,8 @@ class _Claim(NamedTuple):
 class IndexChecker(Checker):
     """One comparison of all index files with the log. Not thread-safe.
 
+    Header, entries and slots of a file change with every key, so copying a file while it is written explains
+    whatever it has wrong, and an opening for writing makes such files again.
     All entries are held, 18 bytes each.
     """
 
@@ -53,7 +55,7 @@ class IndexChecker(Checker):
     def start(self) -> Iterator[Finding]:
         """See `Checker`: headers, chains, and files of a wrong length."""
         for path in self._strays():
-            yield Finding("index", path, -1, -1, "an index file of a wrong length or kind")
+            yield Finding("index", path, -1, -1, "an index file of a wrong length or kind", COPYING)
         for peek in self._peeks():
             entries = peek.entries()
             yield from self._check_header(peek, entries)
@@ -64,7 +66,7 @@ class IndexChecker(Checker):
         head, count = peek.header, len(entries)
         if head.index_count != count + 1 and not (count == 0 and head.index_count <= 0):
             text = f"the header counts {head.index_count - 1} entries, the file has {count}"
-            yield Finding("index", peek.path, 36, -1, text)
+            yield Finding("index", peek.path, 36, -1, text, COPYING)
         if count == 0:
             return
         offsets = entries["log_offset"]
@@ -76,7 +78,7 @@ class IndexChecker(Checker):
         ):
             if said != right:
                 text = f"the header's {what} is {said}, not {right}"
-                yield Finding("index", peek.path, position, int(offsets[0]), text)
+                yield Finding("index", peek.path, position, int(offsets[0]), text, COPYING)
 
     @staticmethod
     def _claims_of(peek: Peek, entries: np.ndarray) -> list["_Claim"]:
@@ -95,15 +97,17 @@ class IndexChecker(Checker):
             yield Finding(
                 "index", peek.path, position, int(entries["log_offset"][row]),
                 f"entry {row + 1} points to entry {int(entries['previous'][row])}, not {int(previous[row])}",
+                COPYING,
             )  # fmt: skip
         table = peek.slots()
         if len(table) != len(slots):
-            yield Finding("index", peek.path, 40, -1, "the file ends within its slots")
+            yield Finding("index", peek.path, 40, -1, "the file ends within its slots", COPYING)
             return
         for slot in np.nonzero(table != slots)[0][:_TOLD_MAX].tolist():
             yield Finding(
                 "index", peek.path, 40 + 4 * slot, -1,
                 f"slot {slot} points to entry {int(table[slot])}, not {int(slots[slot])}",
+                COPYING,
             )  # fmt: skip
 
     def _load(self) -> np.ndarray:
@@ -157,7 +161,7 @@ class IndexChecker(Checker):
         for claim in self._claims:
             if times.get(claim.log_offset, claim.time_ms) != claim.time_ms:
                 text = f"the header's time {claim.time_ms} is not that of the record"
-                yield Finding("index", claim.path, claim.position, claim.log_offset, text)
+                yield Finding("index", claim.path, claim.position, claim.log_offset, text, COPYING)
         at = np.searchsorted(batch.log_offsets, rows["offset"])
         known = (at < len(batch)) & (rows["seconds"] != -1)
         rows, at = rows[known], at[known]
@@ -171,7 +175,7 @@ class IndexChecker(Checker):
             yield self._finding(row[0], f"an entry says {row[2]} seconds, not {seconds}")
 
     def _finding(self, log_offset: int, text: str) -> Finding:
-        return Finding("index", self._folder, -1, log_offset, text)
+        return Finding("index", self._folder, -1, log_offset, text, COPYING)
 
     def damage(self, start: int, stop: int) -> None:
         """See `Checker`: keys of records that are there no more are not the index's fault."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import QueueIndex
-from penstock.findings import Checker, Finding
+from penstock.findings import COPYING, Checker, Finding
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_runs import Run, runs_of
@@ -69,13 +69,17 @@ class QueueChecker(Checker):
         for row in np.nonzero(wrong | codes | lost)[0].tolist():
             what = "another tag code" if codes[row] else "another record, or none"
             what = "an address without a unit in the extension" if lost[row] else what
-            yield self._finding(
+            finding = self._finding(
                 topic, run.queue, run.ordinal + row, int(offsets[row]), f"the entry has {what}"
             )
+            # Not written yet when its file was copied; what is written is never changed.
+            is_absent = found.sizes[row] == 0 and found.log_offsets[row] == 0
+            yield finding._replace(what_now=COPYING) if is_absent else finding
         if have < count:
             at = int(expected["log_offset"][have])
             text = f"{count - have} entries are missing from here on"
-            yield self._finding(topic, run.queue, run.ordinal + have, at, text)
+            missing = self._finding(topic, run.queue, run.ordinal + have, at, text)
+            yield missing._replace(what_now=COPYING)
 
     def _finding(self, topic: str, queue: int, ordinal: int, log_offset: int, text: str) -> Finding:
         path = self._folder / topic / str(queue)

@@ -26,10 +26,14 @@ class Queue:
         self.min_offset = min_offset
         self.max_offset = max_offset
 
+    def move_min(self, log_offset: int) -> None:
+        """Move the minimum to the first entry of a record at or after `log_offset`."""
+        self.min_offset = self.folder.first_from(log_offset, self.min_offset, self.max_offset)
+
     def trim(self, log_offset: int) -> bool:
         """Move the minimum; drop leading files whose records are all gone. Says whether there were any."""
         folder = self.folder
-        self.min_offset = folder.first_from(log_offset, self.min_offset, self.max_offset)
+        self.move_min(log_offset)
         gone = [base for base in folder.bases[:-1] if folder.stop_of(base) <= self.min_offset]
         for base in gone:
             folder.remove(base)
