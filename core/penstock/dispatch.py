@@ -8,15 +8,15 @@ later from its own progress; the log and the other dispatchers go on without it.
 Safe from any thread: one round runs at a time, whoever asks.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.batch import DispatchBatch
 from penstock.commitlog import CommitLog
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
+from penstock.escape import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # A dispatcher that failed is tried again after so long, then after twice as long, up to the maximum.
 RETRY_MS = 1000

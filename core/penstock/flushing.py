@@ -8,15 +8,15 @@ was in doubt.
 Invariants: `flushed_offset <= committed_offset`; neither decreases. A waiter is told exactly once.
 """
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from penstock.commitlog import CommitLog
 from penstock.errors import StoreFailedError
+from penstock.escape import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class LogFlusher:

@@ -6,7 +6,6 @@ is seen by the next open.
 """
 
 import functools
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +39,7 @@ from penstock.errors import (
     StorageError,
     StoreLockedError,
 )
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.forecast import Outlook
@@ -62,7 +62,7 @@ from penstock.verify import Verification
 from penstock.verifying import Recipe, spread_over
 from penstock.worker import Crew, Guarded
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def open_store(
@@ -374,6 +374,7 @@ class Opener:
                 f"dispatcher {name} could not be brought up to the log's end: {trouble.error!r}"
             ) from trouble.error
         check_reached(log, engine.follower.progress, end)
+        found.mended.extend(engine.offsets.set_back(engine.queue_index))
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms

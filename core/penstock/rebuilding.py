@@ -13,20 +13,20 @@ opening for writing. The old files are renamed into `penstock/saved/`, never rem
 """
 
 import json
-import logging
 from pathlib import Path
 
 import attrs
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, Dispatcher, QueueIndex, Stoppable, Trust
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, lock_mtime_ns
 from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Sound, walk_segment
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Workshop:

@@ -14,7 +14,6 @@ Tasks of a run that is dead may go on for a while. They have a folder of their r
 gone; and what the parts were made from is counted against what the segments gave.
 """
 
-import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from penstock.clock import Clock
 from penstock.condensed import Stretch, condense, restore, shard_rows
 from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Stoppable, Trust
 from penstock.errors import ConfigError, PluginError, StorageError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.opening import Opener
@@ -44,7 +44,7 @@ from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Broken, Sound, walk_segment
 from penstock.verifying import Recipe, open_parts
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # The part of all keys; the others are shards of queues.
 KEYS = -1

@@ -13,7 +13,6 @@ Invariants:
 Safe from any thread; one lock guards all state, and no sync happens under it.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, QueueBounds, QueueEntries, QueueIndex, Trust
 from penstock.errors import StrayFileError
+from penstock.escape import get_logger
 from penstock.findings import Checker
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.names import check_topic
@@ -45,7 +45,7 @@ from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
