@@ -194,7 +194,7 @@ class ConsumerOffsets:
     def _remarks(self, table: Table) -> list[str]:
         """Return what the caller should know of the file."""
         path = self._spare if self._problem else self._path
-        remarks = [f"{path}, {text}" for text in table.aside]
+        remarks = [f"{path.name}, {text}" for text in table.aside]
         if self._problem is not None:
             remarks.insert(0, f"{self._problem}; the offsets are those of {self._spare.name}")
         return remarks
@@ -207,14 +207,15 @@ class ConsumerOffsets:
             shown = "; ".join(remarks[:_NAMED_MAX])
             more = f"; and {len(remarks) - _NAMED_MAX} more" if len(remarks) > _NAMED_MAX else ""
             logger.warning(
-                "committed offsets are set aside: %s%s. All others are used; what is set aside stays in the "
-                "file until it is mended by hand or the same group commits again", shown, more,
+                "committed offsets in %s are set aside: %s%s. All others are used; what is set aside stays in "
+                "the file until it is mended by hand or the same group commits again", self._path.parent, shown,
+                more,
             )  # fmt: skip
 
     def _save(self, offsets: Mapping[tuple[str, int], int], what: str) -> None:
         try:
-            table = self._loaded().with_offsets(offsets)
-            self._replace(table.to_bytes())
+            raw, table = self._loaded().with_offsets(offsets).written()
+            self._replace(raw)
         except BaseException as error:
             # What is not on disk is not committed: the file is read again.
             self._table = None

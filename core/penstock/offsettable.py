@@ -116,8 +116,8 @@ class Table:
             used.setdefault(name, {})[queue] = offset
         return Table({**self.whole, "offsetTable": entries}, used, self.aside)
 
-    def to_bytes(self) -> bytes:
-        """Return the file's content; raises `ValueError` if it would not be read back the same."""
+    def written(self) -> tuple[bytes, "Table"]:
+        """Return the file's content, and the table as it is read back; `ValueError` if that has other offsets."""
         try:
             text = json.dumps(self.whole, indent="\t", ensure_ascii=False)
         except RecursionError as error:
@@ -126,9 +126,10 @@ class Table:
         raw = text.encode("utf-8", "backslashreplace")
         if len(raw) > FILE_BYTES_MAX:
             raise ValueError(f"it would have {len(raw)} bytes, the limit is {FILE_BYTES_MAX}")
-        if Table.parse(raw).used != self.used:
+        again = Table.parse(raw)
+        if again.used != self.used:
             raise ValueError("it would be read back with other offsets")
-        return raw
+        return raw, again
 
 
 def _is_queue(text: str) -> bool:

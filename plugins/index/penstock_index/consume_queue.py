@@ -38,9 +38,9 @@ from penstock_index.queue_files import (
     PRE_BLANK_SIZE,
     OpenFiles,
     QueueFolder,
-    queue_folders,
 )
 from penstock_index.queue_holes import entries_within, first_hole, sound_end
+from penstock_index.queue_names import QueueNames, is_number
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
@@ -81,6 +81,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         self._files = context.files
         self._root = context.root / "consumequeue"
         self._extension_root = context.root / "consumequeue_ext"
+        self._names = QueueNames(context.files, self._root, read_only=context.read_only)
         self._pool = OpenFiles(context.files, options.open_files_max)
         self._pool.read_only = context.read_only
         self._queues: dict[tuple[str, int], Queue] = {}
@@ -265,7 +266,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`."""
         from penstock_index.queue_check import QueueChecker  # noqa: PLC0415 - only verifying needs it
 
-        return QueueChecker(self, self._root)
+        return QueueChecker(self, self._names)
 
     # --- opening
 
@@ -273,12 +274,12 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
         mended: list[str] = []
         has_extensions = self._files.is_folder(self._extension_root)
-        for topic, number, _ in self._folders():
+        for topic, number, _ in self._names.folders():
             queue = self._new_queue(topic, number)
             mended.extend(self._set_aside(s.path, s.is_file) for s in list(queue.folder.scan()))
             strays = queue.extension.scan() if has_extensions else []
             mended.extend(self._set_aside(stray.path, stray.is_file) for stray in strays)
-            if trust.is_clean and any(s.is_file and s.name.isdigit() for s in strays):
+            if trust.is_clean and any(s.is_file and is_number(s.name) for s in strays):
                 # Shortened, or of another size than the options say: all units are looked at again.
                 trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
             self._queues[topic, number] = queue
@@ -296,12 +297,9 @@ class ConsumeQueueDispatcher(QueueIndex):
         self._progress = self._believed(trust, mended)
         return mended
 
-    def _folders(self) -> Iterator[tuple[str, int, Path]]:
-        return queue_folders(self._files, self._root, read_only=self.context.read_only)
-
     def _set_aside(self, path: Path, is_file: bool) -> str:
         """A queue file of a wrong size is derived data: it goes, and the log gives it back."""
-        if not is_file or not path.name.isdigit():
+        if not is_file or not is_number(path.name):
             return f"{path} does not belong into a queue's folder; left alone"
         self._files.remove(path)
         self._dirty_folders.add(path.parent)
@@ -330,7 +328,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     def queues(self) -> list[tuple[str, int]]:
         """See `QueueIndex`."""
         if self.context.read_only:
-            return sorted((topic, number) for topic, number, _ in self._folders())
+            return sorted((topic, number) for topic, number, _ in self._names.folders())
         with self._lock:
             return sorted(self._queues)
 
@@ -386,6 +384,8 @@ class ConsumeQueueDispatcher(QueueIndex):
 
     def _known(self, topic: str, number: int) -> Queue | None:
         queue = self._queues.get((topic, number))
+        if queue is None and not self.context.read_only:
+            self._names.check_free(topic, number)
         return self._looked_up(topic, number, queue) if self.context.read_only else queue
 
     def _looked_up(self, topic: str, number: int, before: Queue | None) -> Queue | None:
