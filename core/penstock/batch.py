@@ -13,8 +13,8 @@ from penstock.stored import StoredMessage
 from penstock.texts import Keys
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-# Anybody can write the property; Python has digits that are no numbers, and refuses numbers of some thousand.
-_LEVEL = re.compile("[0-9]{1,9}")
+# Anybody can write the property, and Python refuses numbers of some thousand digits.
+_LEVEL = re.compile(rb"[0-9]{1,9}")
 # RocketMQ's messageDelayLevel, in seconds; level 1 is the first.
 DELAY_SECONDS = (
     1,

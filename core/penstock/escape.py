@@ -15,6 +15,7 @@ is escaped already stays as it is.
 
 import logging
 import re
+from collections.abc import Mapping
 from types import TracebackType
 
 _DANGEROUS = "\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u206f\ud800-\udfff"
@@ -75,6 +76,8 @@ class _EscapeArguments(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
             record.args = tuple(map(_safe, record.args))
+        elif isinstance(record.args, Mapping):
+            record.args = {name: _safe(value) for name, value in record.args.items()}
         if record.exc_info and not record.exc_text:
             record.exc_text = visible(_traceback(record.exc_info), keep_lines=True)
         return True

@@ -103,6 +103,8 @@ def run(
         return error.exit_code
     except click.ClickException as error:
         shown = io.StringIO()
+        # An argument may begin lines of its own.
+        error.message = visible(error.message or "")  # type: ignore[misc] # it is shown and thrown away
         error.show(shown)
         sys.stderr.write(visible(shown.getvalue(), keep_lines=True))
         return USAGE

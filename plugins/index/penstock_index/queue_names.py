@@ -42,7 +42,8 @@ class QueueNames:
         Names what belongs to no queue in the log, the first time that it is seen.
         """
         for found in self._looked_at():
-            if isinstance(found, tuple):
+            # A finding is a tuple, too.
+            if not isinstance(found, Finding):
                 yield found
             elif found.path not in self._named:
                 self._named.add(found.path)
