@@ -206,6 +206,24 @@ def test_a_store_with_strange_names_is_read_and_written_as_any(
     assert all(path.exists() for path in names)
 
 
+def test_a_rebuild_of_the_queues_leaves_strange_names_where_they_are(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with penstock.open(root, environ={}, retention=[], **SMALL) as store:
+        for number in range(10):
+            store.put(TOPIC, b"%d" % number)
+    names = strange_names(root)
+    before = {path: path.stat().st_ino for path in names}
+    with (root / "consumequeue" / TOPIC / "0" / f"{0:020d}").open("r+b") as file:
+        file.write(bytes(100))
+    report = penstock.repair(root, apply=True)
+    assert [step.action for step in report.steps]
+    assert {path: path.stat().st_ino for path in names} == before
+    with penstock.open(root, read_only=True) as reader:
+        assert [m.body for m in reader.scan(TOPIC)] == [b"%d" % n for n in range(10)]
+        assert {f.part for f in reader.verify(deep=True)} == {"stray"}
+    assert not penstock.repair(root, apply=True).steps
+
+
 def test_groups_names_what_is_not_used_and_what_is_beyond_the_end(
     hostile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,13 +32,7 @@ from penstock.progress import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
 from penstock_index.queue_bounds import QuickLook
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import (
-    ENTRY,
-    PRE_BLANK,
-    PRE_BLANK_SIZE,
-    OpenFiles,
-    QueueFolder,
-)
+from penstock_index.queue_files import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, OpenFiles, QueueFolder
 from penstock_index.queue_holes import entries_within, first_hole, sound_end
 from penstock_index.queue_names import QueueNames, is_number
 from penstock_index.queue_runs import Run, runs_of
@@ -261,6 +255,10 @@ class ConsumeQueueDispatcher(QueueIndex):
     def stats(self) -> dict[str, int]:
         """See `Dispatcher`."""
         return {"queues": len(self._queues)}
+
+    def strays(self) -> list[Path]:
+        """See `Dispatcher`."""
+        return [finding.path for finding in self._names.findings()]
 
     def checker(self) -> Checker:
         """See `Dispatcher`."""
