@@ -137,11 +137,11 @@ class Workshop:
             new.close()
         self.put_in_place(wrong, [stray for old in olds for stray in old.strays()])
 
-    def put_in_place(self, wrong: set[str], strays: Sequence[Path] = ()) -> None:
+    def put_in_place(self, wrong: set[str], strays: Sequence[Path] = ()) -> bool:
         """Swap in what is in `new`, which is whole and durable; `wrong` as for `rebuild`.
 
         `strays` lie among the old files and are none of them: they are put back where they were. A crash
-        before that leaves them with what is saved.
+        before that leaves them with what is saved. Returns whether all are where they were.
         """
         names = {e.name for e in self._files.entries(self.new)} - {SIDE_FOLDER}
         self._files.sync_folder(self.new)
@@ -149,17 +149,18 @@ class Workshop:
         ready = {**swap, "lock_mtime_ns": lock_mtime_ns(self._files, self._root)}
         self._files.write_whole(self._ready, json.dumps(ready).encode())
         self._swap(swap["made"], swap["gone"])
-        self._put_back(strays)
+        are_back = self._put_back(strays)
         try:
             self._clear()
         except OSError as error:
             # All is in place; the next opening for writing throws away what is left.
             logger.warning("%s is not tidied up: %s", self._folder, error)
+        return are_back
 
-    def _put_back(self, strays: Sequence[Path]) -> None:
+    def _put_back(self, strays: Sequence[Path]) -> bool:
         for path in strays:
             name, *below = path.relative_to(self._root).parts
-            source = self._taken.get(name, self.saved).joinpath(*below)
+            source = self._taken.get(name, self.saved / name).joinpath(*below)
             if not self._files.exists(source) or self._files.exists(path):
                 continue
             try:
@@ -169,6 +170,7 @@ class Workshop:
                 self._files.sync_folder(source.parent)
             except OSError as error:
                 logger.warning("%s could not be put back, it is at %s: %s", path, source, error)
+        return all(self._files.exists(path) for path in strays)
 
     def _swap(self, made: list[str], gone: list[str]) -> None:
         """Put the new in place of the old; running it again from anywhere ends the same."""
