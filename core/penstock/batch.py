@@ -1,5 +1,7 @@
 """A stretch of the log as dispatchers get it: one row a record, in log order."""
 
+import re
+
 import attrs
 import numpy as np
 
@@ -11,6 +13,8 @@ from penstock.stored import StoredMessage
 from penstock.texts import Keys
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+# Anybody can write the property, and Python refuses numbers of some thousand digits.
+_LEVEL = re.compile(rb"[0-9]{1,9}")
 # RocketMQ's messageDelayLevel, in seconds; level 1 is the first.
 DELAY_SECONDS = (
     1,
@@ -102,7 +106,7 @@ class DispatchBatch:
         scheduled = self.topic_rows == self.topics.index(SCHEDULE_TOPIC)
         delays = self.columns.properties.named(DELAY.encode())
         for row, text in zip(delays.rows.tolist(), delays.texts(), strict=True):
-            if scheduled[row] and text.isdigit() and int(text) > 0:
+            if scheduled[row] and _LEVEL.fullmatch(text) and int(text) > 0:
                 level = min(int(text), len(DELAY_SECONDS))
                 codes[row] = int(self.store_times_ms[row]) + DELAY_SECONDS[level - 1] * 1000
 

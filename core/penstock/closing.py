@@ -1,6 +1,5 @@
 """The end of a writing store: a clean close, and letting go whatever happened."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +8,13 @@ from penstock.commitlog import CommitLog
 from penstock.contracts import Dispatcher
 from penstock.dispatch import TailFollower
 from penstock.errors import StorageError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.lockfile import Lock
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Ending(ABC):

@@ -164,7 +164,11 @@ def _sizes(files: Files, folder: Path) -> list[int]:
     """Return the lengths of the numbered files in a folder."""
     if not files.is_folder(folder):
         return []
-    return [e.size for e in files.entries(folder) if e.is_file and e.name.isdigit() and e.size]
+    return [
+        e.size
+        for e in files.entries(folder)
+        if e.is_file and e.name.isascii() and e.name.isdigit() and e.size
+    ]
 
 
 def _queue_sizes(files: Files, folder: Path) -> list[int]:

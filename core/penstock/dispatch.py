@@ -8,7 +8,6 @@ later from its own progress; the log and the other dispatchers go on without it.
 Safe from any thread: one round runs at a time, whoever asks.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,10 +16,11 @@ from penstock.batch import DispatchBatch
 from penstock.commitlog import CommitLog
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
 from penstock.errors import DispatcherFailedError
+from penstock.escape import get_logger
 from penstock.findings import Finding
 from penstock.readback import first_unreadable, is_in_log, unread_from
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # A dispatcher that failed is tried again after so long, then after twice as long, up to the maximum.
 RETRY_MS = 1000

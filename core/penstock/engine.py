@@ -13,7 +13,6 @@ Safe from any thread.
 
 import contextlib
 import errno
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,6 +39,7 @@ from penstock.errors import (
     StoreFailedError,
     SystemLimitError,
 )
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.findings import Finding
 from penstock.flushing import LogFlusher
@@ -54,7 +54,7 @@ from penstock.tail import LIMITS
 from penstock.upkeep import Upkeep
 from penstock.worker import Crew
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
@@ -170,12 +170,12 @@ class Engine(Ending):
         """Return the lane of a queue; names are checked the first time."""
         lane = self.lanes.get((topic, queue))
         if lane is None:
-            check_topic(topic)
-            check_queue(queue)
+            topic, queue = check_topic(topic), check_queue(queue)
             with self._lane_guard:
                 lane = self.lanes.get((topic, queue))
                 if lane is None:
                     following = self.queue_index.max_offset(topic, queue)
+                    self.offsets.queue_begins(topic, queue, following)
                     lane = self.lanes[topic, queue] = Lane(topic, queue, following)
         return lane
 

@@ -14,6 +14,7 @@
         - PropertyError            a property, key or tag that the format cannot hold
         - MessageTooLargeError     body, properties or record over a limit
         - NotYetError              a feature of the format that Penstock does not deliver yet
+        - CommitError              a consumer group's offset that is refused, with the reason
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
         - NoRecordError            no record begins at that log offset; names the nearest ones
     + MissingExtraError            an optional package is needed; names the install line
@@ -40,9 +41,18 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+from penstock.escape import visible
+
 
 class PenstockError(Exception):
-    """Base of every error raised on purpose; nothing else derives from it."""
+    """Base of every error raised on purpose; nothing else derives from it.
+
+    Its text is safe to print: what a caller, a disk or a plugin put into it is escaped. The attributes
+    hold the same things as they are.
+    """
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class ConfigError(PenstockError):
@@ -156,6 +166,21 @@ class MessageTooLargeError(MessageError):
 
 class NotYetError(MessageError):
     """A feature of the format that Penstock does not deliver yet, refused rather than faked."""
+
+
+class CommitError(MessageError):
+    """A consumer group's offset that is refused; the offset committed before is kept."""
+
+    def __init__(self, group: str, topic: str, queue: int, offset: object, reason: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue = queue
+        self.offset = offset
+        self.reason = reason
+        super().__init__(
+            f"offset {offset!r} of group {group!r} in queue {topic}/{queue} is refused: {reason}; "
+            f"nothing was written, the offset committed before is kept"
+        )
 
 
 class OffsetError(PenstockError, LookupError):

@@ -8,16 +8,16 @@ was in doubt.
 Invariants: `flushed_offset <= committed_offset`; neither decreases, except where the writer lost bytes (`lost`). A waiter is told exactly once.
 """
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from penstock.commitlog import CommitLog
 from penstock.errors import StoreFailedError
+from penstock.escape import get_logger
 from penstock.readback import first_unreadable
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class LogFlusher:

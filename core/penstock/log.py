@@ -9,7 +9,6 @@ One writer, many readers: the list of segments is replaced, never changed in pla
 
 import errno
 import itertools
-import logging
 import threading
 import time
 from bisect import bisect_right
@@ -21,11 +20,12 @@ from typing import NamedTuple, Protocol
 from penstock.columns import Buffer
 from penstock.contracts import SegmentInfo
 from penstock.errors import CorruptionError, OffsetError, StrayFileError
+from penstock.escape import get_logger
 from penstock.files import Entry, Files
 from penstock.segment import NAME_DIGITS, Readable, Segment, segment_name, take
 from penstock.validity import NO_COVERAGE, Coverage
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # The year 2000, in Unix milliseconds.
 _FIRST_TIME_MS = 946_684_800_000

@@ -4,6 +4,7 @@ The check guards both ways in: what a caller puts, and what a hostile log claims
 rebuilt.
 """
 
+import operator
 from functools import lru_cache
 
 from penstock.errors import QueueError, TopicError
@@ -44,10 +45,17 @@ def _checked(topic: str) -> str:
 
 
 def check_queue(queue: object) -> int:
-    """Return `queue` if it is a number that a queue may have."""
-    if not isinstance(queue, int) or isinstance(queue, bool) or not 0 <= queue <= QUEUE_MAX:
+    """Return `queue` as an integer if it is a number that a queue may have; any integer type will do."""
+    if type(queue) is int:
+        number = queue
+    else:
+        try:
+            number = -1 if isinstance(queue, bool) else int(operator.index(queue))  # type: ignore[arg-type] # that is the question
+        except TypeError:
+            number = -1
+    if not 0 <= number <= QUEUE_MAX:
         raise QueueError(queue, QUEUE_MAX)
-    return queue
+    return number
 
 
 def topic_of(raw: bytes) -> str | None:

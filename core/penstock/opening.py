@@ -6,7 +6,6 @@ is seen by the next open.
 """
 
 import functools
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -39,6 +38,7 @@ from penstock.errors import (
     StorageError,
     StoreLockedError,
 )
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.forecast import Outlook
@@ -70,7 +70,7 @@ from penstock.verifying import Recipe, spread_over
 from penstock.witness import use_entries
 from penstock.worker import Crew, Guarded
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def open_store(
@@ -380,6 +380,7 @@ class Opener:
             ) from trouble.error
         check_reached(log, engine.follower.progress, end)
         engine.log.checks_crc = False
+        found.mended.extend(engine.offsets.set_back(engine.queue_index))
         state = found.progress.state
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms

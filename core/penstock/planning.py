@@ -362,7 +362,9 @@ class Planner:
         differs from its digest: its header may be what is wrong, and the queue right.
         """
         at = finding.log_offset
-        return finding.part != "log" and not any(a <= at < b for a, b in self._plan.doubtful)
+        return finding.part not in ("log", "stray") and not any(
+            a <= at < b for a, b in self._plan.doubtful
+        )
 
 
 def _text_of(log: MendedLog, segment: Segment, piece: Broken) -> str:

@@ -6,7 +6,6 @@ out, named in the log and in the result, and costs no other.
 """
 
 import heapq
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -23,6 +22,7 @@ from penstock.errors import (
     StorageError,
     StoreClosedError,
 )
+from penstock.escape import get_logger
 from penstock.fetch import Place, RecordReader
 from penstock.log import SegmentedLog
 from penstock.matching import TagFilter, has_key, out_of_bounds, out_of_line
@@ -32,7 +32,7 @@ from penstock.nearest import explain
 from penstock.spans import QueueSpan
 from penstock.stored import ReadResult, StoredMessage
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # As the Java store does: one read looks at no more entries than this while nothing matches.
 LOOKED_AT_MAX = 800

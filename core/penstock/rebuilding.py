@@ -13,20 +13,21 @@ opening for writing. The old files are renamed into `penstock/saved/`, never rem
 """
 
 import json
-import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, Dispatcher, QueueIndex, Stoppable, Trust
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, lock_mtime_ns
 from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Sound, walk_segment
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Workshop:
@@ -39,6 +40,8 @@ class Workshop:
         self.new = self._folder / "new"
         self.parts = self._folder / "parts"
         self._ready = self._folder / "ready"
+        # Where this run has put what it took out of the store, by its name there.
+        self._taken: dict[str, Path] = {}
         self.saved = Path()
 
     def is_begun(self) -> bool:
@@ -85,6 +88,7 @@ class Workshop:
         """Take a file or a folder out of the store, durably."""
         target = self._room_for(path)
         self._files.rename(path, target)
+        self._taken[path.name] = target
         self._files.sync_folder(path.parent)
         self._files.sync_folder(target.parent)
 
@@ -131,21 +135,42 @@ class Workshop:
                 new.adopt(old, damages)
             new.flush()
             new.close()
-        self.put_in_place(wrong)
+        self.put_in_place(wrong, [stray for old in olds for stray in old.strays()])
 
-    def put_in_place(self, wrong: set[str]) -> None:
-        """Swap in what is in `new`, which is whole and durable; `wrong` as for `rebuild`."""
+    def put_in_place(self, wrong: set[str], strays: Sequence[Path] = ()) -> bool:
+        """Swap in what is in `new`, which is whole and durable; `wrong` as for `rebuild`.
+
+        `strays` lie among the old files and are none of them: they are put back where they were. A crash
+        before that leaves them with what is saved. Returns whether all are where they were.
+        """
         names = {e.name for e in self._files.entries(self.new)} - {SIDE_FOLDER}
         self._files.sync_folder(self.new)
         swap = {"made": sorted(names), "gone": sorted(wrong - names)}
         ready = {**swap, "lock_mtime_ns": lock_mtime_ns(self._files, self._root)}
         self._files.write_whole(self._ready, json.dumps(ready).encode())
         self._swap(swap["made"], swap["gone"])
+        are_back = self._put_back(strays)
         try:
             self._clear()
         except OSError as error:
             # All is in place; the next opening for writing throws away what is left.
             logger.warning("%s is not tidied up: %s", self._folder, error)
+        return are_back
+
+    def _put_back(self, strays: Sequence[Path]) -> bool:
+        for path in strays:
+            name, *below = path.relative_to(self._root).parts
+            source = self._taken.get(name, self.saved / name).joinpath(*below)
+            if not self._files.exists(source) or self._files.exists(path):
+                continue
+            try:
+                self._files.make_folder_durably(path.parent)
+                self._files.rename(source, path)
+                self._files.sync_folder(path.parent)
+                self._files.sync_folder(source.parent)
+            except OSError as error:
+                logger.warning("%s could not be put back, it is at %s: %s", path, source, error)
+        return all(self._files.exists(path) for path in strays)
 
     def _swap(self, made: list[str], gone: list[str]) -> None:
         """Put the new in place of the old; running it again from anywhere ends the same."""
@@ -156,6 +181,7 @@ class Workshop:
                     target = self._room_for(old)
                     # Next to each other: in between there is neither, for readers and for other programs.
                     self._files.rename(old, target)
+                    self._taken[name] = target
                     self._files.rename(new, old)
                     self._files.sync_folder(target.parent)
                 else:

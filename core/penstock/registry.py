@@ -9,7 +9,6 @@ for whoever picks it, and for nobody else.
 This is the one module with untyped calls in it; it hands out typed classes.
 """
 
-import logging
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -36,8 +35,9 @@ from penstock.errors import (
     PluginLoadError,
     UnknownStrategyError,
 )
+from penstock.escape import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 S = TypeVar("S", bound=Strategy)
 _CLOCK = Clock()

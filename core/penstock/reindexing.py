@@ -14,7 +14,6 @@ Tasks of a run that is dead may go on for a while. They have a folder of their r
 gone; and what the parts were made from is counted against what the segments gave.
 """
 
-import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from penstock.clock import Clock
 from penstock.condensed import Stretch, condense, restore, shard_rows
 from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Stoppable, Trust
 from penstock.errors import ConfigError, PluginError, StorageError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.opening import Opener
@@ -44,7 +44,7 @@ from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Broken, Sound, walk_segment
 from penstock.verifying import Recipe, open_parts
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # The part of all keys; the others are shards of queues.
 KEYS = -1
@@ -223,6 +223,7 @@ class Reindex:
         self.bases = [segment.base_offset for segment in self._log.segments]
         has_keys = any(issubclass(cls, KeyIndex) for cls, _ in known)
         self.parts = [*([KEYS] if has_keys else []), *range(shards)]
+        self._strays: list[Path] = []
         folder = self._workshop.parts / uuid.uuid4().hex
         files.make_folder_durably(folder)
         self.task = ReindexTask(self._recipe, folder, shards)
@@ -256,7 +257,7 @@ class Reindex:
         side = SideFolder(self._files, self._root)
         side.remove_clean()
         gone = _OF_QUEUES + (_OF_KEYS if KEYS in self.parts else ())
-        self._workshop.put_in_place(set(gone))
+        keep = not self._workshop.put_in_place(set(gone), self._strays) or keep
         if self._was_clean is not None:
             digest = fingerprint(self._files, vouched_for(self._root))
             side.write_clean(attrs.evolve(self._was_clean, digest=digest))
@@ -315,6 +316,7 @@ class Reindex:
         self._files.make_folder_durably(new_root / SIDE_FOLDER)
         _, olds = open_parts(self._files, self._recipe)
         news = _fresh(self._files, self._recipe, new_root, self._log, end)
+        self._strays = [stray for old in olds for stray in old.strays()]
         queues = 0
         for old, new in zip(olds, news, strict=True):
             if isinstance(new, QueueIndex) and isinstance(old, QueueIndex):

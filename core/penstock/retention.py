@@ -16,7 +16,6 @@ Invariants:
     * A policy that raises has no say; it neither ends retention nor stops the store.
 """
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -32,11 +31,12 @@ from penstock.contracts import (
     SegmentInfo,
     Vote,
 )
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.segment import Segment
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FORCE_AFTER_MS = 120_000
 # Never more in one round, so that a wrong clock cannot empty a store at once.

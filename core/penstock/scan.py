@@ -1,17 +1,17 @@
 """The log walked from one offset to another, as batches of records for dispatchers."""
 
-import logging
 from collections.abc import Iterator
 
 from penstock.batch import DispatchBatch
 from penstock.columns import Columns
+from penstock.escape import get_logger
 from penstock.log import SegmentedLog
 from penstock.recent import Recent, known_batch
 from penstock.segment import Segment
 from penstock.survivors import find_survivor
 from penstock.walking import Walk, walk
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # A batch is at most so many bytes of log: what is made of it then stays in the cache of a core.
 BATCH_BYTES = 2 << 20

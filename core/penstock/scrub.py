@@ -6,19 +6,19 @@ and told; nothing is changed by it, and reading and writing go on. A segment tha
 passed over. Pages that the system still has in memory are compared as they are there.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
 from penstock.digests import Digests, Summing
 from penstock.errors import OffsetError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.findings import Finding, damaged_blocks
 from penstock.log import SegmentedLog
 from penstock.sealing import MIB
 from penstock.segment import Segment
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _HOUR_S = 3600.0
 # So many findings are kept for `Store.stats()`.

@@ -5,16 +5,16 @@ open. Until then a segment is "not sealed yet". Neither the append lock nor a re
 and a segment is held for one block at a time; one that goes meanwhile is passed over.
 """
 
-import logging
 from collections.abc import Callable
 
 from penstock.digests import Digests, Summing
 from penstock.errors import OffsetError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.segment import Segment
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MIB = 1 << 20
 # How soon a segment that is full but not durable yet is looked at again.

@@ -22,7 +22,9 @@ from penstock.forecast import Departure, Outlook
 from penstock.lockfile import leave_in_child
 from penstock.log import SegmentedLog
 from penstock.message import Durability, Message, PutStatus, Receipt, new_receipt
+from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
+from penstock.offsettable import check_group, check_known, check_offset
 from penstock.putting import append_encoded, put_messages
 from penstock.reader import Reader
 from penstock.recovery import RecoveryReport
@@ -235,9 +237,18 @@ class Store(Reader):
     # --- consumer offsets
 
     def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
-        """Note durably that a group has read a queue up to (not with) `offset`."""
+        """Note durably that a group has read a queue up to (not with) `offset`.
+
+        Any integer type will do. Raises `MessageError` for a group, topic or queue that cannot be, and
+        `CommitError` for a queue that is not there and an offset beyond its end; nothing is written then.
+        """
         self._owner()
-        self._offsets.put(group, topic, queue, offset)
+        check_group(group)
+        topic, queue = check_topic(topic), check_queue(queue)
+        # Where the queues are behind the log, their ends are not known.
+        self._settle(self._queue_index)
+        end = check_known(self._queue_index, group, topic, queue, offset)
+        self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
 
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
@@ -245,7 +256,10 @@ class Store(Reader):
         return self._offsets.get(group, topic, queue)
 
     def groups(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Return (group, topic) to queue to committed offset."""
+        """Return (group, topic) to queue to committed offset.
+
+        Entries that cannot be offsets are left out; `stats()["offsets_set_aside"]` names them.
+        """
         self._check_open()
         return self._offsets.groups()
 
@@ -305,6 +319,7 @@ class Store(Reader):
             "log_bytes": sum(segment.capacity for segment in segments),
             "queues": len(self._queue_index.queues()),
             "damaged_reads": self.damaged_reads,
+            "offsets_set_aside": self._offsets.set_aside(),
         }
         if self._engine is not None:
             figures |= self._engine.stats()

@@ -5,7 +5,6 @@ place where it stands, and does not wait for it for ever.
 """
 
 import contextlib
-import logging
 import sys
 import threading
 import time
@@ -14,8 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.errors import StorageError
+from penstock.escape import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 OnError = Callable[[str, Exception], None]
 

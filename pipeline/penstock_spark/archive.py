@@ -8,7 +8,6 @@ archived again, and the other way round.
 """
 
 import importlib.util
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,8 +17,9 @@ import attrs
 import penstock
 from penstock.contracts import Context, DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.errors import MissingExtraError
+from penstock.escape import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MODE = 0o600
 

@@ -10,12 +10,12 @@ Invariants:
     * A queue that was read stays in the offsets while it is away: when it is back it is read on.
 """
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError, StorageError
+from penstock.escape import get_logger
 from penstock_spark.admission import limited
 from penstock_spark.asking import Stretch
 from penstock_spark.dataset import is_dataset
@@ -26,7 +26,7 @@ from penstock_spark.planning import StoreSpan, plan
 from penstock_spark.reading import Losses
 from penstock_spark.starts import KeptStart
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Follower:

@@ -1,12 +1,12 @@
 """What one task does: its spans of queues as Spark's record batches. No pyspark in here."""
 
 import itertools
-import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import penstock
 from penstock.errors import OffsetError, StorageError
+from penstock.escape import get_logger
 from penstock_spark.locations import Location
 from penstock_spark.options import SourceOptions
 from penstock_spark.planning import StoreSpan
@@ -16,7 +16,7 @@ from penstock_spark.stores import open_store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # A batch is cut where its records have so many bytes, whatever `rowsPerBatch` says.
 BATCH_BYTES = 8 << 20

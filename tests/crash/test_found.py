@@ -178,6 +178,8 @@ def test_an_offset_that_was_not_written_is_not_committed() -> None:
     """The table in memory had it already, and answered it."""
     disk = SimulatedDisk()
     store, _ = opened(disk)
+    for _ in range(9):
+        store.put(T, b"x")
     store.commit_offset("g", T, offset=5)
     disk.plan.fail("rename", errno.ENOSPC, path="consumerOffset", times=1)
     with pytest.raises(StorageError, match="commit it again"):

@@ -204,6 +204,6 @@ def test_queues_built_again_from_a_corrupt_log_hold_no_inner_record(
         report = penstock.repair(path, apply=True, environ={}, **SETTINGS)
         assert report.standing
         with opened(path, read_only=True) as store:
-            assert store.topics() == ["t"]
+            assert list(store.topics()) == ["t"]
             assert [m.body for m in store.scan("t")] == [*made.bodies[:3], *made.bodies[4:]]
         assert not penstock.repair(path, environ={}, **SETTINGS).steps

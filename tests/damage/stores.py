@@ -72,7 +72,7 @@ def make(path: Path, *, crashed: bool = False, **settings: Any) -> Made:
         store.put_many(messages())
         for message in messages()[:2]:
             store.put(message.topic, b"", queue=message.queue)
-        store.commit_offset(*GROUP, queue=1, offset=250)
+        store.commit_offset(*GROUP, queue=1, offset=3)
         store.flush()
         end = store.stats()["log_end_offset"]
         records = {m.log_offset: m.record for topic in store.topics() for m in store.scan(topic)}

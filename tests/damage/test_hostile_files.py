@@ -266,9 +266,7 @@ def test_walks_over_hostile_sizes_end() -> None:
 JSON = {
     "empty": b"", "brace": b"{", "array": b"[]", "number": b"7", "null": b"null", "bom alone": b"\xef\xbb\xbf",
     "deep": b"[" * 100_000, "deep table": b'{"offsetTable":' * 10_000, "no UTF-8": b"\xff\xfe\x00",
-    "infinite": b'{"offsetTable":{"a@b":{"0":1e999}}}', "nan": b'{"offsetTable":{"a@b":{"0":NaN}}}',
-    "digits": b'{"offsetTable":{"a@b":{"0":' + b"9" * 5000 + b"}}}", "list": b'{"offsetTable":[1,2]}',
-    "text": b'{"offsetTable":{"a@b":"c"}}', "key": b'{"offsetTable":{"a@b":{"x":1}}}',
+    "list": b'{"offsetTable":[1,2]}',
     "open text": b'{"a":"' + b"\\" * 99_999, "quotes": b'{"' + b'\\"' * 200_000, "bare": b"{" + b"1" * 200_000,
     "words": b"{" + b"1 " * 200_000, "spaces": b"{1" + b" " * 200_000,
 }  # fmt: skip

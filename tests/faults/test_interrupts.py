@@ -109,7 +109,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "read": lambda store: store.read("t", 0, 0),
     "find": lambda store: store.find("t", "k3"),
     "flush": lambda store: store.flush(),
-    "commit_offset": lambda store: store.commit_offset("g", "t", offset=5),
+    "commit_offset": lambda store: store.commit_offset("g", "t", offset=1),
 }
 
 

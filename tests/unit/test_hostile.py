@@ -10,9 +10,17 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message
+from penstock.batch import DELAY_SECONDS, DispatchBatch
+from penstock.columns import Columns
 from penstock.errors import CorruptionError, OffsetError, PenstockError
 from penstock.progress import State, decode_slot, encode_slot
-from penstock.record import MalformedRecordError, decode_batch, decode_record, encode_record
+from penstock.record import (
+    MalformedRecordError,
+    RecordFields,
+    decode_batch,
+    decode_record,
+    encode_record,
+)
 
 
 @pytest.fixture
@@ -170,3 +178,14 @@ def test_a_fifo_or_folder_in_place_of_a_file_never_hangs(
     with open_small(path=made) as store:
         assert sum(1 for _ in store.scan("t")) == 100
         assert any(name in sentence for sentence in store.recovery.mended)  # type: ignore[union-attr] # it was recovered
+
+
+@pytest.mark.parametrize("level", [b"9" * 5000, "\u00b2".encode(), b"-1", b"+3", b"0", b"x", b""])
+def test_a_delay_level_that_is_no_number_is_no_level(level: bytes) -> None:
+    """A number of 5,000 digits, which Python refuses to read, ended the dispatch of its record."""
+    for text, expected in ((level, None), (b"3", 5 + DELAY_SECONDS[2] * 1000)):
+        fields = RecordFields(topic=b"SCHEDULE_TOPIC_XXXX", body=b"", store_time_ms=5,
+                              properties=b"DELAY\x01" + text + b"\x02")  # fmt: skip
+        record = encode_record(fields)
+        codes = DispatchBatch(Columns(record, [0], 0), 0, len(record)).tag_codes.tolist()
+        assert codes == ([0] if expected is None else [expected])

@@ -211,6 +211,19 @@ def test_lost_queues_and_index_come_back(root: Path) -> None:
         assert not list(store.verify(deep=True))
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_reindex_leaves_what_belongs_to_no_queue_where_it_is(root: Path, keep: bool) -> None:
+    """It went with the old queues, and away for good where nothing was to be kept."""
+    strays = [root / "consumequeue" / "a\x1b\nb", root / "consumequeue" / "topic0" / "007"]
+    for stray in strays:
+        stray.mkdir()
+        (stray / "mine").write_bytes(b"not yours")
+    reindex(root, keep=keep)
+    assert [(stray / "mine").read_bytes() for stray in strays] == [b"not yours"] * 2
+    with penstock.open(root, environ={}, read_only=True) as reader:
+        assert {finding.part for finding in reader.verify()} == {"stray"}
+
+
 def test_entries_of_damaged_records_stay(root: Path) -> None:
     before = hashes(root / "consumequeue")
     spoil_body(root)

@@ -238,6 +238,7 @@ def test_consumer_offsets_survive_and_bare_keys_are_read(
     open_small: OpenStore, tmp_path: Path
 ) -> None:
     with open_small() as store:
+        store.put_many([Message("t", b"x", queue=number % 3) for number in range(130)])
         assert store.committed_offset("g", "t") is None
         store.commit_offset("g", "t", 2, offset=41)
         store.commit_offset("g", "t", 2, offset=42)

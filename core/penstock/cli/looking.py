@@ -10,6 +10,7 @@ from penstock.cli.output import (
     Bar,
     json_option,
     note,
+    out_finding,
     out_json,
     quiet_option,
     size_text,
@@ -66,12 +67,20 @@ def groups_command(path: str, as_json: bool) -> int:
             for queue, offset in sorted(queues.items()):
                 lag = store.max_offset(topic, queue) - offset
                 rows.append((group, topic, queue, offset, lag))
+        remarks = store.stats()["offsets_set_aside"]
     names = ("group", "topic", "queue", "offset", "lag")
     if as_json:
         for row in rows:
             out_json(**dict(zip(names, row, strict=True)))
     else:
         table("", names, rows)
+    if any(row[-1] < 0 for row in rows):
+        note(
+            "a lag below 0: the offset is greater than the queue's end, because messages were lost or the offsets "
+            "are newer than the log; opening the store for writing sets it back"
+        )
+    for remark in remarks:
+        note(f"not used: {remark}")
     return 0
 
 
@@ -159,9 +168,7 @@ def verify_command(
             if as_json:
                 out_json(**finding._asdict())
             else:
-                where = f" byte {finding.position}" if finding.position >= 0 else ""
-                click.echo(f"{finding.part}: {finding.path}{where}: {finding.text}")
-                click.echo(f"    what now: {finding.what_now}")
+                out_finding(finding, finding.part)
     if not quiet:
         note(f"{seen.records:,} records, {count} findings" + ("" if count else ": all agree"))
     return NO if count else 0

@@ -16,6 +16,7 @@ from rich.text import Text
 from penstock.cli.output import Bar, chosen, json_option, note, out_json
 from penstock.cli.root import NO, examples
 from penstock.config import gather
+from penstock.escape import visible
 from penstock.matrix.combos import Combo, combinations
 from penstock.matrix.measure import Plan, open_store
 from penstock.matrix.page import number, render
@@ -216,7 +217,7 @@ def _show(report: Report) -> None:
     for row in sorted(report["rows"], key=lambda row: -(_median(row, "put_per_s") or 0)):
         answer = "failed" if row["failure"] else row["acknowledged"].rpartition(" ")[2]
         cells = (_cell(_median(row, name), tops[name]) for name in _SHOWN)
-        made.add_row(Text(row["label"]), Text(answer), *cells)
+        made.add_row(Text(visible(row["label"])), Text(answer), *cells)
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(made)
 
 

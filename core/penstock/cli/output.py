@@ -20,6 +20,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from penstock.escape import visible, visible_json
+from penstock.findings import Finding
 from penstock.stored import StoredMessage
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -29,23 +31,30 @@ _PIPE_COLUMNS = 160
 
 
 def out(line: str) -> None:
-    """Write one line of data."""
-    sys.stdout.write(line + "\n")
+    """Write one line of data; what could drive a terminal is escaped."""
+    sys.stdout.write(visible(line) + "\n")
 
 
 def note(text: str) -> None:
-    """Write one line of prose, on standard error."""
-    sys.stderr.write(text + "\n")
+    """Write one line of prose, on standard error; what could drive a terminal is escaped."""
+    sys.stderr.write(visible(text) + "\n")
 
 
 def as_json(value: object) -> str:
-    """Return one line of JSON."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    """Return one line of JSON that is safe on a terminal and parses to the value."""
+    return visible_json(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def out_json(**facts: object) -> None:
     """Write one line of JSON as data."""
     out(as_json(facts))
+
+
+def out_finding(finding: Finding, head: str) -> None:
+    """Write a finding for people, in two lines; `head` says what it is."""
+    where = f" byte {finding.position}" if finding.position >= 0 else ""
+    out(f"{head}: {finding.path}{where}: {finding.text}")
+    out(f"    what now: {finding.what_now}")
 
 
 def message_facts(message: StoredMessage) -> dict[str, Any]:
@@ -82,11 +91,10 @@ def show_messages(messages: Iterable[StoredMessage], *, json_lines: bool) -> int
 
 
 def _line(message: StoredMessage) -> str:
-    text = message.body.decode("utf-8", "replace")
-    text = text if len(text) <= _BODY_SHOWN else text[: _BODY_SHOWN - 1] + "…"
-    shown = "".join(c if c.isprintable() else "·" for c in text)
-    where = f"{message.topic}/{message.queue}@{message.queue_offset}"
-    marks = f"[{message.tag}]" if message.tag else ""
+    shown = visible(message.body[: _BODY_SHOWN * 4].decode("utf-8", "replace"))
+    shown = shown if len(shown) <= _BODY_SHOWN else shown[: _BODY_SHOWN - 1] + "…"
+    where = visible(f"{message.topic}/{message.queue}@{message.queue_offset}")
+    marks = visible(f"[{message.tag}]") if message.tag else ""
     return f"{time_text(message.store_time_ms)}  {where:<24} {marks:<12} {shown}"
 
 
@@ -109,17 +117,30 @@ def size_text(size: float) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Show a table on standard output; numbers stand to the right."""
-    made = Table(title=Text(title) if title else None, title_justify="left", header_style="bold")
+    """Show a table on standard output; numbers stand to the right, the texts of a list below each other.
+
+    Nothing in it is taken for markup, and what could drive a terminal is escaped.
+    """
+    heading = Text(visible(title)) if title else None
+    made = Table(title=heading, title_justify="left", header_style="bold")
     listed = [list(row) for row in rows]
     for index, name in enumerate(columns):
         numeric = bool(listed) and all(isinstance(row[index], int | float) for row in listed)
-        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        made.add_column(
+            Text(visible(name)), justify="right" if numeric else "left", overflow="fold"
+        )
     for row in listed:
-        made.add_row(*(Text(f"{c:,}" if isinstance(c, int) else str(c)) for c in row))
+        made.add_row(*map(_cell, row))
     # Into a file or a pipe nothing is folded for a terminal that is not there.
     width = None if sys.stdout.isatty() else _PIPE_COLUMNS
     Console(file=sys.stdout, width=width).print(made)
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, int):
+        return Text(f"{value:,}")
+    lines = value if isinstance(value, list) else [value]
+    return Text("\n".join(map(visible, lines)))
 
 
 class Bar:
@@ -128,10 +149,10 @@ class Bar:
     def __init__(self, what: str, total: int | None, unit: str, *, quiet: bool) -> None:
         console = Console(file=sys.stderr)
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
@@ -139,7 +160,7 @@ class Bar:
             transient=True,
         )
         self._unit = unit
-        self._task = self._progress.add_task(what, total=total, rate="")
+        self._task = self._progress.add_task(visible(what), total=total, rate="")
 
     def __enter__(self) -> Self:
         self._progress.start()

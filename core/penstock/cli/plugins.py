@@ -80,8 +80,8 @@ def _show(registry: Registry) -> None:
             (
                 facts["name"],
                 f"{info.distribution} {info.version}",
-                "\n".join(facts["capabilities"]),
-                "\n".join(f"{name}={value!r}" for name, value in facts["options"].items()),
+                facts["capabilities"],
+                [f"{name}={value!r}" for name, value in facts["options"].items()],
             )
             for info, facts in sorted(found, key=lambda each: str(each[1]["name"]))
             if facts["section"] == kind

@@ -8,6 +8,7 @@ from penstock.cli.output import (
     chosen,
     json_option,
     note,
+    out_finding,
     out_json,
     quiet_option,
     settings_options,
@@ -95,9 +96,7 @@ def _show(report: RepairReport, *, quiet: bool) -> None:
         title = "What was done" if report.applied else "What would be done"
         table(title, ("step", "file", "bytes", "messages", "what"), rows)
     for finding in report.standing:
-        where = f" byte {finding.position}" if finding.position >= 0 else ""
-        click.echo(f"left as it is: {finding.path}{where}: {finding.text}")
-        click.echo(f"    what now: {finding.what_now}")
+        out_finding(finding, "left as it is")
     if quiet:
         return
     if report.saved_to is not None:

@@ -1,6 +1,7 @@
 """The command group: verbs, lazily loaded, and what every error means as an exit code."""
 
 import importlib
+import io
 import logging
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from penstock.errors import (
     StoreFailedError,
     StoreLockedError,
 )
+from penstock.escape import EscapingFormatter, visible
 
 FINE, NO, USAGE, IN_USE, CANNOT, DAMAGE, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 4, 5, 130, 141
 
@@ -83,7 +85,9 @@ def cli(verbose: bool) -> None:
     Reading verbs work on a broker's directory as it lies there, live or copied, and change nothing.
     """
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def run(
@@ -98,7 +102,11 @@ def run(
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.show(sys.stderr)
+        shown = io.StringIO()
+        # An argument may begin lines of its own.
+        error.message = visible(error.message or "")  # type: ignore[misc] # it is shown and thrown away
+        error.show(shown)
+        sys.stderr.write(visible(shown.getvalue(), keep_lines=True))
         return USAGE
     except (KeyboardInterrupt, click.Abort):
         sys.stderr.write("interrupted\n")
@@ -106,9 +114,9 @@ def run(
     except BrokenPipeError:
         return CLOSED_PIPE
     except (PenstockError, OSError) as error:
-        sys.stderr.write(f"penstock: {error}\n")
+        sys.stderr.write(f"penstock: {visible(error)}\n")
         for note in getattr(error, "__notes__", ()):
-            sys.stderr.write(f"  {note}\n")
+            sys.stderr.write(f"  {visible(note)}\n")
         return code_of(error)
     return code if isinstance(code, int) else FINE
 

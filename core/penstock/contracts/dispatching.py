@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import attrs
@@ -103,6 +104,10 @@ class Dispatcher(Strategy):
     def checker(self) -> Checker | None:
         """Return what compares the derived files with the log, if this can be done."""
         return None
+
+    def strays(self) -> list[Path]:
+        """Return what lies among its files and is none of them; it stays there when they are rebuilt."""
+        return []
 
     @abstractmethod
     def close(self) -> None:

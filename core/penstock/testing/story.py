@@ -177,9 +177,10 @@ class Story:
         self._workers.run_all()
 
     def _commit(self) -> None:
-        offset = len(self.sent)
-        self.store.commit_offset(GROUP, TOPIC, 0, offset=offset)
-        self._offset = offset
+        offset = self.store.max_offset(TOPIC, 0)
+        if offset:
+            self.store.commit_offset(GROUP, TOPIC, 0, offset=offset)
+            self._offset = offset
 
     def _discard(self) -> None:
         stats = self.store.stats()
@@ -246,10 +247,18 @@ def wrong_within(
         if [message.body for message in store.find(TOPIC, f"k{number}")] != [body]:
             return f"message {number} is not found by its key"
     wrong = _wrong_queues(store, found)
-    offset = store.committed_offset(GROUP, TOPIC, 0)
-    if not wrong and promised.offset is not None and (offset is None or offset < promised.offset):
+    return wrong or _wrong_offset(store, promised)
+
+
+def _wrong_offset(store: Store, promised: Promised) -> str:
+    """A committed offset is there; where the tail of its queue was lost, it is the queue's new end."""
+    offset, end = store.committed_offset(GROUP, TOPIC, 0), store.max_offset(TOPIC, 0)
+    if promised.offset is not None and (offset is None or offset < min(promised.offset, end)):
         return f"the consumer offset {promised.offset} was committed, and is {offset}"
-    return wrong
+    is_known = 0 in store.topics().get(TOPIC, [])
+    if offset is not None and offset > end and is_known and not store.read_only:
+        return f"the consumer offset is {offset}, greater than the end of its queue, {end}"
+    return ""
 
 
 def _wrong_queues(store: Store, found: list[bytes]) -> str:

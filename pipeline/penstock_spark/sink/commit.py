@@ -14,7 +14,6 @@ it; behind them anything may have been appended meanwhile. The rest is appended 
 only what is durable, since each is written after a flush; and one root has one decision at a time.
 """
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +27,14 @@ import attrs
 
 import penstock
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
 from penstock_spark.dataset import lost
 from penstock_spark.sink.ledger import Decision, Ledger, Part, Progress, ShardProgress
 from penstock_spark.sink.staging import SUFFIX
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _Taken = TypeVar("_Taken")
 _One = TypeVar("_One")
 _Made = TypeVar("_Made")

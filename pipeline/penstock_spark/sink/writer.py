@@ -4,7 +4,6 @@ Spark builds a writer when a query starts, runs `write` in each task, and `commi
 its own; only the messages travel from one to the other. All work is in the modules beside this one.
 """
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError, CorruptionError, StorageError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock_spark.sink.columns import Router, check_columns, tables
 from penstock_spark.sink.commit import Committer
@@ -30,7 +30,7 @@ from penstock_spark.sink.target import Target, find_target
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @attrs.frozen

@@ -5,6 +5,7 @@ import click
 from penstock.cli.output import (
     chosen,
     json_option,
+    out_finding,
     out_json,
     quiet_option,
     settings_options,
@@ -64,9 +65,7 @@ def command(
         out_json(kind="summary", **report.summary())
     else:
         for _, finding in report.findings:
-            where = f" byte {finding.position}" if finding.position >= 0 else ""
-            click.echo(f"{finding.part}: {finding.path}{where}: {finding.text}")
-            click.echo(f"    what now: {finding.what_now}")
+            out_finding(finding, finding.part)
         facts = report.summary()
         facts["bytes"] = size_text(report.bytes)
         facts["rate"] = f"{size_text(rate(report.bytes, report.seconds))}/s"

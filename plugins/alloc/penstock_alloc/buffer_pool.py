@@ -1,12 +1,12 @@
 """A few buffers of a segment's size, kept in memory and used in turn."""
 
-import logging
 import mmap
 import threading
 
+from penstock.escape import get_logger
 from penstock.files import Files
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class BufferPool:

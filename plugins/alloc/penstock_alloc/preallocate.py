@@ -6,7 +6,6 @@ clean close removes them; after a crash the next open does.
 """
 
 import functools
-import logging
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +14,12 @@ from typing import Any, ClassVar
 import attrs
 
 from penstock.contracts import Allocator, Context, Stoppable
+from penstock.escape import get_logger
 from penstock.files import File
 from penstock_alloc.ahead import Ahead
 from penstock_alloc.fresh import make_file, remove_file
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)

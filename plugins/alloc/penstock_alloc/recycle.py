@@ -9,7 +9,6 @@ Side folder: `spare-<name>`. After a crash what is found there is overwritten ag
 """
 
 import contextlib
-import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +17,13 @@ from typing import Any, ClassVar
 import attrs
 
 from penstock.contracts import Allocator, Context, Stoppable
+from penstock.escape import get_logger
 from penstock.files import File
 from penstock.progress import SIDE_FOLDER
 from penstock_alloc.ahead import Ahead
 from penstock_alloc.fresh import make_file, remove_file
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _ZEROS = bytes(1 << 20)
 _PREFIX = "spare-"

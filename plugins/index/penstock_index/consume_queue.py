@@ -13,7 +13,6 @@ Invariants:
 Safe from any thread; one lock guards all state, and no sync happens under it.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, QueueBounds, QueueEntries, QueueIndex, Trust
 from penstock.errors import StrayFileError
+from penstock.escape import get_logger
 from penstock.findings import Checker
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.names import check_topic
@@ -32,20 +32,14 @@ from penstock.progress import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
 from penstock_index.queue_bounds import QuickLook
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import (
-    ENTRY,
-    PRE_BLANK,
-    PRE_BLANK_SIZE,
-    OpenFiles,
-    QueueFolder,
-    queue_folders,
-)
+from penstock_index.queue_files import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, OpenFiles, QueueFolder
 from penstock_index.queue_holes import entries_within, first_hole, sound_end
+from penstock_index.queue_names import QueueNames, is_number
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -81,6 +75,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         self._files = context.files
         self._root = context.root / "consumequeue"
         self._extension_root = context.root / "consumequeue_ext"
+        self._names = QueueNames(context.files, self._root, read_only=context.read_only)
         self._pool = OpenFiles(context.files, options.open_files_max)
         self._pool.read_only = context.read_only
         self._queues: dict[tuple[str, int], Queue] = {}
@@ -266,11 +261,15 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`."""
         return {"queues": len(self._queues)}
 
+    def strays(self) -> list[Path]:
+        """See `Dispatcher`."""
+        return [finding.path for finding in self._names.findings()]
+
     def checker(self) -> Checker:
         """See `Dispatcher`."""
         from penstock_index.queue_check import QueueChecker  # noqa: PLC0415 - only verifying needs it
 
-        return QueueChecker(self, self._root)
+        return QueueChecker(self, self._names)
 
     # --- opening
 
@@ -278,11 +277,11 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
         mended: list[str] = []
         has_extensions = self._files.is_folder(self._extension_root)
-        for topic, number, _ in queue_folders(self._files, self._root, read_only=False):
+        for topic, number, _ in self._names.folders():
             queue = self._new_queue(topic, number)
             strays = list(queue.extension.scan()) if has_extensions else []
             mended += [self._set_aside(s.path, s.is_file) for s in [*queue.folder.scan(), *strays]]
-            if trust.is_clean and any(s.is_file and s.name.isdigit() for s in strays):
+            if trust.is_clean and any(s.is_file and is_number(s.name) for s in strays):
                 # Shortened, or of another size than the options say: all units are looked at again.
                 trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
             self._queues[topic, number] = queue
@@ -302,7 +301,7 @@ class ConsumeQueueDispatcher(QueueIndex):
 
     def _set_aside(self, path: Path, is_file: bool) -> str:
         """A queue file of a wrong size is derived data: it goes, and the log gives it back."""
-        if not is_file or not path.name.isdigit():
+        if not is_file or not is_number(path.name):
             return f"{path} does not belong into a queue's folder; left alone"
         self._files.remove(path)
         self._dirty_folders.add(path.parent)
@@ -331,8 +330,7 @@ class ConsumeQueueDispatcher(QueueIndex):
     def queues(self) -> list[tuple[str, int]]:
         """See `QueueIndex`."""
         if self.context.read_only:
-            found = queue_folders(self._files, self._root, read_only=True)
-            return sorted((topic, number) for topic, number, _ in found)
+            return sorted((topic, number) for topic, number, _ in self._names.folders())
         with self._lock:
             return sorted(self._queues)
 
@@ -388,6 +386,8 @@ class ConsumeQueueDispatcher(QueueIndex):
     def _known(self, topic: str, number: int) -> Queue | None:
         before = self._queues.get((topic, number))
         if not self.context.read_only:
+            if before is None:
+                self._names.check_free(topic, number)
             return before
         # The files are looked at again: another process may have written them.
         path = self._root / check_topic(topic) / str(number)

@@ -11,7 +11,6 @@ Invariants:
 Safe from any thread; no sync happens under the lock.
 """
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -22,6 +21,7 @@ from penstock.batch import DispatchBatch
 from penstock.columns import Columns
 from penstock.contracts import Context, KeyIndex, LogView, Trust
 from penstock.errors import OffsetError
+from penstock.escape import get_logger
 from penstock.findings import Checker
 from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
@@ -36,7 +36,7 @@ from penstock_index.index_file import (
 )
 from penstock_index.index_folder import IndexFolder
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class HashIndexDispatcher(KeyIndex):

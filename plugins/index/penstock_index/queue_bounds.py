@@ -15,6 +15,7 @@ from penstock.files import File
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.segment import segment_name
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
+from penstock_index.queue_names import queue_problem, topic_problem
 
 # Entries read at the end: data ends with a block of the disk, which has room for 205 of them.
 _LAST = 256
@@ -38,9 +39,11 @@ class QuickLook:
         """Yield the bounds of every queue of the wanted topics; of unusual ones as `otherwise` says."""
         topics = self._files.folders(str(root)) if self._files.is_folder(root) else []
         for topic in topics:
+            if topic_problem(topic):
+                continue
             base = f"{root}/{topic}"
             names = self._files.folders(base) if wanted(topic) else []
-            numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+            numbers = sorted(int(name) for name in names if not queue_problem(name))
             for queue in numbers:
                 found = self.bounds(topic, queue, f"{base}/{queue}")
                 yield found or otherwise(topic, queue, self._below)

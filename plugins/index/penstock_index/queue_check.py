@@ -1,7 +1,6 @@
 """Compares consume queues with the log, entry by entry, tag codes through the extension where there is one."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from penstock.contracts import QueueIndex
 from penstock.findings import COPYING, Checker, Finding
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock_index.queue_files import ENTRY
+from penstock_index.queue_names import QueueNames
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_units import are_addresses
 
@@ -18,13 +18,18 @@ from penstock_index.queue_units import are_addresses
 class QueueChecker(Checker):
     """One comparison of all queues with the log. Not thread-safe."""
 
-    def __init__(self, index: QueueIndex, folder: Path) -> None:
+    def __init__(self, index: QueueIndex, names: QueueNames) -> None:
         self._index = index
-        self._folder = folder
+        self._names = names
+        self._folder = names.root
         self._seen: dict[tuple[str, int], int] = {}
         self._damaged: list[tuple[int, int]] = []
 
     is_splittable = True
+
+    def start(self) -> Iterator[Finding]:
+        """See `Checker`: what belongs to no queue. A folder of another form costs no message."""
+        return self._names.findings()
 
     def damage(self, start: int, stop: int) -> None:
         """See `Checker`: entries of records that are there no more are not the queue's fault."""

@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import StrayFileError
 from penstock.files import Entry, File, Files
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.segment import segment_name
@@ -111,12 +110,6 @@ class OpenFiles:
             self._open.clear()
 
 
-def refuse_link(entry: Entry, *, read_only: bool) -> None:
-    """Raise for a link in place of a folder: what is written below it would leave the store."""
-    if not (entry.is_folder or entry.is_file or read_only):
-        raise StrayFileError(entry.path, "it is a link, or no folder")
-
-
 def make_sparse(files: Files, fresh: Path, path: Path, size: int) -> None:
     """Make a file of `size` zero bytes without blocks under `fresh`, and give it its name in one step."""
     if files.exists(fresh):
@@ -127,18 +120,6 @@ def make_sparse(files: Files, fresh: Path, path: Path, size: int) -> None:
     finally:
         file.close()
     files.rename(fresh, path)
-
-
-def queue_folders(files: Files, root: Path, *, read_only: bool) -> Iterator[tuple[str, int, Path]]:
-    """Yield (topic, queue, path) of every folder that may hold a queue's files; a link is refused."""
-    if not files.is_folder(root):
-        return
-    for topic in files.entries(root):
-        refuse_link(topic, read_only=read_only)
-        for number in files.entries(topic.path) if topic.is_folder else ():
-            refuse_link(number, read_only=read_only)
-            if number.is_folder and number.name.isascii() and number.name.isdigit():
-                yield topic.name, int(number.name), number.path
 
 
 class QueueFolder:

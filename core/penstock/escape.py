@@ -1,0 +1,96 @@
+r"""Makes text from a caller, a disk or a plugin safe to show: on a terminal, in a log line, in an error.
+
+A topic, tag, key, group, path or argument may hold characters that move the cursor, hide or reorder what
+is printed, or begin a line of their own. They are shown as Python writes them in a literal (`\x1b`,
+`\u202e`), so that the reader sees what is there:
+
+    * control characters: C0 (newline and tab too, unless kept), DEL, C1;
+    * marks and overrides of writing direction, U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+206F;
+    * the line and paragraph separators U+2028 and U+2029;
+    * lone surrogates, which stand for bytes of a file name that are no UTF-8.
+
+A backslash stays one backslash: the escaped text is for people, and is not meant to be parsed. Text that
+is escaped already stays as it is.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from types import TracebackType
+
+_DANGEROUS = "\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u206f\ud800-\udfff"
+_SHOWN = re.compile(f"[\x00-\x1f{_DANGEROUS}]")
+_LINES_KEPT = re.compile(f"[\x00-\x08\x0b-\x1f{_DANGEROUS}]")
+# JSON's own encoder escapes C0.
+_IN_JSON = re.compile(f"[{_DANGEROUS}]")
+
+
+def visible(text: object, *, keep_lines: bool = False) -> str:
+    """Return the text of an object with every dangerous character escaped.
+
+    With `keep_lines` newlines and tabs stay: for text that the program itself laid out in lines.
+    """
+    pattern = _LINES_KEPT if keep_lines else _SHOWN
+    return pattern.sub(lambda found: ascii(found[0])[1:-1], str(text))
+
+
+def visible_json(line: str) -> str:
+    r"""Return JSON text with the dangerous characters in its strings as `\uXXXX`; it parses to the same."""
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return the logger of a module; what it is given to say is escaped, tracebacks too."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(each, _EscapeArguments) for each in logger.filters):
+        logger.addFilter(_EscapeArguments())
+    return logger
+
+
+class EscapingFormatter(logging.Formatter):
+    """Formats log records as they are, then escapes the lines: for records of other packages."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        return visible(super().format(record), keep_lines=True)
+
+
+class _Shown:
+    """An argument of a log record; its texts are escaped when the record is formatted."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return visible(self._value)
+
+    def __repr__(self) -> str:
+        return visible(repr(self._value))
+
+
+class _EscapeArguments(logging.Filter):
+    """Escapes a record's arguments and traceback, and lets every record pass. Safe from any thread."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_safe, record.args))
+        elif isinstance(record.args, Mapping):
+            record.args = {name: _safe(value) for name, value in record.args.items()}
+        if record.exc_info and not record.exc_text:
+            record.exc_text = visible(_traceback(record.exc_info), keep_lines=True)
+        return True
+
+
+def _safe(argument: object) -> object:
+    if argument is None or isinstance(argument, int | float):
+        return argument
+    return visible(argument) if isinstance(argument, str) else _Shown(argument)
+
+
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+def _traceback(raised: _Raised) -> str:
+    return logging.Formatter().formatException(raised)

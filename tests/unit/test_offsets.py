@@ -1,0 +1,467 @@
+"""Committed offsets: what is refused, what a bad file costs, and a tail that was lost."""
+
+import enum
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.conftest import SMALL, OpenStore
+
+import penstock
+from penstock import Message
+from penstock.errors import (
+    CommitError,
+    CorruptionError,
+    MessageError,
+    PenstockError,
+    QueueError,
+    StorageError,
+    TopicError,
+)
+from penstock.files import Files
+from penstock.offsets import ConsumerOffsets
+from penstock.store import Store
+from penstock.testing import FaultyFiles
+
+Place = Path
+SIZES: dict[str, Any] = {**SMALL}
+
+
+def table_of(root: Path) -> Path:
+    return root / "config" / "consumerOffset.json"
+
+
+@pytest.fixture
+def filled(open_small: OpenStore, tmp_path: Path) -> Place:
+    """A store with ten messages in queue 0 and five in queue 1 of `orders`, group `g` at 3."""
+    with open_small() as store:
+        store.put_many([Message("orders", b"%d" % n) for n in range(10)])
+        store.put_many([Message("orders", b"%d" % n, queue=1) for n in range(5)])
+        store.commit_offset("g", "orders", offset=3)
+    return tmp_path / "store"
+
+
+# --- what is refused
+
+REFUSED: dict[str, tuple[type[PenstockError], tuple[Any, Any, Any, Any]]] = {
+    "queue of text": (QueueError, ("g", "orders", "0x", 1)),
+    "queue of digits": (QueueError, ("g", "orders", "0", 1)),
+    "queue negative": (QueueError, ("g", "orders", -1, 1)),
+    "queue too large": (QueueError, ("g", "orders", 1 << 20, 0)),
+    "queue bool": (QueueError, ("g", "orders", False, 1)),
+    "queue float": (QueueError, ("g", "orders", 0.0, 1)),
+    "queue none": (QueueError, ("g", "orders", None, 1)),
+    "queue unknown": (CommitError, ("g", "orders", 7, 0)),
+    "topic unknown": (CommitError, ("g", "other", 0, 0)),
+    "topic out of its folder": (TopicError, ("g", "../config", 0, 1)),
+    "topic control": (TopicError, ("g", "a\x1b[31m", 0, 1)),
+    "topic no text": (TopicError, ("g", 7, 0, 1)),
+    "topic surrogate": (TopicError, ("g", "\ud800", 0, 1)),
+    "group empty": (MessageError, ("", "orders", 0, 1)),
+    "group with @": (MessageError, ("a@b", "orders", 0, 1)),
+    "group control": (MessageError, ("a\nb", "orders", 0, 1)),
+    "group bidi": (MessageError, ("a\u202eb", "orders", 0, 1)),
+    "group surrogate": (MessageError, ("a\ud800", "orders", 0, 1)),
+    "group endless": (MessageError, ("a" * 256, "orders", 0, 1)),
+    "group no text": (MessageError, (b"g", "orders", 0, 1)),
+    "offset negative": (CommitError, ("g", "orders", 0, -1)),
+    "offset beyond the end": (CommitError, ("g", "orders", 0, 11)),
+    "offset beyond a long": (CommitError, ("g", "orders", 0, 2**80)),
+    "offset beyond, numpy": (CommitError, ("g", "orders", 0, np.uint64(2**64 - 1))),
+    "offset nan": (CommitError, ("g", "orders", 0, float("nan"))),
+    "offset infinite": (CommitError, ("g", "orders", 0, float("inf"))),
+    "offset half": (CommitError, ("g", "orders", 0, 1.5)),
+    "offset whole float": (CommitError, ("g", "orders", 0, 1.0)),
+    "offset bool": (CommitError, ("g", "orders", 0, True)),
+    "offset numpy bool": (CommitError, ("g", "orders", 0, np.bool_(True))),
+    "offset numpy float": (CommitError, ("g", "orders", 0, np.float64(1))),
+    "offset text": (CommitError, ("g", "orders", 0, "1")),
+    "offset none": (CommitError, ("g", "orders", 0, None)),
+    "offset fraction": (CommitError, ("g", "orders", 0, Fraction(1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_offset_that_cannot_be_is_refused_and_the_file_stays(
+    case: str, filled: Place, open_small: OpenStore
+) -> None:
+    """`commit_offset("g", "orders", "0x", offset=1)` was accepted, and made the offsets of every group
+    unreadable, those of the `.bak` with the next commit."""
+    kind, (group, topic, queue, offset) = REFUSED[case]
+    with open_small() as store:
+        before = table_of(filled).read_bytes()
+        with pytest.raises(kind) as caught:
+            store.commit_offset(group, topic, queue, offset=offset)
+        assert isinstance(caught.value, MessageError)
+        assert table_of(filled).read_bytes() == before
+        assert store.committed_offset("g", "orders") == 3
+    with open_small() as store:
+        assert store.groups() == {("g", "orders"): {0: 3}}
+
+
+class Number(enum.IntEnum):
+    FOUR = 4
+
+
+@pytest.mark.parametrize(
+    "offset", [0, 10, np.int64(4), np.uint8(4), np.int16(0), Number.FOUR], ids=repr
+)
+def test_any_integer_type_is_an_offset(offset: Any, filled: Place, open_small: OpenStore) -> None:
+    """`np.int64(3)` was refused with a bare TypeError."""
+    with open_small() as store:
+        store.commit_offset("g", "orders", np.int32(0), offset=offset)  # type: ignore[arg-type] # any integer
+        assert store.committed_offset("g", "orders", np.int64(0)) == offset  # type: ignore[arg-type] # any integer
+    text = json.loads(table_of(filled).read_text())
+    assert text["offsetTable"]["orders@g"] == {"0": int(offset)}
+
+
+def test_the_end_of_a_queue_counts_what_was_just_put(open_small: OpenStore) -> None:
+    with open_small(flush="async") as store:
+        for number in range(50):
+            store.put("t", b"x")
+            store.commit_offset("g", "t", offset=number + 1)
+        assert store.committed_offset("g", "t") == 50
+
+
+def test_an_offset_below_the_queues_first_message_is_legal(open_small: OpenStore) -> None:
+    with open_small() as store:
+        store.put_many([Message("t", b"x" * 1000) for _ in range(300)])
+        store.flush()
+        store.discard_before(log_offset=128 * 1024)
+        low = store.min_offset("t")
+        assert low > 1
+        store.commit_offset("g", "t", offset=1)
+    with open_small() as store:
+        assert store.committed_offset("g", "t") == 1
+        assert store.recovery is not None
+        assert not store.recovery.mended
+        result = store.read("t", 0, 1)
+        assert (result.status, result.next_offset) == (penstock.ReadStatus.OFFSET_TOO_SMALL, low)
+
+
+def test_queues_that_lag_behind_the_log_are_named_and_the_offset_is_not_blamed(
+    tmp_path: Path,
+) -> None:
+    files = FaultyFiles()
+    with penstock.open(tmp_path / "s", environ={}, files=files, **SIZES) as store:
+        store.put("t", b"x")
+        store.commit_offset("g", "t", offset=1)
+        store.put("t", b"x", queue=1)
+        engine = store._engine
+        assert engine is not None
+        trouble = OSError(5, "gone")
+
+        def refuse(*_: object) -> None:
+            raise trouble
+
+        before = engine.queue_index.dispatch
+        engine.queue_index.dispatch = refuse  # type: ignore[method-assign, assignment] # fails as its disk does
+        store.put("t", b"x", queue=1)
+        with pytest.raises(StorageError, match="consume-queue is behind the log"):
+            store.commit_offset("g", "t", 1, offset=2)
+        engine.queue_index.dispatch = before  # type: ignore[method-assign] # as above
+        for each in engine.follower.troubles.values():
+            each.again_at_ms = 0
+        store.commit_offset("g", "t", 1, offset=2)
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(-2, 12), st.floats(), st.text(), st.binary(),
+    st.sampled_from(["g", "orders", "0", "0x", "../x", "a@b", "\x1b", "\u202e", np.int64(3), np.float64(3)]),
+    st.lists(st.integers(), max_size=2), st.decimals(), st.complex_numbers(),
+)  # fmt: skip
+GROUPS = st.one_of(st.just("g"), st.text(min_size=1), ANYTHING)
+TOPICS = st.one_of(st.just("orders"), st.text(), ANYTHING)
+QUEUES = st.one_of(st.sampled_from([0, 1, np.uint16(1)]), st.integers(-1, 3), ANYTHING)
+OFFSETS = st.one_of(st.integers(0, 11), st.integers(0, 11).map(np.int64), ANYTHING)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Path, Store]]:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "store"
+        with penstock.open(root, environ={}, retention=[], **SIZES) as store:
+            store.put_many([Message("orders", b"x", queue=n % 2) for n in range(20)])
+            store.commit_offset("first", "orders", 1, offset=7)
+            yield root, store
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(group=GROUPS, topic=TOPICS, queue=QUEUES, offset=OFFSETS)
+@example(group="g", topic="orders", queue="0x", offset=1)
+@example(group="g", topic="orders", queue=0, offset=np.int64(3))
+@example(group="\u00e4\u4e2d", topic="orders", queue=1, offset=10)
+def test_whatever_is_committed_is_refused_by_name_or_read_back(
+    shared: tuple[Path, Store], group: Any, topic: Any, queue: Any, offset: Any
+) -> None:
+    root, store = shared
+    before, groups = table_of(root).read_bytes(), store.groups()
+    try:
+        store.commit_offset(group, topic, queue, offset=offset)
+    except MessageError:
+        assert table_of(root).read_bytes() == before
+        assert ConsumerOffsets(Files(), root, read_only=True).groups() == groups
+        return
+    groups.setdefault((group, topic), {})[int(queue)] = int(offset)
+    again = ConsumerOffsets(Files(), root, read_only=True)
+    assert again.groups() == groups
+    assert again.get(group, topic, int(queue)) == offset
+    assert again.set_aside() == []
+
+
+# --- bad entries in a file
+
+BAD_ENTRIES: dict[str, str] = {
+    "queue": '"orders@x":{"0x":1}', "negative queue": '"orders@x":{-1:1}', "far queue": '"orders@x":{70000:1}',
+    "queue twice": '"orders@x":{"00":1}', "other digits": '"orders@x":{"\u0663":1}',
+    "half": '"orders@x":{"0":1.5}', "nan": '"orders@x":{"0":NaN}', "infinite": '"orders@x":{"0":1e999}',
+    "negative": '"orders@x":{"0":-1}', "bool": '"orders@x":{"0":true}', "null": '"orders@x":{"0":null}',
+    "text": '"orders@x":{"0":"3"}', "2**80": '"orders@x":{"0":1' + "0" * 24 + "}", "list": '"orders@x":[1,2]',
+    "5000 digits": '"orders@x":{"0":' + "9" * 5000 + "}", "no table": '"orders@x":"c"', "number": '"orders@x":7',
+    "no group": '"orders":{"0":1}', "empty group": '"orders@":{"0":1}', "empty topic": '"@x":{"0":1}',
+    "way out": '"../../etc@x":{"0":1}', "control": '"a\\u001bb@x":{"0":1}', "newline": '"a\\nb@x\\ny":{"0":1}',
+    "surrogate": '"\\ud800@x":{"0":1}', "surrogate value": '"orders@x":"\\udfff"', "bidi": '"orders@x\\u202e":{"0":1}',
+    "deep": '"orders@x":{"0":' + "[" * 90 + "]" * 90 + "}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["file", "spare"])
+@pytest.mark.parametrize("kind", BAD_ENTRIES)
+def test_a_bad_entry_is_set_aside_and_the_other_groups_keep_theirs(
+    kind: str, where: str, filled: Place, open_small: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One entry that was no number took the offsets of all groups away."""
+    path = table_of(filled)
+    text = (
+        '{"dataVersion":{"counter":2},"offsetTable":{"orders@g":{0:4,1:5},'
+        + BAD_ENTRIES[kind]
+        + "}}"
+    )
+    (path if where == "file" else path.with_name(path.name + ".bak")).write_text(text)
+    if where == "spare":
+        path.unlink()
+    with penstock.open(filled, read_only=True) as reader:
+        for _ in range(3):
+            assert reader.groups()["g", "orders"] == {0: 4, 1: 5}
+        assert not reader.groups().get(("x", "orders"))
+        assert reader.committed_offset("g", "orders", 1) == 5
+        remarks = reader.stats()["offsets_set_aside"]
+    assert len(remarks) == 1
+    assert "entry" in remarks[0]
+    assert len(remarks[0]) < 1000
+    named = [r for r in caplog.records if "set aside" in r.getMessage()]
+    assert len(named) == 1
+    assert named[0].levelno == logging.WARNING
+    with open_small() as store:
+        store.commit_offset("g", "orders", offset=6)
+        store.commit_offset("g", "orders", offset=7)
+    kept = json.loads(path.read_bytes())
+    table = kept["offsetTable"]
+    assert kept["dataVersion"] == {"counter": 2}
+    assert table.pop("orders@g") == {"0": 7, "1": 5}
+    wanted = json.loads("{" + BAD_ENTRIES[kind].replace("{-1:", '{"-1":').replace("{70000:", '{"70000":') + "}",
+                        parse_int=lambda digits: int(digits) if len(digits) < 1000 else digits)  # fmt: skip
+    assert repr(table) == repr(wanted), "what is set aside stays in the file"
+    spare = ConsumerOffsets(Files(), filled, read_only=True)
+    path.unlink()
+    assert spare.get("g", "orders", 0) == 6, "and so it is in the spare"
+
+
+def test_a_bad_entry_is_replaced_when_its_group_commits(
+    filled: Place, open_small: OpenStore
+) -> None:
+    table_of(filled).write_text('{"offsetTable":{"orders@g":{"0":"x","1":2,"y":1}}}')
+    with open_small() as store:
+        assert store.groups() == {("g", "orders"): {1: 2}}
+        assert len(store.stats()["offsets_set_aside"]) == 2
+        store.commit_offset("g", "orders", offset=9)
+        assert len(store.stats()["offsets_set_aside"]) == 1
+    with open_small() as store:
+        assert store.groups() == {("g", "orders"): {0: 9, 1: 2}}
+
+
+def test_a_file_that_cannot_be_parsed_does_not_replace_the_spare(
+    filled: Place, open_small: OpenStore
+) -> None:
+    """The commit after it copied the broken file over the `.bak`, which was the only one left."""
+    path = table_of(filled)
+    with open_small() as store:
+        store.commit_offset("g", "orders", offset=8)
+    path.write_bytes(b"{broken")
+    with open_small() as store:
+        assert store.committed_offset("g", "orders") == 3, "as the spare says"
+        assert (
+            "offsets are those of consumerOffset.json.bak" in store.stats()["offsets_set_aside"][0]
+        )
+        store.commit_offset("h", "orders", 1, offset=1)
+        assert store.stats()["offsets_set_aside"] == []
+    assert path.with_name(path.name + ".unreadable").read_bytes() == b"{broken"
+    path.unlink()
+    with penstock.open(filled, read_only=True) as reader:
+        assert reader.groups()["g", "orders"] == {0: 3}
+
+
+def test_a_table_that_would_not_be_read_back_is_not_written(
+    filled: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file over the limit of what is read was written, and refused from then on."""
+    path = table_of(filled)
+    text = path.read_text()
+    offsets = ConsumerOffsets(Files(), filled, read_only=False)
+    monkeypatch.setattr("penstock.offsettable.FILE_BYTES_MAX", 500)
+    with pytest.raises(StorageError, match=r"the limit is 500.*commit it again"):
+        for number in range(100):
+            offsets.put(f"group-{number}", "orders", 0, 5)
+            text = path.read_text()
+    assert path.read_text() == text
+    assert offsets.groups() == ConsumerOffsets(Files(), filled, read_only=True).groups()
+    assert len(offsets.groups()) > 3
+
+
+def test_opening_goes_on_where_no_offset_can_be_read(
+    filled: Place, open_small: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    table_of(filled).write_bytes(b"{broken")
+    with open_small() as store:
+        assert store.put("orders", b"x").queue_offset == 10
+        assert "damaged" in store.stats()["offsets_set_aside"][0]
+        with pytest.raises(CorruptionError):
+            store.groups()
+    assert "were not compared with the queues" in caplog.text
+
+
+# --- an offset beyond the end of its queue
+
+
+def lose_tail(root: Path, path: Path, keep: int) -> None:
+    """Copy a store as a power cut may leave it: the log ends after `keep` messages, the offsets are newer."""
+    shutil.copytree(root, path)
+    with penstock.open(path, read_only=True) as reader:
+        end = next(m.log_offset for m in reader.scan("orders", 0, start=keep))
+    (path / "abort").touch()
+    shutil.rmtree(path / "penstock")
+    (path / "penstock").mkdir()
+    shutil.copy(root / "penstock" / "geometry.json", path / "penstock" / "geometry.json")
+    segment = path / "commitlog" / f"{0:020d}"
+    size = segment.stat().st_size
+    os.truncate(segment, end)
+    os.truncate(segment, size)
+    (path / "checkpoint").unlink()
+
+
+def test_a_group_misses_no_message_after_a_lost_tail(
+    open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten messages were lost with the machine, the group's offset was not: of the next twenty it missed ten."""
+    with open_small() as store:
+        store.put_many([Message("orders", b"%d" % n) for n in range(30)])
+        store.commit_offset("g", "orders", offset=30)
+        store.commit_offset("slow", "orders", offset=12)
+    lose_tail(tmp_path / "store", tmp_path / "lost", keep=20)
+    with open_small(path=tmp_path / "lost") as store:
+        assert store.max_offset("orders") == 20
+        assert store.recovery is not None
+        wanted = (
+            "offset 30 of group g in queue orders/0 was greater than the queue's end; set back to 20, so that the "
+            "group misses no message put from now on"
+        )
+        assert wanted in store.recovery.mended
+        warned = [r for r in caplog.records if wanted in r.getMessage()]
+        assert len(warned) == 1
+        assert warned[0].levelno == logging.WARNING
+        assert store.groups()["slow", "orders"] == {0: 12}
+        assert (
+            ConsumerOffsets(Files(), tmp_path / "lost", read_only=True).get("g", "orders", 0) == 20
+        )
+        store.put_many([Message("orders", b"new %d" % n) for n in range(20)])
+        following = store.committed_offset("g", "orders")
+        assert following is not None
+        bodies = [m.body for m in store.read("orders", 0, following, 100).messages]
+        assert bodies == [b"new %d" % n for n in range(20)]
+    with open_small(path=tmp_path / "lost") as store:
+        assert store.recovery is not None
+        assert not store.recovery.mended
+
+
+def test_a_reader_changes_no_offset(open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small() as store:
+        store.put_many([Message("orders", b"%d" % n) for n in range(30)])
+        store.commit_offset("g", "orders", offset=30)
+    lose_tail(tmp_path / "store", tmp_path / "lost", keep=20)
+    with penstock.open(tmp_path / "lost", read_only=True) as reader:
+        assert reader.committed_offset("g", "orders") == 30
+
+
+def test_an_offset_in_a_queue_that_is_not_there_waits_for_its_first_message(
+    open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic that a broker deleted, or one that was never used here: nothing is missed until something is
+    put, and the offset may be right where this store does not see."""
+    with open_small() as store:
+        store.put("orders", b"x")
+        store.commit_offset("g", "orders", offset=1)
+    path = table_of(tmp_path / "store")
+    text = '{"offsetTable":{"orders@g":{0:1},"gone@g":{0:5,3:2},"gone@h":{0:7,1:0},"%RETRY%g@g":{0:4}}}'
+    path.write_text(text)
+    for _ in range(2):
+        with open_small() as store:
+            assert store.recovery is not None
+            assert not store.recovery.mended
+            store.put("orders", b"y")
+        assert path.read_text() == text, "nothing was put there"
+    caplog.clear()
+    with open_small() as store:
+        store.put("gone", b"first")
+        assert store.groups() == {
+            ("g", "orders"): {0: 1}, ("g", "gone"): {0: 0, 3: 2}, ("h", "gone"): {0: 0, 1: 0},
+            ("g", "%RETRY%g"): {0: 4},
+        }  # fmt: skip
+        store.put_many([Message("gone", b"second", queue=3), Message("gone", b"third", queue=3)])
+        assert store.committed_offset("g", "gone", 3) == 0
+        store.commit_offset("g", "gone", 3, offset=1)
+        store.put("gone", b"fourth", queue=3)
+        assert store.committed_offset("g", "gone", 3) == 1
+    said = [r.getMessage() for r in caplog.records if "set back to 0" in r.getMessage()]
+    assert len(said) == 3
+    assert all(r.levelno == logging.WARNING for r in caplog.records)
+
+
+def test_a_first_message_is_stored_where_the_offsets_cannot_be_written(
+    open_small: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_small() as store:
+        store.put("orders", b"x")
+        store.commit_offset("g", "orders", offset=1)
+    table_of(tmp_path / "store").write_text('{"offsetTable":{"gone@g":{0:5}}}')
+    files = FaultyFiles()
+    with open_small(files=files) as store:
+        files.plan.fail("rename", 28, path="consumerOffset", times=1)
+        assert store.put("gone", b"first").queue_offset == 0
+    assert "queue gone/0 begins at offset 0" in caplog.text
+    with open_small() as store:
+        assert store.committed_offset("g", "gone") == 1, "the next opening sees to it"
+
+
+def test_a_queue_that_is_known_and_empty_has_its_end_at_0(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    with open_small() as store:
+        store.put("orders", b"x")
+        store.commit_offset("g", "orders", offset=1)
+    (tmp_path / "store" / "consumequeue" / "early" / "2").mkdir(parents=True)
+    table_of(tmp_path / "store").write_text('{"offsetTable":{"early@g":{2:5}}}')
+    with open_small() as store:
+        assert store.committed_offset("g", "early", 2) == 0
+        store.commit_offset("g", "early", 2, offset=0)
+        with pytest.raises(CommitError, match="ends at 0"):
+            store.commit_offset("g", "early", 2, offset=1)
