@@ -269,7 +269,8 @@ class Segment:
         """Zero everything behind `position`, durably."""
         file = self._files.open(self.path, writable=True)
         try:
-            file.erase(position, self.capacity)
+            # What is put there next allocates its own blocks.
+            file.clear(position, self.capacity)
             file.sync()
         finally:
             file.close()

@@ -10,7 +10,7 @@ KERNEL = ROOT / "core" / "penstock"
 # Lowest first; a module may import what stands in a line above its own, or to its left within it.
 LAYERS = [
     "errors lazy",
-    "clock lockfile file files javatext properties message names geometry",
+    "clock lockfile file blocks files javatext properties message names geometry",
     "record joining crcs texts columns walking stored matching batch condensed findings contracts",
     "hookspecs registry profiles config brokerconf",
     "segment log fetch spans plain bulk survivors lane recent scan stamps appendlock tail handover commitlog",

@@ -52,6 +52,8 @@ class HashIndexDispatcher(KeyIndex):
         self._progress = 0
         self._current: IndexFile | None = None
         self._dirty: list[IndexFile] = []
+        # Keys from `progress` on that are in the files already, since the disk was full before the rest.
+        self._added = 0
 
     @property
     def progress(self) -> int:
@@ -74,12 +76,17 @@ class HashIndexDispatcher(KeyIndex):
             self._progress = max(self._progress, batch.end_offset)
 
     def _add(self, hashes: Int32s, offsets: Int64s, times_ms: Int64s) -> None:
-        done = 0
+        """Add keys in order; tried again after an error it goes on behind those that were added then."""
+        skipped = min(self._added, len(hashes))
+        done = skipped
         while done < len(hashes):
             file = self._current
             if file is None or file.is_full:
                 file = self._roll()
-            done += file.add(hashes[done:], offsets[done:], times_ms[done:])
+            added = file.add(hashes[done:], offsets[done:], times_ms[done:])
+            self._added += added
+            done += added
+        self._added -= len(hashes)
 
     def _roll(self) -> IndexFile:
         """Make the next file; it takes over the full one's end as Java's does."""
@@ -118,9 +125,17 @@ class HashIndexDispatcher(KeyIndex):
             file.close()
         return reached
 
+    def give_back(self) -> None:
+        """See `Dispatcher`."""
+        with self._lock:
+            if self._current is not None:
+                self._current.give_back()
+
     def truncate(self, log_offset: int) -> None:
         """Drop the keys of records at or behind `log_offset`."""
         with self._lock:
+            if log_offset <= self._progress:
+                self._added = 0
             self._close_current()
             self._cut(log_offset, None)
             self._folder.forget()
@@ -299,6 +314,9 @@ class HashIndexDispatcher(KeyIndex):
         if not names:
             return
         self._current = self._folder.open(names[-1])
+        if not trust.is_clean:
+            # A process that was killed gave nothing back.
+            self._current.clear_ahead()
         if not trust.is_clean and not self._current.chains_are_sound():
             head = self._current.header
             self._current.cut(len(self._current.entries()), head.begin_ms, head.end_ms)

@@ -47,7 +47,7 @@ class IndexFolder:
             self._files.remove(side)
         file = self._files.create(side)
         try:
-            file.allocate(self._context.geometry.index_file_bytes)
+            file.resize(self._context.geometry.index_file_bytes)
             file.sync_all()
             self._files.rename(side, self.path / name)
             self._files.sync_folder(self.path)
@@ -58,7 +58,10 @@ class IndexFolder:
             raise
         file.path = self.path / name
         self._listed = None
-        return IndexFile(file, self._context.geometry)
+        return self._opened(file)
+
+    def _opened(self, file: File) -> IndexFile:
+        return IndexFile(file, self._context.geometry, self._context.clock.monotonic_ms)
 
     def _fresh_name(self) -> str:
         """Return the local time to the millisecond, made later than every name there is."""
@@ -96,10 +99,7 @@ class IndexFolder:
 
     def open(self, name: str) -> IndexFile:
         """Open a file for writing."""
-        file: File = self._files.open(self.path / name, writable=True)
-        # Java's file is sparse; a store into a hole on a full disk kills the process.
-        file.allocate(self._context.geometry.index_file_bytes)
-        return IndexFile(file, self._context.geometry)
+        return self._opened(self._files.open(self.path / name, writable=True))
 
     def known_names(self) -> list[str]:
         """Return the names of the files; only this process makes and removes them."""
