@@ -287,7 +287,8 @@ def test_keys_are_indexed_once_where_the_disk_was_full_between_two_index_files(
 ) -> None:
     """In version 0.1 the keys that had fitted into the full file were added again with the next try."""
     files = FaultyFiles()
-    with open_store(tmp_path / "s", files=files, **{"geometry.index_entries": 11}) as store:
+    sizes: dict[str, Any] = {"geometry.index_entries": 11}
+    with open_store(tmp_path / "s", files=files, **sizes) as store:
         files.plan.fail("create", errno.ENOSPC, path="new-index", after=1)
         store.put_many([Message("t", b"%d" % n, keys=[f"k{n}"]) for n in range(25)])
         with pytest.raises(penstock.errors.StorageError):

@@ -28,6 +28,7 @@ from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
 from penstock_index.index_file import (
     SECONDS_MAX,
+    Header,
     IndexFile,
     Peek,
     record_time_ms,
@@ -91,16 +92,15 @@ class HashIndexDispatcher(KeyIndex):
     def _roll(self) -> IndexFile:
         """Make the next file; it takes over the full one's end as Java's does."""
         full = self._current
-        fresh = self._folder.make()
-        if full is not None:
-            self._dirty.append(full)
+        if full is None:
+            fresh = self._folder.make(None)
+        else:
             head = full.header
-            fresh.set_header(
-                fresh.header._replace(
-                    begin_ms=head.end_ms, end_ms=head.end_ms,
-                    begin_offset=head.end_offset, end_offset=head.end_offset,
-                )
-            )  # fmt: skip
+            fresh = self._folder.make(Header(
+                begin_ms=head.end_ms, end_ms=head.end_ms,
+                begin_offset=head.end_offset, end_offset=head.end_offset,
+            ))  # fmt: skip
+            self._dirty.append(full)
         self._current = fresh
         return fresh
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.contracts import Context
 from penstock.files import File
 from penstock.progress import SIDE_FOLDER
-from penstock_index.index_file import Header, IndexFile, Peek, Readers, is_index_name
+from penstock_index.index_file import HEADER, Header, IndexFile, Peek, Readers, is_index_name
 
 # Index files that stay open for look-ups.
 _READERS_MAX = 16
@@ -38,8 +38,8 @@ class IndexFolder:
         """Remove one file."""
         self._files.remove(self.path / name)
 
-    def make(self) -> IndexFile:
-        """Make the next file, whole and durable under its name."""
+    def make(self, header: Header | None) -> IndexFile:
+        """Make the next file, durable under its name and with this header; None for one of zeros."""
         self._files.make_folder_durably(self.path)
         name = self._fresh_name()
         side = self._context.root / SIDE_FOLDER / f"new-index-{name}"
@@ -48,6 +48,8 @@ class IndexFolder:
         file = self._files.create(side)
         try:
             file.resize(self._context.geometry.index_file_bytes)
+            if header is not None:
+                file.pwrite(HEADER.pack(*header), 0)
             file.sync_all()
             self._files.rename(side, self.path / name)
             self._files.sync_folder(self.path)
