@@ -299,7 +299,11 @@ def take(segment: Segment, position: int, size: int, *, mapped: bool) -> Buffer:
         raise OffsetError(segment.base_offset + position, segment.base_offset, segment.end_offset)
     if mapped:
         view = segment.view()
-        if position + size <= segment.mapped_end:
-            return view[position : position + size]
+        if position + size > segment.mapped_end:
+            # Read otherwise, what was never written would be brought into memory, and count as written then.
+            segment.mapped_end = segment.data_end()
+            if position + size > segment.mapped_end:
+                return bytes(view[position : max(segment.mapped_end, position)]).ljust(size, b"\0")
+        return view[position : position + size]
     # A file that was cut short, or is only half made, reads as zeros behind its end: what is left is read.
     return segment.pread(size, position).ljust(size, b"\0")
