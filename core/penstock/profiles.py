@@ -27,7 +27,7 @@ class Profile:
     retention: tuple[str, ...]
 
 
-EMBEDDED = Profile(name="embedded", geometry=Geometry(), checksum="crc32", retention=())
+EMBEDDED = Profile(name="embedded", geometry=Geometry(), checksum="crc32+record", retention=())
 JAVA = Profile(name="rocketmq", geometry=ROCKETMQ, checksum="crc32", retention=("age",))
 # A directory that another program made. Nobody has asked us to delete anything from it.
 BROKER = Profile(name="broker", geometry=ROCKETMQ, checksum="crc32", retention=())

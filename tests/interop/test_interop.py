@@ -168,7 +168,7 @@ def test_a_sparse_store_of_our_default_sizes_is_served_by_a_broker_that_is_told_
 ) -> None:
     """What `penstock config PATH --broker-conf` prints is all that the broker's store needs; then both go on."""
     root = tmp_path / "store"
-    store = penstock.open(root, environ={}, **{"log.checksum": "crc32"})
+    store = penstock.open(root, environ={})
     store.put_many(our_messages(100))
     store.flush()
     assert store.max_offset("topic0", 0) > 0
