@@ -1,8 +1,10 @@
-"""What a RocketMQ `broker.conf` asks for, as settings of ours."""
+"""What a RocketMQ `broker.conf` asks for, as settings of ours; and what a broker must be told of a store of ours."""
 
+from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
+from penstock.geometry import Geometry
 
 _BROKER_KEYS = {
     "mappedFileSizeCommitLog": "geometry.segment_bytes",
@@ -51,3 +53,26 @@ def from_broker_conf(text: str) -> dict[str, Any]:
         elif name == "enabledAppendPropCRC" and value == "true":
             found["log.checksum"] = "crc32+record"
     return found
+
+
+def to_broker_conf(geometry: Geometry, root: Path) -> str:
+    """Return the lines of a `broker.conf` without which a broker does not open the store at `root`.
+
+    Text of ours that a broker's own file may be put before or after: it names nothing but sizes. Paths and the
+    time of retention are comments, since the directory may be served from elsewhere.
+    """
+    # As properties files have it: a backslash begins an escape there.
+    path = str(root).replace("\\", "\\\\")
+    return "\n".join([
+        "# The sizes of the files that are there: with others a broker refuses or misreads them.",
+        f"mappedFileSizeCommitLog={geometry.segment_bytes}",
+        f"mappedFileSizeConsumeQueue={geometry.queue_file_bytes}",
+        f"maxHashSlotNum={geometry.index_slots}",
+        f"maxIndexNum={geometry.index_entries}",
+        "# Where they are.",
+        f"# storePathRootDir={path}",
+        f"# storePathCommitLog={path}/commitlog",
+        "# A broker deletes segments after so many hours unless it is told otherwise.",
+        "# fileReservedTime=72",
+        "",
+    ])  # fmt: skip

@@ -49,6 +49,10 @@ class Ending(ABC):
                 f"nothing is lost, the next open brings it up"
             )
         self.log.log.check_there()
+        # Before the files are vouched for: their times change.
+        self.log.tail.give_back()
+        for dispatcher in self.dispatchers:
+            dispatcher.give_back()
         self.log.log.close()
         self.log.tail.close()
         digest = fingerprint(self.files, vouched_for(self.root))

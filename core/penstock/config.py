@@ -17,7 +17,8 @@ import attrs
 from penstock.contracts import Strategy
 from penstock.errors import ConfigError
 from penstock.files import FILE_MODE
-from penstock.geometry import ROCKETMQ, Geometry
+from penstock.geometry import Geometry
+from penstock.profiles import EMBEDDED, PROFILES, Profile
 from penstock.registry import Registry
 
 _MODE_MAX = 0o666
@@ -26,7 +27,6 @@ CHECKSUMS = ("crc32", "crc32+record")
 FEEDS = ("follow", "direct")
 # Section, strategy, option; deeper tables hold no setting.
 _DEPTH_MAX = 8
-PROFILES = {"embedded": Geometry(), "rocketmq": ROCKETMQ}
 
 
 @attrs.frozen(kw_only=True)
@@ -52,13 +52,14 @@ class LogConfig:
 
     Attributes:
         checksum: "crc32" covers bodies, as RocketMQ does; "crc32+record" adds a CRC over each whole
-            record (20 bytes and about 0.3 us a message), which RocketMQ 5.2 and later check.
+            record (20 bytes and about 0.3 us a message), which RocketMQ 5.2 and later check. None for
+            the default of the store's profile.
         body_bytes_max: the largest body that is taken.
         store_host: address and port written into records and message ids.
         busy_ms: when one append holds the append lock for longer, those who wait get `BusyError`.
     """
 
-    checksum: str = "crc32"
+    checksum: str | None = None
     body_bytes_max: int = 4 << 20
     store_host: str = "127.0.0.1:10911"
     busy_ms: int = 1000
@@ -127,12 +128,13 @@ class RetentionConfig:
     """What may go.
 
     Attributes:
-        use: retention policies; the largest vote counts. An empty list keeps everything.
+        use: retention policies; the largest vote counts. An empty list keeps everything; None is the
+            default of the store's profile.
         interval_ms: how often they are asked.
         pause_ms: pause between two segments of a round, so that removing them does not crowd the disk.
     """
 
-    use: list[str] = attrs.Factory(lambda: ["age"])
+    use: list[str] | None = None
     interval_ms: int = 10_000
     pause_ms: int = 100
 
@@ -176,11 +178,12 @@ class PluginsConfig:
 class Config:
     """Everything that can be configured, checked.
 
-    `options` holds each strategy's options by (section, name); `origins` says for each dotted key
+    What is None was not given, and depends on the store: `for_store` returns the configuration that holds
+    for one. `profile` is the one that was asked for. `options` holds each strategy's options by (section, name); `origins` says for each dotted key
     that was given where it came from.
     """
 
-    profile: str = "embedded"
+    profile: str | None = None
     geometry: GeometryConfig = GeometryConfig()
     log: LogConfig = LogConfig()
     files: FilesConfig = FilesConfig()
@@ -194,12 +197,33 @@ class Config:
     options: Mapping[tuple[str, str], Any] = attrs.Factory(dict)
     origins: Mapping[str, str] = attrs.Factory(dict)
 
+    def for_store(self, profile: Profile, geometry: Geometry | None = None) -> "Config":
+        """Return what holds for a store with these defaults; its file sizes are filled in where they are known."""
+        found: dict[str, dict[str, Any]] = {
+            "log": {"checksum": profile.checksum},
+            "retention": {"use": list(profile.retention)},
+            "geometry": attrs.asdict(geometry) if geometry else {},
+        }
+        changes: dict[str, Any] = {}
+        origins = dict(self.origins)
+        for name, values in found.items():
+            section = getattr(self, name)
+            lacking = {key: v for key, v in values.items() if getattr(section, key) is None}
+            changes[name] = attrs.evolve(section, **lacking)
+            origins.update({f"{name}.{key}": f"profile {profile.name}" for key in lacking})
+        return attrs.evolve(self, profile=profile.name, origins=origins, **changes)
+
+    def for_new_store(self) -> "Config":
+        """Return what holds for a store that is made with this configuration."""
+        profile = PROFILES[self.profile or EMBEDDED.name]
+        return self.for_store(profile, profile.geometry)
+
     def picks(self) -> dict[str, list[str]]:
         """Return section to the names of the strategies that are picked."""
         one = (("write", self.write), ("alloc", self.alloc), ("flush", self.flush))
         return {kind: [section.use] for kind, section in one} | {
             "index": self.index.use,
-            "retention": self.retention.use,
+            "retention": self.retention.use or [],
         }
 
     def options_for(self, kind: str, strategy: type[Strategy]) -> Any:
@@ -212,12 +236,8 @@ class Config:
         yield "profile", self.profile, self.origins.get("profile", "default")
         for name, section in SECTIONS.items():
             for field in attrs.fields(section):
-                key = f"{name}.{field.name}"
-                yield (
-                    key,
-                    getattr(getattr(self, name), field.name),
-                    self.origins.get(key, "default"),
-                )
+                key, value = f"{name}.{field.name}", getattr(getattr(self, name), field.name)
+                yield key, value, self.origins.get(key, "default")
         for (kind, strategy), options in sorted(self.options.items()):
             for field in attrs.fields(type(options)):
                 key = f"{kind}.{strategy}.{field.name}"
@@ -313,10 +333,11 @@ def build(given: Given, registry: Registry) -> Config:
     origins = {key: origin for key, (_, origin) in given.items()}
     _check_keys(given, registry)
     sections = {name: _fill(section, name, given, origins) for name, section in SECTIONS.items()}
-    profile, origin = given.get("profile", ("embedded", "default"))
-    if not isinstance(profile, str) or profile not in PROFILES:
+    profile, origin = given.get("profile", (None, "default"))
+    if profile is not None and (not isinstance(profile, str) or profile not in PROFILES):
         raise ConfigError(f"profile is {profile!r} ({origin}); there are: {', '.join(PROFILES)}")
-    _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
+    if sections["log"].checksum is not None:
+        _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
     _check_word("index.feed", sections["index"].feed, FEEDS)
     options = {}
     for kind, strategies in registry.sets().items():

@@ -3,6 +3,8 @@
 A store that Penstock made has its geometry in `penstock/geometry.json`. Of a directory that Java made
 the sizes are read from its files; an index file tells only one sum of two sizes, so RocketMQ's usual
 proportion (four entries a slot) is tried, unless the configuration says otherwise.
+
+The same file notes the store's profile (see `profiles`). Version 0.1 wrote none, and reads only the sizes.
 """
 
 import json
@@ -25,6 +27,7 @@ from penstock.geometry import (
     QUEUE_ENTRY_SIZE,
     Geometry,
 )
+from penstock.profiles import BROKER, EMBEDDED, FIRST, KNOWN, PROFILES, Profile
 from penstock.progress import SIDE_FOLDER
 
 _OWN_NAMES = frozenset(
@@ -46,6 +49,10 @@ _OWN_NAMES = frozenset(
     ]
 )
 _USUAL_ENTRIES_A_SLOT = 4
+_ADVICE = (
+    "remove it: sizes are then read from the files, and the store keeps all messages and covers bodies by its "
+    "checksums unless settings say otherwise"
+)
 # What reading a small JSON file of any content may raise.
 _NOT_UNDERSTOOD = (
     ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError, ConfigError,
@@ -89,10 +96,32 @@ def check_layout(files: Files, root: Path) -> None:
             )
 
 
-def write_geometry(files: Files, root: Path, geometry: Geometry) -> None:
-    """Note the sizes of a store just made."""
-    text = json.dumps(attrs.asdict(geometry), indent=2)
+def write_geometry(files: Files, root: Path, geometry: Geometry, profile: Profile) -> None:
+    """Note the sizes and the profile of a store just made, or taken over."""
+    text = json.dumps({**attrs.asdict(geometry), "profile": profile.name}, indent=2)
     files.write_whole(root / SIDE_FOLDER / "geometry.json", text.encode())
+
+
+def find_profile(files: Files, root: Path, asked: str | None) -> Profile:
+    """Return whose defaults hold for the store at `root`: those asked for, or else those it was made with."""
+    if asked is not None:
+        return PROFILES[asked]
+    return own_profile(files, root) or EMBEDDED
+
+
+def own_profile(files: Files, root: Path) -> Profile | None:
+    """Return the profile that a store was made with; None where there is no store yet."""
+    path = root / SIDE_FOLDER / "geometry.json"
+    if not files.is_folder(root):
+        return None
+    if not files.is_folder(path.parent) or not files.exists(path):
+        return BROKER if files.is_folder(root / "commitlog") else None
+    try:
+        name = json.loads(files.read_whole(path, 1 << 16)).get("profile", FIRST.name)
+        return KNOWN[name]
+    except (AttributeError, *_NOT_UNDERSTOOD) as error:
+        wanted = f"a profile, one of {', '.join(KNOWN)}"
+        raise CorruptionError(path, 0, wanted, str(error), _ADVICE) from error
 
 
 def find_geometry(
@@ -135,12 +164,11 @@ def _found(files: Files, root: Path, asked: dict[str, int | None]) -> tuple[dict
 
 def _noted(files: Files, root: Path, path: Path) -> dict[str, int]:
     """Return the sizes noted when the store was made; they have no checksum, but files to be compared with."""
-    advice = "remove it: sizes are then read from the files"
     try:
         about = json.loads(files.read_whole(path, 1 << 16))
         geometry = Geometry(**{f.name: int(about[f.name]) for f in attrs.fields(Geometry)})
     except _NOT_UNDERSTOOD as error:
-        raise CorruptionError(path, 0, "the store's geometry", str(error), advice) from error
+        raise CorruptionError(path, 0, "the store's geometry", str(error), _ADVICE) from error
     for what, size, there in (
         ("segments", geometry.segment_bytes, _sizes(files, root / "commitlog")),
         ("queue files", geometry.queue_file_bytes, _queue_sizes(files, root / "consumequeue")),
@@ -148,7 +176,7 @@ def _noted(files: Files, root: Path, path: Path) -> dict[str, int]:
     ):
         if _disagrees(size, there):
             raise CorruptionError(
-                path, 0, f"the size of the {what} there are, {max(there)} bytes", f"{size}", advice
+                path, 0, f"the size of the {what} there are, {max(there)} bytes", f"{size}", _ADVICE
             )
     return attrs.asdict(geometry)
 

@@ -9,7 +9,15 @@ from pathlib import Path
 from penstock.lazy import lazy
 
 _FALLOC_KEEP_SIZE = 0x01
+_FALLOC_PUNCH_HOLE = 0x02
 _FALLOC_ZERO_RANGE = 0x10
+# What a call says that this file system cannot do.
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+# What a call says that finds no room.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+PAGE_BYTES = 4096
+# The largest folio of the page cache: 2^9 pages of 4 KiB (`HPAGE_PMD_ORDER`); of larger pages 2^11 (`MAX_XAS_ORDER`).
+FOLIO_BYTES = mmap.PAGESIZE << (9 if mmap.PAGESIZE == PAGE_BYTES else 11)
 _ZEROS = bytes(1 << 20)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,6 +39,8 @@ class File:
         self.path = path
         self._fd = descriptor
         self._prefaulted: mmap.mmap | None = None
+        # So many bytes from the beginning are known to have blocks.
+        self.allocated = 0
 
     @property
     def size(self) -> int:
@@ -107,6 +117,37 @@ class File:
     def allocate(self, size: int) -> None:
         """Give the file `size` bytes of real blocks; ENOSPC when there are not that many."""
         os.posix_fallocate(self._fd, 0, size)
+        self.allocated = max(self.allocated, size)
+
+    def allocate_range(self, start: int, stop: int) -> None:
+        """Give bytes [start, stop), within the file, real blocks; what they hold stays. ENOSPC when there are not that many."""
+        try:
+            os.posix_fallocate(self._fd, start, stop - start)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            # Written, even with what they were, they have blocks.
+            for position in range(start, stop, len(_ZEROS)):
+                data = self.pread(min(len(_ZEROS), stop - position), position)
+                self.pwrite(data, position)
+
+    def punch(self, start: int, stop: int) -> bool:
+        """Turn bytes [start, stop) into zeros without blocks; False where the file system cannot, and nothing changed."""
+        if stop <= start:
+            return True
+        mode = _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE
+        if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
+            self.allocated = min(self.allocated, start)
+            return True
+        error = system_error(self.path)
+        if error.errno in _UNSUPPORTED:
+            return False
+        raise error
+
+    def clear(self, start: int, stop: int) -> None:
+        """Turn bytes [start, stop) into zeros, without blocks where the file system can do that."""
+        if not self.punch(start, stop):
+            self.erase(start, stop)
 
     def resize(self, size: int) -> None:
         """Set the length; new bytes read as zero and have no blocks yet."""

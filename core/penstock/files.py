@@ -8,7 +8,8 @@ Assumptions about the medium:
       known about them (the kernel marks failed pages clean), so nobody may sync again and believe it.
     * A file or a rename is durable only after `Files.sync_folder` on its folder.
     * A store through a map into bytes that were never allocated kills the process when the disk is
-      full (SIGBUS); `File.allocate` answers ENOSPC instead, so mapped files are allocated first.
+      full (SIGBUS); `File.allocate` and `File.allocate_range` answer ENOSPC instead, so bytes are
+      allocated before they are written through a map (see `blocks`).
 
 Links are never followed below a store's folder, and only regular files are opened.
 """

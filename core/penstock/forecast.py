@@ -73,7 +73,7 @@ class Outlook:
                 left = segments[len(found) :]
                 freed = sum(departure.segment.size for departure in found)
                 disk = DiskUse(max(use.used - freed, 0), use.usable + freed)
-                count, reason, _, _ = consult(policies, left, at_ms, disk)
+                count, reason, *_ = consult(policies, left, at_ms, disk)
                 if not count:
                     break
                 is_now = at_ms == now

@@ -8,26 +8,31 @@ from pathlib import Path
 import attrs
 
 from penstock.contracts import Dispatcher, LogView, Trust
-from penstock.discover import write_geometry
+from penstock.discover import own_profile, write_geometry
 from penstock.errors import PluginError, StorageError
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
 from penstock.looking import Findings
+from penstock.profiles import Profile
 from penstock.progress import SideFolder, lock_mtime_ns
 from penstock.ranges import read_ranges, write_ranges
 from penstock.recovery import LogEnd, rewrite
 
 
-def claim(files: Files, found: Findings, geometry: Geometry) -> None:
-    """Leave the marks of a store in use: abort marker, holder, our own time on the lock file."""
+def claim(files: Files, found: Findings, geometry: Geometry, profile: Profile) -> None:
+    """Leave the marks of a store in use: abort marker, holder, our own time on the lock file.
+
+    A new store gets `profile`; one that others made is noted as theirs, whatever was asked for this once.
+    """
     root = found.side.path.parent
     found.side.make()
+    if not files.exists(found.side.path / "geometry.json"):
+        # Before there is a log: without this file a folder that has one is taken for a broker's.
+        write_geometry(files, root, geometry, own_profile(files, root) or profile)
     if found.is_new:
         for name in ("commitlog", "consumequeue"):
             files.make_folder_durably(root / name)
-    if not files.exists(found.side.path / "geometry.json"):
-        write_geometry(files, root, geometry)
     files.write_whole(root / "abort", str(files.process_id()).encode())
     found.side.remove_clean()
     found.side.write_holder(files.process_id())

@@ -12,28 +12,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from penstock import config as configuration
 from penstock.checkpoint import Checkpoint
+from penstock.choosing import Choices
 from penstock.clock import Clock
 from penstock.commitlog import CommitLog
 from penstock.config import Config
 from penstock.contracts import (
     Context,
     Dispatcher,
-    QueueIndex,
-    RetentionPolicy,
     SpawnWorker,
 )
 from penstock.digests import Digests
-from penstock.discover import check_layout, find_geometry, is_store
+from penstock.discover import check_layout, is_store
 from penstock.dispatch import TailFollower, pick_indexes
 from penstock.encode import host_bytes
 from penstock.engine import Engine, Pace
 from penstock.errors import (
-    ConfigError,
-    ConflictError,
     NotAStoreError,
     StorageError,
     StoreLockedError,
@@ -130,7 +125,7 @@ def make_opener(
     return Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
 
 
-class Opener:
+class Opener(Choices):
     """Opens one store once."""
 
     def __init__(
@@ -142,10 +137,7 @@ class Opener:
         clock: Clock,
         spawn: SpawnWorker | None,
     ) -> None:
-        self.root = root
-        self.config = config
-        self.registry = registry
-        self.files = files
+        super().__init__(root, config, registry, files)
         self.clock = clock
         plugins = config.plugins
         self._crew = Crew(
@@ -164,12 +156,6 @@ class Opener:
         if self._engine is not None:
             self._engine.flusher.fail(f"background thread {name} ended: {error!r}")
 
-    def geometry(self) -> Geometry:
-        """Return the store's sizes, checked against those asked for."""
-        asked = attrs.asdict(self.config.geometry)
-        default = configuration.PROFILES[self.config.profile]
-        return find_geometry(self.files, self.root, asked, default)
-
     def context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
         """Return what the strategies are lent."""
         return Context(
@@ -183,39 +169,10 @@ class Opener:
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
         )
 
-    def check_strategies(self) -> None:
-        """Raise for names that no plugin offers, and for picks that make no sense together."""
-        config = self.config
-        picks = config.picks()
-        chosen = [
-            (kind, self.registry.sets()[kind].get(name))
-            for kind, names in picks.items()
-            for name in names
-        ]
-        knowing = sum(issubclass(cls, QueueIndex) for _, cls in chosen)
-        if knowing != 1:
-            raise ConfigError(
-                f"index.use is {config.index.use}; exactly one of it must know the queues, as "
-                f"consume-queue does, and {knowing} do"
-            )
-        for kind, cls in chosen:
-            reason = cls.conflict(picks)
-            if reason is not None:
-                raise ConflictError(kind, cls.name, reason)
-
-    def dispatchers(self, context: Context) -> list[Dispatcher]:
-        """Return the configured dispatchers, not loaded."""
-        classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
-        return [cls(self.config.options_for("index", cls), context) for cls in classes]
-
-    def _policies(self, context: Context) -> list[RetentionPolicy]:
-        classes = [self.registry.retention_policies.get(n) for n in self.config.retention.use]
-        return [cls(self.config.options_for("retention", cls), context) for cls in classes]
-
     def _outlook(self, context: Context, log: SegmentedLog) -> Outlook:
         # Policies of its own: those in use may remember what they said.
         return Outlook(
-            log, lambda: self._policies(context), self.files, self.clock.time_ms,
+            log, lambda: self.policies(context), self.files, self.clock.time_ms,
             interval_ms=self.config.retention.interval_ms, is_foreign=context.read_only,
         )  # fmt: skip
 
@@ -259,6 +216,7 @@ class Opener:
     def open_for_writing(self) -> Store:
         """Lock, recover, wire, start."""
         self.check_strategies()
+        self.warn_of_idle_policies()
         began = time.monotonic_ns()
         is_new = not is_store(self.files, self.root)
         check_layout(self.files, self.root)
@@ -293,7 +251,8 @@ class Opener:
             Workshop(self.files, self.root).settle()
         context = self.context(geometry, log, read_only=True)
         found = look(self.files, self.root, log, self.dispatchers(context), is_new=is_new)
-        claim(self.files, found, geometry)
+        claim(self.files, found, geometry, self.profile)
+        assert self.config.log.checksum is not None
         note_range(self.files, found, log, self.config.log.checksum)
         if not is_new:
             found.mended.extend(log.load(repair=True))
@@ -340,7 +299,7 @@ class Opener:
         policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
         follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
         retention = Retention(
-            log, self._policies(context), dispatchers, allocator, files=self.files,
+            log, self.policies(context), dispatchers, allocator, files=self.files,
             clock=self.clock, pause_ms=config.retention.pause_ms,
         )  # fmt: skip
         offsets = ConsumerOffsets(self.files, self.root, read_only=False)

@@ -51,12 +51,22 @@ class Verdict(NamedTuple):
         reason: why, or why none.
         refusal: why no message may be put; None if messages may.
         failed: what policies raised that could not say anything, by name.
+        voters: names of the policies whose vote that is.
     """
 
     going: int
     reason: str
     refusal: str | None
     failed: dict[str, Exception]
+    voters: tuple[str, ...] = ()
+
+
+class _Choice(NamedTuple):
+    """How many of the oldest segments are to go, why, and who asks for it."""
+
+    going: int
+    reason: str
+    who: str
 
 
 class _Leaving(NamedTuple):
@@ -64,6 +74,7 @@ class _Leaving(NamedTuple):
 
     info: SegmentInfo
     reason: str
+    who: str
     segment: Segment | None = None
 
 
@@ -115,10 +126,11 @@ class Retention:
     def let_go_before(self, log_offset: int, time_ms: int, reason: str) -> int:
         """Let go of what lies wholly before a log offset or was last written before a time."""
 
-        def count() -> tuple[int, str]:
+        def count() -> _Choice:
             # Asked within the round: what another one took meanwhile must not count again.
             by_offset = self._log.count_before_offset(log_offset)
-            return max(by_offset, self._log.count_before_time(time_ms)), reason
+            going = max(by_offset, self._log.count_before_time(time_ms))
+            return _Choice(going, reason, "a call of discard_before")
 
         with self._one_at_a_time:
             return self._round(count, sys.maxsize)
@@ -130,7 +142,7 @@ class Retention:
         if self._one_at_a_time.acquire(timeout=limit_s):
             self._one_at_a_time.release()
 
-    def _voted(self) -> tuple[int, str]:
+    def _voted(self) -> _Choice:
         disk = DiskUse(*self._files.free_bytes(self._log.folder))
         verdict = consult(self._policies, self._log.infos(), self._believed_ms(), disk)
         for name in verdict.failed.keys() - self._failing:
@@ -141,7 +153,7 @@ class Retention:
             )
         self._failing = set(verdict.failed)
         self.refusal = verdict.refusal
-        return verdict.going, verdict.reason
+        return _Choice(verdict.going, verdict.reason, "policy " + ", ".join(verdict.voters))
 
     def _believed_ms(self) -> int:
         before = self._time.is_doubted
@@ -153,20 +165,20 @@ class Retention:
             )  # fmt: skip
         return now_ms
 
-    def _round(self, choose: Callable[[], tuple[int, str]], most: int) -> int:
+    def _round(self, choose: Callable[[], _Choice], most: int) -> int:
         if self._stopping.is_set():
             return 0
         try:
             gone = int(self._go_on())
-            count, reason = choose()
+            choice = choose()
             if self._leaving is None:
-                gone += self._let_go(min(count, most - gone), reason, paused=not gone)
+                gone += self._let_go(choice, most - gone, paused=not gone)
             return gone
         finally:
             self._trim()
 
-    def _let_go(self, count: int, reason: str, *, paused: bool) -> int:
-        going = self._log.infos()[:-1][:count]
+    def _let_go(self, choice: _Choice, most: int, *, paused: bool) -> int:
+        going = self._log.infos()[:-1][: min(choice.going, most)]
         if going and going[-1].base_offset + going[-1].size > self.safe_offset():
             # Under a policy that never syncs nothing else would make it durable.
             self.make_safe()
@@ -175,25 +187,26 @@ class Retention:
             if not paused and self._stopping.wait(self._pause_s):
                 break
             paused = False
-            if not self._let_one_go(info, reason):
+            if not self._let_one_go(info, choice):
                 break
             gone += 1
         return gone
 
-    def _let_one_go(self, info: SegmentInfo, reason: str) -> bool:
-        if info.base_offset + info.size > self.safe_offset() or not self.on_expired(info, reason):
+    def _let_one_go(self, info: SegmentInfo, choice: _Choice) -> bool:
+        is_safe = info.base_offset + info.size <= self.safe_offset()
+        if not is_safe or not self.on_expired(info, choice.reason):
             return False
         if self._stopping.is_set() or self._log.min_offset != info.base_offset:
             # A plugin closed the store, or started a round of its own.
             return False
-        self._leaving = _Leaving(info, reason)
+        self._leaving = _Leaving(info, choice.reason, choice.who)
         return self._go_on()
 
     def _go_on(self) -> bool:
         """Take the segment that is leaving a step further; says whether it is gone for good."""
         if self._leaving is None:
             return False
-        info, reason, segment = self._leaving
+        info, reason, who, segment = self._leaving
         if segment is None:
             self._move_bounds(info.base_offset + info.size)
             segment = self._log.retire_first(self._monotonic_ms(), FORCE_AFTER_MS)
@@ -204,10 +217,13 @@ class Retention:
                 logger.warning(
                     "segment %s goes though a reader has held it too long", info.path.name
                 )
-            self._leaving = _Leaving(info, reason, segment)
+            self._leaving = self._leaving._replace(segment=segment)
         self._discard(segment)
         self._leaving = None
-        logger.info("segment %s went: %s", info.path.name, reason)
+        logger.warning(
+            "deleted segment %s, log offsets %d to %d: %s asked for it: %s",
+            info.path, info.base_offset, info.base_offset + info.size, who, reason,
+        )  # fmt: skip
         self.on_deleted(info, reason)
         return True
 
@@ -264,8 +280,12 @@ def consult(
     if not votes:
         return Verdict(0, "no policy is configured", None, failed)
     refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)
-    largest = max(votes, key=lambda vote: vote.expired_count)
-    reason = largest.reason
-    if not largest.expired_count:
-        reason = "; ".join(vote.reason for vote in votes)
-    return Verdict(largest.expired_count, reason, refusal, failed)
+    going = max(vote.expired_count for vote in votes)
+    # Of nothing that goes, every policy says why.
+    largest = [
+        (policy.name, vote.reason)
+        for policy, vote in zip(policies, votes, strict=True)
+        if vote.expired_count == going
+    ]
+    reason = "; ".join(str(reason) for _, reason in largest)
+    return Verdict(going, reason, refusal, failed, tuple(name for name, _ in largest))

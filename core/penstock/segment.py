@@ -122,6 +122,8 @@ class Segment:
         self.wrote_position = capacity
         self.committed_position = capacity
         self.flushed_position = capacity
+        # What lies after it was never written: it is not looked at through a map, which on a tmpfs takes room.
+        self.mapped_end = capacity
         self.lease = Lease()
         self.channel: SegmentChannel | None = None
         self._holds_back = False
@@ -143,6 +145,7 @@ class Segment:
         self._holds_back = not commits_at_once
         self.wrote_position = self.committed_position = self.flushed_position = position
         self._view = channel.view
+        self.mapped_end = self.capacity
 
     def set_position(self, position: int) -> None:
         """Say how far the records reach, after a walk or a cut."""
@@ -180,7 +183,9 @@ class Segment:
             return view
         with self._opening:
             if self._view is None:
-                self._map = self._reader().map(self.capacity, writable=False)
+                file = self._reader()
+                self.mapped_end = file.data_end()
+                self._map = file.map(self.capacity, writable=False)
                 self._view = memoryview(self._map)
             return self._view
 
@@ -269,7 +274,8 @@ class Segment:
         """Zero everything behind `position`, durably."""
         file = self._files.open(self.path, writable=True)
         try:
-            file.erase(position, self.capacity)
+            # What is put there next allocates its own blocks.
+            file.clear(position, self.capacity)
             file.sync()
         finally:
             file.close()
@@ -292,6 +298,12 @@ def take(segment: Segment, position: int, size: int, *, mapped: bool) -> Buffer:
     if position < 0 or size < 0 or position + size > segment.capacity:
         raise OffsetError(segment.base_offset + position, segment.base_offset, segment.end_offset)
     if mapped:
-        return segment.view()[position : position + size]
+        view = segment.view()
+        if position + size > segment.mapped_end:
+            # Read otherwise, what was never written would be brought into memory, and count as written then.
+            segment.mapped_end = segment.data_end()
+            if position + size > segment.mapped_end:
+                return bytes(view[position : max(segment.mapped_end, position)]).ljust(size, b"\0")
+        return view[position : position + size]
     # A file that was cut short, or is only half made, reads as zeros behind its end: what is left is read.
     return segment.pread(size, position).ljust(size, b"\0")

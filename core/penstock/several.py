@@ -30,7 +30,7 @@ def open_several(
 
     def open_one(path: str | os.PathLike[str]) -> Store:
         root = path if isinstance(path, Path) else Path(path).absolute()
-        opener = Opener(root, made.config, made.registry, made.files, made.clock, None)
+        opener = Opener(root, made.asked, made.registry, made.files, made.clock, None)
         return opener.open_for_reading()
 
     return open_one

@@ -18,7 +18,6 @@ from penstock.clock import Clock
 from penstock.encode import EncodedBatch, host_bytes
 from penstock.errors import MessageTooLargeError
 from penstock.files import Files
-from penstock.geometry import Geometry
 from penstock.javatext import Int64s
 from penstock.lane import Lane, RecordForm
 from penstock.names import check_queue, check_topic
@@ -65,20 +64,20 @@ def encoding_for(
     there yet.
     """
     first = make_opener(paths[0], config, files, None, None, environ, settings)
+    openers = [_opener(first, Path(path)) for path in paths]
     log = first.config.log
-    sizes = [_geometry(first, Path(path)).segment_bytes for path in paths]
     return Encoding(
         store_host=host_bytes(log.store_host),
-        crc_property=log.checksum == "crc32+record",
+        # A record with a CRC over the whole of it is valid in every store, one without it only in some.
+        crc_property=any(opener.config.log.checksum == "crc32+record" for opener in openers),
         body_bytes_max=log.body_bytes_max,
-        record_bytes_max=min(sizes) - BLANK_SIZE,
+        record_bytes_max=min(opener.geometry().segment_bytes for opener in openers) - BLANK_SIZE,
     )
 
 
-def _geometry(opener: Opener, path: Path) -> Geometry:
-    """Return the sizes of another store that is opened likewise."""
-    root = path.absolute()
-    return Opener(root, opener.config, opener.registry, opener.files, opener.clock, None).geometry()
+def _opener(like: Opener, path: Path) -> Opener:
+    """Return what opens another store with the same settings."""
+    return Opener(path.absolute(), like.asked, like.registry, like.files, like.clock, None)
 
 
 class Encoder:

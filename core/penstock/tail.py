@@ -16,15 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.columns import Buffer
-from penstock.contracts import Allocator, SegmentWriter
+from penstock.contracts import Allocator, SegmentChannel, SegmentWriter
 from penstock.errors import DiskFullError, SystemLimitError
+from penstock.file import NO_ROOM
 from penstock.files import File, Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
 from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.segment import Segment
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
 # The allocator is told of the next segment and the one behind it.
 _EXPECTED = 2
@@ -63,7 +63,7 @@ class LogTail:
             return
         file = self._files.open(segment.path, writable=True)
         if self.writer.needs_allocated_file:
-            # Java makes sparse files; a store through a map into a hole may kill the process.
+            # Java's files are sparse, and so are those of writers that allocate ahead by themselves.
             file.allocate(segment.capacity)
         position = end_offset - segment.base_offset
         self._start(segment, file, position)
@@ -103,6 +103,7 @@ class LogTail:
     def write_batch(self, segment: Segment, data: Buffer, sizes: Sequence[int] = ()) -> None:
         """Put several records behind what `segment` holds; when this raises nothing of them counts."""
         assert segment.channel is not None
+        self._make_room(segment, segment.wrote_position + len(data))
         try:
             segment.channel.write_batch(segment.wrote_position, data, sizes)
         except OSError as error:
@@ -133,8 +134,11 @@ class LogTail:
             raise _meant(error, path, capacity) from error
         segment = Segment(self._files, path, base_offset, capacity)
         try:
-            self._start(segment, file, 0)
+            channel = self._start(segment, file, 0)
+            # A first record too large for the first step asks again.
+            channel.reserve(1)
         except Exception as error:
+            segment.close()
             file.close()
             self.allocator.discard(path)
             if isinstance(error, OSError):
@@ -142,9 +146,10 @@ class LogTail:
             raise
         return segment
 
-    def _start(self, segment: Segment, file: File, position: int) -> None:
+    def _start(self, segment: Segment, file: File, position: int) -> SegmentChannel:
         channel = self.writer.open(file, segment.capacity, position)
         segment.start_writing(channel, position, commits_at_once=self._commits_at_once)
+        return channel
 
     def turn_to(self, fresh: Segment) -> None:
         """Fill the old segment with a blank record, and go on in `fresh`."""
@@ -209,6 +214,7 @@ class LogTail:
 
     def write_pieces(self, pieces: list[Piece], data: Buffer) -> None:
         """Write a batch as planned; what is written already is left alone."""
+        self._reserve(pieces)
         for piece in pieces:
             if piece.segment.wrote_position > piece.position:
                 continue
@@ -217,6 +223,28 @@ class LogTail:
             self.write_batch(piece.segment, data[piece.start : piece.stop], piece.sizes)
         # Only now: asked between two pieces, the allocator would make again what is planned for the next.
         self.expect()
+
+    def _reserve(self, pieces: list[Piece]) -> None:
+        """See that all of a batch has room before its first byte is written: blank records behind it too."""
+        wanted = [(piece.segment, piece.position + piece.stop - piece.start) for piece in pieces]
+        if self.segment is not None and pieces[-1].segment is not self.segment:
+            wanted.append((self.segment, self.segment.wrote_position))
+        for segment, end in wanted:
+            self._make_room(segment, min(end + BLANK_SIZE, segment.capacity))
+
+    @staticmethod
+    def _make_room(segment: Segment, stop: int) -> None:
+        try:
+            if segment.channel is not None:
+                segment.channel.reserve(stop)
+        except OSError as error:
+            raise _meant(error, segment.path, stop - segment.wrote_position) from error
+
+    def give_back(self) -> None:
+        """At a clean end of writing: return the blocks that were allocated ahead, durably."""
+        segment = self.segment
+        if segment is not None and segment.channel is not None:
+            segment.channel.give_back(segment.wrote_position)
 
     @staticmethod
     def has_begun(pieces: list[Piece]) -> bool:

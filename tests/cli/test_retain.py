@@ -86,7 +86,14 @@ def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
     limit = f"retention.size.bytes_max={(segments - 1) * 65536}"
     one = retain(root, "--dry-run", *ALL[:2], "--set", limit)
     assert one.stderr == "1 segment (64.0 KiB) goes now; nothing was changed\n"
-    none = retain(root, "--dry-run", "--set", "retention.age.reserved_hours=200000")
+    none = retain(
+        root,
+        "--dry-run",
+        "--set",
+        "retention.use=age",
+        "--set",
+        "retention.age.reserved_hours=200000",
+    )
     assert none.stderr.startswith("nothing goes within 14 days: the oldest was written ")
     none = retain(root, "--dry-run", "--days", "0", "--set", "retention.use=[]")
     assert none.stderr == "nothing goes within 0 days: no policy is configured\n"

@@ -1,6 +1,7 @@
 """Real disks: one that is full, one that turns read-only, and segments that somebody takes away."""
 
 import os
+import shutil
 import subprocess
 import textwrap
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import OpenStore
-from tests.faults.children import TIMES, run, start
+from tests.faults.children import TIMES, run, say, start
 
 import penstock
 from penstock.errors import CorruptionError, StorageError, StoreFailedError
@@ -60,6 +61,30 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         without_root("no tmpfs can be mounted here; test_limits.py fills a file size limit instead")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture(params=["ext4", "tmpfs"])
+def real_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A disk of 40 MiB; ext4 reads ahead as far as on a large disk, so that its folios are as large."""
+    disk, image = tmp_path / request.param, tmp_path / "image"
+    if request.param == "tmpfs":
+        is_there = mounted(disk, "-t", "tmpfs", "-o", "size=40m", f"t{uuid.uuid4().hex[:6]}")
+    else:
+        image.write_bytes(b"")
+        os.truncate(image, 40 << 20)
+        made = shutil.which("mkfs.ext4") and subprocess.run(
+            ["mkfs.ext4", "-q", "-F", "-b", "4096", str(image)], capture_output=True, check=False
+        )
+        is_there = bool(made and not made.returncode) and mounted(disk, "-o", "loop", str(image))
+    if not is_there:
+        without_root("no file system can be made and mounted here")
+    if request.param == "ext4":
+        device = disk.stat().st_dev
+        Path(
+            f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue/read_ahead_kb"
+        ).write_text("1024")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 HEAD = textwrap.dedent("""
@@ -131,6 +156,126 @@ def test_a_full_disk_refuses_reads_on_and_heals_without_a_restart(
     assert lines == ["fine"]
 
 
+MORE_WAYS = [
+    (write, alloc, flush)
+    for write, flush in (("mmap", "async"), ("file", "sync"), ("transient-pool", "async"))
+    for alloc in ("on-demand", "preallocate", "recycle")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("write", "alloc", "flush"), MORE_WAYS)
+def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
+    write: str, alloc: str, flush: str, real_disk: Path
+) -> None:
+    """Blocks come in steps: a new segment, a step, a queue file, an index file or a mark may find none.
+
+    The whole files are read meanwhile, as a backup does: that leaves folios in the page cache of which a part has no
+    blocks, and a store into the other part died of SIGBUS.
+    """
+    lines = run(HEAD + textwrap.dedent("""
+        sizes |= {"geometry.segment_bytes": 3 << 20, "geometry.index_slots": 5000, "geometry.index_entries": 90}
+        def read_all():
+            for folder, _, names in os.walk(path):
+                for name in names:
+                    try:
+                        with open(os.path.join(folder, name), "rb") as file:
+                            while file.read(65536):
+                                pass
+                    except FileNotFoundError:
+                        pass
+        sent, refused = [], 0
+        lefts, jobs = (0, 1, 2, 3, 5, 8, 13, 40, 70, 130, 300, 513, 700, 1100), 14
+        if alloc != "on-demand":
+            # Two segments lie ready, whole.
+            lefts, jobs = (0, 3, 60, 900), 56
+        store = penstock.open(path, environ={}, write=write, alloc=alloc, flush=flush, retention=["size"], **sizes,
+                              **{"retention.size.bytes_max": 6 << 20, "retention.pause_ms": 0})
+        for left in lefts:
+            store.retain()
+            read_all()
+            fill()
+            os.truncate(ballast, max(os.path.getsize(ballast) - left * 4096, 0))
+            for job in range(jobs):
+                number = len(sent)
+                try:
+                    if job % 7 == 3:
+                        many = [Message("t", b"%d:" % (number + n) + b"x" * 30_000, keys=[f"k{number + n}"]) for n in range(20)]
+                        store.put_many(many)
+                        sent += [m.body for m in many]
+                    elif job % 7 == 5:
+                        store.put(f"other-{left}-{job}", b"y" * 100, keys=["y"])
+                    else:
+                        body = b"%d:" % number + b"x" * (100, 9_000, 70_000)[job % 3]
+                        store.put("t", body, keys=[f"k{number}", f"l{number}"])
+                        sent.append(body)
+                except DiskFullError:
+                    refused += 1
+                read_all()
+                if job == 9:
+                    try:
+                        store.commit_offset("g", "t", offset=store.min_offset("t"))
+                    except (StorageError, OSError):
+                        pass
+            os.unlink(ballast)
+            for trouble in store._engine.follower.troubles.values():
+                trouble.again_at_ms = 0
+            low = store.min_offset("t")
+            assert [m.body for m in store.scan("t")] == sent[low:], left
+        assert refused, "the disk was never full"
+        assert len(store.find("t", f"k{len(sent) - 1}")) == 1
+        assert not list(store.verify())
+        store.close()
+        with penstock.open(path, environ={}, retention=[], **sizes) as store:
+            assert store.recovery.state == "clean"
+            low = store.min_offset("t")
+            assert [m.body for m in store.scan("t")] == sent[low:]
+        print("fine")
+    """), real_disk / "store", write, alloc, flush)  # fmt: skip
+    assert lines == ["fine"]
+
+
+@pytest.mark.parametrize("write", ["mmap", "file"])
+def test_a_killed_store_is_opened_on_a_disk_that_is_full(write: str, real_disk: Path) -> None:
+    """An error or a store, but no death. On ext4 it is a sparse copy, with holes where its pages were zero.
+
+    On a tmpfs even a look into a hole through a map takes a page, so there it is the store as the kill left it.
+    """
+    say(HEAD + textwrap.dedent("""
+        sizes |= {"geometry.segment_bytes": 3 << 20, "geometry.index_slots": 5000}
+        store = penstock.open(path, environ={}, write=write, **sizes)
+        for number in range(50):
+            store.put("t", b"%d:" % number + bytes(9000), keys=[f"k{number}"])
+        store.flush()
+        assert store.max_offset("t") == 50
+        os.kill(os.getpid(), 9)
+    """), real_disk / "first", write, "", "")  # fmt: skip
+    if real_disk.name == "tmpfs":
+        (real_disk / "first").rename(real_disk / "store")
+    else:
+        first, store = str(real_disk / "first"), str(real_disk / "store")
+        subprocess.run(["cp", "-a", "--sparse=always", first, store], check=True)
+    lines = run(HEAD + textwrap.dedent("""
+        fill()
+        for turn in range(3):
+            try:
+                with penstock.open(path, environ={}, write=write) as store:
+                    assert sum(1 for _ in store.scan("t")) >= 50
+                    for _ in range(30):
+                        try:
+                            store.put("t", bytes(3000))
+                        except DiskFullError:
+                            pass
+            except (OSError, PenstockError) as error:
+                print(type(error).__name__, file=sys.stderr)
+        os.unlink(ballast)
+        with penstock.open(path, environ={}, write=write) as store:
+            assert [m.body[:3] for m in store.scan("t")][:50] == [b"%d:" % n + bytes(2 - len(str(n))) for n in range(50)]
+            assert not list(store.verify())
+        print("fine")
+    """), real_disk / "store", write, "", "")  # fmt: skip
+    assert lines == ["fine"]
+
+
 def test_a_sparse_segment_of_java_on_a_full_disk_is_an_error_not_a_death(small_ext4: Path) -> None:
     """A process that stores through a map into a hole of a full disk dies by SIGBUS."""
     lines = run(HEAD + textwrap.dedent("""
@@ -143,7 +288,8 @@ def test_a_sparse_segment_of_java_on_a_full_disk_is_an_error_not_a_death(small_e
             file.write(data); file.truncate(131072)
         fill()
         try:
-            penstock.open(path, environ={}, **sizes)
+            with penstock.open(path, environ={}, **sizes) as store:
+                store.put("t", b"y" * 60_000)
         except (OSError, PenstockError) as error:
             print(type(error).__name__)
         os.unlink(ballast)

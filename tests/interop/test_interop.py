@@ -11,9 +11,11 @@ from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, message
 
 import penstock
 from penstock import Message
+from penstock.brokerconf import to_broker_conf
 from penstock.checkpoint import Checkpoint
 from penstock.errors import StoreLockedError
 from penstock.files import Files
+from penstock.opening import make_opener
 from penstock.store import Store
 
 FOREVER = 1 << 50
@@ -158,6 +160,42 @@ def test_turns_on_one_directory(
                 for m in java_messages(200, t * 1000 + 500)
             )
             assert seen == total - prepared
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_sparse_store_of_our_default_sizes_is_served_by_a_broker_that_is_told_them(
+    java: JavaStore, is_killed: bool, tmp_path: Path
+) -> None:
+    """What `penstock config PATH --broker-conf` prints is all that the broker's store needs; then both go on."""
+    root = tmp_path / "store"
+    store = penstock.open(root, environ={})
+    store.put_many(our_messages(100))
+    store.flush()
+    assert store.max_offset("topic0", 0) > 0
+    if is_killed:
+        # As `kill -9` leaves it: what is ahead of the tail has blocks, and no mark says that it is clean.
+        killed = tmp_path / "killed"
+        shutil.copytree(root, killed)
+        store.close()
+        root = killed
+    else:
+        store.close()
+    printed = to_broker_conf(make_opener(root, None, None, None, None, {}, {}).geometry(), root)
+    pairs = [line.split("=") for line in printed.splitlines() if not line.startswith("#")]
+    settings = {name: int(value) for name, value in pairs}
+    assert len(settings) == 4
+    assert java.open(root, settings)
+    assert java.put(*java_messages(50))[0]["status"] == "PUT_OK"
+    dumped = java.dump()
+    java.close()
+    for _ in range(2):
+        with penstock.open(root, environ={}) as store:
+            assert same(store, dumped) > 140
+            assert not list(store.verify())
+    assert java.open(root, settings)
+    assert {where: queue["max"] for where, queue in java.dump().items()} == {
+        where: queue["max"] for where, queue in dumped.items()
+    }
 
 
 def test_long_topics_go_both_ways(classpaths: dict[str, str], tmp_path: Path) -> None:

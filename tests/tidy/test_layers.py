@@ -10,14 +10,14 @@ KERNEL = ROOT / "core" / "penstock"
 # Lowest first; a module may import what stands in a line above its own, or to its left within it.
 LAYERS = [
     "escape errors lazy",
-    "clock lockfile file files javatext properties message names geometry",
+    "clock lockfile file blocks files javatext properties message names geometry",
     "record validity joining crcs texts columns walking stored matching batch condensed findings contracts",
-    "hookspecs registry config brokerconf",
+    "hookspecs registry profiles config brokerconf",
     "segment log fetch spans bulk lives survivors lane recent scan stamps appendlock tail handover commitlog",
     "checkpoint progress ranges witness offsettable offsets worker digests bitflip sealing scrub upkeep",
     "copies readback discover flushing dispatch recovery retention forecast space soundwalk nearest marks verify verifying mendedlog planning rebuilding looking mending",
     "encode arrow pairs_in arrow_in stagedfile closing engine putting columnar reader store",
-    "opening repairing reindexing several staged segmentwise",
+    "choosing opening repairing reindexing several staged segmentwise",
     "__init__",
     "matrix testing cli __main__",
 ]

@@ -69,7 +69,7 @@ def test_age_votes_only_at_its_hours() -> None:
 
 def test_segments_go_and_queues_and_index_follow(open_small: OpenStore, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"retention.age.reserved_hours": 0, "retention.age.delete_when": "*"}
-    with open_small(spawn=ManualWorkers(), **settings) as store:
+    with open_small(retention=["age"], spawn=ManualWorkers(), **settings) as store:
         for number in range(2000):
             store.put("t", b"x" * 200, queue=number % 2, keys=[f"k{number}"])
         assert store.stats()["flushed_offset"] == 0

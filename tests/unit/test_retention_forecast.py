@@ -152,30 +152,49 @@ def test_hours_that_are_no_time_are_refused(policy: str, hours: float, tmp_path:
 
 
 def test_the_simulated_disk_is_full_when_it_is() -> None:
-    disk = SimulatedDisk(capacity=1000, clock=ManualClock())
+    page = 4096
+    disk = SimulatedDisk(capacity=10 * page, clock=ManualClock())
     file = disk.create(Path("/a"))
-    file.resize(600)
-    assert disk.free_bytes(Path("/")) == (600, 400)
-    disk.others = 300
-    file.pwrite(b"x" * 100, 600)
+    file.resize(100 * page)
+    assert disk.free_bytes(Path("/")) == (0, 10 * page), "a hole takes no room"
+    file.allocate_range(0, 6 * page)
+    assert disk.free_bytes(Path("/")) == (6 * page, 4 * page)
+    disk.others = 3 * page
+    file.pwrite(b"x" * 100, 6 * page)
     for grow in (
-        lambda: file.pwrite(b"x", 700), lambda: file.resize(701), lambda: file.allocate(701),
-        lambda: disk.create(Path("/b")),
+        lambda: file.pwrite(b"x", 7 * page), lambda: file.allocate_range(0, 8 * page),
+        lambda: file.allocate(8 * page), lambda: disk.create(Path("/b")),
     ):  # fmt: skip
         with pytest.raises(OSError, match="space") as caught:
             grow()
         assert caught.value.errno == errno.ENOSPC
     assert not disk.exists(Path("/b"))
-    file.pwrite(b"y" * 700, 0)
-    assert file.size == 700
+    file.pwrite(b"y" * 7 * page, 0)
+    assert file.punch(5 * page, 100 * page)
+    assert disk.used == 8 * page
+    assert file.pread(3 * page, 4 * page) == b"y" * page + bytes(2 * page)
     disk.others = 0
     disk.create(Path("/b")).close()
     file.close()
 
 
+def test_a_store_into_a_hole_of_the_simulated_disk_is_found() -> None:
+    """On a real disk that is full it kills the process, and on one that is not nobody notices."""
+    disk = SimulatedDisk()
+    file = disk.create(Path("/a"))
+    file.resize(16384)
+    file.allocate_range(4096, 8192)
+    memory = file.map(16384, writable=True)
+    memory[5000:5004] = b"fine"
+    disk.image()
+    memory[8192:8196] = b"hole"
+    with pytest.raises(AssertionError, match="a store into a hole, at page 2"):
+        disk.image()
+
+
 def test_times_on_the_simulated_disk_are_those_of_its_clock() -> None:
     clock = ManualClock()
-    disk = SimulatedDisk(capacity=1000, clock=clock)
+    disk = SimulatedDisk(capacity=4096, clock=clock)
     file = disk.create(Path("/a"))
     clock.now_ms += 5000
     assert disk.open(Path("/a")).mtime_ms == clock.now_ms - 5000

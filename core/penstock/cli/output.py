@@ -182,17 +182,21 @@ class Bar:
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--config`, `--set` and `--broker-conf` to a verb that writes."""
+    return click.option(
+        "--broker-conf", "broker_conf", type=click.Path(exists=True, dir_okay=False),
+        help="A RocketMQ broker.conf to take sizes and policies from.",
+    )(own_settings_options(command))  # fmt: skip
+
+
+def own_settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--config` and `--set` to a verb."""
     command = click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE",
         help="A setting, as flush.use=sync; may be given several times.",
     )(command)  # fmt: skip
-    command = click.option(
+    return click.option(
         "--config", "config", type=click.Path(dir_okay=False), help="A TOML file of settings."
     )(command)
-    return click.option(
-        "--broker-conf", "broker_conf", type=click.Path(exists=True, dir_okay=False),
-        help="A RocketMQ broker.conf to take sizes and policies from.",
-    )(command)  # fmt: skip
 
 
 def chosen(settings: Sequence[str], broker_conf: str | None) -> dict[str, Any]:

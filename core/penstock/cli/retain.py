@@ -23,7 +23,7 @@ from penstock.store import Store
 @click.command(
     "retain",
     epilog=examples(
-        "penstock retain data --set retention.age.delete_when='\"*\"'",
+        "penstock retain data --set retention.use=age --set retention.age.delete_when='\"*\"'",
         "penstock retain data --dry-run --days 7",
     ),
 )

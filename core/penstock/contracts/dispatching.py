@@ -84,6 +84,9 @@ class Dispatcher(Strategy):
     def flush(self) -> int:
         """Make the derived files durable; returns the log offset below which they are."""
 
+    def give_back(self) -> None:
+        """At a clean close, after the last `flush`: return blocks that were allocated ahead to the disk, durably."""
+
     @abstractmethod
     def truncate(self, log_offset: int) -> None:
         """Forget every record at or after `log_offset`, where the log now ends, and erase what said so.

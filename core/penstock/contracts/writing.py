@@ -34,6 +34,16 @@ class SegmentChannel(ABC):
         """
         self.write(position, data)
 
+    def reserve(self, stop: int) -> None:  # noqa: B027 - a file with all its blocks has nothing to do
+        """See that writing up to byte `stop` cannot run out of room; `OSError` (ENOSPC) if it could.
+
+        Called before the first byte of a batch is written, whose pieces may lie in several segments. A channel
+        whose file has not all its blocks must see to it in `write` as well.
+        """
+
+    def give_back(self, stop: int) -> None:  # noqa: B027 - as above
+        """At a clean close: return the blocks after byte `stop` that were allocated ahead, durably."""
+
     def end(self) -> None:  # noqa: B027 - most have nothing to do
         """Hear that nothing more will be written; the rest of the file stays zero. Must return at once."""
 
@@ -77,7 +87,8 @@ class SegmentWriter(Strategy):
     Attributes:
         needs_allocated_file: the file must have all its blocks before the first write. A store
             through a map into a hole kills the process when the disk is full; for others it moves
-            "disk full" from the middle of a record to the roll.
+            "disk full" from the middle of a record to the roll. A writer that allocates ahead of its
+            writes by itself (`SegmentChannel.reserve`, `penstock.blocks`) says False.
         commits_at_once: what was written is readable, and survives the process, as soon as `write`
             returns. A writer without it holds bytes back, and commits them by itself from `start` on;
             under a flush policy that waits (`Context.appenders_wait`) it may leave that to the syncs.

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.config import FEEDS, IndexConfig, RetentionConfig
+from penstock.config import FEEDS, Config
 from penstock.errors import ConfigError
 from penstock.registry import Registry
 
@@ -55,11 +55,10 @@ class Combo(NamedTuple):
     def conflict(self, registry: Registry) -> str | None:
         """Return why it makes no sense, as the kernel says at open."""
         picks: Mapping[str, Sequence[str]] = {
+            **Config().for_new_store().picks(),
             "write": [self.write],
             "alloc": [self.alloc],
             "flush": [self.flush],
-            "index": IndexConfig().use,
-            "retention": RetentionConfig().use,
         }
         for kind in ("write", "alloc", "flush"):
             reason: str | None = registry.sets()[kind].get(picks[kind][0]).conflict(picks)

@@ -1,7 +1,8 @@
 """A disk in memory that forgets what was not synced, fails when told, and can be crashed at any call.
 
 It stands in for `files.Files`, so a store or a strategy on it is what it is on a real disk: contents are
-real files in memory (`memfd_create`), maps are real maps. What a power cut would leave is kept apart;
+real files in memory (`memfd_create`), maps are real maps. A store through a map into a page without room, which would
+kill the process on a real disk that is full, is an `AssertionError` at the next image. What a power cut would leave is kept apart;
 see `inode` for bytes and `platter` for names. Calls fail by `plan` (see `faults`).
 
 Other than a real disk: file times are those of `clock`, a map's stores count as written when it is
@@ -57,13 +58,14 @@ class SimulatedFile(File):
             part = memoryview(data)[: self._disk.chance.randint(0, len(data))]
             self._write(part, position)
             raise
-        self._make_room(position + len(data))
+        self._make_room(position, position + len(data))
         self._write(data, position)
 
     def _write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         super().pwrite(data, position)
         with self._disk.guard:
             self._inode.touch(position, position + len(data))
+            self._inode.allocate(position, position + len(data))
             self._inode.mtime_ns = self._disk.now_ns()
 
     def sync(self) -> None:
@@ -91,30 +93,53 @@ class SimulatedFile(File):
     def allocate(self, size: int) -> None:
         """See `File`; call "allocate"."""
         self._disk.plan.check("allocate", self.path)
-        self._make_room(size)
+        self._make_room(0, size)
         super().allocate(size)
+        with self._disk.guard:
+            self._inode.allocate(0, size)
+
+    def allocate_range(self, start: int, stop: int) -> None:
+        """See `File`; call "allocate"."""
+        self._disk.plan.check("allocate", self.path)
+        self._make_room(start, stop)
+        super().allocate_range(start, stop)
+        with self._disk.guard:
+            self._inode.allocate(start, stop)
 
     def resize(self, size: int) -> None:
-        """See `File`; call "resize"."""
+        """See `File`; call "resize". New bytes take no room."""
         self._disk.plan.check("resize", self.path)
-        self._make_room(size)
         super().resize(size)
 
     def erase(self, start: int, stop: int) -> None:
         """See `File`; call "erase"."""
         self._disk.plan.check("erase", self.path)
+        self._make_room(start, stop)
         super().erase(start, stop)
         with self._disk.guard:
             self._inode.touch(start, stop)
+            self._inode.allocate(start, stop)
+
+    def punch(self, start: int, stop: int) -> bool:
+        """See `File`; call "punch"."""
+        self._disk.plan.check("punch", self.path)
+        super().punch(start, stop)
+        with self._disk.guard:
+            self._inode.touch(start, stop)
+            self._inode.punch(start, stop)
+            self._inode.mtime_ns = self._disk.now_ns()
+        return True
 
     def map(self, size: int, *, writable: bool) -> mmap.mmap:
         """See `File`; call "map"."""
         self._disk.plan.check("map", self.path)
         return super().map(size, writable=writable)
 
-    def _make_room(self, size: int) -> None:
-        if size > self._inode.size:
-            self._disk.check_room(size - self._inode.size, self.path)
+    def _make_room(self, start: int, stop: int) -> None:
+        with self._disk.guard:
+            size = self._inode.lacking(start, stop)
+        if size:
+            self._disk.check_room(size, self.path)
 
 
 class SimulatedLock(Lock):
@@ -136,7 +161,7 @@ class SimulatedDisk(Files):
 
     Args:
         clock: whose time files get; one that stands still if None.
-        capacity: bytes that fit; files count with their whole size.
+        capacity: bytes that fit; files count with the pages that were written or allocated.
         seed: what chance begins with, for write-back, failed syncs and partial writes.
         write_back: how likely, at each call, the system writes back some pages of some file.
 
@@ -192,7 +217,7 @@ class SimulatedDisk(Files):
     def used(self) -> int:
         """Bytes in use, our own files and others."""
         with self.guard:
-            return sum(each.size for each in self._platter.inodes.values()) + self.others
+            return sum(each.room for each in self._platter.inodes.values()) + self.others
 
     def check_room(self, size: int, path: Path) -> None:
         """Raise ENOSPC if `size` bytes more are not there."""

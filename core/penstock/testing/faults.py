@@ -13,7 +13,7 @@ from penstock.lockfile import Lock
 # The calls that a plan may make fail; those before "create" change nothing.
 CALLS = (
     "open", "pread", "map",
-    "create", "pwrite", "sync", "allocate", "resize", "erase", "rename", "remove", "make_folder",
+    "create", "pwrite", "sync", "allocate", "resize", "erase", "punch", "rename", "remove", "make_folder",
     "sync_folder",
 )  # fmt: skip
 _LOOKING = CALLS[:3]
@@ -136,6 +136,11 @@ class FaultyFile(File):
         self._plan.check("allocate", self.path)
         super().allocate(size)
 
+    def allocate_range(self, start: int, stop: int) -> None:
+        """See `File`; call "allocate"."""
+        self._plan.check("allocate", self.path)
+        super().allocate_range(start, stop)
+
     def resize(self, size: int) -> None:
         """See `File`; call "resize"."""
         self._plan.check("resize", self.path)
@@ -145,6 +150,11 @@ class FaultyFile(File):
         """See `File`; call "erase"."""
         self._plan.check("erase", self.path)
         super().erase(start, stop)
+
+    def punch(self, start: int, stop: int) -> bool:
+        """See `File`; call "punch"."""
+        self._plan.check("punch", self.path)
+        return super().punch(start, stop)
 
 
 class FaultyFiles(Files):

@@ -21,7 +21,7 @@ SECTOR_BYTES = 512
 
 @attrs.frozen
 class Still:
-    """A file or folder at one moment. `dirty` are the pages that wait to be written.
+    """A file or folder at one moment. `dirty` are the pages that wait to be written, `blocks` those that have room.
 
     `names` are what a folder shows, `durable_names` what it has on the medium: name to number.
     """
@@ -31,6 +31,7 @@ class Still:
     seen: bytes
     durable: bytes
     dirty: tuple[int, ...]
+    blocks: frozenset[int]
     mtime_ns: int
     durable_mtime_ns: int
     names: dict[str, int]
@@ -48,6 +49,8 @@ class Inode:
         self.durable_names: dict[str, int] = {}
         self.durable = b""
         self.is_locked = False
+        # Pages that have room on the disk.
+        self._blocks: set[int] = set()
         # What the pages were when they last counted as written, and which were written over since.
         self._clean = b""
         self._touched: set[int] = set()
@@ -74,9 +77,33 @@ class Inode:
         """Length of the contents in bytes."""
         return len(self._clean) if self._memory < 0 else os.fstat(self._memory).st_size
 
+    @property
+    def room(self) -> int:
+        """Bytes of the disk that it takes."""
+        return len(self._blocks) * PAGE_BYTES
+
+    def lacking(self, start: int, stop: int) -> int:
+        """Return how many bytes of room bytes [start, stop) lack."""
+        pages = _pages(start, stop)
+        return sum(page not in self._blocks for page in pages) * PAGE_BYTES
+
+    def allocate(self, start: int, stop: int) -> None:
+        """Note that bytes [start, stop) have room."""
+        self._blocks.update(_pages(start, stop))
+
+    def punch(self, start: int, stop: int) -> None:
+        """Note that the whole pages of bytes [start, stop) have no room any more."""
+        self._blocks.difference_update(range(-(-start // PAGE_BYTES), stop // PAGE_BYTES))
+
+    def _check_blocks(self, seen: bytes, dirty: Iterable[int]) -> None:
+        """Raise for stores that went into a hole: on a full disk they would have killed the process."""
+        for page in dirty:
+            piece = seen[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+            assert page in self._blocks or not any(piece), f"a store into a hole, at page {page}"
+
     def touch(self, start: int, stop: int) -> None:
         """Note that bytes [start, stop) were written, if only with what they were."""
-        self._touched.update(range(start // PAGE_BYTES, -(-stop // PAGE_BYTES)))
+        self._touched.update(_pages(start, stop))
 
     def dirty(self, seen: bytes | None = None) -> list[int]:
         """Return the pages that wait to be written; stores into maps are found by comparing."""
@@ -125,8 +152,10 @@ class Inode:
     def still(self) -> Still:
         """Return what it is now."""
         seen = self.seen
+        dirty = tuple(self.dirty(seen))
+        self._check_blocks(seen, dirty)
         return Still(
-            self.number, self.is_folder, seen, self.durable, tuple(self.dirty(seen)),
+            self.number, self.is_folder, seen, self.durable, dirty, frozenset(self._blocks),
             self.mtime_ns, self.durable_mtime_ns, dict(self.names), dict(self.durable_names),
         )  # fmt: skip
 
@@ -137,6 +166,7 @@ class Inode:
         made.durable, made.durable_mtime_ns = still.durable, still.durable_mtime_ns
         made.names, made.durable_names = dict(still.names), dict(still.durable_names)
         made._clean, made._touched = still.seen, set(still.dirty)
+        made._blocks = set(still.blocks)
         return made
 
     @classmethod
@@ -144,6 +174,8 @@ class Inode:
         """Return the file as the medium has it; a folder's names are put in by the caller."""
         made = cls(still.number, is_folder=still.is_folder, mtime_ns=mtime_ns)
         made.durable = made._clean = content
+        # What was allocated and holds nothing may have been lost: the harder case.
+        made._blocks = _different(content, b"")
         return made
 
     def __del__(self) -> None:
@@ -159,6 +191,10 @@ def with_pages(base: bytes, other: bytes, pages: Iterable[int], size: int) -> by
         piece = other[start : min(start + PAGE_BYTES, size)]
         made[start : start + len(piece)] = piece
     return bytes(made)
+
+
+def _pages(start: int, stop: int) -> range:
+    return range(start // PAGE_BYTES, -(-stop // PAGE_BYTES))
 
 
 def _different(one: bytes, other: bytes) -> set[int]:

@@ -9,6 +9,7 @@ lock, and with several threads that costs more than the write.
 from collections import deque
 from typing import Any, ClassVar
 
+from penstock.blocks import Blocks
 from penstock.columns import Buffer
 from penstock.contracts import Context, SegmentChannel, SegmentWriter
 from penstock.files import File
@@ -17,8 +18,9 @@ from penstock.files import File
 class FileChannel(SegmentChannel):
     """One segment written by `pwrite`. One writer, many readers."""
 
-    def __init__(self, file: File, capacity: int) -> None:
+    def __init__(self, file: File, capacity: int, blocks: Blocks) -> None:
         self._file = file
+        self._blocks = blocks
         self._view = memoryview(file.map(capacity, writable=False))
 
     @property
@@ -27,8 +29,19 @@ class FileChannel(SegmentChannel):
         return self._view
 
     def write(self, position: int, data: Buffer) -> None:
-        """See `SegmentChannel`."""
+        """See `SegmentChannel`. A write that finds no room leaves part of a record; an allocation leaves nothing."""
+        if position + len(data) > self._blocks.end:
+            self._blocks.reserve(position + len(data))
         self._file.pwrite(data, position)
+
+    def reserve(self, stop: int) -> None:
+        """See `SegmentChannel`."""
+        self._blocks.reserve(stop)
+
+    def give_back(self, stop: int) -> None:
+        """See `SegmentChannel`."""
+        if self._blocks.give_back(stop):
+            self._file.sync()
 
     def commit(self) -> None:
         """Nothing to do: what is written is in the page cache."""
@@ -45,12 +58,14 @@ class FileChannel(SegmentChannel):
 class GatheringChannel(FileChannel):
     """One segment whose new records wait for the next commit, and go to the file in one write."""
 
-    def __init__(self, file: File, capacity: int) -> None:
-        super().__init__(file, capacity)
+    def __init__(self, file: File, capacity: int, blocks: Blocks) -> None:
+        super().__init__(file, capacity, blocks)
         self._waiting: deque[tuple[int, Buffer]] = deque()
 
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`; what an interrupted append left is written over by the next."""
+        if position + len(data) > self._blocks.end:
+            self._blocks.reserve(position + len(data))
         self._waiting.append((position, data))
 
     def commit(self) -> None:
@@ -79,7 +94,7 @@ class FileWriter(SegmentWriter):
     """Writes through the descriptor. Best with `sync`; a system call for each message otherwise."""
 
     name: ClassVar[str] = "file"
-    needs_allocated_file: ClassVar[bool] = True
+    needs_allocated_file: ClassVar[bool] = False
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
@@ -88,6 +103,7 @@ class FileWriter(SegmentWriter):
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         """See `SegmentWriter`."""
+        blocks = Blocks(file, capacity, position, self.context.clock.monotonic_ms)
         if self.commits_at_once:
-            return FileChannel(file, capacity)
-        return GatheringChannel(file, capacity)
+            return FileChannel(file, capacity, blocks)
+        return GatheringChannel(file, capacity, blocks)

@@ -1,12 +1,14 @@
 """Bytes reach a segment by stores into a shared map of it.
 
-What was stored is in the page cache at once: it survives the process, not the machine. The file is
-fully allocated first, since a store into a hole kills the process when the disk is full.
+What was stored is in the page cache at once: it survives the process, not the machine. A store into a hole kills the
+process when the disk is full, so blocks are allocated ahead of it, in steps (see `penstock.blocks`). Where they do not
+fill a whole unit of the page cache yet, as in a store that is written slowly, bytes go by plain writes.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar
 
+from penstock.blocks import Blocks
 from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel, SegmentWriter
 from penstock.files import File
@@ -17,8 +19,10 @@ _FEW = 256
 class MmapChannel(SegmentChannel):
     """One mapped segment. One writer, many readers."""
 
-    def __init__(self, file: File, capacity: int) -> None:
+    def __init__(self, file: File, capacity: int, blocks: Blocks) -> None:
         self._file = file
+        self._blocks = blocks
+        self._mapped_end = blocks.mapped_end
         self._map = file.map(capacity, writable=True)
         self._view = memoryview(self._map)
 
@@ -29,14 +33,23 @@ class MmapChannel(SegmentChannel):
 
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`."""
-        self._map[position : position + len(data)] = data
+        stop = position + len(data)
+        if stop > self._mapped_end:
+            self._blocks.reserve(stop)
+            self._mapped_end = self._blocks.mapped_end
+            if stop > self._mapped_end:
+                self._file.pwrite(data, position)
+                return
+        self._map[position:stop] = data
 
     def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
         """See `SegmentChannel`. Many bytes go faster to the file, and the next sync finds them in fewer pieces.
 
         A few go record by record: a call of the system gives the interpreter to other threads, within the append lock.
         """
-        if not 0 < len(sizes) <= _FEW:
+        stop = position + len(data)
+        self._blocks.reserve(stop)
+        if not 0 < len(sizes) <= _FEW or stop > self._blocks.mapped_end:
             self._file.pwrite(data, position)
             return
         records, start = memoryview(data), 0
@@ -44,6 +57,15 @@ class MmapChannel(SegmentChannel):
             stop = start + size
             self._map[position + start : position + stop] = records[start:stop]
             start = stop
+
+    def reserve(self, stop: int) -> None:
+        """See `SegmentChannel`."""
+        self._blocks.reserve(stop)
+
+    def give_back(self, stop: int) -> None:
+        """See `SegmentChannel`."""
+        if self._blocks.give_back(stop):
+            self._file.sync()
 
     def commit(self) -> None:
         """Nothing to do: what is stored is in the page cache."""
@@ -62,9 +84,11 @@ class MmapWriter(SegmentWriter):
 
     name: ClassVar[str] = "mmap"
     capabilities: ClassVar[frozenset[str]] = frozenset({"mapped"})
-    needs_allocated_file: ClassVar[bool] = True
+    needs_allocated_file: ClassVar[bool] = False
     commits_at_once: bool = True
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         """See `SegmentWriter`."""
-        return MmapChannel(file, capacity)
+        clock = self.context.clock
+        blocks = Blocks(file, capacity, position, clock.monotonic_ms, mapped=True)
+        return MmapChannel(file, capacity, blocks)

@@ -2,7 +2,7 @@
 
 RocketMQ's AllocateMappedFileService and warm-up (spec sections 9.2 and 9.3). The files stand under their
 final names, as RocketMQ's do, so a running store shows up to two zero files behind its tail. A
-clean close removes them; after a crash the next open does.
+clean close removes them; after a crash the next open does. They have all their blocks, whatever the writer needs.
 """
 
 import functools
@@ -89,7 +89,7 @@ class PreallocateAllocator(Allocator):
     def _make(self, path: Path, size: int, allocated: bool) -> File:
         files, root = self.context.files, self.context.root
         if not self._prefaults:
-            return make_file(files, root, path, size, allocated=allocated)
+            return make_file(files, root, path, size, allocated=True)
         if self.context.appenders_wait:
             # Synced as zeros now, or the first sync of a put would have to write them all.
             prepare = functools.partial(self._prefault, path)

@@ -136,7 +136,7 @@ class RecycleAllocator(Allocator):
         with self._guard:
             spare = self._clean.pop(0) if self._clean else None
         if spare is None:
-            return make_file(self._files, self.context.root, path, size, allocated=allocated)
+            return make_file(self._files, self.context.root, path, size, allocated=True)
         file = self._files.open(spare, writable=True)
         try:
             self._files.rename(spare, path)
@@ -148,6 +148,8 @@ class RecycleAllocator(Allocator):
                     self._files.remove(name)
             raise
         file.path = path
+        # Overwritten wholly, so it has all its blocks.
+        file.allocated = size
         self._recycled += 1
         return file
 

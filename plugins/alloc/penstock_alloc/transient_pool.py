@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
+from penstock.blocks import Blocks
 from penstock.columns import Buffer
 from penstock.contracts import Committer, Context, SegmentChannel, SegmentWriter, Stoppable
 from penstock.errors import BusyError, StoreFailedError
@@ -47,8 +48,11 @@ class TransientPoolOptions:
 class PooledChannel(SegmentChannel):
     """One segment whose new bytes stand in a buffer until they are committed."""
 
-    def __init__(self, file: File, capacity: int, position: int, pool: BufferPool) -> None:
+    def __init__(
+        self, file: File, capacity: int, position: int, pool: BufferPool, blocks: Blocks
+    ) -> None:
         self._file = file
+        self._blocks = blocks
         self._has_ended = False
         self._pool = pool
         self._view = memoryview(file.map(capacity, writable=False))
@@ -71,6 +75,9 @@ class PooledChannel(SegmentChannel):
         """See `SegmentChannel`."""
         buffer = self._buffer
         stop = position + len(data)
+        # Now, where the put can still be refused: a commit must find room for what was acknowledged.
+        if stop > self._blocks.end:
+            self._blocks.reserve(stop)
         if position < self._committed:
             # An interrupted append left bytes that were committed and do not count: these replace them.
             with self._guard:
@@ -83,6 +90,15 @@ class PooledChannel(SegmentChannel):
             room = np.frombuffer(buffer, np.uint8, len(data), position)
             np.copyto(room, np.frombuffer(data, np.uint8))
         self._wrote = stop
+
+    def reserve(self, stop: int) -> None:
+        """See `SegmentChannel`."""
+        self._blocks.reserve(stop)
+
+    def give_back(self, stop: int) -> None:
+        """See `SegmentChannel`."""
+        if self._blocks.give_back(stop):
+            self._file.sync()
 
     def end(self) -> None:
         """See `SegmentChannel`: the buffer goes back with the next commit."""
@@ -122,7 +138,7 @@ class TransientPoolWriter(SegmentWriter):
     name: ClassVar[str] = "transient-pool"
     capabilities: ClassVar[frozenset[str]] = frozenset({"holds-back"})
     Options: ClassVar[type] = TransientPoolOptions
-    needs_allocated_file: ClassVar[bool] = True
+    needs_allocated_file: ClassVar[bool] = False
     commits_at_once: bool = False
 
     def __init__(self, options: Any, context: Context) -> None:
@@ -158,7 +174,8 @@ class TransientPoolWriter(SegmentWriter):
         """See `SegmentWriter`; without a free buffer the channel writes to the file at once."""
         if self.options.fast_fail and not self._pool.available:
             raise BusyError("no buffer of the transient pool has been free", 0)
-        channel = PooledChannel(file, capacity, position, self._pool)
+        blocks = Blocks(file, capacity, position, self.context.clock.monotonic_ms)
+        channel = PooledChannel(file, capacity, position, self._pool, blocks)
         self._without_buffer += not channel.has_buffer
         return channel
 

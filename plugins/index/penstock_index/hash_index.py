@@ -28,6 +28,7 @@ from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
 from penstock.validity import is_valid
 from penstock_index.index_file import (
     SECONDS_MAX,
+    Header,
     IndexFile,
     Peek,
     record_time_ms,
@@ -52,6 +53,8 @@ class HashIndexDispatcher(KeyIndex):
         self._progress = 0
         self._current: IndexFile | None = None
         self._dirty: list[IndexFile] = []
+        # Keys from `progress` on that are in the files already, since the disk was full before the rest.
+        self._added = 0
 
     @property
     def progress(self) -> int:
@@ -74,26 +77,30 @@ class HashIndexDispatcher(KeyIndex):
             self._progress = max(self._progress, batch.end_offset)
 
     def _add(self, hashes: Int32s, offsets: Int64s, times_ms: Int64s) -> None:
-        done = 0
+        """Add keys in order; tried again after an error it goes on behind those that were added then."""
+        skipped = min(self._added, len(hashes))
+        done = skipped
         while done < len(hashes):
             file = self._current
             if file is None or file.is_full:
                 file = self._roll()
-            done += file.add(hashes[done:], offsets[done:], times_ms[done:])
+            added = file.add(hashes[done:], offsets[done:], times_ms[done:])
+            self._added += added
+            done += added
+        self._added -= len(hashes)
 
     def _roll(self) -> IndexFile:
         """Make the next file; it takes over the full one's end as Java's does."""
         full = self._current
-        fresh = self._folder.make()
-        if full is not None:
-            self._dirty.append(full)
+        if full is None:
+            fresh = self._folder.make(None)
+        else:
             head = full.header
-            fresh.set_header(
-                fresh.header._replace(
-                    begin_ms=head.end_ms, end_ms=head.end_ms,
-                    begin_offset=head.end_offset, end_offset=head.end_offset,
-                )
-            )  # fmt: skip
+            fresh = self._folder.make(Header(
+                begin_ms=head.end_ms, end_ms=head.end_ms,
+                begin_offset=head.end_offset, end_offset=head.end_offset,
+            ))  # fmt: skip
+            self._dirty.append(full)
         self._current = fresh
         return fresh
 
@@ -118,12 +125,20 @@ class HashIndexDispatcher(KeyIndex):
             file.close()
         return reached
 
+    def give_back(self) -> None:
+        """See `Dispatcher`."""
+        with self._lock:
+            if self._current is not None:
+                self._current.give_back()
+
     def truncate(self, log_offset: int) -> None:
         """Drop the keys of records at or after `log_offset`."""
         with self._lock:
             if self._current is not None and self._current.is_dirty:
                 # What is kept of it must not count as durable unsynced.
                 self._current.sync()
+            if log_offset <= self._progress:
+                self._added = 0
             self._close_current()
             if self._cut(log_offset, None):
                 self._folder.sync()
@@ -309,6 +324,9 @@ class HashIndexDispatcher(KeyIndex):
         if not names:
             return
         self._current = self._folder.open(names[-1])
+        if not trust.is_clean:
+            # A process that was killed gave nothing back.
+            self._current.clear_ahead()
         if not trust.is_clean and not self._current.chains_are_sound():
             head = self._current.header
             self._current.cut(len(self._current.entries()), head.begin_ms, head.end_ms)

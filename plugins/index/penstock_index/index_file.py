@@ -12,6 +12,9 @@ beginTimestamp. Entries of one slot form a chain from newest to oldest: `previou
 smaller than the entry's own number, so a chain that is not so is damage and is not followed.
 Source: spec sections 4.1 to 4.4.
 
+The file is sparse and written with plain writes: a store through a map into a hole would kill the process when the disk is
+full, and slots lie anywhere. Whoever writes it keeps its slots in memory.
+
 Written in the order entries, slots, header: a killed process leaves no header that counts an entry
 which is not there. Not checksummed: rebuilt from the log.
 """
@@ -25,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.blocks import Blocks
 from penstock.columns import Columns
 from penstock.contracts import LogView
 from penstock.errors import OffsetError
@@ -42,6 +46,8 @@ assert ENTRY.itemsize == _ENTRY.size
 
 Entries = npt.NDArray[np.void]
 _NAME_DIGITS = 17
+# Slots are written in pieces of so many.
+_SLOTS_A_PIECE = 1024
 
 # An entry's time stops here: 68 years after the file's first record.
 SECONDS_MAX = (1 << 31) - 1
@@ -75,20 +81,25 @@ class Header(NamedTuple):
 
 
 class IndexFile:
-    """One index file being written, through a map of it. Not thread-safe."""
+    """One index file being written. Not thread-safe."""
 
-    def __init__(self, file: File, geometry: Geometry) -> None:
+    def __init__(
+        self, file: File, geometry: Geometry, monotonic_ms: Callable[[], int] = lambda: 0
+    ) -> None:
         self.path = file.path
         self._file = file
         self._geometry = geometry
         self._slots_count = geometry.index_slots
         self._entries_count = geometry.index_entries
-        self._map = file.map(geometry.index_file_bytes, writable=True)
-        self._slots = np.ndarray((geometry.index_slots,), ">i4", self._map, INDEX_HEADER_SIZE)
-        at = INDEX_HEADER_SIZE + 4 * geometry.index_slots
-        self._entries: Entries = np.ndarray((geometry.index_entries,), ENTRY, self._map, at)
-        header = Header(*HEADER.unpack_from(self._map))
+        # Read-only: chains are followed in it, also when the file is closed.
+        self._map = file.map(geometry.index_file_bytes, writable=False)
+        self._entries_at = INDEX_HEADER_SIZE + 4 * geometry.index_slots
+        self._slots = _read_slots(file, geometry.index_slots)
+        header = Header(*HEADER.unpack(file.pread(INDEX_HEADER_SIZE, 0)))
         self.header = header if header.index_count > 0 else header._replace(index_count=1)
+        self._blocks = Blocks(
+            file, geometry.index_file_bytes, self._position_of(self._used), monotonic_ms
+        )
         self.is_dirty = False
 
     @property
@@ -118,17 +129,28 @@ class IndexFile:
             # after a roll), and only then sets the base for the others.
             begin_ms, begin_offset = int(times_ms[0]), int(log_offsets[0])
             seconds[1:] = seconds_since(times_ms[1:], begin_ms)
-        rows = self._entries[head.index_count : head.index_count + count]
+        rows = np.empty(count, ENTRY)
         rows["hash"], rows["log_offset"] = hashes, log_offsets
         rows["seconds"], rows["previous"] = seconds, previous
-        self._slots[slots] = numbers  # of a slot given twice, the last stays
-        self.set_header(
-            Header(
-                begin_ms, int(times_ms[-1]), begin_offset, int(log_offsets[-1]),
-                head.slot_count + int((previous == 0).sum()), head.index_count + count,
-            )
-        )  # fmt: skip
+        self._blocks.reserve(self._position_of(head.index_count + count))
+        self._write(head.index_count, rows, slots, Header(
+            begin_ms, int(times_ms[-1]), begin_offset, int(log_offsets[-1]),
+            head.slot_count + int((previous == 0).sum()), head.index_count + count,
+        ))  # fmt: skip
         return count
+
+    def _write(self, number: int, rows: Entries, slots: Int64s, header: Header) -> None:
+        """Write entries from `number` on, their slots, and the header; when this raises they do not count."""
+        before = self._slots[slots]
+        try:
+            self._file.pwrite(rows.tobytes(), self._position_of(number))
+            # Of a slot given twice, the last stays.
+            self._slots[slots] = np.arange(number, number + len(rows))
+            self._put_slots(slots)
+            self.set_header(header)
+        except OSError:
+            self._slots[slots] = before
+            raise
 
     def _chain(self, slots: Int64s, numbers: Int64s) -> Int64s:
         """Return each new entry's predecessor: in the file, or earlier in the same batch."""
@@ -139,35 +161,53 @@ class IndexFile:
         previous[order[1:][same]] = numbers[order[:-1][same]]
         return previous
 
+    def _put_slots(self, slots: Int64s) -> None:
+        """Write the pieces of the table that hold these slots, or all of it where that is most of it."""
+        size = _SLOTS_A_PIECE
+        pieces = np.unique(slots // size)
+        if 2 * size * len(pieces) > self._slots_count:
+            pieces, size = pieces[:1] * 0, self._slots_count
+        for piece in pieces.tolist():
+            data = self._slots[piece * size : (piece + 1) * size].tobytes()
+            self._file.pwrite(data, INDEX_HEADER_SIZE + piece * size * _SLOT.size)
+
     def set_header(self, header: Header) -> None:
         """Write the header."""
-        self.header = header
-        HEADER.pack_into(self._map, 0, *header)
         self.is_dirty = True
+        self._file.pwrite(HEADER.pack(*header), 0)
+        self.header = header
+
+    def _position_of(self, number: int) -> int:
+        return self._entries_at + number * ENTRY.itemsize
 
     def entries(self) -> Entries:
-        """Return the used entries; number 1 comes first."""
-        count = min(max(self.header.index_count, 1), self._entries_count)
-        return self._entries[1:count]
+        """Return the used entries, as they are now; number 1 comes first."""
+        return self.peek().entries()
+
+    @property
+    def _used(self) -> int:
+        """The number behind that of the last used entry."""
+        return min(max(self.header.index_count, 1), self._entries_count)
 
     def cut(self, keep: int, begin_ms: int, end_ms: int) -> None:
         """Keep the first `keep` entries, erase the rest, and make slots and header anew from them.
 
         The times are those of the first and last record kept: the entries have only whole seconds.
         """
-        kept = self._entries[1 : keep + 1]
-        self._entries[keep + 1 :] = np.zeros((), ENTRY)
+        kept = self.entries()[:keep].copy()
         slots = kept["hash"].astype(np.int64) % self._slots_count
+        self._file.clear(self._position_of(keep + 1), self._geometry.index_file_bytes)
+        self._file.clear(INDEX_HEADER_SIZE, self._position_of(1))
         self._slots[:] = 0
-        numbers = np.arange(1, keep + 1, dtype=np.int64)
+        self.is_dirty = True
         if keep:
-            previous = self._chain(slots, numbers)
+            previous = self._chain(slots, np.arange(1, keep + 1, dtype=np.int64))
             kept["previous"] = previous
-            self._slots[slots] = numbers
             used = int((previous == 0).sum())
             last = int(kept["log_offset"][-1])
             first = int(kept["log_offset"][0])
-            self.set_header(Header(begin_ms, end_ms, first, last, used, keep + 1))
+            header = Header(begin_ms, end_ms, first, last, used, keep + 1)
+            self._write(1, kept, slots, header)
         else:
             self.set_header(Header())
 
@@ -175,17 +215,30 @@ class IndexFile:
         """Say whether slots, their count and predecessors are what adding the entries in order gives."""
         entries = self.entries()
         slots, previous = expected_chains(entries, self._slots_count)
-        is_counted = self.header.slot_count == int((previous == 0).sum())
-        return is_counted and bool(
-            (entries["previous"] == previous).all() and (self._slots == slots).all()
-        )
+        is_chained = (entries["previous"] == previous).all() and (self._slots == slots).all()
+        return bool(is_chained) and self.header.slot_count == int((previous == 0).sum())
 
     def peek(self) -> "Peek":
-        """Return a look at it as it is now, through its map."""
-        mapped = self._map
-        return Peek(
-            self._file, self._geometry, self.header, lambda size, at: mapped[at : at + size]
-        )
+        """Return a look at it as it is now; its chains are read through the map, also when the file is closed."""
+        mapped, slots = self._map, self._slots
+        # What was never written is not looked at through the map: on a tmpfs even that needs room.
+        first, stop = self._entries_at, self._position_of(self._used)
+
+        def read(size: int, at: int) -> bytes:
+            if at < first:
+                return _SLOT.pack(int(slots[(at - INDEX_HEADER_SIZE) // _SLOT.size]))
+            return mapped[at : at + size] if at + size <= stop else b""
+
+        return Peek(self._file, self._geometry, self.header, read)
+
+    def give_back(self) -> None:
+        """Return the blocks that were allocated ahead to the disk, durably."""
+        if self._blocks.give_back(self._position_of(self._used)):
+            self._file.sync()
+
+    def clear_ahead(self) -> None:
+        """Give up whatever lies after the used entries, whoever allocated it."""
+        self._file.punch(self._position_of(self._used), self._geometry.index_file_bytes)
 
     def sync(self) -> None:
         """Make it durable."""
@@ -197,9 +250,13 @@ class IndexFile:
             raise
 
     def close(self) -> None:
-        """Let go of the file; the map goes with its last view."""
-        del self._slots, self._entries
+        """Let go of the file; the map goes with its last look."""
         self._file.close()
+
+
+def _read_slots(file: File, count: int) -> Int32s:
+    data = file.pread(4 * count, INDEX_HEADER_SIZE).ljust(4 * count, b"\0")
+    return np.frombuffer(data, ">i4").copy()
 
 
 def seconds_since(times_ms: Int64s, begin_ms: int | Int64s) -> Int64s:

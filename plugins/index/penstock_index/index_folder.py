@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.contracts import Context
 from penstock.files import File
 from penstock.progress import SIDE_FOLDER
-from penstock_index.index_file import Header, IndexFile, Peek, Readers, is_index_name
+from penstock_index.index_file import HEADER, Header, IndexFile, Peek, Readers, is_index_name
 
 # Index files that stay open for look-ups.
 _READERS_MAX = 16
@@ -42,8 +42,8 @@ class IndexFolder:
         """Make it durable which files there are."""
         self._files.sync_folder(self.path)
 
-    def make(self) -> IndexFile:
-        """Make the next file, whole and durable under its name."""
+    def make(self, header: Header | None) -> IndexFile:
+        """Make the next file, durable under its name and with this header; None for one of zeros."""
         self._files.make_folder_durably(self.path)
         name = self._fresh_name()
         side = self._context.root / SIDE_FOLDER / f"new-index-{name}"
@@ -51,7 +51,9 @@ class IndexFolder:
             self._files.remove(side)
         file = self._files.create(side)
         try:
-            file.allocate(self._context.geometry.index_file_bytes)
+            file.resize(self._context.geometry.index_file_bytes)
+            if header is not None:
+                file.pwrite(HEADER.pack(*header), 0)
             file.sync_all()
             self._files.rename(side, self.path / name)
             self._files.sync_folder(self.path)
@@ -62,7 +64,10 @@ class IndexFolder:
             raise
         file.path = self.path / name
         self._listed = None
-        return IndexFile(file, self._context.geometry)
+        return self._opened(file)
+
+    def _opened(self, file: File) -> IndexFile:
+        return IndexFile(file, self._context.geometry, self._context.clock.monotonic_ms)
 
     def _fresh_name(self) -> str:
         """Return the local time to the millisecond, made later than every name there is."""
@@ -100,10 +105,7 @@ class IndexFolder:
 
     def open(self, name: str) -> IndexFile:
         """Open a file for writing."""
-        file: File = self._files.open(self.path / name, writable=True)
-        # Java's file is sparse; a store into a hole on a full disk kills the process.
-        file.allocate(self._context.geometry.index_file_bytes)
-        return IndexFile(file, self._context.geometry)
+        return self._opened(self._files.open(self.path / name, writable=True))
 
     def known_names(self) -> list[str]:
         """Return the names of the files; only this process makes and removes them."""

@@ -234,7 +234,7 @@ class Extension:
         path = self.path(base)
         stop = min(self._pool.data_end(path), self.file_bytes)
         for position in range(start, stop, _PIECE):
-            # Erasing gives blocks to what has none, and changes the time of a file that is right.
+            # Erasing may give blocks to what has none, and changes the time of a file that is right.
             if any(self._pool.read(path, min(_PIECE, stop - position), position)):
                 self._pool.erase(path, position, stop)
                 self.dirty.add(path)

@@ -67,9 +67,9 @@ class OpenFiles:
             return self._get(path, writable=False).data_end()
 
     def erase(self, path: Path, start: int, stop: int) -> None:
-        """Zero bytes [start, stop) of a file."""
+        """Zero bytes [start, stop) of a file; they need no blocks then."""
         with self._lock:
-            self._get(path, writable=True).erase(start, stop)
+            self._get(path, writable=True).clear(start, stop)
 
     def sync(self, path: Path) -> None:
         """Make a file durable; the lock is not held meanwhile."""

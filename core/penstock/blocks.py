@@ -1,0 +1,121 @@
+"""Blocks of a file ahead of what is written to it.
+
+A file that is written front to back has its full length from birth, and blocks only as far as it needs them soon. They
+are allocated before the first byte goes there, in steps: a step that lasts a short while is followed by a larger one, one
+that lasts long by a smaller one. What an allocation asks for and the disk does not have is an `OSError` (ENOSPC).
+
+A store through a map into a hole kills the process when the disk is full (SIGBUS). The system brings in, and gives blocks to,
+not pages but folios: where a file is read ahead, by whatever program, up to `FOLIO_BYTES` that are aligned to their
+size. So a store is only safe where the whole of such a unit has blocks (measured on ext4, Linux 6.18: with blocks for
+1.25 MiB, a store into them after a read of the file died of SIGBUS).
+
+Invariants:
+    * Every byte from the first position to `end` has a block: a plain write there cannot run out of room.
+    * Every unit that holds a byte before `mapped_end` has all its blocks, or ends with the file.
+"""
+
+from collections.abc import Callable
+
+from penstock.file import FOLIO_BYTES, NO_ROOM, PAGE_BYTES, File
+
+STEP_BYTES_MIN = 256 << 10
+# More than this would keep a put waiting, on file systems that write what they allocate.
+STEP_BYTES_MAX = 8 << 20
+# A step that lasted less than this is too small, one that lasted longer than that too large.
+_SHORT_MS, _LONG_MS = 200, 2000
+assert STEP_BYTES_MIN % PAGE_BYTES == 0
+
+
+def page_end(position: int) -> int:
+    """Return where the page ends that holds the byte before a position."""
+    return position + -position % PAGE_BYTES
+
+
+class Blocks:
+    """The blocks of one file that is written from a position on. One writer.
+
+    Attributes:
+        end: the position up to which plain writes find room.
+        mapped_end: the position up to which stores through a map do; 0 as long as they may not at all.
+    """
+
+    __slots__ = (
+        "_began_ms",
+        "_capacity",
+        "_file",
+        "_is_mapped",
+        "_monotonic_ms",
+        "_step_bytes",
+        "_unit_start",
+        "end",
+        "mapped_end",
+    )
+
+    def __init__(
+        self, file: File, capacity: int, position: int, monotonic_ms: Callable[[], int], *,
+        mapped: bool = False,
+    ) -> None:  # fmt: skip
+        """Begin at a position; with `mapped` the file is stored into through a map as well."""
+        self._file = file
+        self._is_mapped = mapped
+        self._capacity = capacity
+        self._monotonic_ms = monotonic_ms
+        self._step_bytes = STEP_BYTES_MIN
+        self._began_ms: int | None = None
+        self._unit_start = position - position % FOLIO_BYTES
+        is_whole = file.allocated >= capacity
+        # A page that is written in part may be a hole too: a sparse copy makes one of each page of zeros.
+        self.end = capacity if is_whole else position - position % PAGE_BYTES
+        self.mapped_end = capacity if is_whole else 0
+
+    def reserve(self, stop: int) -> None:
+        """See that bytes up to `stop`, or the file's end, have blocks; `OSError` (ENOSPC) if they cannot."""
+        stop = min(stop, self._capacity)
+        if stop <= self.end:
+            return
+        least = min(page_end(stop), self._capacity)
+        most = max(self.end + self._next_step(), least)
+        if self._is_mapped and self._step_bytes >= FOLIO_BYTES:
+            most += -most % FOLIO_BYTES
+        most = min(most, self._capacity)
+        try:
+            self._allocate(most)
+        except OSError as error:
+            if error.errno not in NO_ROOM or most == least:
+                raise
+            # What is asked for may fit, if the step does not.
+            self._step_bytes = STEP_BYTES_MIN
+            self._allocate(least)
+
+    def _allocate(self, stop: int) -> None:
+        is_last = stop == self._capacity
+        unit_stop = stop if is_last else stop - stop % FOLIO_BYTES
+        # A unit that is full now: all of it, since there may be holes before the first position.
+        is_full = self._is_mapped and unit_stop > self._unit_start
+        self._file.allocate_range(self._unit_start if is_full else self.end, stop)
+        self.end = stop
+        if is_full:
+            self._unit_start = self.mapped_end = unit_stop
+
+    def _next_step(self) -> int:
+        began_ms, self._began_ms = self._began_ms, self._monotonic_ms()
+        if began_ms is None:
+            return self._step_bytes
+        lasted_ms = self._began_ms - began_ms
+        if lasted_ms < _SHORT_MS:
+            self._step_bytes = min(2 * self._step_bytes, STEP_BYTES_MAX)
+        elif lasted_ms > _LONG_MS:
+            self._step_bytes = max(self._step_bytes // 2, STEP_BYTES_MIN)
+        return self._step_bytes
+
+    def give_back(self, stop: int) -> bool:
+        """Return the blocks after `stop` to the disk; says whether there were any, and the file has changed.
+
+        For the end of writing: nothing of the file from `stop` on may be in use, and nothing is stored through
+        a map after this. Where the file system cannot do it, they stay.
+        """
+        stop = page_end(stop)
+        if stop >= self.end:
+            return False
+        self.end, self.mapped_end = stop, 0
+        return self._file.punch(stop, self._capacity)

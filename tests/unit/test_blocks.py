@@ -1,0 +1,302 @@
+"""Blocks ahead of the tail: steps that grow with the rate, none after a clean close, and never a store into a hole."""
+
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import OpenStore
+
+import penstock
+from penstock.blocks import STEP_BYTES_MAX, STEP_BYTES_MIN, Blocks
+from penstock.errors import DiskFullError
+from penstock.file import FOLIO_BYTES, File
+from penstock.files import Files
+from penstock.message import Message
+from penstock.store import Store
+from penstock.testing.control import ManualClock
+from penstock.testing.disk import SimulatedDisk
+from penstock.testing.faults import FaultyFiles
+from penstock.testing.kit import open_store
+
+SIZE = 64 << 20
+WRITERS = [("mmap", "async"), ("file", "sync"), ("file", "async"), ("transient-pool", "async")]
+
+
+def on_disk(root: Path) -> int:
+    """Bytes that a store takes, folders included."""
+    return sum(path.stat().st_blocks * 512 for path in [root, *root.rglob("*")])
+
+
+def apparent(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+
+def made(tmp_path: Path, files: Files | None = None) -> File:
+    file = (files or Files()).create(tmp_path / "f")
+    file.resize(SIZE)
+    return file
+
+
+# --- the targets
+
+
+@pytest.mark.parametrize(("write", "flush"), WRITERS)
+def test_one_message_takes_under_2_mb(write: str, flush: str, tmp_path: Path) -> None:
+    """In version 0.1 a message of 18 bytes took 105 MB."""
+    root = tmp_path / "s"
+    for turn in range(3):
+        with penstock.open(root, environ={}, write=write, flush=flush) as store:
+            assert store.recovery is not None
+            assert store.recovery.state == ("clean" if turn else "new")
+            store.put("t", b"x" * 18, keys=["k"])
+            store.flush()
+            assert [m.body for m in store.find("t", "k")] == [b"x" * 18] * (turn + 1)
+            assert on_disk(root) < 2_000_000, "while it is open as well"
+        assert on_disk(root) < 200_000, "nothing is left ahead"
+    segment = root / "commitlog" / f"{0:020d}"
+    assert segment.stat().st_size == 64 << 20, "RocketMQ asks for the full length"
+
+
+def test_200_topics_take_under_8_mb_and_seem_to_take_under_150(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with penstock.open(root, environ={}) as store:
+        for number in range(200):
+            store.put(f"topic-{number}", b"x" * 18, keys=[f"k{number}"])
+    assert on_disk(root) < 8_000_000
+    assert apparent(root) < 150_000_000
+    with penstock.open(root, environ={}) as store:
+        assert all(store.find(f"topic-{n}", f"k{n}") for n in range(200))
+        assert not list(store.verify())
+
+
+def test_a_killed_store_gives_back_at_the_next_opening(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    store = penstock.open(root, environ={})
+    store.put_many([Message("t", b"x" * 1000, keys=[f"k{n}"]) for n in range(3000)])
+    store.flush()
+    assert store.max_offset("t") == 3000
+    shutil.copytree(root, tmp_path / "killed")
+    subprocess.run(["cp", "-a", "--sparse=never", str(root), str(tmp_path / "full")], check=True)
+    store.close()
+    assert on_disk(tmp_path / "full") > 64 << 20
+    for name in ("killed", "full"):
+        penstock.open(tmp_path / name, environ={}).close()
+        assert on_disk(tmp_path / name) < 6 << 20, name
+
+
+# --- copies
+
+
+@pytest.mark.parametrize("way", ["cp -a", "cp -a --sparse=never", "cp -a --sparse=always", "tar", "tar -S", "rsync -a", "rsync -aS"])  # fmt: skip
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_every_copy_opens_equal_and_is_written_on(
+    way: str, is_closed: bool, open_small: OpenStore, tmp_path: Path
+) -> None:
+    tool = way.split(maxsplit=1)[0]
+    if shutil.which(tool) is None:
+        assert tool == "rsync", f"{tool} is needed"
+        pytest.skip("there is no rsync here")
+    source, target = tmp_path / "store", tmp_path / "copy"
+    sent = [b"%d:" % n + bytes(n * 97 % 9000) for n in range(60)]
+    store = open_small()
+    for number, body in enumerate(sent):
+        store.put("t", body, keys=[f"k{number}"])
+    store.flush()
+    assert store.max_offset("t") == len(sent)
+    if is_closed:
+        store.close()
+    if tool == "tar":
+        target.mkdir()
+        command = f"{way} -C {source} -cf - . | tar -C {target} -xf -"
+    else:
+        command = f"{way} {source}/ {target}" if tool == "rsync" else f"{way} {source} {target}"
+    subprocess.run(["sh", "-c", command], check=True)
+    store.close()
+    for more in range(3):
+        with open_small(path=target) as copy:
+            bodies = [message.body for message in copy.scan("t")]
+            assert bodies == sent + [b"more" * 999] * more
+            assert all(copy.find("t", f"k{n}") for n in range(len(sent)))
+            assert not list(copy.verify())
+            copy.put("t", b"more" * 999)
+
+
+# --- steps
+
+
+def test_steps_grow_with_the_rate_and_shrink_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    blocks = Blocks(made(tmp_path), SIZE, 0, clock.monotonic_ms)
+    steps = []
+    for lasted_ms in [0] + [10] * 7 + [1000] * 2 + [5000] * 7:
+        clock.now_ms += lasted_ms
+        before = blocks.end
+        blocks.reserve(before + 1)
+        steps.append(blocks.end - before)
+    most = [STEP_BYTES_MIN << n for n in range(6)]
+    assert steps[:8] == [*most, STEP_BYTES_MAX, STEP_BYTES_MAX][:8]
+    assert steps[8:10] == [STEP_BYTES_MAX] * 2, "neither short nor long"
+    assert steps[10:] == [*reversed(most[:-1]), STEP_BYTES_MIN, STEP_BYTES_MIN]
+
+
+@pytest.mark.parametrize("begin", [0, 5000, FOLIO_BYTES - 1, FOLIO_BYTES, 3 * FOLIO_BYTES + 77])
+def test_stores_go_only_where_a_whole_folio_has_blocks(begin: int, tmp_path: Path) -> None:
+    """The page cache gives blocks to whole folios: with a hole in one of them a store dies on a full disk."""
+    file = made(tmp_path)
+    asked: list[tuple[int, int]] = []
+    file.allocate_range = lambda start, stop: asked.append((start, stop))  # type: ignore[method-assign] # watched
+    blocks = Blocks(file, SIZE, begin, ManualClock().monotonic_ms, mapped=True)
+    position = begin
+    while position < SIZE:
+        position = min(position + 100_000, SIZE)
+        blocks.reserve(position)
+        assert blocks.end >= position
+        has = bytearray(SIZE // 4096)
+        for start, stop in asked:
+            has[start // 4096 : stop // 4096] = b"\1" * (stop // 4096 - start // 4096)
+        assert all(has[begin // 4096 : blocks.end // 4096])
+        if blocks.mapped_end:
+            assert all(has[(begin - begin % FOLIO_BYTES) // 4096 : blocks.mapped_end // 4096])
+            assert blocks.mapped_end % FOLIO_BYTES == 0
+    assert blocks.mapped_end == SIZE
+
+
+def test_what_fits_is_allocated_where_a_step_does_not(tmp_path: Path) -> None:
+    disk = SimulatedDisk(capacity=40 * 4096)
+    disk.make_folder(tmp_path)
+    file = made(tmp_path, disk)
+    blocks = Blocks(file, SIZE, 0, ManualClock().monotonic_ms)
+    blocks.reserve(10 * 4096 - 5)
+    assert blocks.end == 10 * 4096
+    with pytest.raises(OSError, match="space") as caught:
+        blocks.reserve(41 * 4096)
+    assert caught.value.errno == errno.ENOSPC
+    assert blocks.end == 10 * 4096
+    blocks.reserve(40 * 4096)
+    assert blocks.end == 40 * 4096
+
+
+def test_a_file_system_that_cannot_allocate_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = made(tmp_path)
+    file.pwrite(b"kept", 8190)
+
+    def unsupported(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    file.allocate_range(4096, 3 << 20)
+    assert (tmp_path / "f").stat().st_blocks * 512 >= (3 << 20) - 4096
+    assert file.pread(12, 8186) == b"\0\0\0\0kept\0\0\0\0"
+    assert file.size == SIZE
+
+
+@pytest.mark.parametrize("write", ["mmap", "file", "transient-pool"])
+def test_a_file_system_that_cannot_punch_closes_cleanly(
+    write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(File, "punch", lambda *_: False)
+    for _ in range(2):
+        with open_store(tmp_path / "s", write=write) as store:
+            store.put("t", b"x", keys=["k"])
+    with open_store(tmp_path / "s", write=write) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert store.max_offset("t") == 2
+
+
+def test_a_punch_that_fails_leaves_the_store_marked_and_whole(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    # A file larger than a step, so that something is ahead.
+    sizes: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
+    store = open_store(tmp_path / "s", files=files, **sizes)
+    store.put("t", b"x", keys=["k"])
+    files.plan.fail("punch")
+    with pytest.raises(penstock.errors.StorageError, match="could not be closed cleanly"):
+        store.close()
+    files.abandon()
+    with open_store(tmp_path / "s", **sizes) as store:
+        assert store.recovery is not None
+        assert store.recovery.state != "clean"
+        assert [m.body for m in store.scan("t")] == [b"x"]
+        assert not list(store.verify())
+
+
+# --- no room
+
+
+def everything(store: Store) -> list[bytes]:
+    return [message.body for message in store.scan("t")]
+
+
+@pytest.mark.parametrize(("write", "flush"), WRITERS)
+@pytest.mark.parametrize("alloc", ["on-demand", "preallocate", "recycle"])
+def test_a_full_disk_at_every_page_refuses_by_name_and_heals(
+    write: str, flush: str, alloc: str, tmp_path: Path
+) -> None:
+    """The disk has so many pages left, for each number of them until everything fits; nothing that counts is lost."""
+    sizes: dict[str, Any] = {"geometry.segment_bytes": 1 << 20, "geometry.index_entries": 40}
+    batch = [Message("t", b"%d:" % n + b"b" * 60_000, keys=[f"b{n}", f"c{n}"]) for n in range(20)]
+    for left in [*range(12), *range(12, 800, 53)]:
+        disk = SimulatedDisk(seed=left)
+        root = Path("/s")
+        options: dict[str, Any] = {"write": write, "flush": flush, "alloc": alloc, "retention": []}
+        options |= {"alloc.preallocate.prefault": False, "write.transient-pool.lock_memory": False}
+        if flush == "sync":
+            options["flush.sync.timeout_ms"] = 60_000
+        store = open_store(root, files=disk, **options, **sizes)
+        store.put("t", b"first", keys=["first"])
+        store.flush()
+        kept = [b"first"]
+        disk.capacity = disk.used + left * 4096
+        for turn in range(6):
+            try:
+                if turn % 2:
+                    store.put_many(batch)
+                    kept += [message.body for message in batch]
+                else:
+                    store.put("t", b"%d" % turn * 9000, keys=[f"s{turn}"])
+                    kept.append(b"%d" % turn * 9000)
+            except DiskFullError:
+                pass
+        disk.capacity = 1 << 50
+        for trouble in store._engine.follower.troubles.values():  # type: ignore[union-attr] # it writes
+            trouble.again_at_ms = 0
+        store.put("t", b"again", keys=["again"])
+        kept.append(b"again")
+        store.flush()
+        assert everything(store) == kept, left
+        assert len(store.find("t", "again")) == len(store.find("t", "first")) == 1
+        assert len(store.find("t", "c7")) == kept.count(batch[7].body), left
+        assert not list(store.verify()), left
+        store.close()
+        disk.image()
+        with open_store(root, files=disk, **options, **sizes) as store:
+            assert store.recovery is not None
+            assert store.recovery.state == "clean", left
+            assert everything(store) == kept
+
+
+def test_keys_are_indexed_once_where_the_disk_was_full_between_two_index_files(
+    tmp_path: Path,
+) -> None:
+    """In version 0.1 the keys that had fitted into the full file were added again with the next try."""
+    files = FaultyFiles()
+    sizes: dict[str, Any] = {"geometry.index_entries": 11}
+    with open_store(tmp_path / "s", files=files, **sizes) as store:
+        files.plan.fail("create", errno.ENOSPC, path="new-index", after=1)
+        store.put_many([Message("t", b"%d" % n, keys=[f"k{n}"]) for n in range(25)])
+        with pytest.raises(penstock.errors.StorageError):
+            store.find("t", "k3")
+        files.plan.heal()
+        for trouble in store._engine.follower.troubles.values():  # type: ignore[union-attr] # it writes
+            trouble.again_at_ms = 0
+        assert [len(store.find("t", f"k{n}")) for n in range(25)] == [1] * 25
+        assert not list(store.verify())
+        keys = store.stats()["dispatchers"]["hash-index"]
+        assert keys["files"] * 10 - 10 + keys["keys_in_newest"] == 25

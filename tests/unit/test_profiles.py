@@ -1,0 +1,222 @@
+"""Which defaults a store has depends on who made it, and it keeps them."""
+
+import json
+import logging
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import SMALL, OpenStore
+
+import penstock
+from penstock.brokerconf import from_broker_conf, to_broker_conf
+from penstock.cli.root import run
+from penstock.config import build, gather
+from penstock.errors import CorruptionError, GeometryError
+from penstock.files import Files
+from penstock.geometry import Geometry
+from penstock.opening import Opener, make_opener
+from penstock.registry import load_registry
+from penstock.staged import encoding_for
+from penstock.store import Store
+from penstock.testing.control import ManualClock, ManualWorkers
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DAY_MS = 24 * 3_600_000
+
+
+def opener(root: Path, **settings: Any) -> Opener:
+    return make_opener(root, None, None, None, None, {}, settings)
+
+
+def defaults(root: Path, **settings: Any) -> tuple[str, str | None, list[str] | None]:
+    made = opener(root, **settings)
+    return made.profile.name, made.config.log.checksum, made.config.retention.use
+
+
+def opened(root: Path, **settings: Any) -> Store:
+    return penstock.open(root, environ={}, **settings)
+
+
+def unpacked(name: str, target: Path) -> Path:
+    with tarfile.open(GOLDEN / f"{name}.tar.gz") as packed:
+        packed.extractall(target, filter="data")
+    return target / "store"
+
+
+def test_a_new_store_keeps_everything_and_remembers_its_profile(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    penstock.open(root, environ={}).close()
+    assert defaults(root)[2] == []
+    about = json.loads((root / "penstock" / "geometry.json").read_text())
+    assert (about["profile"], about["queue_entries"]) == ("embedded", 10_000)
+    # Asked for at a later opening, another profile does not change what the store is.
+    penstock.open(root, environ={}, profile="rocketmq").close()
+    assert defaults(root)[0] == "embedded"
+
+
+def test_the_rocketmq_profile_is_kept_without_asking_again(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    opened(root, profile="rocketmq", **{"geometry.segment_bytes": 65536}).close()
+    assert defaults(root) == ("rocketmq", "crc32", ["age"])
+    assert opener(root).geometry().queue_entries == 300_000
+    penstock.open(root, environ={}).close()
+    assert defaults(root) == ("rocketmq", "crc32", ["age"])
+    with pytest.raises(GeometryError):
+        opened(root, **{"geometry.segment_bytes": 131072})
+
+
+def test_a_store_of_version_0_1_keeps_its_geometry_checksum_and_retention(tmp_path: Path) -> None:
+    root = unpacked("penstock-0.1", tmp_path)
+    before = json.loads((root / "penstock" / "geometry.json").read_text())
+    assert "profile" not in before
+    assert defaults(root) == ("penstock-0.1", "crc32", ["age"])
+    with penstock.open(root, environ={}) as store:
+        store.put("topic1", b"written on")
+    assert json.loads((root / "penstock" / "geometry.json").read_text()) == before
+    assert defaults(root) == ("penstock-0.1", "crc32", ["age"])
+
+
+@pytest.mark.parametrize("name", ["java-4.9.8-clean", "java-5.3.3-clean"])
+def test_nothing_is_deleted_unasked_from_a_brokers_directory(name: str, tmp_path: Path) -> None:
+    root = unpacked(name, tmp_path)
+    assert defaults(root) == ("broker", "crc32", [])
+    with penstock.open(root, environ={}, profile="rocketmq") as store:
+        store.put("topic1", b"once, as asked for")
+    assert defaults(root) == ("broker", "crc32", []), "what was asked for once is not kept"
+
+
+def test_explicit_settings_beat_every_profile(tmp_path: Path) -> None:
+    root = unpacked("penstock-0.1", tmp_path)
+    given = {"retention": [], "log.checksum": "crc32+record"}
+    for where in (root, tmp_path / "new"):
+        assert defaults(where, **given)[1:] == ("crc32+record", [])
+        assert defaults(where, profile="rocketmq", **given)[1:] == ("crc32+record", [])
+    assert defaults(tmp_path / "new", profile="rocketmq") == ("rocketmq", "crc32", ["age"])
+
+
+@pytest.mark.parametrize("noted", ["huge", ["embedded"], 7, None])
+def test_a_profile_nobody_knows_is_corruption_not_a_guess(noted: Any, open_small: OpenStore, tmp_path: Path) -> None:  # fmt: skip
+    open_small().close()
+    path = tmp_path / "store" / "penstock" / "geometry.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "profile": noted}))
+    with pytest.raises(CorruptionError, match="embedded, rocketmq, broker"):
+        open_small()
+    path.unlink()
+    open_small().close()
+    assert defaults(tmp_path / "store")[0] == "broker", "without the note nothing is deleted"
+
+
+def test_a_store_whose_making_was_cut_short_is_still_new(tmp_path: Path) -> None:
+    """Without its note a folder with a log is taken for a broker's, so the note comes first."""
+    root = tmp_path / "s"
+
+    class Dying(Files):
+        def make_folder(self, path: Path) -> list[Path]:
+            if path.name == "consumequeue":
+                raise KeyboardInterrupt
+            return super().make_folder(path)
+
+    with pytest.raises(KeyboardInterrupt):
+        penstock.open(root, environ={}, files=Dying(), profile="rocketmq")
+    assert (root / "commitlog").is_dir()
+    assert defaults(root)[0] == "rocketmq"
+
+
+def test_records_staged_for_several_stores_are_valid_in_each(tmp_path: Path) -> None:
+    old, new = unpacked("penstock-0.1", tmp_path), tmp_path / "new"
+    settings: dict[str, Any] = {"log.checksum": "crc32+record"}
+    assert encoding_for(old, new, environ={}, **settings).crc_property
+    assert not encoding_for(old, environ={}).crc_property
+
+
+def test_weeks_later_a_new_store_has_every_message(tmp_path: Path) -> None:
+    """Version 0.1 deleted after 72 hours what nobody had asked it to."""
+    clock, workers = ManualClock(), ManualWorkers()
+    given = build(gather(None, {}, SMALL), load_registry())
+    with Opener(tmp_path / "s", given, load_registry(), Files(), clock, workers).open_for_writing() as store:  # fmt: skip
+        for number in range(300):
+            store.put("t", b"%d" % number + b"x" * 1000)
+        store.flush()
+        for _ in range(24 * 30):
+            clock.now_ms += 3_600_000
+            workers.run("penstock-retain")
+        assert store.min_offset("t") == 0
+        assert sum(1 for _ in store.scan("t")) == 300
+
+
+def test_a_deletion_is_logged_as_a_warning_with_segment_policy_and_reason(
+    open_small: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_small(retention=["age", "size"], **{"retention.size.bytes_max": 0, "retention.pause_ms": 0}) as store:  # fmt: skip
+        for number in range(200):
+            store.put("t", b"%d" % number + b"x" * 1000)
+        caplog.clear()
+        gone = store.retain()
+        log_name = f"{0:020d}"
+        asked = store.discard_before(log_offset=4 * 65536)
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    told = [text for text in told if text.startswith("deleted segment")]
+    assert len(told) == gone + asked
+    assert gone > 1
+    assert log_name in told[0]
+    assert "log offsets 0 to 65536: policy size asked for it: the log" in told[0]
+    assert "policy age" not in told[0], "it had no vote for it"
+
+
+def test_what_the_broker_must_be_told_is_what_its_file_tells_us(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = Geometry(segment_bytes=8192, queue_entries=7, index_slots=11, index_entries=90)
+    given = from_broker_conf(to_broker_conf(sizes, tmp_path / "s"))
+    read = build(gather(None, {}, given), load_registry()).geometry
+    assert [read.segment_bytes, read.queue_entries, read.index_slots, read.index_entries] == [8192, 7, 11, 90]  # fmt: skip
+    opened(tmp_path / "s", **{f"geometry.{k}": v for k, v in {
+        "segment_bytes": 8192, "queue_entries": 7, "index_slots": 11, "index_entries": 90,
+    }.items()}).close()  # fmt: skip
+    assert run(["config", str(tmp_path / "s"), "--broker-conf"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == to_broker_conf(sizes, tmp_path / "s")
+    file = tmp_path / "broker.conf"
+    file.write_text(printed)
+    penstock.open(tmp_path / "s", environ={}, **from_broker_conf(printed)).close()
+    assert run(["config", "--broker-conf", str(file), "--json"]) == 0
+    assert '"geometry.queue_entries", "value": 7' in capsys.readouterr().out
+    assert run(["config", "--broker-conf"]) == 2
+    assert "name the store first" in capsys.readouterr().err
+
+
+def test_the_verb_config_shows_what_holds_for_a_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = unpacked("penstock-0.1", tmp_path)
+    shutil.copytree(root, tmp_path / "copy")
+
+    def shown(*arguments: str) -> dict[str, Any]:
+        assert run(["config", *arguments, "--show-origin", "--json"]) == 0
+        lines = map(json.loads, capsys.readouterr().out.splitlines())
+        return {line["key"]: (line["value"], line["origin"]) for line in lines}
+
+    old = shown(str(root))
+    assert old["retention.use"] == (["age"], "profile penstock-0.1")
+    assert old["geometry.queue_entries"][0] == opener(root).geometry().queue_entries
+    new = shown("--set", "log.checksum=crc32")
+    assert new["retention.use"] == ([], "profile embedded")
+    assert new["log.checksum"] == ("crc32", "call")
+    assert new["geometry.queue_entries"] == (10_000, "profile embedded")
+    assert new["profile"] == ("embedded", "default")
+
+
+def test_options_of_a_policy_that_is_not_used_are_warned_of(
+    open_small: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where version 0.1 used `age` by default, its options alone were enough."""
+    options: dict[str, Any] = {"retention.age.reserved_hours": 1}
+    open_small(**options).close()
+    assert "retention.age.reserved_hours is set, but retention.use is []" in caplog.text
+    caplog.clear()
+    open_small(retention=["age"], **options).close()
+    assert "is set, but" not in caplog.text
