@@ -4,6 +4,7 @@ import contextlib
 import time
 from pathlib import Path
 
+from penstock.deletions import Deletions, read_deletions
 from penstock.discover import write_geometry
 from penstock.files import Files
 from penstock.geometry import Geometry
@@ -11,6 +12,7 @@ from penstock.log import SegmentedLog
 from penstock.looking import Findings
 from penstock.progress import SideFolder
 from penstock.recovery import LogEnd, rewrite
+from penstock.written import note_opening
 
 
 def claim(files: Files, found: Findings, geometry: Geometry) -> None:
@@ -62,6 +64,13 @@ def put_log_right(files: Files, log: SegmentedLog, found: Findings) -> LogEnd:
             f"cut a torn tail of {end.dirty_bytes} bytes at log offset {end.offset}: {end.reason}"
         )
     return end
+
+
+def history_of(files: Files, root: Path, found: Findings, end: LogEnd) -> Deletions:
+    """Note durably what Penstock writes from now on; returns what tells of topics that a broker has deleted."""
+    is_ours = found.is_still_ours
+    written = note_opening(files, root, found.state, end.offset, is_ours=is_ours)
+    return read_deletions(files, root, written)
 
 
 def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:

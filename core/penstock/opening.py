@@ -48,7 +48,7 @@ from penstock.handover import HandOver
 from penstock.lockfile import Lock
 from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
-from penstock.mending import claim, put_log_right, sync_names_below, sync_names_up
+from penstock.mending import claim, history_of, put_log_right, sync_names_below, sync_names_up
 from penstock.offsets import ConsumerOffsets
 from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
 from penstock.rebuilding import Workshop
@@ -358,13 +358,13 @@ class Opener:
         self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, hand over what they lack, and write the first marks."""
-        view = RecoveredLog(log, end.offset)
+        view, history = RecoveredLog(log, end.offset), history_of(self.files, self.root, found, end)
         for dispatcher in engine.dispatchers:
             durable = found.state.dispatched.get(dispatcher.name, 0) if found.is_ours else 0
             is_clean = found.is_clean and durable >= end.offset
             trust = Trust(
                 log=view, durable_offset=durable, is_clean=is_clean or found.is_new,
-                was_abnormal=found.was_abnormal, index_time_ms=found.times.index_ms,
+                was_abnormal=found.was_abnormal, index_time_ms=found.times.index_ms, history=history,
             )  # fmt: skip
             found.mended.extend(dispatcher.load(trust))
         start = min(engine.follower.progress, end.offset)

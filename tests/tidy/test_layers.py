@@ -14,7 +14,7 @@ LAYERS = [
     "record joining crcs texts columns walking stored matching batch condensed findings contracts",
     "hookspecs registry config brokerconf",
     "segment log fetch spans plain bulk survivors lane recent scan stamps appendlock tail handover commitlog",
-    "checkpoint progress offsets worker digests bitflip sealing scrub upkeep",
+    "checkpoint progress offsets written deletions worker digests bitflip sealing scrub upkeep",
     "discover flushing dispatch recovery retention forecast space soundwalk marks verify verifying mendedlog planning rebuilding looking mending",
     "encode arrow pairs_in arrow_in stagedfile closing engine putting columnar reader store",
     "opening repairing reindexing several staged segmentwise",

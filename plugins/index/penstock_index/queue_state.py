@@ -3,7 +3,12 @@
 import numpy as np
 
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import ENTRY, QueueFolder
+from penstock_index.queue_files import ENTRY, QueueFolder, effective
+from penstock_index.queue_runs import Run
+
+# Entries looked at in one read when the last one that counts is searched, or the next.
+_LOOKED_AT = 64
+_NOWHERE = 1 << 62
 
 
 class Queue:
@@ -14,9 +19,10 @@ class Queue:
         extension: the files of units that entries may hold the addresses of.
         min_offset: the first entry whose record the log still has.
         max_offset: the ordinal behind the last entry.
+        reached: log offset of the last entry's record; -1 where no entry is there, None where nobody looked.
     """
 
-    __slots__ = ("extension", "folder", "max_offset", "min_offset")
+    __slots__ = ("extension", "folder", "max_offset", "min_offset", "reached")
 
     def __init__(
         self, folder: QueueFolder, extension: Extension, min_offset: int, max_offset: int
@@ -25,6 +31,32 @@ class Queue:
         self.extension = extension
         self.min_offset = min_offset
         self.max_offset = max_offset
+        self.reached: int | None = None
+
+    def reach(self) -> int:
+        """Return the log offset of the record of the last entry; -1 where there is none."""
+        if self.reached is None:
+            low, high = min([self.max_offset, *self.folder.bases[:1]]), self.max_offset
+            self.reached = -1
+            while high > low and self.reached < 0:
+                start = max(high - _LOOKED_AT, low)
+                offsets = effective(self.folder.read_padded(start, high))
+                self.reached = int(max(offsets[offsets >= 0][-1:], default=-1))
+                high = start
+        return self.reached
+
+    def next_entry(self, ordinal: int) -> tuple[int, int]:
+        """Return ordinal and log offset of the first entry from `ordinal` on; past everything if there is none."""
+        for start in range(ordinal, self.max_offset, _LOOKED_AT):
+            stop = min(start + _LOOKED_AT, self.max_offset)
+            offsets = effective(self.folder.read_padded(start, stop))
+            for row in np.flatnonzero(offsets >= 0)[:1].tolist():
+                return start + row, int(offsets[row])
+        return self.max_offset, _NOWHERE
+
+    def is_followed_by(self, run: Run) -> bool:
+        """Return whether a run goes on where the queue ends, stored after all that the queue has."""
+        return run.ordinal == self.max_offset and 0 <= self.reach() < run.log_offset
 
     def trim(self, log_offset: int) -> bool:
         """Move the minimum; drop leading files whose records are all gone. Says whether there were any."""
