@@ -128,9 +128,9 @@ class ConsumeQueueDispatcher(QueueLookUp):
         if topic not in self._left_out:
             self._left_out.add(topic)
             logger.warning(
-                "%s: records of topic %r stay in the log without a queue entry: a broker deleted the topic "
-                "(config/topics.json, or its other queues, say so). To have them in queues again, list the "
-                "topic there and run penstock reindex", self.context.root, topic,
+                "records of topic %r stay in the log without a queue entry: a broker deleted the topic, or made "
+                "it again (config/topics.json and its other queues say so). To have them in queues again, list "
+                "the topic there and run penstock reindex", topic,
             )  # fmt: skip
 
     def _refuse(self, what: str) -> None:
