@@ -31,7 +31,7 @@ def steps() -> st.SearchStrategy[Steps]:
     """What is done, to which topic, to which queue, how often."""
     kinds = st.sampled_from(["put", "put", "put", "delete", "remake", "restart", "lose", "kill"])
     step = st.tuples(kinds, st.sampled_from(TOPICS), st.integers(0, QUEUES - 1), st.integers(1, 9))
-    return st.lists(step, min_size=1, max_size=14)
+    return st.lists(step, min_size=1, max_size=6)
 
 
 class World:
@@ -113,7 +113,7 @@ class World:
 
 @given(steps())
 @settings(
-    max_examples=60, deadline=None,
+    max_examples=12, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 def test_queues_hold_their_last_life_whatever_happened(

@@ -16,15 +16,15 @@ class _Life(NamedTuple):
 
 
 class Endings:
-    """Collects the runs of the whole log, in log order. Not thread-safe.
+    """Collects the records of the whole log, in log order. Not thread-safe.
 
-    A broker deletes all queues of a topic at once. Records of a queue that lie before the first entry of its
-    present life were there at the deletion; so was every life of another queue that began before the last
-    of these.
+    A broker deletes all queues of a topic at once. Where a queue has records from before the first entry of its
+    present life, the topic was deleted before that entry: what other queues without entries have from before it
+    is of an ended life as well. Not a life that goes on behind it: no deletion was in between.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self._again: dict[str, int] = {}
         self._lives: dict[tuple[str, int], list[_Life]] = {}
 
     def take(
@@ -35,10 +35,8 @@ class Endings:
         `first` is the queue offset and the log offset at which its present life begins; None without entries.
         """
         if first is not None:
-            ordinals = ordinal + np.arange(len(offsets))
-            before = offsets[(offsets < first[1]) & (ordinals >= first[0])]
-            if len(before):
-                self._known[key[0]] = max(self._known.get(key[0], -1), int(before[-1]))
+            if first[0] == 0 and offsets[0] < first[1]:
+                self._again[key[0]] = min(self._again.get(key[0], first[1]), first[1])
             return
         lives = self._lives.setdefault(key, [])
         if ordinal == 0 or not lives:
@@ -46,11 +44,10 @@ class Endings:
         else:
             lives[-1] = lives[-1]._replace(last=int(offsets[-1]))
 
-    def of(self, topic: str) -> int:
-        """Return the last log offset of what the topic had when it was deleted; -1 if it was not."""
-        end = self._known.get(topic, -1)
-        lives = [life for key, found in self._lives.items() if key[0] == topic for life in found]
-        for life in sorted(lives):
-            if life.first <= end:
-                end = max(end, life.last)
-        return end
+    def before(self, key: tuple[str, int]) -> int:
+        """Return the log offset before which the records of a queue without entries are of ended lives."""
+        end = self._again.get(key[0], 0)
+        going_on = (
+            life.first for life in self._lives.get(key, ()) if life.first < end <= life.last
+        )
+        return min(going_on, default=end)

@@ -9,7 +9,7 @@ counts is, in this order:
     2. The broker's list of topics (`contracts.History`): records of a topic that is not listed, and has no
        entry at them or before them, are of a deleted topic unless Penstock wrote them.
     3. The other queues of the topic, since a broker deletes all at once: where one of them was made again, what
-       was stored before in a queue without entries is of an earlier life as well.
+       was stored before that in a queue without entries is of an earlier life as well (see `queue_endings`).
     4. The restart at 0 in the log: a record with offset 0 after all entries begins a new life.
 
 A repeat that does not begin at 0 is dropped, as RocketMQ drops it: its offsets are taken.
@@ -89,7 +89,7 @@ class Lives:
         keep, known = np.ones(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_)
         first, start = self.first(key), 0
         if first is None:
-            keep = ~self._are_gone(key[0], offsets)
+            keep = ~self._are_gone(key, offsets)
             if not keep.all():
                 return Verdict(keep, known)
         else:
@@ -154,8 +154,9 @@ class Lives:
 
     # --- queues without an entry
 
-    def _are_gone(self, topic: str, offsets: Int64s) -> Bools:
+    def _are_gone(self, key: Key, offsets: Int64s) -> Bools:
         """Return which records of a queue without entries are of a deleted topic, or of an earlier life."""
+        topic = key[0]
         gone = np.zeros(len(offsets), np.bool_)
         is_unlisted = self._history.is_unlisted(topic)
         numbers = self._numbers.get(topic, ())
@@ -166,22 +167,22 @@ class Lives:
             gone |= offsets < min((first.log_offset for first in firsts), default=_NOWHERE)
         remade = max((first.log_offset for first in firsts if first.ordinal == 0), default=0)
         if offsets[0] < remade:
-            gone |= offsets <= self._ended_at(topic)
+            gone |= offsets < self._ended_before(key)
         if gone.any():
             gone &= ~self._history.are_ours(offsets)
         return gone
 
-    def _ended_at(self, topic: str) -> int:
-        """Return the last log offset of what a topic had when it was deleted; -1 if that is not known."""
+    def _ended_before(self, key: Key) -> int:
+        """Return the log offset before which the records of a queue without entries are of ended lives."""
         if self._endings is None:
             self._endings = Endings()
             for batch in self._log.batches(self._log.min_offset, self._log.end_offset):
                 for run in runs_of(batch):
                     if run.topic is not None:
-                        key = run.topic, run.queue
+                        place = run.topic, run.queue
                         offsets = np.frombuffer(run.data, ENTRY)["log_offset"].astype(np.int64)
-                        self._endings.take(key, run.ordinal, offsets, self.first(key))
-        return self._endings.of(topic)
+                        self._endings.take(place, run.ordinal, offsets, self.first(place))
+        return self._endings.before(key)
 
     # --- queues with entries
 

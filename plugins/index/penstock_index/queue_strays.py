@@ -140,7 +140,7 @@ class Strays:
         ordinals = stray.ordinal + np.arange(len(offsets))
         first = self._first(stray.key)
         if first is None:
-            return ~self._are_gone(stray.key[0], offsets, history, endings)
+            return ~self._are_gone(stray.key, offsets, history, endings)
         needs = (offsets >= first[1]) | (ordinals < first[0])
         matched = self._matched[stray.key]
         for one in matched:
@@ -149,10 +149,10 @@ class Strays:
             needs &= offsets > max(one.last for one in matched)
         return needs
 
-    def _are_gone(self, topic: str, offsets: Int64s, history: History, endings: Endings) -> Bools:
-        gone = offsets <= endings.of(topic)
-        if history.is_unlisted(topic):
-            firsts = [self._first(key) for key in self._matched if key[0] == topic]
+    def _are_gone(self, key: Key, offsets: Int64s, history: History, endings: Endings) -> Bools:
+        gone = offsets < endings.before(key)
+        if history.is_unlisted(key[0]):
+            firsts = [self._first(place) for place in self._matched if place[0] == key[0]]
             gone |= offsets < min((first[1] for first in firsts if first), default=_NOWHERE)
         gone &= ~history.are_ours(offsets)
         return gone
