@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.brokers import Broker, body_of, sent
@@ -16,9 +17,9 @@ TOPICS = ("again", "kept")
 QUEUES = 4
 
 
-def opened(root: Path, **how: bool) -> Store:
-    settings = {} if how.get("read_only") else {**SMALL_GEOMETRY, "retention.use": []}
-    return penstock.open(root, environ={}, **how, **settings)
+def opened(root: Path, *, read_only: bool = False) -> Store:
+    settings: dict[str, Any] = {} if read_only else {**SMALL_GEOMETRY, "retention.use": []}
+    return penstock.open(root, environ={}, read_only=read_only, **settings)
 
 
 def seen_by_client(broker: Broker, topics: tuple[str, ...]) -> dict[tuple[str, int], list[bytes]]:

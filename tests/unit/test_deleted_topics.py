@@ -23,7 +23,7 @@ from penstock.segmentwise import start_reindex
 from penstock.testing.kit import copy_store
 from penstock.written import Written, note_opening, read_written
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "geometry.segment_bytes": 65536,
     "geometry.queue_entries": 16,
     "geometry.index_slots": 64,
@@ -326,6 +326,46 @@ def test_a_queue_offset_that_flipped_to_0_begins_no_life(
     with directory.open() as store:
         expected = [body for body in numbered("m", 10) if body != f"m{ordinal}"]
         assert [body for body in bodies(store, "t") if body != f"m{ordinal}"] == expected
+
+
+def renumber(directory: Directory, topic: str, numbers: dict[int, int]) -> list[int]:
+    """Give records of queue 0 other queue offsets, as a broker may; returns the log offsets of all."""
+    with directory.open(read_only=True) as store:
+        offsets = [m.log_offset for m in store.scan(topic)]
+    with (directory.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        for old, new in numbers.items():
+            file.seek(offsets[old] + 20)
+            file.write(new.to_bytes(8, "big"))
+    directory.make_foreign()
+    return offsets
+
+
+def test_offsets_that_repeat_keep_their_first_record(directory: Directory) -> None:
+    """5.0 to 5.3.2, stopped with queues behind the log, give offsets twice and enter the first record."""
+    directory.put("t", numbered("m", 10))
+    renumber(directory, "t", {6: 3, 7: 4, 8: 5, 9: 6})
+    directory.drop_queues("t")
+    for _ in range(2):
+        with directory.open() as store:
+            assert bodies(store, "t") == ["m0", "m1", "m2", "m3", "m4", "m5", "m9"]
+            assert store.max_offset("t") == 7
+        check_healthy(directory)
+        directory.make_foreign(killed=True)
+
+
+def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> None:
+    """It enters a record with offset 0 wherever the queue ends, and the next ones not at all."""
+    directory.put("t", numbered("m", 10))
+    offsets = renumber(directory, "t", {6: 0, 7: 1, 8: 2, 9: 3})
+    path = directory.root / "consumequeue" / "t" / "0" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(7 * 20)
+        file.write(bytes(9 * 20))
+    with directory.open() as store:
+        assert store.max_offset("t") == 7
+        assert bodies(store, "t")[:6] == numbered("m", 6)
+        assert store._queue_index.entries("t", 0, 6, 7).log_offsets.tolist() == [offsets[6]]
+    check_healthy(directory)
 
 
 def test_queues_that_mix_two_lives_are_found(directory: Directory) -> None:
