@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import LogView, QueueIndex
@@ -104,7 +105,7 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np
             entries = queue.folder.read(at, min(at + _CHECK_ENTRIES, queue.max_offset))
             below = entries["log_offset"].astype(np.int64) < stop
             count = len(entries) if below.all() else int(np.argmin(below))
-            parts.append(_without_lost_units(queue, entries[:count]))
+            parts.append(entries[:count][~without_unit(queue, entries[:count])])
             at += count
             if count < _CHECK_ENTRIES:
                 break
@@ -117,14 +118,13 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np
     return offsets[order], sizes[order]
 
 
-def _without_lost_units(queue: Queue, entries: Entries) -> Entries:
+def without_unit(queue: Queue, entries: Entries) -> npt.NDArray[np.bool_]:
+    """Return which entries have an address that leads to no unit of the extension."""
     codes = entries["tag_code"].astype(np.int64)
     is_lost = are_addresses(codes)
-    if not is_lost.any():
-        return entries
-    is_lost &= ~queue.extension.units(codes)[0]
-    kept: Entries = entries[~is_lost]
-    return kept
+    if is_lost.any():
+        is_lost &= ~queue.extension.units(codes)[0]
+    return is_lost
 
 
 def _first_wanted(log: LogView, start: int, stop: int, wanted: Wanted) -> int | None:

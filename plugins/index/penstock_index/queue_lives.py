@@ -27,6 +27,7 @@ from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock_index.queue_claims import Key, is_backed
 from penstock_index.queue_endings import Endings
 from penstock_index.queue_files import ENTRY, effective
+from penstock_index.queue_holes import without_unit
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_strays import stretches
@@ -208,8 +209,9 @@ class Lives:
         offsets = rows.offsets[part]
         have = queue.folder.read_padded(low, low + len(offsets))
         found = effective(have)
-        same = (found == offsets) & (have["size"] == rows.entries["size"][part])
-        rows.known[part] = same
+        same = found == offsets
+        is_whole = have["size"] == rows.entries["size"][part]
+        rows.known[part] = same & is_whole & ~without_unit(queue, have)
         fits = self._fitting(key, queue, low, found, offsets)
         reach = queue.reach()
         for row in np.flatnonzero(~same).tolist():
