@@ -368,6 +368,19 @@ def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> No
     check_healthy(directory)
 
 
+@pytest.mark.parametrize("number", [6, 7, 1 << 52, (1 << 52) + 5])
+def test_a_queue_offset_that_flipped_upwards_keeps_no_record_out(
+    directory: Directory, number: int
+) -> None:
+    """An entry there would have a later place than all that follow; and the gap before it is never walked."""
+    directory.put("t", numbered("m", 10))
+    renumber(directory, "t", {5: number})
+    directory.drop_queues("t")
+    with directory.open() as store:
+        assert bodies(store, "t") == [body for body in numbered("m", 10) if body != "m5"]
+        assert store.max_offset("t") == 10
+
+
 def test_queues_that_mix_two_lives_are_found(directory: Directory) -> None:
     """As 0.1 has left them: verify says so, since readers get the old life behind the new one."""
     made_again(directory, 40, 3)

@@ -37,6 +37,8 @@ Bools = npt.NDArray[np.bool_]
 
 # Entries looked at in one read while the first one is searched that leads to its record.
 _SEARCHED = 1024
+# So far the next record of a queue is searched.
+_AHEAD_BYTES = 64 << 20
 _NOWHERE = 1 << 62
 
 
@@ -136,22 +138,19 @@ class Lives:
     def _entries(self, key: Key) -> Iterator[tuple[int, int]]:
         """Yield ordinals and log offsets of the entries that are there."""
         survivors, queue = self._survivors, self._queues.get(key)
-        if survivors is not None:
-            low, high = survivors.min_offset(*key), survivors.max_offset(*key)
-        elif queue is not None:
-            low, high = queue.min_offset, queue.max_offset
-        else:
+        if survivors is None:
+            if queue is not None:
+                yield from queue.present(queue.min_offset)
             return
-        for start in range(low, high, _SEARCHED):
-            stop = min(start + _SEARCHED, high)
-            if survivors is not None:
-                found = survivors.entries(*key, start, stop)
-                offsets = np.where(found.sizes > 0, found.log_offsets, -1)
-            else:
-                assert queue is not None
-                offsets = effective(queue.folder.read_padded(start, stop))
-            for row in np.flatnonzero(offsets >= 0).tolist():
-                yield start + row, int(offsets[row])
+        at, high = survivors.min_offset(*key), survivors.max_offset(*key)
+        while at < high:
+            found = survivors.entries(*key, at, min(at + _SEARCHED, high))
+            if len(found.sizes) == 0:
+                at = survivors.resume_at(*key, at)
+                continue
+            for row in np.flatnonzero(found.sizes > 0).tolist():
+                yield at + row, int(found.log_offsets[row])
+            at += len(found.sizes)
 
     # --- queues without an entry
 
@@ -197,6 +196,9 @@ class Lives:
             cut = self._judge_inside(key, queue, rows, slice(start, stop))
             if cut is not None:
                 return cut
+        if stop < len(ordinals) and self._is_astray(key, queue, rows, stop):
+            rows.keep[stop:] = False
+            return None
         beyond = rows.offsets[stop:] > reach
         if not beyond.all() and self._is_backed_at(key, queue, queue.max_offset - 1, reach):
             # Stored before what the queue has last: of an earlier life, which was longer.
@@ -266,9 +268,21 @@ class Lives:
         end = log_offset + int(rows.entries["size"][at])
         return self._next_ordinal(key, end) in (None, 0, 1)
 
+    def _is_astray(self, key: Key, queue: Queue, rows: "_Rows", at: int) -> bool:
+        """Say whether a record's offset is past the queue's end, and the next record goes on at the end.
+
+        Then its offset is damaged: no checksum need cover it. An entry there would keep out all that follow.
+        """
+        end = queue.max_offset
+        if rows.ordinal + at <= end or at + 1 < len(rows.offsets):
+            return False
+        following = int(rows.offsets[at]) + int(rows.entries["size"][at])
+        return self._next_ordinal(key, following) in (end, end + 1)
+
     def _next_ordinal(self, key: Key, log_offset: int) -> int | None:
-        """Return the queue offset of the next record of a queue in the log."""
-        for batch in self._log.batches(log_offset, self._log.end_offset):
+        """Return the queue offset of the next record of a queue in the log; None if there is none nearby."""
+        end = min(self._log.end_offset, log_offset + _AHEAD_BYTES)
+        for batch in self._log.batches(log_offset, end):
             found: list[tuple[int, int]] = [
                 (run.log_offset, run.ordinal)
                 for run in runs_of(batch)

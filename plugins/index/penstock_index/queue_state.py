@@ -1,5 +1,7 @@
 """What is known of one queue: its files, and which of its entries count."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from penstock_index.queue_extension import Extension
@@ -7,7 +9,7 @@ from penstock_index.queue_files import ENTRY, QueueFolder, effective
 from penstock_index.queue_runs import Run
 
 # Entries looked at in one read when the last one that counts is searched, or the next.
-_LOOKED_AT = 64
+_LOOKED_AT = 256
 _NOWHERE = 1 << 62
 
 
@@ -36,23 +38,29 @@ class Queue:
     def reach(self) -> int:
         """Return the log offset of the record of the last entry; -1 where there is none."""
         if self.reached is None:
-            low, high = min([self.max_offset, *self.folder.bases[:1]]), self.max_offset
             self.reached = -1
-            while high > low and self.reached < 0:
-                start = max(high - _LOOKED_AT, low)
-                offsets = effective(self.folder.read_padded(start, high))
-                self.reached = int(max(offsets[offsets >= 0][-1:], default=-1))
-                high = start
+            for base in reversed(self.folder.bases):
+                stop = min(self.folder.stop_of(base), self.max_offset)
+                for high in range(stop, base, -_LOOKED_AT):
+                    offsets = effective(self.folder.read_padded(max(high - _LOOKED_AT, base), high))
+                    found = offsets[offsets >= 0]
+                    if len(found):
+                        self.reached = int(found[-1])
+                        return self.reached
         return self.reached
 
     def next_entry(self, ordinal: int) -> tuple[int, int]:
         """Return ordinal and log offset of the first entry from `ordinal` on; past everything if there is none."""
-        for start in range(ordinal, self.max_offset, _LOOKED_AT):
-            stop = min(start + _LOOKED_AT, self.max_offset)
-            offsets = effective(self.folder.read_padded(start, stop))
-            for row in np.flatnonzero(offsets >= 0)[:1].tolist():
-                return start + row, int(offsets[row])
-        return self.max_offset, _NOWHERE
+        return next(self.present(ordinal), (self.max_offset, _NOWHERE))
+
+    def present(self, ordinal: int) -> Iterator[tuple[int, int]]:
+        """Yield ordinal and log offset of the entries from `ordinal` on; between files there may be a wide gap."""
+        for base in list(self.folder.bases):
+            low, high = max(base, ordinal), min(self.folder.stop_of(base), self.max_offset)
+            for start in range(low, high, _LOOKED_AT):
+                offsets = effective(self.folder.read_padded(start, min(start + _LOOKED_AT, high)))
+                for row in np.flatnonzero(offsets >= 0).tolist():
+                    yield start + row, int(offsets[row])
 
     def is_followed_by(self, run: Run) -> bool:
         """Return whether a run goes on where the queue ends, stored after all that the queue has."""
