@@ -91,7 +91,8 @@ def _known(files: Files, root: Path, state: State, *, is_ours: bool) -> Written:
     if known is None:
         # Older versions left no such file; without their marks Penstock was never here.
         known = Written() if state.lock_mtime_ns else Written((), 0)
-    if is_ours:
+    if is_ours or not state.lock_mtime_ns:
+        # Without marks, as a repair that was killed leaves it, it is not known where another program began.
         return known
     clean = SideFolder(files, root).read_clean()
     end = max(state.flushed_offset, state.visible_offset, clean.log_end if clean else 0)

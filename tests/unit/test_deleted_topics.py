@@ -462,6 +462,8 @@ def test_written_ranges(directory: Directory) -> None:
     ]  # fmt: skip
     assert not written.is_one_run(0, end + 1000)
     assert written.is_one_run(0, end - 1)
+    (root / "penstock" / "progress").unlink()
+    assert read_written(files, root).ranges == written.ranges
     (root / "penstock" / "written").write_text("[1]")
     assert not read_deletions(files, root).is_one_run(0, 1)
     assert read_written(files, root).written_by_us(0)
