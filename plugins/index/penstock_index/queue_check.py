@@ -133,7 +133,10 @@ class QueueChecker(Checker):
                 for begin, close in self._damaged:
                     extra &= (more.log_offsets < begin) | (more.log_offsets >= close)
                 for row in np.flatnonzero(extra).tolist():
-                    extra[row] = not self._strays.is_repeat(key, int(more.log_offsets[row]))
+                    log_offset = int(more.log_offsets[row])
+                    # Between others an entry may be left of a record that a repair covered.
+                    is_wrong = stop == high or self._strays.has(key, log_offset)
+                    extra[row] = is_wrong and not self._strays.is_repeat(key, log_offset)
                 count = int(extra.sum())
                 if count:
                     first = int(np.argmax(extra))

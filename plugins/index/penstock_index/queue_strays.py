@@ -108,6 +108,10 @@ class Strays:
                 yield one.start, one.first
             newest = max(newest, one.last)
 
+    def has(self, key: Key, log_offset: int) -> bool:
+        """Say whether a record of the queue that lies there names another place in it."""
+        return any(log_offset in stray.log_offsets for stray in self._strays.get(key, ()))
+
     def is_repeat(self, key: Key, log_offset: int) -> bool:
         """Say whether the record there has offset 0 once more, and the queue goes on behind it.
 
