@@ -1,6 +1,5 @@
 """What a configuration means for one store: its defaults, its file sizes, and the strategies picked."""
 
-import logging
 from pathlib import Path
 
 import attrs
@@ -9,13 +8,14 @@ from penstock.config import Config
 from penstock.contracts import Context, Dispatcher, QueueIndex, RetentionPolicy
 from penstock.discover import find_geometry, find_profile
 from penstock.errors import ConfigError, ConflictError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.lazy import lazy
 from penstock.profiles import Profile
 from penstock.registry import Registry
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Choices:

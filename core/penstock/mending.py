@@ -7,7 +7,8 @@ from pathlib import Path
 
 import attrs
 
-from penstock.contracts import Dispatcher, LogView, Trust
+from penstock.contracts import Dispatcher, History, LogView, Trust
+from penstock.deletions import Deletions, read_deletions
 from penstock.discover import own_profile, write_geometry
 from penstock.errors import PluginError, StorageError
 from penstock.files import Files
@@ -18,6 +19,7 @@ from penstock.profiles import Profile
 from penstock.progress import SideFolder, lock_mtime_ns
 from penstock.ranges import read_ranges, write_ranges
 from penstock.recovery import LogEnd, rewrite
+from penstock.written import note_opening
 
 
 def claim(files: Files, found: Findings, geometry: Geometry, profile: Profile) -> None:
@@ -87,6 +89,13 @@ def put_log_right(files: Files, log: SegmentedLog, found: Findings) -> LogEnd:
     return end
 
 
+def history_of(files: Files, root: Path, found: Findings, end: LogEnd) -> Deletions:
+    """Note durably what Penstock writes from now on; returns what tells of topics that a broker has deleted."""
+    is_ours = found.is_still_ours
+    written = note_opening(files, root, found.state, end.offset, is_ours=is_ours)
+    return read_deletions(files, root, written)
+
+
 def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
     """Keep what is about to be cut off the segment that holds the end; returns where.
 
@@ -98,7 +107,9 @@ def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
     return str(side.save(f"cut-{end.offset}-{time.time_ns()}", data))
 
 
-def load_all(dispatchers: Sequence[Dispatcher], log: LogView, found: Findings, end: LogEnd) -> None:
+def load_all(
+    dispatchers: Sequence[Dispatcher], log: LogView, found: Findings, end: LogEnd, history: History
+) -> None:
     """Let the dispatchers load, and tell each of them the log's end if the log was longer before."""
     # The checkpoint of a copy may be younger than the index files beside it.
     index_time_ms = 0 if found.is_copy else found.times.index_ms
@@ -108,7 +119,7 @@ def load_all(dispatchers: Sequence[Dispatcher], log: LogView, found: Findings, e
         is_clean = found.is_clean and durable == end.offset
         trust = Trust(
             log=log, durable_offset=durable, is_clean=is_clean or found.is_new,
-            was_abnormal=found.was_abnormal, index_time_ms=index_time_ms,
+            was_abnormal=found.was_abnormal, index_time_ms=index_time_ms, history=history,
         )  # fmt: skip
         found.mended.extend(dispatcher.load(trust))
         if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:

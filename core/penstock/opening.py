@@ -44,6 +44,7 @@ from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
 from penstock.mending import (
     claim,
+    history_of,
     load_all,
     note_range,
     put_log_right,
@@ -330,7 +331,8 @@ class Opener(Choices):
         self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, hand over what they lack, and write the first marks."""
-        load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end)
+        history = history_of(self.files, self.root, found, end)
+        load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
         start = min(engine.follower.progress, end.offset)
         engine.follower.catch_up()
         for name, trouble in engine.follower.troubles.items():

@@ -20,6 +20,7 @@ import attrs
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, Dispatcher, QueueIndex, Stoppable, Trust
+from penstock.deletions import read_deletions
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
@@ -122,7 +123,11 @@ class Workshop:
         self._files.make_folder_durably(self.new / SIDE_FOLDER)
         made = attrs.evolve(context, root=self.new, read_only=False, spawn=_no_worker)
         news = [type(old)(old.options, made) for old in olds]
-        trust = Trust(log=RecoveredLog(log, 0), durable_offset=0, is_clean=True, was_abnormal=False)
+        queues = next((each for each in olds if isinstance(each, QueueIndex)), None)
+        trust = Trust(
+            log=RecoveredLog(log, queues.end_log_offset() if queues else 0), durable_offset=0, is_clean=True,
+            was_abnormal=False, history=read_deletions(self._files, self._root), survivors=queues,
+        )  # fmt: skip
         for new in news:
             new.load(trust)
         for segment in log.segments:

@@ -25,6 +25,7 @@ from penstock.batch import DispatchBatch
 from penstock.clock import Clock
 from penstock.condensed import Stretch, condense, restore, shard_rows
 from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Stoppable, Trust
+from penstock.deletions import read_deletions
 from penstock.errors import ConfigError, PluginError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
@@ -179,7 +180,13 @@ def _fresh(
         root=root, files=files, clock=Clock(), geometry=recipe.geometry, spawn=_no_worker,
         log_min_offset=lambda: log.min_offset,
     )  # fmt: skip
-    trust = Trust(log=RecoveredLog(log, end), durable_offset=end, is_clean=True, was_abnormal=False)
+    _, olds = open_parts(files, recipe)
+    queues = next((old for old in olds if isinstance(old, QueueIndex)), None)
+    extent = max(end, queues.end_log_offset() if queues else 0)
+    trust = Trust(
+        log=RecoveredLog(log, extent), durable_offset=end, is_clean=True, was_abnormal=False,
+        history=read_deletions(files, recipe.root), survivors=queues,
+    )  # fmt: skip
     made = [cls(options, context) for cls, options in recipe.dispatchers]
     for new in made:
         new.load(trust)

@@ -40,6 +40,7 @@ from penstock.record import BLANK_SIZE
 from penstock.recovery import rewrite
 from penstock.segment import Segment
 from penstock.verify import Told
+from penstock.written import note_opening
 
 _COPIED_BYTES = 8 << 20
 
@@ -297,6 +298,7 @@ class _Repair:
         Checkpoint(files, root).write(Times(last, last, last))
         progress = Progress(files, root)
         progress.restart()
+        note_opening(files, root, state, end, is_ours=plan.is_ours)
         unknown = {} if not plan.is_ours else state.dispatched
         checked = {d.name: end for d in self._dispatchers if d.checker() is not None}
         sound_to = min([end, *(damage.start for damage in plan.damages)])

@@ -1,10 +1,12 @@
 """The real RocketMQ stores for these tests, built once."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.interop.brokers import BROKERS, Broker, build_broker
 from tests.interop.javastore import VERSIONS, JavaStore, build, missing_tools
 
 CACHE = Path(__file__).parents[2] / ".cache" / "interop"
@@ -40,3 +42,26 @@ def java2(version: str, classpaths: dict[str, str]) -> Iterator[JavaStore]:
     """Another JVM, for what comes after the first was killed or closed."""
     with JavaStore(classpaths[version]) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def broker_classpaths() -> dict[str, str]:
+    """Return the class path of each version's broker, built once; guarded as `classpaths` is."""
+    missing = missing_tools()
+    if missing:
+        reason = f"the broker tests need {', '.join(missing)}"
+        if os.environ.get("PENSTOCK_REQUIRE_INTEROP") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return {version: build_broker(version, CACHE) for version in BROKERS}
+
+
+@pytest.fixture
+def make_broker(broker_classpaths: dict[str, str]) -> Iterator[Callable[[str], Broker]]:
+    """Return a function that gives a JVM for a broker of a version; all are killed at the end."""
+    with ExitStack() as running:
+
+        def make(version: str) -> Broker:
+            return running.enter_context(Broker(broker_classpaths[version], version))
+
+        yield make

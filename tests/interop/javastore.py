@@ -44,9 +44,9 @@ SMALL_GEOMETRY = {
 }
 
 
-def build(version: str, cache: Path) -> str:
-    """Return the class path of driver and store, building it once per version."""
-    home = cache / version
+def build(version: str, cache: Path, pom: str = "pom.xml", driver: str = "Driver") -> str:
+    """Return the class path of a driver and what it drives, building it once per version."""
+    home = cache / version if driver == "Driver" else cache / f"{version}-{driver}"
     listed = home / "classpath.txt"
     # A list whose jars are gone is of no use: the local repository may have been emptied since.
     if not listed.exists() or not all(
@@ -54,12 +54,12 @@ def build(version: str, cache: Path) -> str:
     ):
         home.mkdir(parents=True, exist_ok=True)
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-        _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), f"-Drocketmq.version={version}",
+        _run("mvn", "-q", "-B", "-f", str(HERE / "java" / pom), f"-Drocketmq.version={version}",
              goal, f"-Dmdep.outputFile={listed}")  # fmt: skip
     path = listed.read_text().strip()
-    source = HERE / "java" / "src" / "main" / "java" / "penstock" / "Driver.java"
+    source = HERE / "java" / "src" / "main" / "java" / "penstock" / f"{driver}.java"
     classes = home / "classes"
-    built = classes / "penstock" / "Driver.class"
+    built = classes / "penstock" / f"{driver}.class"
     if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
         _run("javac", "-nowarn", "-cp", path, "-d", str(classes), str(source))
     return f"{classes}{os.pathsep}{path}"
@@ -76,10 +76,12 @@ def missing_tools() -> list[str]:
     return [name for name in ("mvn", "javac", "java") if shutil.which(name) is None]
 
 
-class JavaStore:
-    """A JVM with one RocketMQ store in it."""
+class Jvm:
+    """A JVM that runs one of our drivers: a JSON command a line in, a JSON answer a line out."""
 
-    def __init__(self, classpath: str, prefix: Iterable[str] = ()) -> None:
+    def __init__(
+        self, classpath: str, prefix: Iterable[str] = (), driver: str = "Driver", *flags: str
+    ) -> None:
         self._home = tempfile.TemporaryDirectory()
         logback = Path(self._home.name) / "logback.xml"
         logback.write_text(LOGBACK)
@@ -87,10 +89,11 @@ class JavaStore:
         self._process = subprocess.Popen(
             [*prefix, "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m",
              f"-Duser.home={self._home.name}", f"-Drmq.logback.configurationFile={logback}",
+             f"-Dlogback.configurationFile={logback}", f"-Drocketmq.home.dir={self._home.name}",
              "--add-opens=java.base/java.nio=ALL-UNNAMED",
              "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
              "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
-             "-cp", classpath, "penstock.Driver"],
+             *flags, "-cp", classpath, f"penstock.{driver}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
 
@@ -132,6 +135,40 @@ class JavaStore:
         self._errors.flush()
         self._errors.seek(0)
         return self._errors.read().decode("utf-8", "replace")[-4000:]
+
+    def kill(self) -> None:
+        """Kill the JVM, as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+    def halt(self) -> int:
+        """Let the JVM halt itself at once, without any clean-up; returns its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b'{"do":"kill"}\n')
+        self._process.stdin.flush()
+        return self._process.wait(ANSWER_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):  # of a command that never reached the JVM
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._errors.close()
+        self._home.cleanup()
+
+
+class JavaStore(Jvm):
+    """A JVM with one RocketMQ store in it."""
 
     def open(self, root: Path, settings: Mapping[str, object] | None = None) -> bool:
         """Load and start a store; says whether it loaded."""
@@ -249,36 +286,6 @@ class JavaStore:
     def close(self) -> None:
         """Shut the store down cleanly."""
         self.call("close")
-
-    def kill(self) -> None:
-        """Kill the JVM, as a crash would."""
-        self._process.kill()
-        self._process.wait()
-
-    def halt(self) -> int:
-        """Let the JVM halt itself at once, without any clean-up; returns its exit code."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b'{"do":"kill"}\n')
-        self._process.stdin.flush()
-        return self._process.wait(ANSWER_SECONDS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # of a command that never reached the JVM
-            self._process.stdin.close()
-        self._process.stdout.close()
-        self._errors.close()
-        self._home.cleanup()
 
 
 class JavaStoreError(Exception):

@@ -14,7 +14,7 @@ LAYERS = [
     "record validity joining crcs texts columns walking stored matching batch condensed findings contracts",
     "hookspecs registry profiles config brokerconf",
     "segment log fetch spans bulk lives survivors lane recent scan stamps appendlock tail handover commitlog",
-    "checkpoint progress ranges witness offsettable offsets worker digests bitflip sealing scrub upkeep",
+    "checkpoint progress ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
     "copies readback discover flushing dispatch recovery retention forecast space soundwalk nearest marks verify verifying mendedlog planning rebuilding looking mending",
     "encode arrow pairs_in arrow_in stagedfile closing engine putting columnar reader store",
     "choosing opening repairing reindexing several staged segmentwise",

@@ -37,6 +37,7 @@ from penstock.contracts.base import (
 )
 from penstock.contracts.dispatching import (
     Dispatcher,
+    History,
     KeyIndex,
     LogView,
     QueueBounds,
@@ -70,6 +71,7 @@ __all__ = [
     "Dispatcher",
     "FlushPolicy",
     "Flusher",
+    "History",
     "KeyIndex",
     "LogView",
     "NoOptions",

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import attrs
+import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.columns import Buffer
 from penstock.contracts.base import Strategy
 from penstock.findings import Checker
+from penstock.javatext import Int64s
 
 
 class LogView(Protocol):
@@ -34,6 +36,38 @@ class LogView(Protocol):
         """Return the stretches of bytes the log has, one a segment, oldest first."""
 
 
+class History(Protocol):
+    """What is known of a log beyond its records: which topics a broker may have deleted, and who wrote what."""
+
+    def is_unlisted(self, topic: str) -> bool:
+        """Return whether the broker's list of topics is there and lacks this one, which it should have."""
+
+    def are_ours(self, log_offsets: Int64s) -> Any:
+        """Return, as an array of bool, which records Penstock wrote, or may have written."""
+
+    def is_one_run(self, first: int, last: int) -> bool:
+        """Return whether Penstock surely wrote everything from one log offset to another."""
+
+
+class NoHistory:
+    """Nothing is known: no topic counts as deleted."""
+
+    def is_unlisted(self, topic: str) -> bool:
+        """See `History`."""
+        return False
+
+    def are_ours(self, log_offsets: Int64s) -> Any:
+        """See `History`."""
+        return np.ones(len(log_offsets), np.bool_)
+
+    def is_one_run(self, first: int, last: int) -> bool:
+        """See `History`."""
+        return False
+
+
+NO_HISTORY = NoHistory()
+
+
 @attrs.frozen(kw_only=True)
 class Trust:
     """How far a dispatcher may believe what it finds on disk when a store is opened.
@@ -45,6 +79,10 @@ class Trust:
         is_clean: the store was closed well and no file has changed since: all may be believed.
         index_time_ms: the checkpoint's indexMsgTimestamp, which the Java store's rule looks at.
         was_abnormal: the last writer did not close the store.
+        history: tells which topics a broker may have deleted. A record of such a topic that Penstock did not
+            write gets no queue entry, unless an entry of the topic survives at it or before it.
+        survivors: the queues as they are, where they are built again beside the old ones. What an entry there
+            says of where a queue begins counts as if it were the dispatcher's own.
     """
 
     log: LogView
@@ -52,6 +90,8 @@ class Trust:
     is_clean: bool
     was_abnormal: bool
     index_time_ms: int = 0
+    history: History = NO_HISTORY
+    survivors: "QueueIndex | None" = None
 
 
 class Dispatcher(Strategy):

@@ -6,15 +6,17 @@ the log again from the hole on. With `extended`, or where a broker wrote them, e
 of units in extension files (see `queue_extension`); readers get the tag codes of the units.
 
 Invariants:
-    * Entry n of a queue is the record whose QUEUEOFFSET is n, or pre-blank when there is none.
+    * Entry n of a queue is the record whose QUEUEOFFSET is n in the queue's present life, or pre-blank when
+      there is none. Log offsets ascend from entry to entry.
     * Between `min_offset` and `max_offset` no entry is absent (zero), or Java's scan would end there.
-    * Records of prepared and rolled back transactions have no entry.
+    * Records of prepared and rolled back transactions have no entry, nor have those of deleted topics and of
+      earlier lives of a queue (see `queue_lives`).
 
 Safe from any thread; one lock guards all state, and no sync happens under it.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,19 +24,21 @@ import attrs
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import Context, QueueBounds, QueueEntries, QueueIndex, Trust
+from penstock.contracts import Context, QueueIndex, Trust
+from penstock.deletions import read_deletions
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
 from penstock.findings import Checker
 from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.names import check_topic
 from penstock.progress import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
-from penstock_index.queue_bounds import QuickLook
+from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, OpenFiles, QueueFolder
+from penstock_index.queue_files import ENTRY, PRE_BLANK
 from penstock_index.queue_holes import entries_within, first_hole, sound_end
-from penstock_index.queue_names import QueueNames, is_number
+from penstock_index.queue_lives import First, Lives, kept
+from penstock_index.queue_lookup import QueueLookUp
+from penstock_index.queue_names import is_number
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
@@ -63,7 +67,7 @@ class ConsumeQueueOptions:
     )
 
 
-class ConsumeQueueDispatcher(QueueIndex):
+class ConsumeQueueDispatcher(QueueLookUp):
     """RocketMQ's consume queues. Safe from any thread."""
 
     name: ClassVar[str] = "consume-queue"
@@ -72,24 +76,12 @@ class ConsumeQueueDispatcher(QueueIndex):
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
-        self._files = context.files
-        self._root = context.root / "consumequeue"
-        self._extension_root = context.root / "consumequeue_ext"
-        self._names = QueueNames(context.files, self._root, read_only=context.read_only)
-        self._pool = OpenFiles(context.files, options.open_files_max)
-        self._pool.read_only = context.read_only
-        self._queues: dict[tuple[str, int], Queue] = {}
-        self._lock = threading.RLock()
-        self._progress = 0
         self._dirty: set[Path] = set()
         self._dirty_folders: set[Path] = set()
         self._refused: set[object] = set()
         self._compare = False
-
-    @property
-    def progress(self) -> int:
-        """See `Dispatcher`."""
-        return self._progress
+        self._lives: Lives | None = None
+        self._left_out: set[str] = set()
 
     # --- taking records in
 
@@ -100,9 +92,44 @@ class ConsumeQueueDispatcher(QueueIndex):
                 if run.topic is None:
                     self._refuse(f"a record near log offset {run.log_offset}")
                     continue
-                queue = self._queue_for(run.topic, run.queue)
-                self._take_in(queue, run, batch.start_offset)
+                for piece in self._belonging(run, (run.topic, run.queue)):
+                    queue = self._queue_for(run.topic, run.queue)
+                    self._take_in(queue, piece, batch.start_offset)
             self._progress = max(self._progress, batch.end_offset)
+
+    def _belonging(self, run: Run, key: Key) -> Iterable[Run]:
+        """Return what of a run belongs to its queue; the queue is cut where that is another life."""
+        queue, lives = self._queues.get(key), self._lives
+        if lives is None or (queue is not None and queue.is_followed_by(run)):
+            return (run,)
+        verdict = lives.judge(key, queue, run)
+        if queue is not None and verdict.cut is not None:
+            self._cut_at(queue, verdict.cut)
+            if verdict.cut == 0:
+                self._begin_anew(key, queue, run)
+        if queue is None and not verdict.keep.all():
+            self._leave_out(key[0])
+        return kept(run, verdict.keep)
+
+    def _begin_anew(self, key: Key, queue: Queue, run: Run) -> None:
+        """Let another life of a queue begin with a run; no file of the one before may stay."""
+        assert self._lives is not None
+        for base in list(queue.folder.bases):
+            queue.folder.remove(base)
+        self._lives.begin(key, First(run.ordinal, run.log_offset))
+        logger.warning(
+            "queue %s/%d begins again at 0 at log offset %d: its topic was deleted and made again; records "
+            "before that stay in the log without a queue entry", *key, run.log_offset,
+        )  # fmt: skip
+
+    def _leave_out(self, topic: str) -> None:
+        if topic not in self._left_out:
+            self._left_out.add(topic)
+            logger.warning(
+                "records of topic %r stay in the log without a queue entry: a broker deleted the topic, or made "
+                "it again (config/topics.json and its other queues say so). To have them in queues again, list "
+                "the topic there and run penstock reindex", topic,
+            )  # fmt: skip
 
     def _refuse(self, what: str) -> None:
         if what not in self._refused:
@@ -120,15 +147,6 @@ class ConsumeQueueDispatcher(QueueIndex):
                 logger.warning("%s", self._set_aside(stray.path, stray.is_file))
             self._queues[topic, number] = queue
         return queue
-
-    def _new_queue(self, topic: str, number: int) -> Queue:
-        path = self._root / topic / str(number)
-        folder = QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
-        extension = Extension(
-            self._files, self._pool, self._extension_root / topic / str(number),
-            self.options.extension_bytes, adopts=self.context.read_only or not self.options.extended,
-        )  # fmt: skip
-        return Queue(folder, extension, 0, 0)
 
     def _take_in(self, queue: Queue, run: Run, batch_start: int) -> None:
         """Write a run, with the addresses it has already, and new ones if there are to be any."""
@@ -178,7 +196,9 @@ class ConsumeQueueDispatcher(QueueIndex):
         # Where no entry counted before, this is the first.
         counted = queue.min_offset if queue.min_offset < queue.max_offset else ordinal
         queue.min_offset = min(counted, ordinal)
-        queue.max_offset = max(queue.max_offset, ordinal + count)
+        if ordinal + count >= queue.max_offset:
+            queue.max_offset = ordinal + count
+            queue.reached = int.from_bytes(data[-QUEUE_ENTRY_SIZE:][:8], "big")
 
     # --- durability, cutting, trimming
 
@@ -221,6 +241,7 @@ class ConsumeQueueDispatcher(QueueIndex):
         self._dirty_folders.add(queue.folder.folder)
         queue.max_offset = ordinal
         queue.min_offset = min(queue.min_offset, ordinal)
+        queue.reached = None
         self._cut_extension(queue, found_only=False)
 
     def _cut_extension(self, queue: Queue, *, found_only: bool) -> None:
@@ -269,7 +290,8 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`."""
         from penstock_index.queue_check import QueueChecker  # noqa: PLC0415 - only verifying needs it
 
-        return QueueChecker(self, self._names)
+        history = read_deletions(self._files, self.context.root)
+        return QueueChecker(self, self._names, history)
 
     # --- opening
 
@@ -296,6 +318,7 @@ class ConsumeQueueDispatcher(QueueIndex):
                 if sound < queue.max_offset:
                     self._cut_at(queue, sound)
                 self._cut_extension(queue, found_only=True)
+        self._lives = Lives(trust, self._queues)
         self._progress = self._believed(trust, mended)
         return mended
 
@@ -320,81 +343,9 @@ class ConsumeQueueDispatcher(QueueIndex):
                 self._dirty.update(queue.extension.path(base) for base in queue.extension.bases)
             return log.min_offset
         durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
-        hole = first_hole(list(self._queues.values()), log, durable)
+        assert self._lives is not None
+        wanted = functools.partial(self._lives.first_wanted, queues=self._queues)
+        hole = first_hole(list(self._queues.values()), log, durable, wanted)
         if hole is not None:
             mended.append(f"queue entries were missing from log offset {hole} on; made again")
         return durable if hole is None else hole
-
-    # --- looking up
-
-    def queues(self) -> list[tuple[str, int]]:
-        """See `QueueIndex`."""
-        if self.context.read_only:
-            return sorted((topic, number) for topic, number, _ in self._names.folders())
-        with self._lock:
-            return sorted(self._queues)
-
-    def min_offset(self, topic: str, queue: int) -> int:
-        """See `QueueIndex`."""
-        with self._lock:
-            return found.min_offset if (found := self._known(topic, queue)) else 0
-
-    def max_offset(self, topic: str, queue: int) -> int:
-        """See `QueueIndex`."""
-        with self._lock:
-            return found.max_offset if (found := self._known(topic, queue)) else 0
-
-    def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
-        """See `QueueIndex`."""
-        if self.context.read_only:
-            return QuickLook(self.context, below).all_bounds(self._root, wanted, self.bounds_of)
-        return super().bounds(wanted, below)
-
-    def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        """See `QueueIndex`."""
-        with self._lock:
-            if (found := self._known(topic, queue)) is None:
-                return QueueEntries(*(np.zeros(0, np.int64) for _ in range(3)))
-            entries = found.folder.read(start, min(stop, found.max_offset))
-            codes = entries["tag_code"].astype(np.int64)
-            found.extension.resolve(codes)
-        sizes = entries["size"].astype(np.int64)
-        sizes[(sizes < 0) | (sizes == PRE_BLANK_SIZE)] = 0
-        return QueueEntries(entries["log_offset"].astype(np.int64), sizes, codes)
-
-    def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        """See `QueueIndex`: only a missing file makes a gap, and the next one begins behind it."""
-        with self._lock:
-            if (found := self._known(topic, queue)) is None:
-                return 0
-            return min((b for b in found.folder.bases if b > offset), default=found.max_offset)
-
-    def end_log_offset(self) -> int:
-        """See `QueueIndex`."""
-        with self._lock:
-            if not self.context.read_only:
-                return self._progress
-            return max((self._end_of(topic, number) for topic, number in self.queues()), default=0)
-
-    def _end_of(self, topic: str, number: int) -> int:
-        if (queue := self._known(topic, number)) is None:
-            return 0
-        low = max(queue.max_offset - 8, queue.min_offset)  # of the last few: one may be damaged
-        offsets, sizes, _ = self.entries(topic, number, low, queue.max_offset)
-        return max(map(int.__add__, offsets.tolist(), sizes.tolist()), default=0)
-
-    def _known(self, topic: str, number: int) -> Queue | None:
-        before = self._queues.get((topic, number))
-        if not self.context.read_only:
-            if before is None:
-                self._names.check_free(topic, number)
-            return before
-        # The files are looked at again: another process may have written them.
-        path = self._root / check_topic(topic) / str(number)
-        if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
-            return None
-        queue, log_min = before or self._new_queue(topic, number), self.context.log_min_offset()
-        if before is None or not queue.is_unchanged(log_min):
-            queue.look_again(log_min)
-            self._queues[topic, number] = queue
-        return queue

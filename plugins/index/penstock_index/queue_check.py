@@ -1,4 +1,9 @@
-"""Compares consume queues with the log, entry by entry, tag codes through the extension where there is one."""
+"""Compares consume queues with the log, entry by entry, tag codes through the extension where there is one.
+
+A record whose place in its queue another record has, or that no place is left for, may be of an earlier life of
+the queue or of a deleted topic (see `queue_lives`): that is known only when all records were seen. What is of
+an earlier life is no finding; it is counted in one line of the log.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,24 +11,33 @@ from typing import Any
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import QueueIndex
+from penstock.contracts import History, QueueIndex
+from penstock.escape import get_logger
 from penstock.findings import COPYING, Checker, Finding
 from penstock.geometry import QUEUE_ENTRY_SIZE
+from penstock_index.queue_claims import Key
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_runs import Run, runs_of
+from penstock_index.queue_strays import Strays
 from penstock_index.queue_units import are_addresses
+
+logger = get_logger(__name__)
+
+# Entries looked at in one read where no record matched.
+_LOOKED_AT = 1 << 14
 
 
 class QueueChecker(Checker):
     """One comparison of all queues with the log. Not thread-safe."""
 
-    def __init__(self, index: QueueIndex, names: QueueNames) -> None:
+    def __init__(self, index: QueueIndex, names: QueueNames, history: History) -> None:
         self._index = index
         self._names = names
         self._folder = names.root
-        self._seen: dict[tuple[str, int], int] = {}
+        self._history = history
         self._damaged: list[tuple[int, int]] = []
+        self._strays = Strays()
 
     is_splittable = True
 
@@ -37,15 +51,14 @@ class QueueChecker(Checker):
 
     def seen(self) -> object:
         """See `Checker`."""
-        seen, damaged = self._seen, self._damaged
-        self._seen, self._damaged = {}, []
-        return seen, damaged
+        damaged, strays = self._damaged, self._strays
+        self._damaged, self._strays = [], Strays()
+        return damaged, strays.plain()
 
     def take(self, seen: Any) -> None:
         """See `Checker`."""
-        for key, stop in seen[0].items():
-            self._seen[key] = max(self._seen.get(key, 0), stop)
-        self._damaged.extend(seen[1])
+        self._damaged.extend(seen[0])
+        self._strays.take(seen[1])
 
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
         """See `Checker`."""
@@ -56,55 +69,89 @@ class QueueChecker(Checker):
                     "the record's topic or queue cannot be a folder; it has no queue entry",
                 )  # fmt: skip
                 continue
-            yield from self._compare(run, run.topic)
-            stop = run.ordinal + len(run.data) // QUEUE_ENTRY_SIZE
-            key = run.topic, run.queue
-            self._seen[key] = max(self._seen.get(key, 0), stop)
+            yield from self._compare(run, (run.topic, run.queue))
 
-    def _compare(self, run: Run, topic: str) -> Iterator[Finding]:
+    def _compare(self, run: Run, key: Key) -> Iterator[Finding]:
         expected = np.frombuffer(run.data, ENTRY)
         count = len(expected)
-        found = self._index.entries(topic, run.queue, run.ordinal, run.ordinal + count)
+        found = self._index.entries(*key, run.ordinal, run.ordinal + count)
         have = len(found.sizes)
-        offsets = expected["log_offset"][:have].astype(np.int64)
-        wrong = (found.log_offsets != offsets) | (found.sizes != expected["size"][:have])
+        offsets = expected["log_offset"].astype(np.int64)
+        is_other = (found.log_offsets != offsets[:have]) | (found.sizes <= 0)
+        wrong = (found.sizes != expected["size"][:have]) & ~is_other
         # The index gives tag codes; what is an address still leads to no unit of the extension.
-        lost = are_addresses(found.tag_codes) & ~wrong
-        codes = ~lost & ~wrong & (found.tag_codes != expected["tag_code"][:have])
+        lost = are_addresses(found.tag_codes) & ~wrong & ~is_other
+        codes = ~lost & ~wrong & ~is_other & (found.tag_codes != expected["tag_code"][:have])
         for row in np.nonzero(wrong | codes | lost)[0].tolist():
             what = "another tag code" if codes[row] else "another record, or none"
             what = "an address without a unit in the extension" if lost[row] else what
-            finding = self._finding(
-                topic, run.queue, run.ordinal + row, int(offsets[row]), f"the entry has {what}"
-            )
-            # Not written yet when its file was copied; what is written is never changed.
-            is_absent = found.sizes[row] == 0 and found.log_offsets[row] == 0
-            yield finding._replace(what_now=COPYING) if is_absent else finding
+            yield self._finding(key, run.ordinal + row, int(offsets[row]), f"the entry has {what}")
+        self._strays.match(key, run.ordinal, offsets[:have], ~is_other)
+        self._strays.add(key, run.ordinal, offsets[:have], is_other, is_beyond=False)
         if have < count:
-            at = int(expected["log_offset"][have])
-            text = f"{count - have} entries are missing from here on"
-            missing = self._finding(topic, run.queue, run.ordinal + have, at, text)
-            yield missing._replace(what_now=COPYING)
+            rest = offsets[have:]
+            everywhere = np.ones(len(rest), np.bool_)
+            self._strays.add(key, run.ordinal + have, rest, everywhere, is_beyond=True)
 
-    def _finding(self, topic: str, queue: int, ordinal: int, log_offset: int, text: str) -> Finding:
-        path = self._folder / topic / str(queue)
-        where = f"queue {topic}/{queue} offset {ordinal}: {text}"
+    def _finding(self, key: Key, ordinal: int, log_offset: int, text: str) -> Finding:
+        path = self._folder / key[0] / str(key[1])
+        where = f"queue {key[0]}/{key[1]} offset {ordinal}: {text}"
         return Finding("queue", path, ordinal * QUEUE_ENTRY_SIZE, log_offset, where)
 
     def finish(self, end: int) -> Iterator[Finding]:
         """See `Checker`. Entries at or behind `end` are a live writer's, still to be compared."""
-        for topic, queue in self._index.queues():
-            high = self._index.max_offset(topic, queue)
-            seen = self._seen.get((topic, queue), self._index.min_offset(topic, queue))
-            more = self._index.entries(topic, queue, seen, high)
-            if len(more.sizes) == 0 and seen < high:
-                seen = self._index.resume_at(topic, queue, seen)
-                more = self._index.entries(topic, queue, seen, high)
-            extra = (more.sizes > 0) & (more.log_offsets < end)
-            for start, stop in self._damaged:
-                extra &= (more.log_offsets < start) | (more.log_offsets >= stop)
-            count = int(extra.sum())
-            if count:
-                text = f"{count} entries from here on belong to no record"
-                first = int(more.log_offsets[extra][0])
-                yield self._finding(topic, queue, seen, first, text)
+        yield from self._without_entry()
+        for key in self._index.queues():
+            yield from self._out_of_order(key)
+            yield from self._unmatched(key, end)
+
+    def _without_entry(self) -> Iterator[Finding]:
+        """Say which records lack their entry; not those of earlier lives."""
+        missing, others = self._strays.missing(self._history)
+        for stray, count in missing:
+            text = "the entry has another record, or none"
+            if stray.is_beyond:
+                text = f"{count} entries are missing from here on"
+            finding = self._finding(stray.key, stray.ordinal, stray.log_offsets[0], text)
+            # Not written yet when its file was copied; what is written is never changed.
+            is_absent = stray.is_beyond or self._is_absent(stray.key, stray.ordinal)
+            yield finding._replace(what_now=COPYING) if is_absent else finding
+        if others:
+            logger.info(
+                "%s: %d records are of deleted topics, or of earlier lives of their queues; they have no queue "
+                "entry, and need none", self._folder, others,
+            )  # fmt: skip
+
+    def _is_absent(self, key: Key, ordinal: int) -> bool:
+        found = self._index.entries(*key, ordinal, ordinal + 1)
+        return not found.sizes.any() and not found.log_offsets.any()
+
+    def _out_of_order(self, key: Key) -> Iterator[Finding]:
+        for ordinal, log_offset in self._strays.descents(key):
+            text = "the entry's record was stored before that of the entry before: it is of an earlier life"
+            yield self._finding(key, ordinal, log_offset, text)
+
+    def _unmatched(self, key: Key, end: int) -> Iterator[Finding]:
+        """Say which entries belong to no record."""
+        low, high = self._index.min_offset(*key), self._index.max_offset(*key)
+        for start, stop in self._strays.gaps(key, low, high):
+            at = start
+            while at < stop:
+                more = self._index.entries(*key, at, min(at + _LOOKED_AT, stop))
+                if len(more.sizes) == 0:
+                    at = self._index.resume_at(*key, at)
+                    continue
+                extra = (more.sizes > 0) & (more.log_offsets < end)
+                for begin, close in self._damaged:
+                    extra &= (more.log_offsets < begin) | (more.log_offsets >= close)
+                for row in np.flatnonzero(extra).tolist():
+                    log_offset = int(more.log_offsets[row])
+                    # Between others an entry may be left of a record that a repair covered.
+                    is_wrong = stop == high or self._strays.has(key, log_offset)
+                    extra[row] = is_wrong and not self._strays.is_repeat(key, log_offset)
+                count = int(extra.sum())
+                if count:
+                    first = int(np.argmax(extra))
+                    text = f"{count} entries from here on belong to no record"
+                    yield self._finding(key, at + first, int(more.log_offsets[first]), text)
+                at += len(more.sizes)

@@ -1,13 +1,15 @@
 """Finds out whether queues lack entries, without walking the log where they do not; and entries of damage."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from penstock.batch import DispatchBatch
 from penstock.contracts import LogView, QueueIndex
 from penstock.errors import OffsetError
-from penstock.record import MAGIC_V1, MAGIC_V2, PREPARED, ROLLBACK
+from penstock.record import MAGIC_V1, MAGIC_V2
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, effective
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import are_addresses
@@ -18,13 +20,18 @@ _CHECK_ENTRIES = 1 << 14
 _TAIL_ENTRIES = 1024
 # Size, magic, and the log offset stored at byte 28 of a record.
 _HEAD = struct.Struct(">ii20xq")
+# So many gaps between entries are looked at one by one.
+_GAPS_MAX = 64
+
+Wanted = Callable[[DispatchBatch], int | None]
 
 
-def first_hole(queues: list[Queue], log: LogView, durable: int) -> int | None:
+def first_hole(queues: list[Queue], log: LogView, durable: int, wanted: Wanted) -> int | None:
     """Return the first record below `durable` that has no entry although it should.
 
     The entries of all queues, sorted, must tile the log; only where they do not is the log read. An entry
-    with an address that leads to no unit counts as missing.
+    with an address that leads to no unit counts as missing. `wanted` says which record of a batch should have
+    an entry and has none: those of prepared transactions, of deleted topics and of earlier lives should not.
     """
     cursors = {queue: queue.min_offset for queue in queues}
     for start, stop in log.spans():
@@ -34,14 +41,19 @@ def first_hole(queues: list[Queue], log: LogView, durable: int) -> int | None:
         offsets, sizes = _entries_below(cursors, stop)
         gap_starts = np.concatenate([[start], offsets + sizes])
         gap_stops = np.concatenate([offsets, [stop]])
-        for at in np.nonzero(gap_starts != gap_stops)[0].tolist():
+        for seen, at in enumerate(np.nonzero(gap_starts != gap_stops)[0].tolist()):
             low, high = int(gap_starts[at]), int(gap_stops[at])
             before = int(offsets[at - 1]) if at else start
             if at and _size_at(log, before) != sizes[at - 1]:
                 # The entry before the gap is wrong: it is the one to be made again.
                 hole: int | None = before
+            elif seen >= _GAPS_MAX:
+                # Where gaps are many, one walk over all is faster than one for each.
+                hole = _first_wanted(log, low, stop, wanted)
+                if hole is None:
+                    break
             else:
-                hole = _first_queued(log, low, high) if low < high else low
+                hole = _first_wanted(log, low, high, wanted) if low < high else low
             if hole is not None:
                 # Handing over must begin with a record; a damaged entry may point anywhere.
                 hole = hole if hole >= stop or _size_at(log, hole) else start
@@ -93,7 +105,7 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np
             entries = queue.folder.read(at, min(at + _CHECK_ENTRIES, queue.max_offset))
             below = entries["log_offset"].astype(np.int64) < stop
             count = len(entries) if below.all() else int(np.argmin(below))
-            parts.append(_without_lost_units(queue, entries[:count]))
+            parts.append(entries[:count][~without_unit(queue, entries[:count])])
             at += count
             if count < _CHECK_ENTRIES:
                 break
@@ -106,22 +118,20 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np
     return offsets[order], sizes[order]
 
 
-def _without_lost_units(queue: Queue, entries: Entries) -> Entries:
+def without_unit(queue: Queue, entries: Entries) -> npt.NDArray[np.bool_]:
+    """Return which entries have an address that leads to no unit of the extension."""
     codes = entries["tag_code"].astype(np.int64)
     is_lost = are_addresses(codes)
-    if not is_lost.any():
-        return entries
-    is_lost &= ~queue.extension.units(codes)[0]
-    kept: Entries = entries[~is_lost]
-    return kept
+    if is_lost.any():
+        is_lost &= ~queue.extension.units(codes)[0]
+    return is_lost
 
 
-def _first_queued(log: LogView, start: int, stop: int) -> int | None:
+def _first_wanted(log: LogView, start: int, stop: int, wanted: Wanted) -> int | None:
     for batch in log.batches(start, stop):
-        types = batch.transaction_types
-        rows = np.nonzero((types != PREPARED) & (types != ROLLBACK))[0]
-        if len(rows):
-            return int(batch.log_offsets[rows[0]])
+        found = wanted(batch)
+        if found is not None:
+            return found
     return None
 
 

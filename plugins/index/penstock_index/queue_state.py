@@ -1,9 +1,16 @@
 """What is known of one queue: its files, and which of its entries count."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import ENTRY, QueueFolder
+from penstock_index.queue_files import ENTRY, QueueFolder, effective
+from penstock_index.queue_runs import Run
+
+# Entries looked at in one read when the last one that counts is searched, or the next.
+_LOOKED_AT = 256
+_NOWHERE = 1 << 62
 
 
 class Queue:
@@ -14,9 +21,10 @@ class Queue:
         extension: the files of units that entries may hold the addresses of.
         min_offset: the first entry whose record the log still has.
         max_offset: the ordinal behind the last entry.
+        reached: log offset of the last entry's record; -1 where no entry is there, None where nobody looked.
     """
 
-    __slots__ = ("extension", "folder", "max_offset", "min_offset")
+    __slots__ = ("extension", "folder", "max_offset", "min_offset", "reached")
 
     def __init__(
         self, folder: QueueFolder, extension: Extension, min_offset: int, max_offset: int
@@ -25,6 +33,38 @@ class Queue:
         self.extension = extension
         self.min_offset = min_offset
         self.max_offset = max_offset
+        self.reached: int | None = None
+
+    def reach(self) -> int:
+        """Return the log offset of the record of the last entry; -1 where there is none."""
+        if self.reached is None:
+            self.reached = -1
+            for base in reversed(self.folder.bases):
+                stop = min(self.folder.stop_of(base), self.max_offset)
+                for high in range(stop, base, -_LOOKED_AT):
+                    offsets = effective(self.folder.read_padded(max(high - _LOOKED_AT, base), high))
+                    found = offsets[offsets >= 0]
+                    if len(found):
+                        self.reached = int(found[-1])
+                        return self.reached
+        return self.reached
+
+    def next_entry(self, ordinal: int) -> tuple[int, int]:
+        """Return ordinal and log offset of the first entry from `ordinal` on; past everything if there is none."""
+        return next(self.present(ordinal), (self.max_offset, _NOWHERE))
+
+    def present(self, ordinal: int) -> Iterator[tuple[int, int]]:
+        """Yield ordinal and log offset of the entries from `ordinal` on; between files there may be a wide gap."""
+        for base in list(self.folder.bases):
+            low, high = max(base, ordinal), min(self.folder.stop_of(base), self.max_offset)
+            for start in range(low, high, _LOOKED_AT):
+                offsets = effective(self.folder.read_padded(start, min(start + _LOOKED_AT, high)))
+                for row in np.flatnonzero(offsets >= 0).tolist():
+                    yield start + row, int(offsets[row])
+
+    def is_followed_by(self, run: Run) -> bool:
+        """Return whether a run goes on where the queue ends, stored after all that the queue has."""
+        return run.ordinal == self.max_offset and 0 <= self.reach() < run.log_offset
 
     def move_min(self, log_offset: int) -> None:
         """Move the minimum to the first entry of a record at or after `log_offset`."""

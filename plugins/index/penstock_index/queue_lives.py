@@ -1,0 +1,323 @@
+"""Which records of the log belong to the present life of their queue.
+
+Within one life queue offsets count up by one. A broker that deletes a topic removes its queues and leaves the
+records in the log; a topic that is made again begins at 0, so the log holds two lives of one queue. What
+counts is, in this order:
+
+    1. The entries that survive: records before the first of them that have an offset it already had are of an
+       earlier life. An entry stays as long as it leads to a record of its queue.
+    2. The broker's list of topics (`contracts.History`): records of a topic that is not listed, and has no
+       entry at them or before them, are of a deleted topic unless Penstock wrote them.
+    3. The other queues of the topic, since a broker deletes all at once: where one of them was made again, what
+       was stored before that in a queue without entries is of an earlier life as well (see `queue_endings`).
+    4. The restart at 0 in the log: a record with offset 0 after all entries begins a new life.
+
+A repeat that does not begin at 0 is dropped, as RocketMQ drops it: its offsets are taken.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.batch import DispatchBatch
+from penstock.contracts import Trust
+from penstock.geometry import QUEUE_ENTRY_SIZE
+from penstock_index.queue_claims import Key, is_backed
+from penstock_index.queue_endings import Endings
+from penstock_index.queue_files import ENTRY, effective
+from penstock_index.queue_holes import without_unit
+from penstock_index.queue_runs import Run, runs_of
+from penstock_index.queue_state import Queue
+from penstock_index.queue_strays import stretches
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+# Entries looked at in one read while the first one is searched that leads to its record.
+_SEARCHED = 1024
+# So far the next record of a queue is searched.
+_AHEAD_BYTES = 64 << 20
+_NOWHERE = 1 << 62
+
+
+class First(NamedTuple):
+    """The first entry of a queue's present life that survives."""
+
+    ordinal: int
+    log_offset: int
+
+
+class Verdict(NamedTuple):
+    """What is to be done with the records of a run.
+
+    Attributes:
+        keep: the rows that belong to the queue.
+        known: those among them whose entry is there already.
+        cut: the queue is to be cut there first; None for not at all, 0 where another life begins.
+    """
+
+    keep: Bools
+    known: Bools
+    cut: int | None = None
+
+
+class Lives:
+    """Judges the records of all queues of one opening. Not thread-safe; the dispatcher's lock guards it.
+
+    Args:
+        trust: what is known at the opening.
+        queues: the queues that were there at the opening; not those that are made later.
+    """
+
+    def __init__(self, trust: Trust, queues: dict[Key, Queue]) -> None:
+        self._log, self._history = trust.log, trust.history
+        self._survivors = trust.survivors
+        self._queues = dict(queues)
+        if trust.survivors is None:
+            keys: Iterable[Key] = self._queues
+        else:
+            keys = trust.survivors.queues()
+        self._numbers: dict[str, list[int]] = {}
+        for topic, number in keys:
+            self._numbers.setdefault(topic, []).append(number)
+        self._firsts: dict[Key, First | None] = {}
+        self._endings: Endings | None = None
+
+    def judge(self, key: Key, queue: Queue | None, run: Run) -> Verdict:
+        """Say which records of a run belong to the queue as it is; None where it has no folder."""
+        entries = np.frombuffer(run.data, ENTRY)
+        offsets = entries["log_offset"].astype(np.int64)
+        keep, known = np.ones(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_)
+        first, start = self.first(key), 0
+        if first is None:
+            keep = ~self._are_gone(key, offsets)
+            if not keep.all():
+                return Verdict(keep, known)
+        else:
+            start = int(np.searchsorted(offsets, first.log_offset))
+            ordinals = run.ordinal + np.arange(start)
+            keep[:start] = ordinals < first.ordinal
+        if queue is None or start == len(offsets):
+            return Verdict(keep, known)
+        cut = self._judge_late(key, queue, _Rows(run, entries, offsets, keep, known), start)
+        return Verdict(keep, known, cut)
+
+    def first_wanted(self, batch: DispatchBatch, queues: dict[Key, Queue]) -> int | None:
+        """Return the log offset of the first record of a batch that lacks its entry, None if all have theirs."""
+        found: list[int] = []
+        for run in runs_of(batch):
+            if run.topic is not None:
+                key = run.topic, run.queue
+                verdict = self.judge(key, queues.get(key), run)
+                lacking = np.flatnonzero(verdict.keep & ~verdict.known)
+                offsets = np.frombuffer(run.data, ENTRY)["log_offset"]
+                found.extend(int(offsets[row]) for row in lacking[:1])
+        return min(found, default=None)
+
+    def begin(self, key: Key, first: First | None) -> None:
+        """Take note that a queue begins with this entry from now on."""
+        self._firsts[key] = first
+
+    # --- what survives
+
+    def first(self, key: Key) -> First | None:
+        """Return the first entry of a queue that leads to its record, as it was at the opening."""
+        if key not in self._firsts:
+            is_there = key[1] in self._numbers.get(key[0], ())
+            self._firsts[key] = self._found_first(key) if is_there else None
+        return self._firsts[key]
+
+    def _found_first(self, key: Key) -> First | None:
+        for ordinal, log_offset in self._entries(key):
+            if is_backed(self._log, key, ordinal, log_offset):
+                return First(ordinal, log_offset)
+        return None
+
+    def _entries(self, key: Key) -> Iterator[tuple[int, int]]:
+        """Yield ordinals and log offsets of the entries that are there."""
+        survivors, queue = self._survivors, self._queues.get(key)
+        if survivors is None:
+            if queue is not None:
+                yield from queue.present(queue.min_offset)
+            return
+        at, high = survivors.min_offset(*key), survivors.max_offset(*key)
+        while at < high:
+            found = survivors.entries(*key, at, min(at + _SEARCHED, high))
+            if len(found.sizes) == 0:
+                at = survivors.resume_at(*key, at)
+                continue
+            for row in np.flatnonzero(found.sizes > 0).tolist():
+                yield at + row, int(found.log_offsets[row])
+            at += len(found.sizes)
+
+    # --- queues without an entry
+
+    def _are_gone(self, key: Key, offsets: Int64s) -> Bools:
+        """Return which records of a queue without entries are of a deleted topic, or of an earlier life."""
+        topic = key[0]
+        gone = np.zeros(len(offsets), np.bool_)
+        is_unlisted = self._history.is_unlisted(topic)
+        numbers = self._numbers.get(topic, ())
+        if not (is_unlisted or numbers):
+            return gone
+        firsts = [first for number in numbers if (first := self.first((topic, number)))]
+        if is_unlisted:
+            gone |= offsets < min((first.log_offset for first in firsts), default=_NOWHERE)
+        remade = max((first.log_offset for first in firsts if first.ordinal == 0), default=0)
+        if offsets[0] < remade:
+            gone |= offsets < self._ended_before(key)
+        if gone.any():
+            gone &= ~self._history.are_ours(offsets)
+        return gone
+
+    def _ended_before(self, key: Key) -> int:
+        """Return the log offset before which the records of a queue without entries are of ended lives."""
+        if self._endings is None:
+            self._endings = Endings()
+            for batch in self._log.batches(self._log.min_offset, self._log.end_offset):
+                for run in runs_of(batch):
+                    if run.topic is not None:
+                        place = run.topic, run.queue
+                        offsets = np.frombuffer(run.data, ENTRY)["log_offset"].astype(np.int64)
+                        self._endings.take(place, run.ordinal, offsets, self.first(place))
+        return self._endings.before(key)
+
+    # --- queues with entries
+
+    def _judge_late(self, key: Key, queue: Queue, rows: "_Rows", start: int) -> int | None:
+        """Judge the rows from `start` on, which are not before the queue's first entry."""
+        reach = queue.reach()
+        ordinals = rows.ordinal + np.arange(len(rows.offsets))
+        inside = min(max(queue.max_offset - int(ordinals[start]), 0), len(ordinals) - start)
+        stop = start + inside
+        if inside:
+            cut = self._judge_inside(key, queue, rows, slice(start, stop))
+            if cut is not None:
+                return cut
+        if stop < len(ordinals) and self._is_astray(key, queue, rows, stop):
+            rows.keep[stop:] = False
+            return None
+        beyond = rows.offsets[stop:] > reach
+        if not beyond.all() and self._is_backed_at(key, queue, queue.max_offset - 1, reach):
+            # Stored before what the queue has last: of an earlier life, which was longer.
+            rows.keep[stop:] = beyond
+        return None
+
+    def _judge_inside(self, key: Key, queue: Queue, rows: "_Rows", part: slice) -> int | None:
+        """Judge rows that have an offset which the queue has already."""
+        low: int = rows.ordinal + part.start
+        offsets = rows.offsets[part]
+        have = queue.folder.read_padded(low, low + len(offsets))
+        found = effective(have)
+        same = found == offsets
+        is_whole = have["size"] == rows.entries["size"][part]
+        rows.known[part] = same & is_whole & ~without_unit(queue, have)
+        fits = self._fitting(key, queue, low, found, offsets)
+        reach = queue.reach()
+        for row in np.flatnonzero(~same).tolist():
+            ordinal, at = low + row, part.start + row
+            if found[row] < 0:
+                rows.keep[at] = fits(row)
+            elif is_backed(self._log, key, ordinal, int(found[row])):
+                rows.keep[at] = False
+                if (
+                    ordinal == 0
+                    and offsets[row] > reach
+                    and self._begins_anew(key, rows, at, reach)
+                ):
+                    rows.keep[at:] = True
+                    return 0
+            elif offsets[row] > reach and not self._is_backed_at(
+                key, queue, queue.max_offset - 1, reach
+            ):
+                # Nothing from here on leads to a record of this queue any more.
+                rows.keep[at:] = True
+                return ordinal
+        return None
+
+    def _fitting(
+        self, key: Key, queue: Queue, low: int, found: Int64s, offsets: Int64s
+    ) -> Callable[[int], bool]:
+        """Return what says whether a record fits into a hole: the next entry's record is stored after it."""
+        places = np.where(found >= 0, np.arange(len(found)), len(found))
+        following = np.minimum.accumulate(places[::-1])[::-1]
+
+        def fits(row: int) -> bool:
+            at = int(following[row])
+            if at < len(found):
+                ordinal, log_offset = low + at, int(found[at])
+            else:
+                ordinal, log_offset = queue.next_entry(low + len(found))
+            return log_offset > offsets[row] or not is_backed(self._log, key, ordinal, log_offset)
+
+        return fits
+
+    def _is_backed_at(self, key: Key, queue: Queue, ordinal: int, log_offset: int) -> bool:
+        return log_offset >= 0 and is_backed(self._log, key, ordinal, log_offset)
+
+    def _begins_anew(self, key: Key, rows: "_Rows", at: int, reach: int) -> bool:
+        """Say whether a record with offset 0 begins another life, and is not one whose offset is damaged."""
+        log_offset = int(rows.offsets[at])
+        if self._history.is_one_run(reach, log_offset):
+            # Penstock never gives an offset twice while the queue has entries.
+            return False
+        if at + 1 < len(rows.offsets):
+            return True
+        end = log_offset + int(rows.entries["size"][at])
+        return self._next_ordinal(key, end) in (None, 0, 1)
+
+    def _is_astray(self, key: Key, queue: Queue, rows: "_Rows", at: int) -> bool:
+        """Say whether a record's offset is past the queue's end, and the next record goes on at the end.
+
+        Then its offset is damaged: no checksum need cover it. An entry there would keep out all that follow.
+        """
+        end = queue.max_offset
+        if rows.ordinal + at <= end or at + 1 < len(rows.offsets):
+            return False
+        following = int(rows.offsets[at]) + int(rows.entries["size"][at])
+        return self._next_ordinal(key, following) in (end, end + 1)
+
+    def _next_ordinal(self, key: Key, log_offset: int) -> int | None:
+        """Return the queue offset of the next record of a queue in the log; None if there is none nearby."""
+        end = min(self._log.end_offset, log_offset + _AHEAD_BYTES)
+        for batch in self._log.batches(log_offset, end):
+            found: list[tuple[int, int]] = [
+                (run.log_offset, run.ordinal)
+                for run in runs_of(batch)
+                if (run.topic, run.queue) == key
+            ]
+            if found:
+                _, ordinal = min(found)
+                return ordinal
+        return None
+
+
+class _Rows(NamedTuple):
+    """The rows of a run, and what is said of them so far."""
+
+    run: Run
+    entries: npt.NDArray[np.void]
+    offsets: Int64s
+    keep: Bools
+    known: Bools
+
+    @property
+    def ordinal(self) -> int:
+        return self.run.ordinal
+
+
+def kept(run: Run, keep: Bools) -> Iterator[Run]:
+    """Yield the rows of a run that are to be kept, as runs."""
+    if keep.all():
+        yield run
+        return
+    offsets = np.frombuffer(run.data, ENTRY)["log_offset"]
+    for start, stop in stretches(keep):
+        yield run._replace(
+            ordinal=run.ordinal + start,
+            data=run.data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE],
+            log_offset=int(offsets[start]),
+            store_times=run.store_times[start:stop],
+        )

@@ -1,0 +1,121 @@
+"""What a consume queue dispatcher answers: which queues there are, and what they hold.
+
+A dispatcher that only reads looks at the files again at each question: another process may write them.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from penstock.contracts import Context, QueueBounds, QueueEntries, QueueIndex
+from penstock.names import check_topic
+from penstock_index.queue_bounds import QuickLook
+from penstock_index.queue_extension import Extension
+from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder
+from penstock_index.queue_names import QueueNames
+from penstock_index.queue_state import Queue
+
+
+class QueueLookUp(QueueIndex):
+    """The reading half of the consume queues. Safe from any thread; one lock guards all state."""
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self._files = context.files
+        self._root = context.root / "consumequeue"
+        self._extension_root = context.root / "consumequeue_ext"
+        self._names = QueueNames(context.files, self._root, read_only=context.read_only)
+        self._pool = OpenFiles(context.files, options.open_files_max)
+        self._pool.read_only = context.read_only
+        self._queues: dict[tuple[str, int], Queue] = {}
+        self._lock = threading.RLock()
+        self._progress = 0
+
+    @property
+    def progress(self) -> int:
+        """See `Dispatcher`."""
+        return self._progress
+
+    def _new_queue(self, topic: str, number: int) -> Queue:
+        path = self._root / topic / str(number)
+        folder = QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
+        extension = Extension(
+            self._files, self._pool, self._extension_root / topic / str(number),
+            self.options.extension_bytes, adopts=self.context.read_only or not self.options.extended,
+        )  # fmt: skip
+        return Queue(folder, extension, 0, 0)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """See `QueueIndex`."""
+        if self.context.read_only:
+            return sorted((topic, number) for topic, number, _ in self._names.folders())
+        with self._lock:
+            return sorted(self._queues)
+
+    def min_offset(self, topic: str, queue: int) -> int:
+        """See `QueueIndex`."""
+        with self._lock:
+            return found.min_offset if (found := self._known(topic, queue)) else 0
+
+    def max_offset(self, topic: str, queue: int) -> int:
+        """See `QueueIndex`."""
+        with self._lock:
+            return found.max_offset if (found := self._known(topic, queue)) else 0
+
+    def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
+        """See `QueueIndex`."""
+        if self.context.read_only:
+            return QuickLook(self.context, below).all_bounds(self._root, wanted, self.bounds_of)
+        return super().bounds(wanted, below)
+
+    def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """See `QueueIndex`."""
+        with self._lock:
+            found = self._known(topic, queue)
+            if found is None:
+                return QueueEntries(*(np.zeros(0, np.int64) for _ in range(3)))
+            entries = found.folder.read(start, min(stop, found.max_offset))
+            codes = entries["tag_code"].astype(np.int64)
+            found.extension.resolve(codes)
+        sizes = entries["size"].astype(np.int64)
+        sizes[(sizes < 0) | (sizes == PRE_BLANK_SIZE)] = 0
+        return QueueEntries(entries["log_offset"].astype(np.int64), sizes, codes)
+
+    def resume_at(self, topic: str, queue: int, offset: int) -> int:
+        """See `QueueIndex`: only a missing file makes a gap, and the next one begins behind it."""
+        with self._lock:
+            if (found := self._known(topic, queue)) is None:
+                return 0
+            return min((b for b in found.folder.bases if b > offset), default=found.max_offset)
+
+    def end_log_offset(self) -> int:
+        """See `QueueIndex`."""
+        with self._lock:
+            if not self.context.read_only:
+                return self._progress
+            return max((self._end_of(topic, number) for topic, number in self.queues()), default=0)
+
+    def _end_of(self, topic: str, number: int) -> int:
+        if (queue := self._known(topic, number)) is None:
+            return 0
+        low = max(queue.max_offset - 8, queue.min_offset)  # of the last few: one may be damaged
+        offsets, sizes, _ = self.entries(topic, number, low, queue.max_offset)
+        return max(map(int.__add__, offsets.tolist(), sizes.tolist()), default=0)
+
+    def _known(self, topic: str, number: int) -> Queue | None:
+        before = self._queues.get((topic, number))
+        if not self.context.read_only:
+            if before is None:
+                self._names.check_free(topic, number)
+            return before
+        # The files are looked at again: another process may have written them.
+        path = self._root / check_topic(topic) / str(number)
+        if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
+            return None
+        queue, log_min = before or self._new_queue(topic, number), self.context.log_min_offset()
+        if before is None or not queue.is_unchanged(log_min):
+            queue.look_again(log_min)
+            self._queues[topic, number] = queue
+        return queue

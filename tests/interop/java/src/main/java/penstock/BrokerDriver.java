@@ -1,0 +1,474 @@
+package penstock;
+
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Method;
+import java.net.ServerSocket;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
+import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * Drives a real name server, a real broker and the Java client, all in this JVM: one JSON command a line in, one
+ * JSON answer a line out. The name server lives as long as the JVM; broker and clients from "start" to "stop".
+ */
+public class BrokerDriver {
+    private static final String NAME = "broker-a";
+    private static final int SETTLE_MS = 30_000;
+    private static String names; // the name server's address
+    private static BrokerController broker;
+    private static DefaultMQProducer producer;
+    private static TransactionMQProducer transactions;
+    private static DefaultMQPullConsumer puller;
+    private static DefaultMQAdminExt admin;
+    private static int clients;
+
+    public static void main(String[] args) throws Exception {
+        PrintStream out = System.out;
+        System.setOut(System.err); // the broker's own prints must not mix with answers
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            JSONObject answer;
+            try {
+                answer = answer(JSONObject.parseObject(line));
+            } catch (Throwable error) {
+                error.printStackTrace();
+                answer = new JSONObject();
+                answer.put("error", error.toString());
+            }
+            out.write((answer.toJSONString() + "\n").getBytes(StandardCharsets.UTF_8));
+            out.flush();
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static JSONObject answer(JSONObject command) throws Exception {
+        JSONObject done = new JSONObject();
+        switch (command.getString("do")) {
+            case "start": start(command, done); break;
+            case "create": create(command); break;
+            case "delete":
+                admin.deleteTopicInBroker(Collections.singleton(broker.getBrokerAddr()), command.getString("topic"));
+                admin.deleteTopicInNameServer(Collections.singleton(names), "cluster-a", command.getString("topic"));
+                break;
+            case "send": done.put("results", send(command)); break;
+            case "batch": batch(command, done); break;
+            case "transaction": done.put("result", transaction(command)); break;
+            case "bounds": bounds(command, done); break;
+            case "pull": done.put("messages", pull(command)); break;
+            case "consume": done.put("deliveries", consume(command)); break;
+            case "query": done.put("messages", query(command)); break;
+            case "stop": stop(); break;
+            default: throw new IllegalArgumentException(command.toJSONString());
+        }
+        return done;
+    }
+
+    private static void startNames() throws Exception {
+        NettyServerConfig netty = new NettyServerConfig();
+        netty.setListenPort(freePort());
+        NamesrvController server = new NamesrvController(new NamesrvConfig(), netty);
+        if (!server.initialize()) {
+            throw new IllegalStateException("the name server does not initialize");
+        }
+        server.start();
+        names = "127.0.0.1:" + netty.getListenPort();
+    }
+
+    /** A port that is free, and so are the ones that a broker takes beside it: the one below by two, and one above. */
+    private static int freePort() throws Exception {
+        for (int tries = 0; ; tries++) {
+            try (ServerSocket socket = new ServerSocket(0); ServerSocket below = new ServerSocket(socket.getLocalPort() - 2);
+                 ServerSocket above = new ServerSocket(socket.getLocalPort() + 1)) {
+                return socket.getLocalPort();
+            } catch (java.io.IOException taken) {
+                if (tries > 50) {
+                    throw taken;
+                }
+            }
+        }
+    }
+
+    private static void start(JSONObject command, JSONObject done) throws Exception {
+        if (broker != null) {
+            throw new IllegalStateException("this JVM has a broker running already");
+        }
+        if (names == null) {
+            startNames();
+        }
+        BrokerConfig config = new BrokerConfig();
+        MessageStoreConfig store = new MessageStoreConfig();
+        NettyServerConfig netty = new NettyServerConfig();
+        String root = command.getString("root");
+        store.setStorePathRootDir(root);
+        store.setStorePathCommitLog(root + "/commitlog");
+        config.setRocketmqHome(System.getProperty("rocketmq.home.dir"));
+        config.setNamesrvAddr(names);
+        config.setBrokerName(NAME);
+        config.setBrokerClusterName("cluster-a");
+        config.setBrokerIP1("127.0.0.1");
+        config.setBrokerIP2("127.0.0.1");
+        netty.setListenPort(freePort());
+        store.setHaListenPort(netty.getListenPort() + 1);
+        for (Map.Entry<String, Object> setting : command.getJSONObject("config").entrySet()) {
+            set(setting.getKey(), setting.getValue().toString(), config, store, netty);
+        }
+        BrokerController made = controller(config, netty, new NettyClientConfig(), store);
+        boolean good = made.initialize();
+        done.put("started", good);
+        if (!good) {
+            made.shutdown();
+            return;
+        }
+        made.start();
+        broker = made;
+        startClients();
+    }
+
+    private static BrokerController controller(Object... given) throws Exception {
+        for (Constructor<?> constructor : BrokerController.class.getConstructors()) {
+            if (constructor.getParameterCount() == 4) {
+                BrokerController made = (BrokerController) constructor.newInstance(given);
+                try { // 5.x reads authentication settings at start and fails without
+                    Object auth = Class.forName("org.apache.rocketmq.auth.config.AuthConfig").getConstructor().newInstance();
+                    Constructor<?> more = BrokerController.class.getConstructor(BrokerConfig.class, NettyServerConfig.class,
+                        NettyClientConfig.class, MessageStoreConfig.class, auth.getClass());
+                    List<Object> parts = new ArrayList<>(List.of(given));
+                    parts.add(auth);
+                    made = (BrokerController) more.newInstance(parts.toArray());
+                } catch (ClassNotFoundException older) {
+                    return made;
+                }
+                return made;
+            }
+        }
+        throw new IllegalStateException("no constructor of BrokerController is known");
+    }
+
+    private static void set(String name, String value, Object... configs) throws Exception {
+        String wanted = "set" + name.substring(0, 1).toUpperCase() + name.substring(1);
+        boolean known = false;
+        for (Object config : configs) {
+            for (Method method : config.getClass().getMethods()) {
+                if (method.getName().equals(wanted) && method.getParameterCount() == 1) {
+                    Class<?> kind = method.getParameterTypes()[0];
+                    Object typed = kind == int.class ? (Object) Integer.parseInt(value)
+                        : kind == long.class ? (Object) Long.parseLong(value)
+                        : kind == boolean.class ? (Object) Boolean.parseBoolean(value)
+                        : kind == String.class ? value : null;
+                    if (typed != null) {
+                        method.invoke(config, typed);
+                        known = true;
+                        break;
+                    }
+                }
+            }
+        }
+        if (!known) {
+            throw new IllegalArgumentException("no setting " + name);
+        }
+    }
+
+    private static <T extends ClientConfig> T client(T client) {
+        client.setNamesrvAddr(names);
+        client.setInstanceName("client-" + ++clients);
+        client.setPollNameServerInterval(300);
+        client.setHeartbeatBrokerInterval(1000);
+        client.setVipChannelEnabled(false);
+        return client;
+    }
+
+    private static void startClients() throws Exception {
+        producer = client(new DefaultMQProducer("producers"));
+        producer.setSendMsgTimeout(10_000);
+        producer.start();
+        transactions = client(new TransactionMQProducer("transactions"));
+        transactions.setTransactionListener(new TransactionListener() {
+            public LocalTransactionState executeLocalTransaction(Message message, Object state) {
+                return (LocalTransactionState) state;
+            }
+
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.UNKNOW;
+            }
+        });
+        transactions.start();
+        puller = client(new DefaultMQPullConsumer("pullers"));
+        puller.start();
+        admin = client(new DefaultMQAdminExt());
+        admin.start();
+        long end = System.nanoTime() + SETTLE_MS * 1_000_000L;
+        while (true) { // until the broker is registered, and the puller knows its address
+            try {
+                puller.fetchSubscribeMessageQueues(NAME);
+                return;
+            } catch (Exception early) {
+                if (System.nanoTime() > end) {
+                    throw early;
+                }
+                broker.registerBrokerAll(true, false, true); // its own next attempt would come after 10 s
+                Thread.sleep(50);
+            }
+        }
+    }
+
+    /**
+     * Shuts clients and broker down at once: each waits for seconds for a thread of its remoting client that sleeps.
+     * Those threads hold nothing; they are woken.
+     */
+    private static void stop() throws Exception {
+        Thread waking = new Thread(() -> {
+            try {
+                while (true) {
+                    for (Thread each : Thread.getAllStackTraces().keySet()) {
+                        if (each.getName().startsWith("NettyEventExecutor")) {
+                            each.interrupt();
+                        }
+                    }
+                    Thread.sleep(100);
+                }
+            } catch (InterruptedException done) {
+                return;
+            }
+        });
+        waking.start();
+        BrokerController running = broker;
+        broker = null;
+        List<Thread> parts = new ArrayList<>();
+        for (Runnable part : List.<Runnable>of(producer::shutdown, transactions::shutdown, puller::shutdown, admin::shutdown)) {
+            parts.add(new Thread(part));
+        }
+        parts.forEach(Thread::start);
+        running.shutdown();
+        for (Thread part : parts) {
+            part.join();
+        }
+        waking.interrupt();
+    }
+
+    private static void create(JSONObject command) throws Exception {
+        int queues = command.getIntValue("queues");
+        TopicConfig topic = new TopicConfig(command.getString("topic"));
+        topic.setReadQueueNums(queues);
+        topic.setWriteQueueNums(queues);
+        topic.setPerm(6);
+        JSONObject attributes = command.getJSONObject("attributes");
+        if (attributes != null && !attributes.isEmpty()) {
+            Map<String, String> changes = new HashMap<>();
+            for (String name : attributes.keySet()) {
+                changes.put("+" + name, attributes.getString(name));
+            }
+            TopicConfig.class.getMethod("setAttributes", Map.class).invoke(topic, changes);
+        }
+        admin.createAndUpdateTopicConfig(broker.getBrokerAddr(), topic);
+        long end = System.nanoTime() + SETTLE_MS * 1_000_000L;
+        while (true) { // until the name server gives a route
+            try {
+                if (puller.fetchSubscribeMessageQueues(topic.getTopicName()).size() >= queues) {
+                    return;
+                }
+            } catch (Exception early) {
+                if (System.nanoTime() > end) {
+                    throw early;
+                }
+            }
+            Thread.sleep(20);
+        }
+    }
+
+    private static Message message(JSONObject given) {
+        Message message = new Message(given.getString("topic"), Base64.getDecoder().decode(given.getString("body")));
+        message.setFlag(given.getIntValue("flag"));
+        JSONObject properties = given.getJSONObject("properties");
+        if (properties != null) {
+            for (String name : properties.keySet()) {
+                MessageAccessor.putProperty(message, name, properties.getString(name));
+            }
+        }
+        if (given.getString("tag") != null && !given.getString("tag").isEmpty()) {
+            message.setTags(given.getString("tag"));
+        }
+        if (given.getString("keys") != null && !given.getString("keys").isEmpty()) {
+            message.setKeys(given.getString("keys"));
+        }
+        if (given.getIntValue("delay_level") > 0) {
+            message.setDelayTimeLevel(given.getIntValue("delay_level"));
+        }
+        return message;
+    }
+
+    private static MessageQueue queue(JSONObject given) {
+        return new MessageQueue(given.getString("topic"), NAME, given.getIntValue("queue"));
+    }
+
+    private static JSONArray send(JSONObject command) throws Exception {
+        JSONArray results = new JSONArray();
+        JSONArray messages = command.getJSONArray("messages");
+        for (int i = 0; i < messages.size(); i++) {
+            JSONObject given = messages.getJSONObject(i);
+            results.add(result(producer.send(message(given), queue(given))));
+        }
+        return results;
+    }
+
+    private static void batch(JSONObject command, JSONObject done) throws Exception {
+        JSONArray given = command.getJSONArray("messages");
+        List<Message> messages = new ArrayList<>();
+        for (int i = 0; i < given.size(); i++) {
+            messages.add(message(given.getJSONObject(i)));
+        }
+        done.put("result", result(producer.send(messages, queue(given.getJSONObject(0)))));
+    }
+
+    private static JSONObject transaction(JSONObject command) throws Exception {
+        LocalTransactionState state = LocalTransactionState.valueOf(command.getString("state"));
+        return result(transactions.sendMessageInTransaction(message(command.getJSONObject("message")), state));
+    }
+
+    private static JSONObject result(SendResult sent) {
+        JSONObject result = new JSONObject();
+        result.put("status", String.valueOf(sent.getSendStatus()));
+        result.put("queue", sent.getMessageQueue().getQueueId());
+        result.put("queue_offset", sent.getQueueOffset());
+        result.put("message_id", sent.getOffsetMsgId());
+        result.put("unique_key", sent.getMsgId());
+        return result;
+    }
+
+    private static void bounds(JSONObject command, JSONObject done) throws Exception {
+        done.put("min", broker.getMessageStore().getMinOffsetInQueue(command.getString("topic"), command.getIntValue("queue")));
+        done.put("max", broker.getMessageStore().getMaxOffsetInQueue(command.getString("topic"), command.getIntValue("queue")));
+    }
+
+    private static JSONArray pull(JSONObject command) throws Exception {
+        MessageQueue queue = queue(command);
+        JSONArray messages = new JSONArray();
+        for (long at = command.getLongValue("offset"); ; ) {
+            PullResult got = puller.pull(queue, command.getString("tag"), at, 32, 10_000);
+            if (got.getPullStatus() == PullStatus.FOUND) {
+                for (MessageExt message : got.getMsgFoundList()) {
+                    messages.add(shown(message));
+                }
+            }
+            if (got.getPullStatus() == PullStatus.NO_NEW_MSG || got.getNextBeginOffset() <= at
+                || got.getNextBeginOffset() > got.getMaxOffset()) {
+                return messages;
+            }
+            at = got.getNextBeginOffset();
+        }
+    }
+
+    private static JSONArray consume(JSONObject command) throws Exception {
+        JSONArray deliveries = new JSONArray();
+        JSONObject failures = command.getJSONObject("failures"); // how often each body fails
+        Map<String, Integer> left = new ConcurrentHashMap<>();
+        for (String body : failures.keySet()) {
+            left.put(body, failures.getIntValue(body));
+        }
+        DefaultMQPushConsumer consumer = client(new DefaultMQPushConsumer(command.getString("group")));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(command.getString("topic"), command.getString("tag"));
+        consumer.setConsumeMessageBatchMaxSize(1);
+        consumer.setPersistConsumerOffsetInterval(200);
+        int count = command.getIntValue("count");
+        consumer.registerMessageListener(new MessageListenerConcurrently() {
+            public ConsumeConcurrentlyStatus consumeMessage(List<MessageExt> messages, ConsumeConcurrentlyContext context) {
+                for (MessageExt message : messages) {
+                    String body = Base64.getEncoder().encodeToString(message.getBody());
+                    boolean fails = left.merge(body, -1, Integer::sum) >= 0;
+                    JSONObject delivery = shown(message);
+                    delivery.put("failed", fails);
+                    synchronized (deliveries) {
+                        deliveries.add(delivery);
+                    }
+                    if (fails) {
+                        return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                    }
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            }
+        });
+        consumer.start();
+        long end = System.nanoTime() + command.getLongValue("seconds") * 1_000_000_000L;
+        while (System.nanoTime() < end) {
+            synchronized (deliveries) {
+                if (deliveries.size() >= count) {
+                    break;
+                }
+            }
+            Thread.sleep(20);
+        }
+        consumer.shutdown();
+        return deliveries;
+    }
+
+    private static JSONArray query(JSONObject command) throws Exception {
+        JSONArray messages = new JSONArray();
+        try {
+            for (MessageExt message : admin.queryMessage(command.getString("topic"), command.getString("key"), 64, 0,
+                Long.MAX_VALUE).getMessageList()) {
+                messages.add(shown(message));
+            }
+        } catch (org.apache.rocketmq.client.exception.MQClientException none) {
+            if (none.getResponseCode() != 208) { // NO_MESSAGE
+                throw none;
+            }
+        }
+        return messages;
+    }
+
+    private static JSONObject shown(MessageExt message) {
+        JSONObject shown = new JSONObject();
+        shown.put("topic", message.getTopic());
+        shown.put("queue", message.getQueueId());
+        shown.put("queue_offset", message.getQueueOffset());
+        shown.put("log_offset", message.getCommitLogOffset());
+        shown.put("body", Base64.getEncoder().encodeToString(message.getBody()));
+        shown.put("flag", message.getFlag());
+        shown.put("sys_flag", message.getSysFlag());
+        shown.put("store_time_ms", message.getStoreTimestamp());
+        shown.put("reconsume_times", message.getReconsumeTimes());
+        shown.put("prepared_offset", message.getPreparedTransactionOffset());
+        shown.put("tag", message.getTags());
+        shown.put("keys", message.getKeys());
+        shown.put("properties", new TreeMap<>(message.getProperties()));
+        return shown;
+    }
+}

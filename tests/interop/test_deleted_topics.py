@@ -1,0 +1,141 @@
+"""Topics that a real broker deleted, and deleted and made again: Penstock shows what its clients see."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.brokers import Broker, body_of, sent
+from tests.interop.javastore import SMALL_GEOMETRY
+
+import penstock
+from penstock import Store
+
+# 5.5 keeps other index files; what is deleted there is deleted as in 5.3.
+VERSIONS = ("4.9.7", "5.3.3")
+TOPICS = ("again", "kept")
+QUEUES = 4
+
+
+def opened(root: Path, *, read_only: bool = False) -> Store:
+    settings: dict[str, Any] = {} if read_only else {**SMALL_GEOMETRY, "retention.use": []}
+    return penstock.open(root, environ={}, read_only=read_only, **settings)
+
+
+def seen_by_client(broker: Broker, topics: tuple[str, ...]) -> dict[tuple[str, int], list[bytes]]:
+    """Return the bodies of every queue that has any, by topic and queue."""
+    found = {(t, q): broker.bodies(t, q) for t in topics for q in range(QUEUES)}
+    for (topic, queue), bodies in found.items():
+        assert broker.bounds(topic, queue) == (0, len(bodies))
+    return {place: bodies for place, bodies in found.items() if bodies}
+
+
+def seen_by_us(store: Store) -> dict[tuple[str, int], list[bytes]]:
+    """Return the same from Penstock, by single reads and as columns; broker's own topics are left out."""
+    found = {}
+    for topic, queues in store.topics().items():
+        for queue in queues if topic.islower() and not topic.startswith("rmq_") else ():
+            bodies = [m.body for m in store.scan(topic, queue)]
+            assert store.max_offset(topic, queue) == len(bodies)
+            assert store.to_arrow(topic, queue).column("body").to_pylist() == bodies
+            if bodies:
+                found[topic, queue] = bodies
+    return found
+
+
+def check_healthy(root: Path) -> None:
+    with opened(root, read_only=True) as store:
+        assert [f.text for f in store.verify()] == []
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_penstock_shows_what_clients_of_the_broker_see(
+    version: str, killed: bool, make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    broker = make_broker(version)
+    broker.start(root)
+    for topic in ("gone", *TOPICS):
+        broker.create(topic, QUEUES)
+        broker.send(*(sent(topic, b"old-%s-%d" % (topic.encode(), n), n % QUEUES, keys=f"k{n}")
+                      for n in range(40)))  # fmt: skip
+    broker.delete("gone")
+    broker.delete("again")
+    broker.send(*(sent("kept", b"later-%d" % n, n % QUEUES) for n in range(8)))
+    broker.create("again", QUEUES)
+    # Queue 2 and 3 have no message yet: the broker makes their folders with the first one.
+    broker.send(*(sent("again", b"new-%d" % n, n % 2) for n in range(5)))
+    found = broker.query("kept", "k3")
+    expected = seen_by_client(broker, TOPICS)
+    assert len(expected) == 6
+    if killed:
+        broker.kill()
+    else:
+        broker.stop()
+    check_healthy(root)
+    with opened(root, read_only=True) as store:
+        assert seen_by_us(store) == expected
+    with opened(root) as store:
+        assert seen_by_us(store) == expected
+        assert [m.body for m in store.find("kept", "k3")] == [body_of(one) for one in found]
+        # The log still has it, and a broker's queryMessage answers it as well.
+        assert [m.body for m in store.find("gone", "k3")] == [b"old-gone-3"]
+        assert store.put("again", b"ours", queue=0).queue_offset == 3
+        assert store.put("again", b"ours", queue=3).queue_offset == 0
+        assert store.put("gone", b"ours", queue=1).queue_offset == 0
+    expected["again", 0].append(b"ours")
+    expected |= {("again", 3): [b"ours"], ("gone", 1): [b"ours"]}
+    check_healthy(root)
+
+    broker = make_broker(version)
+    broker.start(root)
+    broker.create("gone", QUEUES)
+    assert seen_by_client(broker, ("gone", *TOPICS)) == expected
+    broker.send(sent("again", b"more", 0), sent("gone", b"more", 1))
+    expected["again", 0].append(b"more")
+    expected["gone", 1].append(b"more")
+    broker.kill()
+    with opened(root) as store:
+        assert seen_by_us(store) == expected
+        store.put("kept", b"last")
+    expected["kept", 0].append(b"last")
+    check_healthy(root)
+    broker = make_broker(version)
+    broker.start(root)
+    assert seen_by_client(broker, ("gone", *TOPICS)) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_broker_that_was_restarted_after_a_deletion(
+    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    """Killed, a broker walks its last files again and enters deleted messages itself: its entries count."""
+    root = tmp_path / "store"
+    broker = make_broker(version)
+    broker.start(root)
+    for topic in ("gone", *TOPICS):
+        broker.create(topic, QUEUES)
+        broker.send(*(sent(topic, b"old-%d" % n, n % QUEUES) for n in range(12)))
+    broker.delete("gone")
+    broker.delete("again")
+    broker.create("again", QUEUES)
+    broker.send(sent("again", b"new", 1))
+    broker.kill()
+    broker = make_broker(version)
+    broker.start(root)
+    expected = seen_by_client(broker, TOPICS)
+    assert expected["again", 1] == [b"new"]
+    broker.stop()
+    check_healthy(root)
+    with opened(root, read_only=True) as store:
+        before = seen_by_us(store)
+    assert {place: bodies for place, bodies in before.items() if place[0] != "gone"} == expected
+    with opened(root) as store:
+        assert seen_by_us(store) == before
+        store.put("again", b"ours", queue=1)
+    expected["again", 1].append(b"ours")
+    check_healthy(root)
+    broker = make_broker(version)
+    broker.start(root)
+    assert seen_by_client(broker, TOPICS) == expected

@@ -1,0 +1,485 @@
+"""Topics that a broker deleted, and topics that it deleted and made again, while the log still has the old records.
+
+A broker removes a topic's folder under `consumequeue/` and its entry in `config/topics.json`; the records stay in
+the log. Here Penstock writes the log, and the folders, the list of topics and Penstock's own side folder are
+taken away as a broker would leave them. `tests/interop/test_deleted_topics.py` does it with a real one.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Store
+from penstock.deletions import is_system, listed_topics, read_deletions
+from penstock.files import Files
+from penstock.message import Message
+from penstock.progress import Progress
+from penstock.segmentwise import start_reindex
+from penstock.testing.kit import copy_store
+from penstock.written import Written, note_opening, read_written
+
+SIZES: dict[str, Any] = {
+    "geometry.segment_bytes": 65536,
+    "geometry.queue_entries": 16,
+    "geometry.index_slots": 64,
+    "geometry.index_entries": 4096,
+    "retention.use": [],
+}
+
+Open = Callable[..., Store]
+
+
+class Directory:
+    """A store's folder that a broker and Penstock use by turns."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self, **settings: Any) -> Store:
+        return penstock.open(self.root, environ={}, **{**SIZES, **settings})
+
+    def put(self, topic: str, bodies: Iterable[str], queue: int = 0) -> list[int]:
+        """Put messages, close, and return their queue offsets."""
+        with self.open() as store:
+            return [
+                store.put(topic, b.encode(), queue=queue, keys=[b]).queue_offset for b in bodies
+            ]
+
+    def list_topics(self, *topics: str) -> None:
+        """Write the broker's list of topics."""
+        path = self.root / "config" / "topics.json"
+        path.parent.mkdir(exist_ok=True)
+        table = {topic: {"topicName": topic, "perm": 6} for topic in (*topics, "TBW102")}
+        path.write_text(json.dumps({"dataVersion": {"counter": 1}, "topicConfigTable": table}))
+
+    def drop_queues(self, *names: str) -> None:
+        """Remove folders of queues, as a broker does that deletes a topic."""
+        for name in names:
+            shutil.rmtree(self.root / "consumequeue" / name)
+
+    def make_foreign(self, *, killed: bool = False) -> None:
+        """Leave the directory as if only a broker had ever written it."""
+        shutil.rmtree(self.root / "penstock")
+        if killed:
+            (self.root / "abort").write_text("1")
+
+    def broker_deletes(self, topic: str, *others: str) -> None:
+        """Do what a broker does that deletes a topic and keeps others."""
+        self.drop_queues(topic)
+        self.list_topics(*others)
+        self.make_foreign()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "store")
+
+
+def bodies(store: Store, topic: str, queue: int = 0) -> list[str]:
+    return [m.body.decode() for m in store.scan(topic, queue)]
+
+
+def check_healthy(directory: Directory) -> None:
+    """Nothing is wrong, and a repair would change nothing."""
+    with directory.open(read_only=True) as store:
+        assert [f.text for f in store.verify()] == []
+    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
+    steps = penstock.repair(directory.root, environ={}, **settings).steps
+    assert [step for step in steps if step.action != "marks"] == []
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{n}" for n in range(count)]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_deleted_topic_stays_deleted(directory: Directory, killed: bool) -> None:
+    """Opening for writing brought all of it back: 0.1 built missing queues from the log."""
+    directory.put("gone", numbered("old", 40))
+    directory.put("kept", numbered("k", 5))
+    directory.broker_deletes("gone", "kept")
+    if killed:
+        (directory.root / "abort").write_text("1")
+    for _ in range(2):
+        with directory.open() as store:
+            assert store.topics() == {"kept": [0]}
+            assert (store.min_offset("gone"), store.max_offset("gone")) == (0, 0)
+            assert store.read("gone").messages == []
+            assert list(store.scan("gone")) == []
+            assert store.to_arrow("gone").num_rows == 0
+            assert bodies(store, "kept") == numbered("k", 5)
+        check_healthy(directory)
+
+
+def test_records_of_a_deleted_topic_are_found_by_key_and_by_place(directory: Directory) -> None:
+    """As a broker answers queryMessage and viewMessage while the log has them."""
+    directory.put("gone", ["old0"])
+    directory.broker_deletes("gone")
+    with directory.open() as store:
+        (found,) = store.find("gone", "old0")
+        assert found.body == b"old0"
+        assert store.at(found.log_offset).body == b"old0"
+        assert store.get(found.message_id).body == b"old0"
+
+
+def test_a_put_to_a_deleted_topic_begins_at_0_and_is_not_lost(
+    directory: Directory, tmp_path: Path
+) -> None:
+    """Nor after a kill before its queue was on disk, though no list of topics has its name."""
+    directory.put("gone", numbered("old", 40))
+    directory.broker_deletes("gone", "kept")
+    with directory.open(flush="sync") as store:
+        assert [store.put("gone", f"new{n}".encode()).queue_offset for n in range(3)] == [0, 1, 2]
+        killed = Directory(tmp_path / "killed")
+        copy_store(directory.root, killed.root)
+        if (killed.root / "consumequeue" / "gone").exists():
+            killed.drop_queues("gone")
+    for each in (directory, killed):
+        with each.open() as store:
+            assert bodies(store, "gone") == numbered("new", 3)
+            assert store.put("gone", b"new3").queue_offset == 3
+        check_healthy(each)
+
+
+def test_a_broker_in_between_does_not_delete_what_penstock_put(directory: Directory) -> None:
+    """A broker removes the queues of every topic that it does not list when it deletes any."""
+    directory.put("theirs", numbered("t", 5))
+    directory.list_topics("theirs")
+    directory.make_foreign()
+    directory.put("ours", numbered("o", 5))
+    with directory.open() as store:
+        end = store.stats()["log_end_offset"]
+    # The broker's start shows in the lock file's time.
+    (directory.root / "lock").write_bytes(b"lock")
+    directory.drop_queues("ours", "theirs")
+    directory.list_topics()
+    with directory.open() as store:
+        assert bodies(store, "ours") == numbered("o", 5)
+        assert "theirs" not in store.topics()
+        assert read_written(Files(), directory.root).ranges[-1] == (
+            read_written(Files(), directory.root).ranges[0][0],
+            1 << 62,
+        )
+        assert store.stats()["log_end_offset"] == end
+
+
+def made_again(directory: Directory, old: int, new: int) -> None:
+    """Leave a topic that had `old` messages, was deleted and made again, and has `new`; and another."""
+    directory.put("again", numbered("old", old))
+    directory.put("kept", numbered("k", 5))
+    directory.broker_deletes("again", "kept")
+    directory.put("again", numbered("new", new))
+    directory.list_topics("again", "kept")
+    directory.make_foreign()
+
+
+@pytest.mark.parametrize(("old", "new"), [(40, 3), (3, 40), (20, 20), (1, 1), (17, 16)])
+def test_a_topic_made_again_has_its_new_messages_only(
+    directory: Directory, old: int, new: int
+) -> None:
+    """0.1 put the old messages behind the new ones, and gave offsets that the broker never gave."""
+    made_again(directory, old, new)
+    check_healthy(directory)
+    for turn in range(3):
+        with directory.open() as store:
+            expected = numbered("new", new) + numbered("more", turn)
+            assert bodies(store, "again") == expected
+            assert (store.min_offset("again"), store.max_offset("again")) == (0, len(expected))
+            assert store.to_arrow("again").column("body").to_pylist() == [
+                b.encode() for b in expected
+            ]
+            first = next(store.scan("again"))
+            assert store.offset_at("again", time_ms=first.store_time_ms) == 0
+            assert store.offset_at("again", time_ms=0) == 0
+            assert store.put("again", f"more{turn}".encode()).queue_offset == len(expected)
+        check_healthy(directory)
+        directory.make_foreign(killed=turn == 1)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(("old", "new"), [(40, 3), (3, 40)])
+def test_a_lost_queue_comes_back_with_its_last_life(
+    directory: Directory, old: int, new: int, listed: bool
+) -> None:
+    """With the list of topics, which has it, and without any: the restart at 0 tells."""
+    made_again(directory, old, new)
+    if not listed:
+        (directory.root / "config" / "topics.json").unlink()
+    directory.drop_queues("again", "kept")
+    with directory.open() as store:
+        assert bodies(store, "again") == numbered("new", new)
+        assert bodies(store, "kept") == numbered("k", 5)
+    check_healthy(directory)
+
+
+def test_queues_of_a_topic_made_again_that_are_still_empty_stay_so(directory: Directory) -> None:
+    """A broker makes a queue's folder with its first message: the others are not lost, but not used yet."""
+    for queue in range(4):
+        directory.put("again", numbered(f"old{queue}-", 6), queue=queue)
+    directory.put("again", numbered("last", 2), queue=0)
+    directory.put("again", numbered("last", 2), queue=3)
+    directory.broker_deletes("again")
+    directory.put("again", ["new"], queue=0)
+    directory.list_topics("again")
+    directory.make_foreign()
+    # What was stored in queue 3 after the last old message of queue 0 is of the same life as that before.
+    check_healthy(directory)
+    with directory.open() as store:
+        assert store.topics() == {"again": [0]}
+        assert store.put("again", b"new", queue=3).queue_offset == 0
+    check_healthy(directory)
+
+
+def test_a_lost_file_of_a_queue_made_again_is_filled_from_its_own_life(
+    directory: Directory,
+) -> None:
+    """The old life has records with the same offsets."""
+    made_again(directory, 40, 40)
+    folder = directory.root / "consumequeue" / "again" / "0"
+    names = sorted(path.name for path in folder.iterdir())
+    for name in (names[0], names[1]):
+        (folder / name).unlink()
+        with directory.open() as store:
+            assert bodies(store, "again") == numbered("new", 40)
+        check_healthy(directory)
+        directory.make_foreign()
+
+
+def test_a_crash_of_ours_does_not_walk_the_deleted_records_again(directory: Directory) -> None:
+    """They are no holes in the queues."""
+    directory.put("gone", numbered("old", 40))
+    directory.put("again", numbered("old", 40))
+    directory.broker_deletes("gone")
+    directory.drop_queues("again")
+    directory.put("again", numbered("new", 3))
+    store = directory.open()
+    store.put("again", b"new3")
+    store.flush()
+    engine = store._engine
+    assert engine is not None
+    engine.mark()
+    end = store.stats()["log_end_offset"]
+    # As a kill leaves it: nothing is closed, and the marks stay as they are.
+    store.leave()
+    engine.abandon()
+    with directory.open() as store:
+        assert store.recovery is not None
+        assert store.recovery.dispatched_from == end
+        assert not any("missing" in sentence for sentence in store.recovery.mended)
+        assert bodies(store, "again") == numbered("new", 4)
+        assert "gone" not in store.topics()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("way", ["repair", "reindex"])
+def test_queues_built_again_have_the_last_life_only(
+    directory: Directory, way: str, lost: bool
+) -> None:
+    """A repair makes all queues again when one is damaged; so does a reindex, in parts."""
+    made_again(directory, 40, 3)
+    directory.put("gone", numbered("g", 5))
+    directory.broker_deletes("gone", "again", "kept")
+    path = directory.root / "consumequeue" / "kept" / "0" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.write(b"\0\1\2\3\4\5\6\7")
+    if lost:
+        directory.drop_queues("kept")
+    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
+    if way == "repair":
+        assert penstock.repair(directory.root, environ={}, apply=True, **settings).applied
+    else:
+        with start_reindex(directory.root, shards=3, settings=settings) as reindex:
+            walked = [reindex.task.condense(base) for base in reindex.bases]
+            reindex.finish(walked, {part: reindex.task.make(part) for part in reindex.parts})
+    for read_only in (True, False):
+        with directory.open(read_only=read_only) as store:
+            assert store.topics() == {"again": [0], "kept": [0]}
+            assert bodies(store, "again") == numbered("new", 3)
+            assert bodies(store, "kept") == numbered("k", 5)
+        check_healthy(directory)
+
+
+@pytest.mark.parametrize(
+    ("ordinal", "foreign"), [(1, True), (2, True), (5, True), (5, False), (9, False)]
+)
+def test_a_queue_offset_that_flipped_to_0_begins_no_life(
+    directory: Directory, ordinal: int, foreign: bool
+) -> None:
+    """Or all messages before it would leave the queue: the next record goes on as if nothing had happened.
+
+    Of the last record of a broker's queue that cannot be said. Penstock's own offsets never begin again.
+    """
+    directory.put("t", numbered("m", 10))
+    with directory.open(read_only=True) as store:
+        at = [m.log_offset for m in store.scan("t")][ordinal]
+    with (directory.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(at + 20)
+        file.write(bytes(8))
+    if foreign:
+        directory.make_foreign(killed=True)
+    directory.drop_queues("t")
+    with directory.open() as store:
+        expected = [body for body in numbered("m", 10) if body != f"m{ordinal}"]
+        assert [body for body in bodies(store, "t") if body != f"m{ordinal}"] == expected
+
+
+def renumber(directory: Directory, topic: str, numbers: dict[int, int]) -> list[int]:
+    """Give records of queue 0 other queue offsets, as a broker may; returns the log offsets of all."""
+    with directory.open(read_only=True) as store:
+        offsets = [m.log_offset for m in store.scan(topic)]
+    with (directory.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        for old, new in numbers.items():
+            file.seek(offsets[old] + 20)
+            file.write(new.to_bytes(8, "big"))
+    directory.make_foreign()
+    return offsets
+
+
+def test_offsets_that_repeat_keep_their_first_record(directory: Directory) -> None:
+    """5.0 to 5.3.2, stopped with queues behind the log, give offsets twice and enter the first record."""
+    directory.put("t", numbered("m", 10))
+    renumber(directory, "t", {6: 3, 7: 4, 8: 5, 9: 6})
+    directory.drop_queues("t")
+    for _ in range(2):
+        with directory.open() as store:
+            assert bodies(store, "t") == ["m0", "m1", "m2", "m3", "m4", "m5", "m9"]
+            assert store.max_offset("t") == 7
+        check_healthy(directory)
+        directory.make_foreign(killed=True)
+
+
+def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> None:
+    """It enters a record with offset 0 wherever the queue ends, and the next ones not at all."""
+    directory.put("t", numbered("m", 10))
+    offsets = renumber(directory, "t", {6: 0, 7: 1, 8: 2, 9: 3})
+    path = directory.root / "consumequeue" / "t" / "0" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(7 * 20)
+        file.write(bytes(9 * 20))
+    with directory.open() as store:
+        assert store.max_offset("t") == 7
+        assert bodies(store, "t")[:6] == numbered("m", 6)
+        assert store._queue_index.entries("t", 0, 6, 7).log_offsets.tolist() == [offsets[6]]
+    check_healthy(directory)
+
+
+@pytest.mark.parametrize("number", [6, 7, 1 << 52, (1 << 52) + 5])
+def test_a_queue_offset_that_flipped_upwards_keeps_no_record_out(
+    directory: Directory, number: int
+) -> None:
+    """An entry there would have a later place than all that follow; and the gap before it is never walked."""
+    directory.put("t", numbered("m", 10))
+    renumber(directory, "t", {5: number})
+    directory.drop_queues("t")
+    with directory.open() as store:
+        assert bodies(store, "t") == [body for body in numbered("m", 10) if body != "m5"]
+        assert store.max_offset("t") == 10
+
+
+def test_queues_that_mix_two_lives_are_found(directory: Directory) -> None:
+    """As 0.1 has left them: verify says so, since readers get the old life behind the new one."""
+    made_again(directory, 40, 3)
+    with directory.open() as store:
+        new = [m.log_offset for m in store.scan("again")]
+        old = sorted(m.log_offset for n in range(3, 40) for m in store.find("again", f"old{n}"))
+        sizes = [store.at(at).size for at in old]
+    path = directory.root / "consumequeue" / "again" / "0" / f"{0:020d}"
+    with path.open("r+b") as file:
+        for n, (at, size) in enumerate(zip(old[:5], sizes, strict=False), 3):
+            file.seek(n * 20)
+            file.write(at.to_bytes(8, "big") + size.to_bytes(4, "big") + bytes(8))
+    assert len(new) == 3
+    with directory.open(read_only=True) as store:
+        assert any("earlier life" in finding.text for finding in store.verify())
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%group", "%DLQ%group", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC",
+                                   "rmq_sys_wheel_timer", "DefaultCluster_REPLY_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"])  # fmt: skip
+def test_topics_that_brokers_do_not_always_list_count_as_there(
+    directory: Directory, topic: str
+) -> None:
+    """4.x does not list the topic of transactions' marks, for one."""
+    assert is_system(topic)
+    directory.put(topic, ["m"])
+    directory.broker_deletes(topic)
+    with directory.open() as store:
+        assert bodies(store, topic) == ["m"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"topicConfigTable": 3}', "{}", "\xff", '{"dataVersion":{}}']
+)
+def test_a_list_of_topics_that_tells_nothing_deletes_nothing(
+    directory: Directory, text: str
+) -> None:
+    """Lost, torn or hostile: the queues are built from the log."""
+    directory.put("t", ["m"])
+    directory.broker_deletes("t")
+    (directory.root / "config" / "topics.json").write_text(text, "latin-1")
+    assert listed_topics(Files(), directory.root) is None
+    with directory.open() as store:
+        assert bodies(store, "t") == ["m"]
+
+
+def test_a_store_of_ours_without_a_list_of_topics_is_built_as_ever(directory: Directory) -> None:
+    """No broker was ever here."""
+    directory.put("t", numbered("m", 20))
+    directory.drop_queues("t")
+    with directory.open() as store:
+        assert bodies(store, "t") == numbered("m", 20)
+
+
+def test_a_store_of_an_older_penstock_loses_nothing(directory: Directory) -> None:
+    """It has no file of written ranges: all records may be ours, so none counts as deleted."""
+    directory.put("ours", numbered("o", 3))
+    (directory.root / "penstock" / "written").unlink()
+    directory.drop_queues("ours")
+    directory.list_topics("theirs")
+    with directory.open() as store:
+        assert bodies(store, "ours") == numbered("o", 3)
+    assert read_written(Files(), directory.root).ranges == ((0, 1 << 62),)
+
+
+def test_written_ranges(directory: Directory) -> None:
+    """They begin where Penstock opened, and end where it was last known to be when another program came."""
+    files, root = Files(), directory.root
+    directory.put("t", ["m"])
+    assert read_written(files, root) == Written(((0, 1 << 62),), 0)
+    with directory.open(read_only=True) as store:
+        end = store.stats()["log_end_offset"]
+    (root / "lock").write_bytes(b"lock")
+    assert read_written(files, root).ranges == ((0, end),)
+    state = Progress(files, root).read()
+    written = note_opening(files, root, state, end + 1000, is_ours=False)
+    assert written.ranges == ((0, end), (end + 1000, 1 << 62))
+    assert [written.written_by_us(at) for at in (0, end - 1, end, end + 999, end + 1000)] == [
+        True, True, False, False, True,
+    ]  # fmt: skip
+    assert not written.is_one_run(0, end + 1000)
+    assert written.is_one_run(0, end - 1)
+    (root / "penstock" / "progress").unlink()
+    assert read_written(files, root).ranges == written.ranges
+    (root / "penstock" / "written").write_text("[1]")
+    assert not read_deletions(files, root).is_one_run(0, 1)
+    assert read_written(files, root).written_by_us(0)
+
+
+def test_many_messages_of_many_topics(directory: Directory) -> None:
+    """Lives interleaved in the log, over several segments."""
+    with directory.open() as store:
+        for n in range(600):
+            store.put_many([Message(f"t{n % 3}", f"old{n}".encode() * 20, queue=n % 2)])
+    directory.drop_queues("t0", "t1")
+    directory.list_topics("t1", "t2")
+    directory.make_foreign()
+    directory.drop_queues("t2")
+    directory.list_topics("t2")
+    with directory.open() as store:
+        assert sorted(store.topics()) == ["t2"]
+        assert sum(store.max_offset("t2", queue) for queue in (0, 1)) == 200
+    check_healthy(directory)
