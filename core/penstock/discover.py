@@ -18,6 +18,7 @@ from penstock.errors import (
     StrayFileError,
 )
 from penstock.files import Files
+from penstock.foreign import has_broker_files
 from penstock.geometry import (
     INDEX_ENTRY_SIZE,
     INDEX_HEADER_SIZE,
@@ -46,6 +47,8 @@ _OWN_NAMES = frozenset(
     ]
 )
 _USUAL_ENTRIES_A_SLOT = 4
+# In geometry.json, beside the sizes.
+_MADE_HERE = "made_here"
 # What reading a small JSON file of any content may raise.
 _NOT_UNDERSTOOD = (
     ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError, ConfigError,
@@ -89,10 +92,28 @@ def check_layout(files: Files, root: Path) -> None:
             )
 
 
-def write_geometry(files: Files, root: Path, geometry: Geometry) -> None:
-    """Note the sizes of a store just made."""
-    text = json.dumps(attrs.asdict(geometry), indent=2)
+def write_geometry(
+    files: Files, root: Path, geometry: Geometry, *, is_made_here: bool = True
+) -> None:
+    """Note the sizes of a store just made, or found; and which of the two."""
+    facts = {**attrs.asdict(geometry), _MADE_HERE: is_made_here}
+    text = json.dumps(facts, indent=2)
     files.write_whole(root / SIDE_FOLDER / "geometry.json", text.encode())
+
+
+def was_made_here(files: Files, root: Path) -> bool:
+    """Say whether Penstock made the store, or will: a broker's directory is one that it found.
+
+    Version 0.1 did not note it: there, no broker's files must lie beside the store.
+    """
+    if not files.is_folder(root / "commitlog"):
+        return True
+    try:
+        noted = json.loads(files.read_whole(root / SIDE_FOLDER / "geometry.json", 1 << 16))
+        made = noted.get(_MADE_HERE)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+    return made if isinstance(made, bool) else not has_broker_files(files, root)
 
 
 def find_geometry(

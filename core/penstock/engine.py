@@ -60,8 +60,6 @@ Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
 # How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
 _WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
-
-
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 
 
@@ -99,6 +97,7 @@ class Engine(Ending):
     fire: Fire
     ask: Ask
     body_bytes_max: int
+    long_topics: bool
     lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     _follow_worker: Stoppable | None = None
@@ -171,7 +170,7 @@ class Engine(Ending):
         """Return the lane of a queue; names are checked the first time."""
         lane = self.lanes.get((topic, queue))
         if lane is None:
-            check_topic(topic)
+            check_topic(topic, long=self.long_topics)
             check_queue(queue)
             with self._lane_guard:
                 lane = self.lanes.get((topic, queue))

@@ -21,7 +21,7 @@ def claim(files: Files, found: Findings, geometry: Geometry) -> None:
         for name in ("commitlog", "consumequeue"):
             files.make_folder_durably(root / name)
     if not files.exists(found.side.path / "geometry.json"):
-        write_geometry(files, root, geometry)
+        write_geometry(files, root, geometry, is_made_here=found.is_new)
     files.write_whole(root / "abort", str(files.process_id()).encode())
     found.side.remove_clean()
     found.side.write_holder(files.process_id())

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from penstock import config as configuration
+from penstock.admission import check_foreign, foreign_in
 from penstock.checkpoint import Checkpoint
 from penstock.clock import Clock
 from penstock.commitlog import CommitLog
@@ -23,26 +24,20 @@ from penstock.config import Config
 from penstock.contracts import (
     Context,
     Dispatcher,
-    QueueIndex,
     RetentionPolicy,
     SpawnWorker,
     Trust,
 )
 from penstock.digests import Digests
-from penstock.discover import check_layout, find_geometry, is_store
+from penstock.discover import check_layout, find_geometry, is_store, was_made_here
 from penstock.dispatch import TailFollower, pick_indexes
 from penstock.encode import host_bytes
 from penstock.engine import Engine, Pace
-from penstock.errors import (
-    ConfigError,
-    ConflictError,
-    NotAStoreError,
-    StorageError,
-    StoreLockedError,
-)
+from penstock.errors import NotAStoreError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.forecast import Outlook
+from penstock.foreign import Foreign
 from penstock.geometry import Geometry
 from penstock.handover import HandOver
 from penstock.lockfile import Lock
@@ -50,6 +45,7 @@ from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
 from penstock.mending import claim, put_log_right, sync_names_below, sync_names_up
 from penstock.offsets import ConsumerOffsets
+from penstock.picking import check_picks
 from penstock.progress import SideFolder, lock_ctime_ns, lock_mtime_ns, visible_offset
 from penstock.rebuilding import Workshop
 from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reached
@@ -177,28 +173,33 @@ class Opener:
 
     def check_strategies(self) -> None:
         """Raise for names that no plugin offers, and for picks that make no sense together."""
-        config = self.config
-        picks = config.picks()
-        chosen = [
-            (kind, self.registry.sets()[kind].get(name))
-            for kind, names in picks.items()
-            for name in names
-        ]
-        knowing = sum(issubclass(cls, QueueIndex) for _, cls in chosen)
-        if knowing != 1:
-            raise ConfigError(
-                f"index.use is {config.index.use}; exactly one of it must know the queues, as "
-                f"consume-queue does, and {knowing} do"
-            )
-        for kind, cls in chosen:
-            reason = cls.conflict(picks)
-            if reason is not None:
-                raise ConflictError(kind, cls.name, reason)
+        check_picks(self.config, self.registry)
 
     def dispatchers(self, context: Context) -> list[Dispatcher]:
         """Return the configured dispatchers, not loaded."""
         classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
         return [cls(self.config.options_for("index", cls), context) for cls in classes]
+
+    def _log_to_read(self, geometry: Geometry) -> SegmentedLog:
+        folder = self.root / "commitlog"
+        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
+        log.refresh()
+        return log
+
+    def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:
+        """Return what is not understood in the store's folder."""
+        log = self._log_to_read(geometry)
+        context = self.context(geometry, log, read_only=True)
+        classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
+        # Only those that have an answer: others may open files of their own.
+        asked = [c for c in classes if c.not_understood is not Dispatcher.not_understood]
+        made = [cls(self.config.options_for("index", cls), context) for cls in asked]
+        try:
+            return foreign_in(self.files, self.root, log, made)
+        finally:
+            log.close()
+            for dispatcher in made:
+                dispatcher.close()
 
     def _policies(self, context: Context) -> list[RetentionPolicy]:
         classes = [self.registry.retention_policies.get(n) for n in self.config.retention.use]
@@ -231,9 +232,7 @@ class Opener:
             raise NotAStoreError(self.root, "there is no commitlog folder in it")
         check_layout(self.files, self.root)
         geometry = self.geometry()
-        folder = self.root / "commitlog"
-        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
-        log.refresh()
+        log = self._log_to_read(geometry)
         context = self.context(geometry, log, read_only=True)
         dispatchers = self.dispatchers(context)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
@@ -242,6 +241,7 @@ class Opener:
             published=lambda: visible_offset(self.files, self.root),
             outlook=self._outlook(context, log),
             verification=self._verification(log, dispatchers, geometry, None),
+            not_understood=self.foreign(geometry),
         )  # fmt: skip
 
     # --- writing
@@ -280,6 +280,7 @@ class Opener:
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         if not is_new:
+            check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
             Workshop(self.files, self.root).settle()
         found = look(self.files, self.root, log, is_new=is_new)
         claim(self.files, found, geometry)
@@ -337,6 +338,7 @@ class Opener:
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
             lock=lock, offsets=offsets, crew=self._crew, body_bytes_max=config.log.body_bytes_max,
+            long_topics=config.log.long_topics or was_made_here(self.files, self.root),
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             pace=Pace(

@@ -26,6 +26,7 @@ from penstock.batch import DispatchBatch
 from penstock.contracts import Context, QueueBounds, QueueEntries, QueueIndex, Trust
 from penstock.errors import StrayFileError
 from penstock.findings import Checker
+from penstock.foreign import is_database
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.names import check_topic
 from penstock.progress import SIDE_FOLDER
@@ -261,11 +262,11 @@ class ConsumeQueueDispatcher(QueueIndex):
         """See `Dispatcher`."""
         return {"queues": len(self._queues)}
 
-    def checker(self) -> Checker:
-        """See `Dispatcher`."""
+    def checker(self) -> Checker | None:
+        """See `Dispatcher`; queues in a database are not judged."""
         from penstock_index.queue_check import QueueChecker  # noqa: PLC0415 - only verifying needs it
 
-        return QueueChecker(self, self._root)
+        return None if is_database(self._files, self._root) else QueueChecker(self, self._root)
 
     # --- opening
 

@@ -24,6 +24,7 @@ from penstock.contracts import Context, KeyIndex, LogView, Trust
 from penstock.errors import OffsetError
 from penstock.fetch import is_sound
 from penstock.findings import Checker
+from penstock.foreign import TAG_KEYS, Foreign
 from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
 from penstock_index.index_file import (
@@ -35,6 +36,7 @@ from penstock_index.index_file import (
     sound_count,
 )
 from penstock_index.index_folder import IndexFolder
+from penstock_index.tag_keys import has_tag_keys
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +146,19 @@ class HashIndexDispatcher(KeyIndex):
         with self._lock:
             keys = self._current.header.index_count - 1 if self._current else 0
         return {"files": len(self._folder.names()), "keys_in_newest": keys}
+
+    def not_understood(self, log: LogView) -> Iterator[Foreign]:
+        """See `Dispatcher`: the tags that newer brokers give entries of their own."""
+        if has_tag_keys(self._newest_peek(), log):
+            yield Foreign(TAG_KEYS, self._folder.path)
+
+    def _newest_peek(self) -> Iterator[Peek]:
+        for name in self._folder.names()[-1:]:
+            file = self._folder.peekable(name)
+            try:
+                yield Peek(file, self.context.geometry)
+            finally:
+                file.close()
 
     def checker(self) -> Checker:
         """See `Dispatcher`."""

@@ -9,6 +9,7 @@ import numpy as np
 from penstock.batch import DispatchBatch
 from penstock.contracts import QueueIndex
 from penstock.findings import Checker, Finding
+from penstock.foreign import batch_topics, is_light
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_runs import Run, runs_of
@@ -21,6 +22,7 @@ class QueueChecker(Checker):
     def __init__(self, index: QueueIndex, folder: Path) -> None:
         self._index = index
         self._folder = folder
+        self._not_judged = batch_topics(index.context.files, index.context.root)
         self._seen: dict[tuple[str, int], int] = {}
         self._damaged: list[tuple[int, int]] = []
 
@@ -50,6 +52,8 @@ class QueueChecker(Checker):
                     "log", self._folder, -1, run.log_offset,
                     "the record's topic or queue cannot be a folder; it has no queue entry",
                 )  # fmt: skip
+                continue
+            if run.topic in self._not_judged:
                 continue
             yield from self._compare(run, run.topic)
             stop = run.ordinal + len(run.data) // QUEUE_ENTRY_SIZE
@@ -85,6 +89,9 @@ class QueueChecker(Checker):
     def finish(self, end: int) -> Iterator[Finding]:
         """See `Checker`. Entries at or behind `end` are a live writer's, still to be compared."""
         for topic, queue in self._index.queues():
+            if is_light(topic):
+                # Its entries are those of records of other topics.
+                continue
             high = self._index.max_offset(topic, queue)
             seen = self._seen.get((topic, queue), self._index.min_offset(topic, queue))
             more = self._index.entries(topic, queue, seen, high)
