@@ -342,8 +342,7 @@ class Opener:
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             pace=Pace(
-                follow_ms=config.index.follow_interval_ms,
-                mark_ms=config.index.flush_interval_ms,
+                follow_ms=config.index.follow_interval_ms, mark_ms=config.index.flush_interval_ms,
                 retain_ms=config.retention.interval_ms,
             ),
         )  # fmt: skip

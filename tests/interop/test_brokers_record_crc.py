@@ -26,8 +26,8 @@ COPIED = (b"delayed", b"committed")
 COUNT = 300  # over several segments of 64 KiB
 
 
-def target(queue: int = 0, **more: str) -> dict[str, str]:
-    return {"REAL_TOPIC": "orders", "REAL_QID": str(queue), **more}
+def target(**more: str) -> dict[str, str]:
+    return {"REAL_TOPIC": "orders", "REAL_QID": "0", **more}
 
 
 def fill(store: Store) -> None:

@@ -8,7 +8,7 @@ that `verify` advised, and a put into a RocksDB store was never seen by the brok
 import hashlib
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
@@ -31,7 +31,7 @@ class Session:
 
     version: str
     kinds: set[str]
-    settings: dict[str, object] = attrs.Factory(dict)
+    settings: Mapping[str, object] = attrs.Factory(dict)
     fill: Callable[[Broker], None] = lambda broker: None
 
 
@@ -40,6 +40,11 @@ def batch_and_compaction(broker: Broker) -> None:
     broker.batch(*(sent("batched", body, keys=f"k{body!r}") for body in NUMBERS))
     broker.create("compacted", 1, {"cleanup.policy": "COMPACTION"})
     broker.send(*(sent("compacted", body, keys="same") for body in NUMBERS))
+
+
+def several(broker: Broker) -> None:
+    batch_and_compaction(broker)
+    light(broker)
 
 
 def light(broker: Broker) -> None:
@@ -56,7 +61,7 @@ LMQ = {"enableLmq": True, "enableMultiDispatch": True}
 SESSIONS = {
     "light-4.9": Session(version="4.9.7", settings=LMQ, fill=light, kinds={"light-queues", "broker-config"}),
     "several-5.3": Session(
-        version="5.3.3", settings=LMQ, fill=lambda b: (batch_and_compaction(b), light(b))[0],
+        version="5.3.3", settings=LMQ, fill=several,
         kinds={"batch-queues", "compaction-topics", "light-queues", "timer", "broker-config"},
     ),
     "rocksdb-5.3": Session(

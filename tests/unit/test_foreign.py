@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -208,7 +209,9 @@ def test_a_long_topic_is_refused_in_a_directory_that_penstock_did_not_make(
 def test_a_long_topic_is_taken_where_its_brokers_know_it_and_in_own_stores(
     foreign: Path, tmp_path: Path, way: str
 ) -> None:
-    for root, settings in ((foreign, {"log.long_topics": True}), (tmp_path / "own", {})):
+    knowing: dict[str, Any] = {"log.long_topics": True}
+    own: dict[str, Any] = {}
+    for root, settings in ((foreign, knowing), (tmp_path / "own", own)):
         for _ in range(2):
             with penstock.open(root, **settings) as store:
                 WAYS[way](store)

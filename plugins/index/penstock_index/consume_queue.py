@@ -284,9 +284,8 @@ class ConsumeQueueDispatcher(QueueIndex):
                 trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
             self._queues[topic, number] = queue
             queue.find_bounds(trust.log.min_offset)
-        end = trust.log.end_offset
         for (topic, number), queue in self._queues.items():
-            if self._cut_queue(queue, end):
+            if self._cut_queue(queue, trust.log.end_offset):
                 mended.append(f"queue {topic}/{number} pointed behind the log's end; cut it there")
         if not trust.is_clean:
             for queue in self._queues.values():
