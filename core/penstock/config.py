@@ -56,12 +56,16 @@ class LogConfig:
             the default of the store's profile.
         body_bytes_max: the largest body that is taken.
         store_host: address and port written into records and message ids.
+        long_topics: take topics of over 127 bytes in a directory that a broker made: their records are of a
+            version that brokers before 5.0 do not know, and end their log at. Stores that Penstock made
+            take them always.
         busy_ms: when one append holds the append lock for longer, those who wait get `BusyError`.
     """
 
     checksum: str | None = None
     body_bytes_max: int = 4 << 20
     store_host: str = "127.0.0.1:10911"
+    long_topics: bool = False
     busy_ms: int = 1000
 
 

@@ -20,6 +20,7 @@ from penstock.errors import (
     StrayFileError,
 )
 from penstock.files import Files
+from penstock.foreign import has_broker_files
 from penstock.geometry import (
     INDEX_ENTRY_SIZE,
     INDEX_HEADER_SIZE,
@@ -122,6 +123,15 @@ def own_profile(files: Files, root: Path) -> Profile | None:
     except (AttributeError, *_NOT_UNDERSTOOD) as error:
         wanted = f"a profile, one of {', '.join(KNOWN)}"
         raise CorruptionError(path, 0, wanted, str(error), _ADVICE) from error
+
+
+def was_made_here(files: Files, root: Path) -> bool:
+    """Return whether Penstock made the store, or will: a broker's directory is one that it found.
+
+    Version 0.1 did not note it: there, no broker's files must lie beside the store.
+    """
+    profile = own_profile(files, root)
+    return profile is not BROKER and (profile is not FIRST or not has_broker_files(files, root))
 
 
 def find_geometry(

@@ -97,6 +97,7 @@ class Engine(Ending):
     fire: Fire
     ask: Ask
     body_bytes_max: int
+    long_topics: bool
     lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     _follow_worker: Stoppable | None = None
@@ -170,7 +171,7 @@ class Engine(Ending):
         """Return the lane of a queue; names are checked the first time."""
         lane = self.lanes.get((topic, queue))
         if lane is None:
-            topic, queue = check_topic(topic), check_queue(queue)
+            topic, queue = check_topic(topic, long=self.long_topics), check_queue(queue)
             with self._lane_guard:
                 lane = self.lanes.get((topic, queue))
                 if lane is None:

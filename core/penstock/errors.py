@@ -10,6 +10,7 @@
         - DuplicateStrategyError   names both offers
     + MessageError (ValueError)    the caller's message cannot be stored; nothing was written
         - TopicError               a topic name that is refused, with the reason
+            + LongTopicError       a name that older brokers on this directory cannot read
         - QueueError               a queue number that is refused
         - PropertyError            a property, key or tag that the format cannot hold
         - MessageTooLargeError     body, properties or record over a limit
@@ -21,6 +22,7 @@
     + StorageError
         - NotAStoreError           the directory is not a message store
         - StrayFileError           a file that does not belong into a store's folder
+        - ForeignContentError      a broker's queues, keys or offsets in a form that is not understood
         - CorruptionError          path, position, what was expected, what was found
         - FormatVersionError       written by another version
         - StoreLockedError         another process has it open
@@ -134,6 +136,17 @@ class TopicError(MessageError):
         self.topic = topic
         self.reason = reason
         super().__init__(f"topic {topic!r} is refused: {reason}")
+
+
+class LongTopicError(TopicError):
+    """A topic of over 127 bytes, in a directory whose brokers may not know such records."""
+
+    def __init__(self, topic: str, size: int, limit: int) -> None:
+        super().__init__(
+            topic,
+            f"it has {size} bytes, and this directory was made by a broker. Brokers before 5.0 end their log at "
+            f"the first record whose topic has over {limit}; set log.long_topics = true if no such broker opens it",
+        )
 
 
 class QueueError(MessageError):
@@ -252,6 +265,25 @@ class StrayFileError(StorageError):
         self.reason = reason
         super().__init__(
             f"{path} does not belong there: {reason}; move it out of the store and open again"
+        )
+
+
+class ForeignContentError(StorageError):
+    """The directory holds a broker's data in a form that is not understood, and what was asked needs it.
+
+    Attributes:
+        path: the store's folder.
+        kinds: the names of what was found, as in docs/broker-directories.md.
+    """
+
+    def __init__(self, path: Path, what: str, found: Iterable[tuple[str, str]]) -> None:
+        self.path = path
+        listed = list(found)
+        self.kinds = tuple(kind for kind, _ in listed)
+        texts = "; ".join(text for _, text in listed)
+        super().__init__(
+            f"{what}: {path} holds what this Penstock does not understand: {texts}. Nothing was changed. Read what "
+            f"can be read with read_only=True, and leave writing to the broker (docs/broker-directories.md)"
         )
 
 

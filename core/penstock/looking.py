@@ -1,12 +1,11 @@
 """Looks at a store before it is opened for writing, and decides how much of it to believe. Changes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 import attrs
 
 from penstock.checkpoint import Checkpoint, Times
-from penstock.contracts import Dispatcher
 from penstock.copies import is_copy
 from penstock.errors import CorruptionError
 from penstock.files import Files
@@ -24,7 +23,6 @@ from penstock.progress import (
 from penstock.ranges import NO_RANGES, Ranges, known_ranges
 from penstock.recovery import LogEnd, check_damage, find_end, foreign_start
 from penstock.survivors import Resync
-from penstock.witness import use_entries
 
 NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
 
@@ -79,11 +77,11 @@ class Findings:
 
 
 def look(
-    files: Files, root: Path, log: SegmentedLog, dispatchers: Sequence[Dispatcher], *, is_new: bool
+    files: Files, root: Path, log: SegmentedLog, names: Collection[str], *, is_new: bool
 ) -> Findings:
     """Look at all marks and at the log, changing nothing; raises if the log is corrupt.
 
-    `dispatchers` are open for reading: what queue entries say is evidence.
+    `names` are those of the dispatchers that will be brought up. The log may have a witness.
     """
     progress = Progress(files, root)
     state = progress.read()
@@ -113,8 +111,7 @@ def look(
             _check_length(log, state.flushed_offset)
         found.ranges = known_ranges(files, root, log)
         log.coverage = found.ranges.coverage
-        use_entries(log, dispatchers)
-        found.end = _find_end(log, found, {each.name for each in dispatchers})
+        found.end = _find_end(log, found, names)
     return found
 
 
@@ -130,7 +127,7 @@ def _check_length(log: SegmentedLog, durable: int) -> None:
         )  # fmt: skip
 
 
-def _find_end(log: SegmentedLog, found: Findings, names: set[str]) -> LogEnd:
+def _find_end(log: SegmentedLog, found: Findings, names: Collection[str]) -> LogEnd:
     clean = found.clean
     if found.is_clean and clean is not None:
         return LogEnd(
@@ -154,7 +151,7 @@ def _find_end(log: SegmentedLog, found: Findings, names: set[str]) -> LogEnd:
     return end
 
 
-def _undispatched(log: SegmentedLog, state: State, names: set[str]) -> int:
+def _undispatched(log: SegmentedLog, state: State, names: Collection[str]) -> int:
     """Return the log offset from which records will be dispatched again: they are looked at before that."""
     reached = [offset for name, offset in state.dispatched.items() if name in names]
     least = max(min([state.flushed_offset, *reached]), log.min_offset)

@@ -7,21 +7,29 @@ rebuilt.
 import operator
 from functools import lru_cache
 
-from penstock.errors import QueueError, TopicError
+from penstock.errors import LongTopicError, QueueError, TopicError
 
 # A topic is a folder's name; that is the limit of every file system in use.
 TOPIC_BYTES_MAX = 255
+# A record of the first version has one signed byte for its length.
+TOPIC_BYTES_V1_MAX = 127
 QUEUE_MAX = 65_535
 
 _DELETE = 0x7F
 _FIRST_PRINTABLE = 0x20
 
 
-def check_topic(topic: object) -> str:
-    """Return `topic` if it can be a folder of the store and a field of a record."""
+def check_topic(topic: object, *, long: bool = True) -> str:
+    """Return `topic` if it can be a folder of the store and a field of a record.
+
+    `long` says whether records of the second version, which longer topics need, may be written.
+    """
     if not isinstance(topic, str):
         raise TopicError(str(topic), f"it must be a string, not {type(topic).__name__}")
-    return _checked(topic)
+    checked = _checked(topic)
+    if not long and len(checked.encode()) > TOPIC_BYTES_V1_MAX:
+        raise LongTopicError(topic, len(topic.encode()), TOPIC_BYTES_V1_MAX)
+    return checked
 
 
 @lru_cache(4096)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import config as configuration
+from penstock.admission import check_foreign, foreign_in
 from penstock.checkpoint import Checkpoint
 from penstock.choosing import Choices
 from penstock.clock import Clock
@@ -21,22 +22,20 @@ from penstock.config import Config
 from penstock.contracts import (
     Context,
     Dispatcher,
+    QueueIndex,
     SpawnWorker,
 )
 from penstock.digests import Digests
-from penstock.discover import check_layout, is_store
+from penstock.discover import check_layout, is_store, was_made_here
 from penstock.dispatch import TailFollower, pick_indexes
 from penstock.encode import host_bytes
 from penstock.engine import Engine, Pace
-from penstock.errors import (
-    NotAStoreError,
-    StorageError,
-    StoreLockedError,
-)
+from penstock.errors import NotAStoreError, StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.forecast import Outlook
+from penstock.foreign import Foreign
 from penstock.geometry import Geometry
 from penstock.handover import HandOver
 from penstock.lockfile import Lock
@@ -170,6 +169,27 @@ class Opener(Choices):
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
         )
 
+    def _log_to_read(self, geometry: Geometry) -> SegmentedLog:
+        folder = self.root / "commitlog"
+        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
+        log.refresh()
+        return log
+
+    def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:
+        """Return what is not understood in the store's folder."""
+        log = self._log_to_read(geometry)
+        context = self.context(geometry, log, read_only=True)
+        classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
+        # Only those that have an answer: others may open files of their own.
+        asked = [c for c in classes if c.not_understood is not Dispatcher.not_understood]
+        made = [cls(self.config.options_for("index", cls), context) for cls in asked]
+        try:
+            return foreign_in(self.files, self.root, log, made)
+        finally:
+            log.close()
+            for dispatcher in made:
+                dispatcher.close()
+
     def _outlook(self, context: Context, log: SegmentedLog) -> Outlook:
         # Policies of its own: those in use may remember what they said.
         return Outlook(
@@ -197,9 +217,7 @@ class Opener(Choices):
             raise NotAStoreError(self.root, "there is no commitlog folder in it")
         check_layout(self.files, self.root)
         geometry = self.geometry()
-        folder = self.root / "commitlog"
-        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
-        log.refresh()
+        log = self._log_to_read(geometry)
         context = self.context(geometry, log, read_only=True)
         dispatchers = self.dispatchers(context)
         watch_coverage(self.files, self.root, log)
@@ -210,6 +228,7 @@ class Opener(Choices):
             published=lambda: visible_offset(self.files, self.root),
             outlook=self._outlook(context, log),
             verification=self._verification(log, dispatchers, geometry, None),
+            not_understood=self.foreign(geometry),
         )  # fmt: skip
 
     # --- writing
@@ -249,9 +268,9 @@ class Opener(Choices):
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         if not is_new:
+            check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
             Workshop(self.files, self.root).settle()
-        context = self.context(geometry, log, read_only=True)
-        found = look(self.files, self.root, log, self.dispatchers(context), is_new=is_new)
+        found = self._look(log, geometry, is_new=is_new)
         claim(self.files, found, geometry, self.profile)
         assert self.config.log.checksum is not None
         note_range(self.files, found, log, self.config.log.checksum)
@@ -274,6 +293,20 @@ class Opener(Choices):
             raise
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
+
+    def _look(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> Findings:
+        """Look at the store before anything changes; what queue entries say is evidence."""
+        context = self.context(geometry, log, read_only=True)
+        classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
+        # Others may open files of their own.
+        (kind,) = (each for each in classes if issubclass(each, QueueIndex))
+        index = kind(self.config.options_for("index", kind), context)
+        try:
+            use_entries(log, [index])
+            return look(self.files, self.root, log, self.config.index.use, is_new=is_new)
+        finally:
+            log.witness = None
+            index.close()
 
     def _wire(
         self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: Findings
@@ -310,11 +343,11 @@ class Opener(Choices):
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
             lock=lock, offsets=offsets, crew=self._crew, body_bytes_max=config.log.body_bytes_max,
+            long_topics=config.log.long_topics or was_made_here(self.files, self.root),
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             pace=Pace(
-                follow_ms=config.index.follow_interval_ms,
-                mark_ms=config.index.flush_interval_ms,
+                follow_ms=config.index.follow_interval_ms, mark_ms=config.index.flush_interval_ms,
                 retain_ms=config.retention.interval_ms,
             ),
         )  # fmt: skip

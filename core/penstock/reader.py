@@ -210,6 +210,9 @@ class Reader(ColumnReader):
         """Yield what is there now, in log order; `following` remembers where each queue stands."""
         self._settle()
         numbers = [queue] if queue is not None else self.topics().get(topic, [])
+        if not numbers:
+            # Raises for a topic that is there, and whose queues are not understood.
+            self._queue_index.max_offset(topic, 0)
         limit = None if len(numbers) == 1 else self._complete_offset()
         streams = []
         places = {number: Place.of(topic, number) for number in numbers}

@@ -21,6 +21,7 @@ from typing import Self
 
 import attrs
 
+from penstock.admission import check_foreign
 from penstock.batch import DispatchBatch
 from penstock.clock import Clock
 from penstock.condensed import Stretch, condense, restore, shard_rows
@@ -210,6 +211,7 @@ class Reindex:
         self._files, self._root = opener.files, opener.root
         self._lock = opener.lock()
         try:
+            check_foreign(self._root, opener.foreign(recipe.geometry), "the reindex is refused")
             self._begin(recipe, shards)
         except BaseException:
             self._lock.release()

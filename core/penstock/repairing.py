@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from penstock.admission import check_foreign
 from penstock.checkpoint import Checkpoint, Times
 from penstock.clock import Clock
 from penstock.contracts import Context
@@ -137,6 +138,7 @@ def repair_with(
         )
     lock = opener.lock()
     try:
+        check_foreign(root, opener.foreign(opener.geometry()), "the repair is refused")
         return _Repair(opener).apply(told, cut=cut, accept=accept)
     finally:
         lock.release()

@@ -12,6 +12,7 @@ from penstock.dispatch import pick_indexes
 from penstock.encode import parts_of
 from penstock.engine import Engine
 from penstock.errors import (
+    ForeignContentError,
     ForkedStoreError,
     ReadOnlyError,
     StorageError,
@@ -19,6 +20,7 @@ from penstock.errors import (
 )
 from penstock.findings import Finding
 from penstock.forecast import Departure, Outlook
+from penstock.foreign import ROCKSDB_CONFIG, Foreign
 from penstock.lockfile import leave_in_child
 from penstock.log import SegmentedLog
 from penstock.message import Durability, Message, PutStatus, Receipt, new_receipt
@@ -32,6 +34,7 @@ from penstock.space import TopicSpace, space_by_topic
 from penstock.stagedfile import StagedBatch, count_marked
 from penstock.stamps import Marks
 from penstock.verify import Tally, Verification
+from penstock.visibility import has_queues, served
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +46,8 @@ class Store(Reader):
     Attributes:
         path: the store's folder.
         recovery: what opening found and did; None for a store opened read-only.
+        not_understood: what was in the folder when it was opened read-only that Penstock does not
+            understand; see docs/broker-directories.md.
     """
 
     def __init__(
@@ -56,8 +61,12 @@ class Store(Reader):
         outlook: Outlook,
         verification: Verification,
         published: Callable[[], int | None] = lambda: None,
+        not_understood: Sequence[Foreign] = (),
     ) -> None:
         queue_index, key_index = pick_indexes(dispatchers)
+        self.not_understood = tuple(not_understood)
+        if not_understood:
+            queue_index = served(queue_index, path, not_understood)
         super().__init__(log, queue_index, key_index, live=engine is None, published=published)
         self.path = path
         self.recovery: RecoveryReport | None = None
@@ -252,7 +261,7 @@ class Store(Reader):
 
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
-        self._check_open()
+        self._check_offsets()
         return self._offsets.get(group, topic, queue)
 
     def groups(self) -> dict[tuple[str, str], dict[int, int]]:
@@ -260,8 +269,15 @@ class Store(Reader):
 
         Entries that cannot be offsets are left out; `stats()["offsets_set_aside"]` names them.
         """
-        self._check_open()
+        self._check_offsets()
         return self._offsets.groups()
+
+    def _check_offsets(self) -> None:
+        self._check_open()
+        elsewhere = [each for each in self.not_understood if each.kind is ROCKSDB_CONFIG]
+        if elsewhere:
+            listed = [(each.kind.name, each.text) for each in elsewhere]
+            raise ForeignContentError(self.path, "committed offsets cannot be read", listed)
 
     # --- the whole
 
@@ -309,17 +325,26 @@ class Store(Reader):
         """
         self._show_all()
         segments = self._log.segments
+        is_known = has_queues(self._queue_index)
         figures: dict[str, Any] = {
             "path": str(self.path),
             "read_only": self.read_only,
             "log_min_offset": self._log.min_offset,
-            "log_end_offset": self._log_end(),
-            "dispatched_offset": self._queue_index.end_log_offset(),
+            "log_end_offset": self._log_end() if is_known else None,
+            "dispatched_offset": self._queue_index.end_log_offset() if is_known else None,
             "segments": len(segments),
             "log_bytes": sum(segment.capacity for segment in segments),
-            "queues": len(self._queue_index.queues()),
+            "queues": len(self._queue_index.queues()) if is_known else None,
             "damaged_reads": self.damaged_reads,
             "offsets_set_aside": self._offsets.set_aside(),
+            "not_understood": [
+                {
+                    "kind": each.kind.name,
+                    "text": each.text,
+                    "stops_writing": each.kind.stops_writing,
+                }
+                for each in self.not_understood
+            ],
         }
         if self._engine is not None:
             figures |= self._engine.stats()

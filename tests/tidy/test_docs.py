@@ -8,6 +8,7 @@ import pytest
 
 from penstock import config, errors, hookspecs
 from penstock.cli.root import _VERBS
+from penstock.foreign import KINDS
 from penstock.registry import load_registry
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,3 +48,12 @@ def test_every_strategy_is_in_the_docs() -> None:
         for name in strategies.names():
             if strategies.offered_by(name).startswith("builtin-"):
                 assert f'"{name}"' in text, name
+
+
+def test_what_is_not_understood_is_in_the_docs_as_in_the_code() -> None:
+    text = (DOCS / "broker-directories.md").read_text()
+    for kind in KINDS:
+        writing = "refused" if kind.stops_writing else "goes on"
+        row = (kind.name, kind.what, kind.signs, kind.reading, writing, kind.why)
+        assert f"| `{row[0]}` | {' | '.join(row[1:])} |" in text, kind.name
+    assert text.count("\n| `") == len(KINDS)

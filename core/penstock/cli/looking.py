@@ -15,6 +15,7 @@ from penstock.cli.output import (
     quiet_option,
     size_text,
     table,
+    tell_foreign,
     time_text,
 )
 from penstock.cli.reading import store_argument
@@ -29,6 +30,7 @@ from penstock.verify import Tally
 def topics_command(path: str, as_json: bool) -> int:
     """List topics with their queues and message counts."""
     with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
         rows = _topic_rows(store)
     if as_json:
         for row in rows:
@@ -63,6 +65,7 @@ def groups_command(path: str, as_json: bool) -> int:
     """List consumer groups: how far each has read, and how many messages it lags."""
     rows = []
     with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
         for (group, topic), queues in sorted(store.groups().items()):
             for queue, offset in sorted(queues.items()):
                 lag = store.max_offset(topic, queue) - offset
@@ -90,28 +93,44 @@ def groups_command(path: str, as_json: bool) -> int:
 def stat_command(path: str, as_json: bool) -> int:
     """Say what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly."""
     with penstock.open(path, read_only=True) as store:
-        facts = store.stats() | {
-            "messages": sum(row["messages"] for row in _topic_rows(store)),
-            "topics": len(store.topics()),
-            "closed_cleanly": not (store.path / "abort").exists(),
-            **_time_span(store),
-        }
+        facts = store.stats() | _contents(store)
+        facts["closed_cleanly"] = not (store.path / "abort").exists()
     if as_json:
         out_json(**facts)
         return 0
-    used = facts["log_end_offset"] - facts["log_min_offset"]
     state = "closed cleanly" if facts["closed_cleanly"] else "in use, or not closed cleanly"
     note(f"read-only: nothing is changed. {state}")
     rows = [
+        *_counts(facts),
+        ("first stored", time_text(facts["first_ms"]) if facts["first_ms"] else "-"),
+        ("last stored", time_text(facts["last_ms"]) if facts["last_ms"] else "-"),
+    ]
+    for each in facts["not_understood"]:
+        name = "stops writing" if each["stops_writing"] else "left alone"
+        rows.append((f"not understood, {name}", each["text"]))
+    table(path, ("what", "value"), rows)
+    return 0
+
+
+def _contents(store: Store) -> dict[str, Any]:
+    """Return what the queues show; nothing is known where they are in a form that is not understood."""
+    if store.stats()["queues"] is None:
+        return dict.fromkeys(("messages", "topics", "first_ms", "last_ms"))
+    messages = sum(row["messages"] for row in _topic_rows(store))
+    return {"messages": messages, "topics": len(store.topics()), **_time_span(store)}
+
+
+def _counts(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    if facts["queues"] is None:
+        log = f"from {facts['log_min_offset']}, {facts['segments']} segments of {size_text(facts['log_bytes'])}"
+        return [("messages", "not known"), ("topics, queues", "not known"), ("log", log)]
+    used = facts["log_end_offset"] - facts["log_min_offset"]
+    return [
         ("messages", f"{facts['messages']:,}"),
         ("topics, queues", f"{facts['topics']:,}, {facts['queues']:,}"),
         ("log", f"{size_text(used)} in {facts['segments']} segments"),
         ("log offsets", f"{facts['log_min_offset']} to {facts['log_end_offset']}"),
-        ("first stored", time_text(facts["first_ms"]) if facts["first_ms"] else "-"),
-        ("last stored", time_text(facts["last_ms"]) if facts["last_ms"] else "-"),
     ]
-    table(path, ("what", "value"), rows)
-    return 0
 
 
 def _time_span(store: Store) -> dict[str, int | None]:
@@ -157,6 +176,7 @@ def verify_command(
         penstock.open(path, read_only=True) as store,
         Bar("verify", store.stats()["log_bytes"], "records", quiet=quiet) as bar,
     ):
+        tell_foreign(store)
 
         def told(tally: Tally) -> None:
             nonlocal seen

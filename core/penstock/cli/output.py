@@ -22,6 +22,7 @@ from rich.text import Text
 
 from penstock.escape import visible, visible_json
 from penstock.findings import Finding
+from penstock.store import Store
 from penstock.stored import StoredMessage
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -38,6 +39,13 @@ def out(line: str) -> None:
 def note(text: str) -> None:
     """Write one line of prose, on standard error; what could drive a terminal is escaped."""
     sys.stderr.write(visible(text) + "\n")
+
+
+def tell_foreign(store: Store) -> None:
+    """Name on standard error what a store's folder holds that is not understood, if reading is limited by it."""
+    stopping = [each.text for each in store.not_understood if each.kind.stops_writing]
+    if stopping:
+        note(f"not understood, and neither shown nor judged here: {'; '.join(stopping)}")
 
 
 def as_json(value: object) -> str:

@@ -6,7 +6,7 @@ import click
 
 import penstock
 from penstock import StoredMessage
-from penstock.cli.output import json_option, note, show_messages
+from penstock.cli.output import json_option, note, show_messages, tell_foreign
 from penstock.cli.root import NO, examples
 
 store_argument = click.argument("path", type=click.Path(exists=True))
@@ -42,6 +42,7 @@ def read_command(
 
     wanted = TagFilter(tag)
     with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
         found = (m for m in store.scan(topic, queue, start=offset) if wanted.matches(m))
         count = show_messages(itertools.islice(found, limit), json_lines=as_json)
         if not count:
@@ -67,7 +68,11 @@ def read_command(
 def tail_command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> int:
     """Show the newest messages of TOPIC; with -f also those to come."""
     with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
         queues = store.topics().get(topic, [])
+        if not queues:
+            # Raises for a topic that is there, and whose queues are not understood.
+            store.max_offset(topic)
         newest: list[StoredMessage] = []
         for queue in queues:
             start = max(store.max_offset(topic, queue) - limit, store.min_offset(topic, queue))
@@ -106,6 +111,7 @@ def find_command(
     """Find messages of TOPIC by key, by time, or both."""
     low, high = _ms(begin), _ms(end)
     with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
         if key is not None:
             found = iter(store.find(topic, key, begin_ms=low, end_ms=high, limit=limit))
         else:
@@ -144,6 +150,7 @@ def _ms(when: object) -> int | None:
 def get_command(path: str, address: str, as_json: bool) -> int:
     """Show the message with a message id, or at a log offset."""
     with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
         message = store.at(int(address)) if _is_offset(address) else store.get(address)
         show_messages([message], json_lines=as_json)
     return 0

@@ -12,6 +12,7 @@ from penstock.batch import DispatchBatch
 from penstock.columns import Buffer
 from penstock.contracts.base import Strategy
 from penstock.findings import Checker
+from penstock.foreign import Foreign
 from penstock.javatext import Int64s
 
 
@@ -143,6 +144,14 @@ class Dispatcher(Strategy):
     @abstractmethod
     def trim(self, log_offset: int) -> None:
         """Forget what lies before `log_offset`, where retention has cut the log."""
+
+    def not_understood(self, log: LogView) -> Iterator[Foreign]:
+        """Return what another program keeps in the derived files that this dispatcher does not write.
+
+        Asked of an instance with a read-only context, before `load`: opening for writing is refused for
+        kinds that stop it. Files that are missing or damaged are no reason to raise.
+        """
+        yield from ()
 
     def checker(self) -> Checker | None:
         """Return what compares the derived files with the log, if this can be done."""

@@ -29,6 +29,7 @@ from penstock.deletions import read_deletions
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
 from penstock.findings import Checker
+from penstock.foreign import is_database
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.progress import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
@@ -286,12 +287,13 @@ class ConsumeQueueDispatcher(QueueLookUp):
         """See `Dispatcher`."""
         return [finding.path for finding in self._names.findings()]
 
-    def checker(self) -> Checker:
-        """See `Dispatcher`."""
+    def checker(self) -> Checker | None:
+        """See `Dispatcher`; queues in a database are not judged."""
         from penstock_index.queue_check import QueueChecker  # noqa: PLC0415 - only verifying needs it
 
-        history = read_deletions(self._files, self.context.root)
-        return QueueChecker(self, self._names, history)
+        if is_database(self._files, self._root):
+            return None
+        return QueueChecker(self, self._names, read_deletions(self._files, self.context.root))
 
     # --- opening
 
@@ -308,9 +310,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
             self._queues[topic, number] = queue
             queue.find_bounds(trust.log.min_offset)
-        end = trust.log.end_offset
         for (topic, number), queue in self._queues.items():
-            if self._cut_queue(queue, end):
+            if self._cut_queue(queue, trust.log.end_offset):
                 mended.append(f"queue {topic}/{number} pointed behind the log's end; cut it there")
         if not trust.is_clean:
             for queue in self._queues.values():

@@ -23,6 +23,7 @@ from penstock.contracts import Context, KeyIndex, LogView, Trust
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
 from penstock.findings import Checker
+from penstock.foreign import TAG_KEYS, Foreign
 from penstock.javatext import Int32s, Int64s, index_hash
 from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
 from penstock.validity import is_valid
@@ -36,6 +37,7 @@ from penstock_index.index_file import (
     sound_count,
 )
 from penstock_index.index_folder import IndexFolder
+from penstock_index.tag_keys import has_tag_keys
 
 logger = get_logger(__name__)
 
@@ -166,6 +168,19 @@ class HashIndexDispatcher(KeyIndex):
         with self._lock:
             keys = self._current.header.index_count - 1 if self._current else 0
         return {"files": len(self._folder.names()), "keys_in_newest": keys}
+
+    def not_understood(self, log: LogView) -> Iterator[Foreign]:
+        """See `Dispatcher`: the tags that newer brokers give entries of their own."""
+        if has_tag_keys(self._newest_peek(), log):
+            yield Foreign(TAG_KEYS, self._folder.path)
+
+    def _newest_peek(self) -> Iterator[Peek]:
+        for name in self._folder.names()[-1:]:
+            file = self._folder.peekable(name)
+            try:
+                yield Peek(file, self.context.geometry)
+            finally:
+                file.close()
 
     def checker(self) -> Checker:
         """See `Dispatcher`."""

@@ -378,8 +378,13 @@ class Peek:
 
     def entries(self) -> Entries:
         """Return the used entries, as far as the file has them; number 1 comes first."""
+        return self.newest(self._geometry.index_entries)
+
+    def newest(self, most: int) -> Entries:
+        """Return the last `most` of the used entries, in the order they were written."""
         count = min(max(self.header.index_count, 1), self._geometry.index_entries)
-        data = self._file.pread((count - 1) * ENTRY.itemsize, self.position_of(1))
+        first = max(count - most, 1)
+        data = self._file.pread((count - first) * ENTRY.itemsize, self.position_of(first))
         return np.frombuffer(data[: len(data) - len(data) % ENTRY.itemsize], ENTRY)
 
     def slots(self) -> Int32s:

@@ -14,6 +14,7 @@ from penstock.batch import DispatchBatch
 from penstock.contracts import History, QueueIndex
 from penstock.escape import get_logger
 from penstock.findings import COPYING, Checker, Finding
+from penstock.foreign import batch_topics, is_light
 from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock_index.queue_claims import Key
 from penstock_index.queue_files import ENTRY
@@ -36,6 +37,7 @@ class QueueChecker(Checker):
         self._names = names
         self._folder = names.root
         self._history = history
+        self._not_judged = batch_topics(index.context.files, index.context.root)
         self._damaged: list[tuple[int, int]] = []
         self._strays = Strays()
 
@@ -68,6 +70,8 @@ class QueueChecker(Checker):
                     "log", self._folder, -1, run.log_offset,
                     "the record's topic or queue cannot be a folder; it has no queue entry",
                 )  # fmt: skip
+                continue
+            if run.topic in self._not_judged:
                 continue
             yield from self._compare(run, (run.topic, run.queue))
 
@@ -102,6 +106,9 @@ class QueueChecker(Checker):
         """See `Checker`. Entries at or behind `end` are a live writer's, still to be compared."""
         yield from self._without_entry()
         for key in self._index.queues():
+            if is_light(key[0]):
+                # Its entries are those of records of other topics.
+                continue
             yield from self._out_of_order(key)
             yield from self._unmatched(key, end)
 

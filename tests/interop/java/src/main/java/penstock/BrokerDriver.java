@@ -226,7 +226,8 @@ public class BrokerDriver {
             }
 
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                return LocalTransactionState.UNKNOW;
+                String wanted = message.getProperty("ON_CHECK"); // how a test says what a check is answered
+                return LocalTransactionState.valueOf(wanted == null ? "UNKNOW" : wanted);
             }
         });
         transactions.start();

@@ -1,0 +1,306 @@
+"""What a broker keeps in its directory that Penstock does not understand: one table, and how it is found.
+
+A RocketMQ broker can keep queues, keys, topics and offsets in forms that Penstock neither reads nor
+writes. What a put would have to keep up there, and cannot, stops writing: opening for writing, repair
+and reindex raise `ForeignContentError` and change nothing. What no put has to keep up is left alone.
+Reading goes on with what can be served; it raises for the rest, and never shows it as empty.
+
+`KINDS` is that list with its reasons; docs/broker-directories.md shows the same, and a test compares them.
+What can only be told from the content of a derived file is reported by the dispatcher that owns the file
+(`Dispatcher.not_understood`).
+
+Not followed: links. What cannot be read (permissions, hostile JSON) is reported as far as its name tells.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+from penstock.files import Files
+
+# Queues of a broker's light message queues: their entries point to records of other topics.
+LIGHT_PREFIX = "%LMQ%"
+# What a broker of 4.x or 5.x leaves beside a store, and Penstock does not write.
+BROKER_FILES = ("config/topics.json", "config/topics", "timerwheel", "timerlog", "abort.bak")
+_BATCH, _COMPACTION = ("queue.type", "BatchCQ"), ("cleanup.policy", "COMPACTION")
+_UNDERSTOOD = frozenset(
+    [
+        "commitlog", "consumequeue", "consumequeue_ext", "index", "lock", "abort", "abort.bak",
+        "checkpoint", "penstock", "config", "batchconsumequeue", "compaction", "rocksdbstore",
+    ]
+)  # fmt: skip
+_TIMER, _POP = ("timerwheel", "timerlog"), ("kvStore",)
+_CONFIG_READ = frozenset(
+    ["topics.json", "topics.json.bak", "consumerOffset.json", "consumerOffset.json.bak"]
+)
+_JSON_BYTES_MAX = 256 << 20
+_NAMED_MAX = 5
+
+
+@attrs.frozen(kw_only=True)
+class Kind:
+    """One row of the table.
+
+    Attributes:
+        name: what `stats()` and errors call it.
+        what: what it is.
+        signs: how it is recognised.
+        reading: what reading does.
+        stops_writing: whether opening for writing, repair and reindex are refused.
+        why: the reason for that.
+    """
+
+    name: str
+    what: str
+    signs: str
+    reading: str
+    stops_writing: bool
+    why: str
+
+
+BATCH_QUEUES = Kind(
+    name="batch-queues",
+    what="topics with batch queues (BatchCQ)",
+    signs="`queue.type` is `BatchCQ` in `config/topics.json`, or a queue below `batchconsumequeue/`",
+    reading="all other topics are read; reading such a topic raises",
+    stops_writing=True,
+    why="a queue folder made for such a topic below `consumequeue/` keeps the broker from starting",
+)
+LIGHT_QUEUES = Kind(
+    name="light-queues",
+    what="light message queues (`%LMQ%`)",
+    signs="a queue below `consumequeue/` of a topic whose name begins with `%LMQ%`",
+    reading="they are read as any queue",
+    stops_writing=True,
+    why="a put is not added to the light queues that it names, and queues made again would lose theirs",
+)
+ROCKSDB_QUEUES = Kind(
+    name="rocksdb-queues",
+    what="consume queues in RocksDB",
+    signs="a file `CURRENT` in `consumequeue/`, or a folder `consumequeue_rocksdb/`",
+    reading="by key, message id and log offset; what needs queues raises if they are in RocksDB only",
+    stops_writing=True,
+    why="the broker would not see what was put",
+)
+ROCKSDB_CONFIG = Kind(
+    name="rocksdb-config",
+    what="topics, groups or offsets in RocksDB",
+    signs="a folder below `config/` that has a file `CURRENT`",
+    reading="all but committed offsets, which raise",
+    stops_writing=True,
+    why="which topics have other queues is not known, and the broker would not see offsets committed here",
+)
+ROCKSDB_STORE = Kind(
+    name="rocksdb-store",
+    what="index, timers or transactions in RocksDB",
+    signs="a file in `rocksdbstore/` whose name ends in `.sst`, or in `.log` and that is not empty",
+    reading="everything; finding by key looks into the files of `index/` only",
+    stops_writing=True,
+    why="what was put would be missing from that database",
+)
+TAG_KEYS = Kind(
+    name="tag-keys",
+    what="tags in the key index, as RocketMQ writes them since 5.4",
+    signs="a folder `rocksdbstore/`, or the hash of `topic#T#tag` among the newest entries of `index/`",
+    reading="everything",
+    stops_writing=True,
+    why="the tags of what was put would be missing from the index",
+)
+COMPACTION = Kind(
+    name="compaction-topics",
+    what="compacted topics",
+    signs="`cleanup.policy` is `COMPACTION` in `config/topics.json`, or a queue below `compaction/`",
+    reading="everything that the log has; the broker shows the newest message of each key",
+    stops_writing=True,
+    why="what was put would be missing from the compacted copy, which is what the broker reads",
+)
+TIMER = Kind(
+    name="timer",
+    what="timer wheel and timer log",
+    signs="`timerwheel`, `timerlog/`",
+    reading="everything; waiting messages are in the topic `rmq_sys_wheel_timer`",
+    stops_writing=False,
+    why="the broker fills the wheel from that topic",
+)
+POP_STATE = Kind(
+    name="pop-state",
+    what="state of POP consumers",
+    signs="`kvStore/`",
+    reading="everything",
+    stops_writing=False,
+    why="it speaks of messages that consumers have, not of those that are put",
+)
+BROKER_CONFIG = Kind(
+    name="broker-config",
+    what="the broker's own configuration",
+    signs="files in `config/` other than `topics.json` and `consumerOffset.json`",
+    reading="everything",
+    stops_writing=False,
+    why="no put changes it; topics and groups are the broker's to declare",
+)
+UNKNOWN = Kind(
+    name="unknown",
+    what="files that no store has",
+    signs="any other name in the store's folder",
+    reading="everything",
+    stops_writing=False,
+    why="nothing of the store refers to them",
+)
+KINDS = (
+    BATCH_QUEUES, LIGHT_QUEUES, ROCKSDB_QUEUES, ROCKSDB_CONFIG, ROCKSDB_STORE, TAG_KEYS, COMPACTION,
+    TIMER, POP_STATE, BROKER_CONFIG, UNKNOWN,
+)  # fmt: skip
+
+
+@attrs.frozen
+class Foreign:
+    """Something in a directory that is not understood: its kind, where it is, and which names it has."""
+
+    kind: Kind
+    path: Path
+    names: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Say it in a few words; names are escaped, since anybody may have chosen them."""
+        named = ", ".join(map(repr, self.names[:_NAMED_MAX]))
+        more = len(self.names) - _NAMED_MAX
+        named += f" and {more} more" if more > 0 else ""
+        return f"{self.kind.what}{': ' if named else ''}{named} (in {str(self.path)!r})"
+
+
+def look_for_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> list[Foreign]:
+    """Return what lies in a store's directory that is not understood, the table's order; changes nothing.
+
+    Args:
+        files: the file system.
+        root: the store's folder.
+        is_made_here: Penstock made the store; then a topic is taken for light queues only where a broker
+            has been.
+    """
+    if not files.is_folder(root):
+        return []
+    found = list(_queues(files, root, is_made_here=is_made_here))
+    found += _databases(files, root)
+    found += _compaction(files, root)
+    others = sorted(set(_names(files, root)) - _UNDERSTOOD)
+    for kind, names in ((TIMER, _TIMER), (POP_STATE, _POP)):
+        found += [Foreign(kind, root / name) for name in others if name in names]
+    own = sorted(set(_names(files, root / "config")) - _CONFIG_READ)
+    if own:
+        found.append(Foreign(BROKER_CONFIG, root / "config", tuple(own)))
+    known = (*_TIMER, *_POP)
+    strange = [n for n in others if n not in known and not n.startswith("consumequeue_")]
+    if strange:
+        found.append(Foreign(UNKNOWN, root, tuple(strange)))
+    return found
+
+
+def _queues(files: Files, root: Path, *, is_made_here: bool) -> Iterator[Foreign]:
+    batch = batch_topics(files, root)
+    if batch:
+        yield Foreign(BATCH_QUEUES, root / "batchconsumequeue", tuple(sorted(batch)))
+    light = _filled(files, root / "consumequeue", is_light)
+    if light and (not is_made_here or has_broker_files(files, root)):
+        yield Foreign(LIGHT_QUEUES, root / "consumequeue", tuple(sorted(light)))
+
+
+def _databases(files: Files, root: Path) -> Iterator[Foreign]:
+    for name in sorted(_names(files, root)):
+        if name.startswith("consumequeue") and is_database(files, root / name):
+            yield Foreign(ROCKSDB_QUEUES, root / name)
+    config = root / "config"
+    inside = [n for n in _folders(files, config) if _has_database(files, config / n)]
+    if inside:
+        yield Foreign(ROCKSDB_CONFIG, config, tuple(sorted(inside)))
+    store = root / "rocksdbstore"
+    if files.is_folder(store):
+        entries = [e for e in files.entries(store) if e.is_file]
+        if any(e.path.suffix == ".sst" or (e.path.suffix == ".log" and e.size) for e in entries):
+            yield Foreign(ROCKSDB_STORE, store)
+        yield Foreign(TAG_KEYS, root / "index")
+
+
+def _compaction(files: Files, root: Path) -> Iterator[Foreign]:
+    declared = _topics_with(files, root, *_COMPACTION)
+    for name in ("compactionLog", "compactionCq"):
+        declared |= set(_filled(files, root / "compaction" / name))
+    if declared:
+        yield Foreign(COMPACTION, root / "compaction", tuple(sorted(declared)))
+
+
+def batch_topics(files: Files, root: Path) -> set[str]:
+    """Return the topics whose queues are batch queues."""
+    declared = _topics_with(files, root, *_BATCH)
+    return declared | set(_filled(files, root / "batchconsumequeue"))
+
+
+def is_light(topic: str) -> bool:
+    """Say whether a topic's queues may be light ones."""
+    return topic.startswith(LIGHT_PREFIX)
+
+
+def is_database(files: Files, folder: Path) -> bool:
+    """Say whether a folder is one of RocksDB's."""
+    return files.is_folder(folder) and files.exists(folder / "CURRENT")
+
+
+def _has_database(files: Files, folder: Path) -> bool:
+    """Say whether a folder is one of RocksDB's, or holds one."""
+    return is_database(files, folder) or any(
+        is_database(files, folder / name) for name in _folders(files, folder)
+    )
+
+
+def has_broker_files(files: Files, root: Path) -> bool:
+    """Say whether a broker has been in this directory."""
+    return any(files.exists(root / name) for name in BROKER_FILES)
+
+
+def has_queue_folders(files: Files, root: Path) -> bool:
+    """Say whether there is any topic with queues in files."""
+    return next(iter(_folders(files, root / "consumequeue")), None) is not None
+
+
+def stopping(found: Iterable[Foreign]) -> tuple[Foreign, ...]:
+    """Return what stops writing."""
+    return tuple(each for each in found if each.kind.stops_writing)
+
+
+def _names(files: Files, folder: Path) -> list[str]:
+    return [entry.name for entry in files.entries(folder)] if files.is_folder(folder) else []
+
+
+def _folders(files: Files, folder: Path) -> list[str]:
+    return files.folders(str(folder)) if files.is_folder(folder) else []
+
+
+def _filled(files: Files, folder: Path, wanted: Callable[[str], bool] = bool) -> list[str]:
+    """Return the topics below a folder that have a queue with files: a deleted topic may leave its folder."""
+    return [
+        name for name in _folders(files, folder)
+        if wanted(name) and any(
+            files.entries(folder / name / queue) for queue in _folders(files, folder / name)
+        )
+    ]  # fmt: skip
+
+
+def _topics_with(files: Files, root: Path, attribute: str, value: str) -> set[str]:
+    """Return the topics that a broker declares with an attribute; of the backup where the file is no JSON."""
+    for name in ("topics.json", "topics.json.bak"):
+        try:
+            about = json.loads(files.read_whole(root / "config" / name, _JSON_BYTES_MAX))
+            table = about["topicConfigTable"]
+            return {
+                str(topic) for topic, facts in table.items()
+                if isinstance(facts, dict) and _has(facts.get("attributes"), attribute, value)
+            }  # fmt: skip
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+    return set()
+
+
+def _has(attributes: object, name: str, value: str) -> bool:
+    return isinstance(attributes, dict) and attributes.get(name) == value

@@ -1,0 +1,74 @@
+"""Tags in the key index, as RocketMQ writes them since 5.4: one more entry, of the text `topic#T#tag`.
+
+Penstock does not write them. It recognises them, so that they are taken neither for damage nor for what a
+put would keep up.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from penstock.batch import DispatchBatch, utf16_lengths
+from penstock.contracts import LogView
+from penstock.errors import OffsetError
+from penstock.javatext import Int32s, index_hash, index_hashes, java_hash, powers_of_31
+from penstock.record import FIXED_SIZE, SIZE_AND_MAGIC
+from penstock.stored import StoredMessage
+from penstock.validity import is_valid
+from penstock_index.index_file import Peek
+
+_MARK = "#T#"
+# Records looked at, and those with a tag among them: a broker gives every tag an entry, or none.
+_RECORDS_MAX, _TAGGED_MAX = 256, 16
+_BYTES_MAX = 8 << 20
+
+
+def tag_key_hashes(batch: DispatchBatch) -> tuple[np.ndarray, Int32s]:
+    """Return the rows that have a tag, and the index hash of each one's tag key."""
+    tags = batch.columns.properties.named(b"TAGS")
+    if len(tags.rows) == 0:
+        return tags.rows, np.zeros(0, np.int32)
+    prefixes = np.array(
+        [java_hash(t.decode("utf-8", "replace") + _MARK) & 0xFFFFFFFF for t in batch.topics],
+        np.uint32,
+    )
+    own = batch.columns.properties.tag_codes()[tags.rows].astype(np.int32).view(np.uint32)
+    units = utf16_lengths(tags.data, tags.starts, tags.sizes)
+    whole = prefixes[batch.topic_rows[tags.rows]] * powers_of_31(units) + own
+    return tags.rows, index_hashes(whole.view(np.int32))
+
+
+def has_tag_keys(peeks: Iterable[Peek], log: LogView) -> bool:
+    """Say whether the newest records with a tag have tag keys in the index; `peeks`, newest first."""
+    records = tagged = size_read = 0
+    for peek in peeks:
+        entries = peek.newest(_RECORDS_MAX * 4)
+        hashes: dict[int, set[int]] = {}
+        for at, key_hash in zip(
+            entries["log_offset"].tolist()[::-1], entries["hash"].tolist()[::-1], strict=True
+        ):
+            hashes.setdefault(at, set()).add(key_hash)
+        for at, there in hashes.items():
+            message = _message(log, at)
+            if message is None:
+                continue
+            records, size_read = records + 1, size_read + message.size
+            if message.tag:
+                if index_hash(f"{message.topic}{_MARK}{message.tag}") in there:
+                    return True
+                tagged += 1
+            if records >= _RECORDS_MAX or tagged >= _TAGGED_MAX or size_read >= _BYTES_MAX:
+                return False
+    return False
+
+
+def _message(log: LogView, at: int) -> StoredMessage | None:
+    """Return the record at a log offset, None where there is none that is valid."""
+    if at < log.min_offset:
+        return None
+    try:
+        size = int(SIZE_AND_MAGIC.unpack(log.read(at, SIZE_AND_MAGIC.size))[0])
+        record = log.read(at, max(size, FIXED_SIZE))
+    except OffsetError:
+        return None
+    return StoredMessage(bytes(record)) if is_valid(record, at) else None

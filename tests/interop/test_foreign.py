@@ -1,0 +1,194 @@
+"""What a real broker keeps that Penstock does not understand: named, never changed, and the broker goes on.
+
+Each session is one broker that leaves several kinds of the table in `penstock.foreign`. Version 0.1 wrote into all
+of these directories: after it a broker with a BatchCQ topic did not start, light queues were emptied by the repair
+that `verify` advised, and a put into a RocksDB store was never seen by the broker.
+"""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+import pytest
+from tests.interop.brokers import Broker, body_of, sent
+
+import penstock
+from penstock import segmentwise
+from penstock.errors import ForeignContentError
+from penstock.foreign import KINDS
+
+LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}
+STOPPING = {kind.name for kind in KINDS if kind.stops_writing}
+NUMBERS = [b"%d" % i for i in range(6)]
+
+
+@attrs.frozen(kw_only=True)
+class Session:
+    """What a broker is told, what it is sent, and which kinds it leaves."""
+
+    version: str
+    kinds: set[str]
+    settings: Mapping[str, object] = attrs.Factory(dict)
+    fill: Callable[[Broker], None] = lambda broker: None
+
+
+def batch_and_compaction(broker: Broker) -> None:
+    broker.create("batched", 1, {"queue.type": "BatchCQ"})
+    broker.batch(*(sent("batched", body, keys=f"k{body!r}") for body in NUMBERS))
+    broker.create("compacted", 1, {"cleanup.policy": "COMPACTION"})
+    broker.send(*(sent("compacted", body, keys="same") for body in NUMBERS))
+
+
+def several(broker: Broker) -> None:
+    batch_and_compaction(broker)
+    light(broker)
+
+
+def light(broker: Broker) -> None:
+    broker.create("light")
+    broker.send(*(sent("light", body, properties=LIGHT) for body in NUMBERS))
+
+
+def timer(broker: Broker) -> None:
+    broker.send(sent("plain", b"later", properties={"TIMER_DELAY_SEC": "600"}))
+    time.sleep(1.5)  # until the broker's own thread has put it into the wheel
+
+
+LMQ = {"enableLmq": True, "enableMultiDispatch": True}
+SESSIONS = {
+    "light-4.9": Session(version="4.9.7", settings=LMQ, fill=light, kinds={"light-queues", "broker-config"}),
+    "several-5.3": Session(
+        version="5.3.3", settings=LMQ, fill=several,
+        kinds={"batch-queues", "compaction-topics", "light-queues", "timer", "broker-config"},
+    ),
+    "rocksdb-5.3": Session(
+        version="5.3.3", settings={"storeType": "defaultRocksDB"},
+        kinds={"rocksdb-queues", "rocksdb-config", "timer", "broker-config"},
+    ),
+    "tags-5.5": Session(version="5.5.0", kinds={"tag-keys", "timer", "broker-config"}),
+    "rocksdb-5.5": Session(
+        version="5.5.0", settings={"indexRocksDBEnable": True},
+        kinds={"rocksdb-store", "tag-keys", "timer", "broker-config"},
+    ),
+    "left-alone-5.3": Session(
+        version="5.3.3", settings={"popConsumerKVServiceInit": True, "popConsumerKVServiceEnable": True},
+        fill=timer, kinds={"timer", "pop-state", "broker-config", "unknown"},
+    ),
+}  # fmt: skip
+
+
+def test_each_kind_is_in_a_session() -> None:
+    assert set().union(*(s.kinds for s in SESSIONS.values())) == {kind.name for kind in KINDS}
+
+
+def content(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*")) if path.is_file()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_what_is_not_understood_is_left_as_it_was_and_the_broker_goes_on(
+    name: str, make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    session = SESSIONS[name]
+    root = tmp_path / "store"
+    root.mkdir()
+    broker = make_broker(session.version)
+    broker.start(root, session.settings)
+    broker.create("plain")
+    broker.send(*(sent("plain", body, tag="t", keys=f"k{body!r}") for body in NUMBERS))
+    session.fill(broker)
+    broker.stop()
+    if "unknown" in session.kinds:
+        (root / "notes.txt").write_text("of the operator")
+    before = content(root)
+    look(root, session)
+    if session.kinds & STOPPING:
+        refuses(root, session)
+        assert content(root) == before
+    else:
+        with penstock.open(root) as store:
+            store.put("plain", b"ours", tag="t")
+    written = NUMBERS if session.kinds & STOPPING else [*NUMBERS, b"ours"]
+    broker.start(root, session.settings)
+    assert broker.bodies("plain") == written
+    broker.send(sent("plain", b"after"))
+    assert broker.bodies("plain") == [*written, b"after"]
+    goes_on(broker, session)
+
+
+def look(root: Path, session: Session) -> None:
+    """Reading: all kinds are named, what is understood is served, and nothing is a finding."""
+    with penstock.open(root, read_only=True) as store:
+        assert {each.kind.name for each in store.not_understood} == session.kinds
+        assert [*store.verify(deep=True)] == []
+        assert [m.body for m in store.find("plain", "k" + repr(b"3"))] == [b"3"]
+        if "rocksdb-queues" in session.kinds:
+            with pytest.raises(ForeignContentError):
+                store.topics()
+            with pytest.raises(ForeignContentError):
+                store.groups()
+            return
+        assert [m.body for m in store.scan("plain")] == NUMBERS
+        assert "batched" not in store.topics()
+        if "batch-queues" in session.kinds:
+            for ask in (store.read, store.to_arrow, lambda t: [*store.scan(t)]):
+                with pytest.raises(ForeignContentError, match="batched"):
+                    ask("batched")
+        if "light-queues" in session.kinds:
+            assert [m.body for m in store.scan("%LMQ%a")] == NUMBERS
+        if "compaction-topics" in session.kinds:
+            assert [m.body for m in store.scan("compacted")] == NUMBERS
+    assert penstock.repair(root).steps == ()
+
+
+def refuses(root: Path, session: Session) -> None:
+    """Writing: every way in raises the same error, which names all kinds that stop it."""
+    ways: list[Callable[[], object]] = [
+        lambda: penstock.open(root),
+        lambda: penstock.repair(root, apply=True),
+        lambda: segmentwise.start_reindex(root, shards=1),
+    ]
+    for way in ways:
+        with pytest.raises(ForeignContentError) as caught:
+            way()
+        assert set(caught.value.kinds) == session.kinds & STOPPING
+
+
+def goes_on(broker: Broker, session: Session) -> None:
+    """The broker serves what only it understands, and takes more of it."""
+    if "batch-queues" in session.kinds:
+        assert broker.bodies("batched") == NUMBERS
+        broker.batch(sent("batched", b"x"), sent("batched", b"y"))
+        assert broker.bodies("batched") == [*NUMBERS, b"x", b"y"]
+        assert broker.bodies("compacted")[-1] == NUMBERS[-1]
+    if "light-queues" in session.kinds:
+        broker.send(sent("light", b"more", properties=LIGHT))
+        assert broker.bodies("%LMQ%b") == [*NUMBERS, b"more"]
+    if "tag-keys" in session.kinds and "rocksdb-store" not in session.kinds:
+        assert [body_of(m) for m in broker.query("plain", "k" + repr(b"3"))] == [b"3"]
+
+
+def test_tags_in_an_index_are_seen_without_the_broker_s_other_files(
+    make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    """A copy of log, queues and index alone tells by the index itself."""
+    broker = make_broker("5.5.0")
+    broker.start(tmp_path / "store")
+    broker.create("plain")
+    broker.send(*(sent("plain", body, tag="t\u00e4g", keys="k") for body in NUMBERS))
+    broker.query("plain", "k")
+    broker.kill()
+    copy = tmp_path / "copy"
+    for name in ("commitlog", "consumequeue", "index"):
+        shutil.copytree(tmp_path / "store" / name, copy / name)
+    with penstock.open(copy, read_only=True) as store:
+        assert [each.kind.name for each in store.not_understood] == ["tag-keys"]
+        assert [f.text for f in store.verify() if f.part == "index"] == []
+    with pytest.raises(ForeignContentError, match="tags"):
+        penstock.open(copy)

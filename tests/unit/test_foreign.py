@@ -1,0 +1,228 @@
+"""What is recognised in a broker's directory without a broker; `tests/interop/test_foreign.py` has real ones."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.conftest import OpenStore
+
+import penstock
+from penstock import Message, staged
+from penstock.cli.root import run
+from penstock.discover import was_made_here
+from penstock.errors import ForeignContentError, LongTopicError
+from penstock.files import Files
+from penstock.foreign import look_for_foreign
+from penstock.store import Store
+
+LONG = "t" * 128
+TOPICS = "config/topics.json"
+
+
+@pytest.fixture
+def made(open_small: OpenStore, tmp_path: Path) -> Path:
+    with open_small() as store:
+        store.put_many([Message("t", b"%d" % n, tag="g", keys=["k"]) for n in range(9)])
+    return tmp_path / "store"
+
+
+def declare(root: Path, topic: str, **attributes: str) -> None:
+    attributes = {name.replace("_", "."): value for name, value in attributes.items()}
+    table = {topic: {"attributes": attributes, "perm": 6}, "other": {"perm": 6}, "odd": None}
+    (root / "config").mkdir(exist_ok=True)
+    (root / TOPICS).write_text(json.dumps({"topicConfigTable": table}))
+
+
+def file(root: Path, name: str, data: bytes = b"x") -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+# What lies there, and the kinds that it is.
+SIGNS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "declared-batch": (lambda r: declare(r, "b", queue_type="BatchCQ"), ["batch-queues"]),
+    "batch-files": (lambda r: file(r, "batchconsumequeue/b/0/00"), ["batch-queues"]),
+    "no-batch-files": (lambda r: (r / "batchconsumequeue/b/0").mkdir(parents=True), []),
+    "other-queues": (lambda r: declare(r, "b", queue_type="SimpleCQ"), []),
+    "compacted": (lambda r: declare(r, "c", cleanup_policy="COMPACTION"), ["compaction-topics"]),
+    "compacted-files": (lambda r: file(r, "compaction/compactionLog/c/0/00"), ["compaction-topics"]),
+    "compaction-position": (lambda r: file(r, "compaction/position-checkpoint"), []),
+    "rocksdb": (lambda r: file(r, "consumequeue/CURRENT"), ["rocksdb-queues"]),
+    "rocksdb-beside": (lambda r: file(r, "consumequeue_rocksdb/CURRENT"), ["rocksdb-queues"]),
+    "rocksdb-config": (lambda r: file(r, "config/topics/CURRENT"), ["rocksdb-config", "broker-config"]),
+    "rocksdb-store": (lambda r: file(r, "rocksdbstore/01.sst"), ["rocksdb-store", "tag-keys"]),
+    "rocksdb-log": (lambda r: file(r, "rocksdbstore/01.log"), ["rocksdb-store", "tag-keys"]),
+    "rocksdb-empty": (lambda r: file(r, "rocksdbstore/01.log", b""), ["tag-keys"]),
+    "timer": (lambda r: file(r, "timerwheel"), ["timer"]),
+    "pop": (lambda r: file(r, "kvStore/CURRENT"), ["pop-state"]),
+    "config": (lambda r: file(r, "config/delayOffset.json"), ["broker-config"]),
+    "stranger": (lambda r: file(r, "lost+found/x"), ["unknown"]),
+    "offsets": (lambda r: file(r, "config/consumerOffset.json", b"{}"), []),
+    "no-json": (lambda r: file(r, TOPICS, b"\xff{" * 99), []),
+    "deep-json": (lambda r: file(r, TOPICS, b"[" * 100_000), []),
+    "other-json": (lambda r: file(r, TOPICS, b'{"topicConfigTable": [1]}'), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_each_sign_is_recognised_and_what_stops_writing_stops_it(made: Path, name: str) -> None:
+    leave, kinds = SIGNS[name]
+    leave(made)
+    with penstock.open(made, read_only=True) as store:
+        found = store.not_understood
+        assert [each.kind.name for each in found] == kinds
+        assert [f["kind"] for f in store.stats()["not_understood"]] == kinds
+    stopping = tuple(each.kind.name for each in found if each.kind.stops_writing)
+    if stopping:
+        with pytest.raises(ForeignContentError) as caught:
+            penstock.open(made)
+        assert caught.value.kinds == stopping
+    else:
+        with penstock.open(made) as store:
+            store.put("t", b"more")
+
+
+def test_a_backup_tells_where_the_file_is_damaged(made: Path) -> None:
+    declare(made, "b", queue_type="BatchCQ")
+    (made / TOPICS).rename(made / f"{TOPICS}.bak")
+    (made / TOPICS).write_bytes(b"{")
+    assert [each.names for each in look_for_foreign(Files(), made)] == [("b",)]
+
+
+def test_light_queues_are_a_broker_s_where_one_has_been(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    """A store of Penstock's own may have such a topic: version 0.1 took the name, and it is opened as before."""
+    root = tmp_path / "store"
+    with open_small() as store:
+        store.put("%LMQ%mine", b"x")
+    with open_small() as store:
+        store.put("%LMQ%mine", b"y")
+    declare(root, "t")
+    with pytest.raises(ForeignContentError, match="%LMQ%mine"):
+        open_small()
+
+
+def test_a_name_cannot_reach_the_terminal_raw(made: Path) -> None:
+    (made / "bad\x1b[31m\u202e").write_text("")
+    with penstock.open(made, read_only=True) as store:
+        (found,) = store.not_understood
+    assert found.text.isprintable()
+
+
+def test_what_is_not_understood_is_never_shown_as_empty(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file(made, "batchconsumequeue/b/0/00")
+    assert run(["topics", str(made)]) == 0
+    shown = capsys.readouterr()
+    assert "BatchCQ" in shown.err
+    assert "b " not in shown.out
+    for verb in ("read", "tail"):
+        assert run([verb, str(made), "b"]) == 4
+        assert "topic 'b' cannot be read" in capsys.readouterr().err
+    with penstock.open(made, read_only=True) as store:
+        assert [b.topic for b in store.bounds()] == ["t"]
+        with pytest.raises(ForeignContentError):
+            store.bounds(lambda topic: topic == "b")
+
+
+def test_a_store_whose_queues_are_in_a_database_does_not_show_zero(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file(made, "consumequeue/CURRENT")
+    assert run(["stat", str(made), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["messages"] is facts["queues"] is facts["log_end_offset"] is None
+    assert run(["stat", str(made)]) == 0
+    shown = capsys.readouterr().out
+    assert "not known" in shown
+    assert "RocksDB" in shown
+    assert run(["topics", str(made)]) == 4
+    assert run(["verify", str(made)]) == 0
+    assert "judged" in capsys.readouterr().err
+    with penstock.open(made, read_only=True) as store:
+        assert len(store.find("t", "k")) == 9
+        for ask in (
+            store.topics, lambda: store.read("t"), lambda: [*store.scan("t")], store.bounds,
+            lambda: store.to_arrow("t"), lambda: store.offset_at("t", time_ms=0),
+        ):  # fmt: skip
+            with pytest.raises(ForeignContentError, match="RocksDB"):
+                ask()
+
+
+def test_a_database_beside_whole_queues_does_not_hide_them(made: Path) -> None:
+    file(made, "consumequeue_rocksdb/CURRENT")
+    with penstock.open(made, read_only=True) as store:
+        assert len(store.read("t").messages) == 9
+
+
+# --- topics that older brokers do not know
+
+WAYS: dict[str, Callable[[Store], object]] = {
+    "put": lambda s: s.put(LONG, b"x"),
+    "put_many": lambda s: s.put_many([Message("t", b"x"), Message(LONG, b"x")]),
+    "put_many-large": lambda s: s.put_many([Message(LONG, b"x")] * 100),
+    "put_arrow": lambda s: s.put_arrow(pa.table({"topic": ["t", LONG], "body": [b"x", b"y"]})),
+    "submit": lambda s: s.submit(LONG, b"x").result(),
+    "staged": lambda s: s.put_staged(staged_batch(s)),
+}
+
+
+def staged_batch(store: Store) -> staged.StagedBatch:
+    path = store.path.parent / "staged"
+    encoder = staged.Encoder(staged.encoding_for(store.path.parent / "new"))
+    path.unlink(missing_ok=True)
+    writer = encoder.writer(Files(), path)
+    writer.add(encoder.encode(pa.table({"topic": ["t", LONG], "body": [b"x", b"y"]})))
+    writer.finish()
+    return staged.StagedFile.read(Files(), path).batches[0]
+
+
+@pytest.fixture
+def foreign(made: Path) -> Path:
+    """The store as a copy of a broker's directory: without what Penstock notes."""
+    for path in (made / "penstock").iterdir():
+        path.unlink()
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_long_topic_is_refused_in_a_directory_that_penstock_did_not_make(
+    foreign: Path, way: str
+) -> None:
+    """One such put made a 4.9.7 broker drop 3,299 acknowledged messages after it."""
+    for _ in range(2):  # also when it is opened again
+        with penstock.open(foreign) as store:
+            end = store.stats()["log_end_offset"]
+            with pytest.raises(LongTopicError, match=r"log\.long_topics"):
+                WAYS[way](store)
+            assert store.stats()["log_end_offset"] == end
+            store.put("t" * 127, b"x")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_long_topic_is_taken_where_its_brokers_know_it_and_in_own_stores(
+    foreign: Path, tmp_path: Path, way: str
+) -> None:
+    knowing: dict[str, Any] = {"log.long_topics": True}
+    own: dict[str, Any] = {}
+    for root, settings in ((foreign, knowing), (tmp_path / "own", own)):
+        for _ in range(2):
+            with penstock.open(root, **settings) as store:
+                WAYS[way](store)
+                assert LONG in store.topics()
+
+
+def test_of_a_store_of_version_0_1_a_broker_s_files_tell_who_made_it(made: Path) -> None:
+    noted = made / "penstock" / "geometry.json"
+    facts = json.loads(noted.read_text())
+    assert facts.pop("profile") == "embedded"
+    noted.write_text(json.dumps(facts))
+    assert was_made_here(Files(), made)
+    declare(made, "t")
+    assert not was_made_here(Files(), made)
