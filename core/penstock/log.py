@@ -71,6 +71,8 @@ class SegmentedLog:
         self.read_coverage: Callable[[], Coverage] | None = None
         self.rejected: Mapping[int, Rejected] = {}
         self.witness: Witness | None = None
+        # Where a torn tail begins that the next opening for writing cuts off: what lies after it is no message.
+        self.torn_at: int | None = None
 
     def renew_coverage(self) -> bool:
         """Read again which ranges are covered, where another process may note new ones; return whether any changed."""

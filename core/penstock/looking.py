@@ -7,7 +7,7 @@ import attrs
 
 from penstock.checkpoint import Checkpoint, Times
 from penstock.copies import is_copy
-from penstock.errors import CorruptionError
+from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.lives import QueueLives
 from penstock.log import SegmentedLog, Witness
@@ -83,6 +83,36 @@ def look(
 
     `names` are those of the dispatchers that will be brought up. The log may have a witness.
     """
+    found = _marks(files, root, is_new=is_new)
+    if not is_new:
+        log.load(repair=False)
+        # The log of a copy that was made while it was written may have been taken before a segment was made.
+        if found.is_still_ours and not found.is_copy:
+            _check_length(log, found.state.flushed_offset)
+        found.ranges = known_ranges(files, root, log)
+        log.coverage = found.ranges.coverage
+        found.end = _find_end(log, found, names)
+    return found
+
+
+def torn_end(files: Files, root: Path, log: SegmentedLog) -> int | None:
+    """Return where the next opening for writing will cut a torn tail off, or None where it will cut nothing.
+
+    Changes nothing. The store is not open for writing; the log knows its coverage and its witness.
+    """
+    try:
+        found = _marks(files, root, is_new=False)
+        if not found.was_abnormal or not log.segments:
+            return None
+        found.ranges = known_ranges(files, root, log)
+        end = _find_end(log, found, ())
+    except (CorruptionError, FormatVersionError, OffsetError):
+        return None
+    return end.offset if end.dirty_bytes else None
+
+
+def _marks(files: Files, root: Path, *, is_new: bool) -> Findings:
+    """Return what the marks of a store say."""
     progress = Progress(files, root)
     state = progress.read()
     side = SideFolder(files, root)
@@ -98,21 +128,12 @@ def look(
     )
     # Marks of a copy that was taken from a living store may say more than its log has.
     is_copied = is_copy(files, root, state)
-    found = Findings(
+    return Findings(
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
         is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
         was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
         is_still_ours=is_ours,
     )  # fmt: skip
-    if not is_new:
-        log.load(repair=False)
-        # The log of a copy that was made while it was written may have been taken before a segment was made.
-        if is_ours and not found.is_copy:
-            _check_length(log, state.flushed_offset)
-        found.ranges = known_ranges(files, root, log)
-        log.coverage = found.ranges.coverage
-        found.end = _find_end(log, found, names)
-    return found
 
 
 def _check_length(log: SegmentedLog, durable: int) -> None:

@@ -24,6 +24,7 @@ from penstock.digests import Digests, sum_up
 from penstock.errors import StrayFileError
 from penstock.files import Files
 from penstock.findings import Checker, Finding, damaged_blocks
+from penstock.looking import torn_end
 from penstock.marks import check_digest_files, check_marks
 from penstock.mendedlog import MendedLog, Patch
 from penstock.names import topic_of
@@ -185,6 +186,7 @@ class Planner:
         plan = self._plan
         for segment in plan.log.segments:
             self._turn_back(segment, accept=accept)
+        plan.log.torn_at = torn_end(self._files, self._root, plan.log)
         ranges = known_ranges(self._files, self._root, plan.log)
         reject_by_counts(plan.log, ranges.is_own, ranges.gaps)
         self._find_damage()

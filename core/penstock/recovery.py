@@ -235,13 +235,10 @@ def check_damage(
         is_ours: our own writer had synced everything below `durable`, so all after it may be torn.
         durable: log offset below which nothing may be missing.
     """
-    if end.offset >= durable:
-        if end.survivor is None:
-            return
-        least = _TORN_BYTES if is_ours else SECTOR_BYTES
-        unwritten = _has_all(log, end) and _has_unwritten(log, end.offset, end.survivor, least)
-        if was_abnormal and unwritten:
-            return
+    if end.offset >= durable and (
+        end.survivor is None or (was_abnormal and is_torn(log, end, is_ours=is_ours))
+    ):
+        return
     path, position = _place(log, end.offset)
     why = f"records up to log offset {durable} were made durable"
     if end.survivor is not None:
@@ -254,6 +251,14 @@ def check_damage(
         "the store is not opened for writing and nothing was changed; open it with read_only=True to "
         "read all other records, copy it, and let penstock repair decide",
     )
+
+
+def is_torn(log: SegmentedLog, end: LogEnd, *, is_ours: bool) -> bool:
+    """Return whether what lies after the end are writes that never reached the disk whole; see the module, 3 and 4."""
+    if end.survivor is None:
+        return True
+    least = _TORN_BYTES if is_ours else SECTOR_BYTES
+    return _has_all(log, end) and _has_unwritten(log, end.offset, end.survivor, least)
 
 
 def _has_all(log: SegmentedLog, end: LogEnd) -> bool:

@@ -51,18 +51,22 @@ Piece = Sound | Broken | Stop
 
 
 def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
-    """Return the pieces of a segment in log order; the last one is a `Stop`."""
+    """Return the pieces of a segment in log order; the last one is a `Stop`.
+
+    A torn tail (`SegmentedLog.torn_at`) is not looked into.
+    """
     at, resync = segment.base_offset, Resync(log, segment)
+    limit = segment.end_offset if log.torn_at is None else min(segment.end_offset, log.torn_at)
     window_bytes = _WINDOW_BYTES
-    while at < segment.end_offset:
-        window = log.read(at, min(window_bytes, segment.end_offset - at))
+    while at < limit:
+        window = log.read(at, min(window_bytes, limit - at))
         found = walk(window)
         columns = Columns(window, found.positions, at)
         bad = columns.first_bad(check_crc=True, coverage=log.coverage)
         good = columns if bad is None else columns.head(bad)
         stop = at + (found.stop if bad is None else int(columns.positions[bad]))
         yield from _without_rejected(log, good, at, stop)
-        if bad is None and found.reason == "end" and len(window) < segment.end_offset - at:
+        if bad is None and found.reason == "end" and len(window) < limit - at:
             # The window ended within a record, or right behind one.
             window_bytes = segment.capacity if stop == at else _WINDOW_BYTES
             at = stop
@@ -71,12 +75,12 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
         is_blank = bad is None and found.reason == "blank"
         if not is_blank:
             following = resync.next_valid(stop)
-        if following is None:
+        if following is None or following >= limit:
             yield Stop(stop, is_blank)
             return
         yield Broken(stop, following)
         at = following
-    yield Stop(segment.end_offset, is_blank=True)
+    yield Stop(max(limit, segment.base_offset), is_blank=limit == segment.end_offset)
 
 
 def _without_rejected(

@@ -23,6 +23,7 @@ from penstock.files import Files
 from penstock.findings import Checker, Finding, damaged_blocks
 from penstock.lives import Note
 from penstock.log import Rejected, SegmentedLog
+from penstock.looking import torn_end
 from penstock.marks import check_digest_files, check_marks
 from penstock.progress import Progress, lock_mtime_ns
 from penstock.ranges import known_ranges
@@ -66,6 +67,7 @@ class Scope:
         is_live: somebody has the store open for writing.
         deep: digests and marks are checked too.
         rejected: records that the counts of their queues show to be corrupt, by log offset.
+        torn_at: where a torn tail begins that the next opening for writing cuts off; None for none.
         is_copy: it was copied while it was written, and not opened for writing since.
         sequence: the number of the mark that the last writer had written by then.
     """
@@ -77,6 +79,7 @@ class Scope:
     is_live: bool
     deep: bool = True
     rejected: tuple[tuple[int, Rejected], ...] = ()
+    torn_at: int | None = None
     is_copy: bool = False
     sequence: int = 0
 
@@ -124,8 +127,11 @@ class Verification:
     def run(self, told: Told, *, deep: bool, jobs: int) -> Iterator[Finding]:
         """Return what is wrong: derived files by themselves, then in log order, then marks."""
         scope, tally, checkers = self.scope(deep=deep), self._tally(), self.checkers()
+        if not scope.is_live:
+            self._log.torn_at = torn_end(self._files, self._root, self._log)
         notes = self.notes()
-        scope = attrs.evolve(scope, rejected=tuple(sorted(self._log.rejected.items())))
+        rejected = tuple(sorted(self._log.rejected.items()))
+        scope = attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at)
         started = _started(checkers, scope)
         walked = self._walked(checkers, scope, tally, told, jobs)
         yield from self._whole(checkers, scope, tally, told, (started, walked, notes))
@@ -313,6 +319,8 @@ class Verification:
                 # The writer appends here, also between two looks at the same bytes.
                 continue
             elif isinstance(piece, Broken):
+                # Not a torn tail, also where it is the last record.
+                tally.log_end = max(tally.log_end, piece.stop)
                 for checker in checkers:
                     checker.damage(piece.start, piece.stop)
                 text = piece.reason and f"the record is corrupt: {piece.reason}"
@@ -352,8 +360,10 @@ def _end_of_records(
     """Say what is wrong where a segment's records end without a blank record."""
     stop = piece.start
     position = stop - segment.base_offset
-    if is_last(log, stop) and stop >= claimed:
-        if bytes(log.read(stop, min(8, segment.end_offset - stop))).strip(b"\0"):
+    is_torn = log.torn_at is not None and stop >= log.torn_at
+    if (is_torn or is_last(log, stop)) and stop >= claimed:
+        head = bytes(log.read(stop, min(8, segment.end_offset - stop)))
+        if stop == log.torn_at or (not is_torn and head.strip(b"\0")):
             yield Finding(
                 "log", segment.path, position, stop,
                 "a torn tail: bytes behind the last record that are none",

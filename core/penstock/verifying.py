@@ -43,7 +43,7 @@ class SegmentWorker:
     def __init__(self, recipe: Recipe, scope: Scope) -> None:
         files = Files()
         self._log, dispatchers = open_parts(files, recipe)
-        self._log.rejected = dict(scope.rejected)
+        self._log.rejected, self._log.torn_at = dict(scope.rejected), scope.torn_at
         self._scope = scope
         self._verification = Verification(files, recipe.root, self._log, dispatchers)
         self._checkers = self._verification.checkers()
