@@ -45,6 +45,12 @@ def check_marks(
         elif clean is not None and is_ours and clean.log_end != log_end:
             text = f"the clean mark says that the log ends at {clean.log_end}, not at {log_end}"
             yield Finding("marks", path, 0, log_end, text)
+        if read_ranges(files, root) is None:
+            text = (
+                "it cannot be understood: what was written so far is checked as in a store whose records have no CRC "
+                "of their own"
+            )
+            yield Finding("marks", side / "ranges", 0, -1, text)
 
 
 def _check_checkpoint(

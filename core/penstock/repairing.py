@@ -199,7 +199,13 @@ class _Repair:
         return RepairReport(steps=steps, standing=standing, applied=True, saved_to=saved)
 
     def _save_marks(self, workshop: Workshop) -> None:
-        for path in ("checkpoint", "abort", "penstock/progress", "penstock/clean"):
+        for path in (
+            "checkpoint",
+            "abort",
+            "penstock/progress",
+            "penstock/clean",
+            "penstock/ranges",
+        ):
             source = self._root / path
             if self._files.exists(source):
                 workshop.save_bytes(path.replace("/", "-"), self._files.read_whole(source))
@@ -298,6 +304,8 @@ class _Repair:
             self._sync_tree(folder)
         rewrite(files, log, doubtful, end)
         Checkpoint(files, root).write(Times(last, last, last))
+        if read_ranges(files, root) is None:
+            write_ranges(files, root, NO_RANGES)
         progress = Progress(files, root)
         progress.restart()
         note_opening(files, root, state, end, is_ours=plan.is_ours)

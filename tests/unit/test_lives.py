@@ -1,0 +1,171 @@
+"""The counts of queues as evidence: which breaks are corruption, and which are lives that brokers leave."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.files import Files
+from penstock.lives import INNER_BATCH
+from penstock.log import SegmentedLog
+from penstock.record import BLANK, MAGIC_BLANK, PREPARED, ROLLBACK, RecordFields, encode_record
+from penstock.soundwalk import Broken, Sound, reject_by_counts, walk_segment
+
+SEGMENT = 64 * 1024
+
+
+class Fake:
+    """Queue entries as a test wants them."""
+
+    def __init__(self, places: dict[tuple[bytes, int, int], tuple[int, int]]) -> None:
+        self.places = places
+
+    def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
+        return self.places.get((topic, queue, queue_offset))
+
+    def end(self, topic: bytes, queue: int) -> int:
+        return max((o + 1 for t, q, o in self.places if (t, q) == (topic, queue)), default=0)
+
+    def queues(self) -> list[tuple[bytes, int]]:
+        return sorted({(t, q) for t, q, _ in self.places})
+
+
+class Made(NamedTuple):
+    log: SegmentedLog
+    places: list[tuple[int, int]]
+
+
+def make(folder: Path, offsets: list[Any], *, base: int = 0, sealed: bool = False) -> Made:
+    """Write a log whose records have these queue offsets; a tuple says (topic, queue, offset, more fields)."""
+    folder.mkdir(parents=True)
+    data, places = b"", []
+    for each in offsets:
+        topic, queue, offset, more = (b"t", 0, each, {}) if isinstance(each, int) else each
+        at = base + len(data)
+        record = encode_record(
+            RecordFields(
+                topic=topic, body=b"body", queue=queue, queue_offset=offset, log_offset=at, **more
+            ),
+            crc_property=sealed,
+        )
+        places.append((at, len(record)))
+        data += record
+    left = SEGMENT - len(data)
+    (folder / f"{base:020d}").write_bytes(data + BLANK.pack(left, MAGIC_BLANK) + bytes(left - 8))
+    log = SegmentedLog(Files(), folder, SEGMENT, mapped=False)
+    log.refresh()
+    return Made(log, places)
+
+
+def rejected(made: Made, *, own: bool = False, gaps: Any = ()) -> tuple[list[int], int]:
+    """Return the numbers of the records that are rejected, and how many notes there are."""
+    notes = reject_by_counts(made.log, lambda _: own, gaps)
+    numbers = [number for number, (at, _) in enumerate(made.places) if at in made.log.rejected]
+    assert len(numbers) == len(made.log.rejected)
+    return numbers, len(notes)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "bad", "notes"),
+    [
+        ([0, 1, 2, 3, 4], [], 0),
+        ([0, 1, 77, 3, 4], [2], 0),                       # n, X, n+2
+        ([0, 1, 1 << 52, 3, 4], [2], 0),
+        ([0, 1, 0, 3, 4], [2], 0),
+        ([77, 1, 2, 3], [0], 0),                          # the first of all
+        ([0, 1, 77, 88, 4, 5], [2, 3], 0),                # two on end
+        ([0, 1, 77, 2, 3], [2], 0),                       # n, X, n+1: a record of another queue
+        ([0, 1, 2, 0, 1, 2], [], 1),                      # restart at 0
+        ([0, 1, 2, 2, 3], [], 1),                         # repeat
+        ([0, 1, 2, 7, 8], [], 1),                         # gap
+        ([0, 1, 2, 0, 1, 0, 1, 2], [], 2),
+        ([0, 1, 2, 0, 1, 77, 3, 4], [5], 1),                 # corrupt within the second life
+        ([0, 1, 2, 9], [], 0),                            # nobody follows, nothing contradicts
+    ],
+)  # fmt: skip
+def test_breaks_of_a_count(offsets: list[int], bad: list[int], notes: int, tmp_path: Path) -> None:
+    assert rejected(make(tmp_path / "log", offsets)) == (bad, notes)
+
+
+def test_a_log_that_does_not_begin_at_0_may_begin_anywhere_in_a_queue(tmp_path: Path) -> None:
+    assert rejected(make(tmp_path / "log", [500, 501, 502], base=SEGMENT)) == ([], 0)
+    assert rejected(make(tmp_path / "two", [500, 7, 502], base=SEGMENT)) == ([1], 0)
+
+
+def test_what_nobody_follows_is_judged_by_entries_and_by_who_wrote_it(tmp_path: Path) -> None:
+    made = make(tmp_path / "log", [0, 1, 2, 9])
+    last = made.places[3]
+    made.log.witness = Fake({(b"t", 0, 3): last})
+    assert rejected(made) == ([3], 0)
+    made.log.witness = Fake({(b"t", 0, 9): last})
+    assert rejected(made, own=True) == ([], 0)
+    made.log.witness = None
+    assert rejected(made, own=True) == ([3], 0)
+
+
+def test_a_queue_that_penstock_begins_again_at_0_is_a_new_life(tmp_path: Path) -> None:
+    made = make(tmp_path / "log", [0, 1, 2, 0])
+    assert rejected(made, own=True) == ([], 0)
+
+
+def test_an_offset_that_is_missing_leads_to_the_record_that_says_otherwise(tmp_path: Path) -> None:
+    """A flipped queue number, topic or transaction flag: the record left its queue, and its entry still knows."""
+    other: dict[str, Any] = {"sys_flag": PREPARED}
+    for number, moved in enumerate([(b"t", 9, 1, {}), (b"u", 0, 1, {}), (b"t", 0, 0, other)]):
+        made = make(tmp_path / f"{number}", [0, moved, 2, 3])
+        assert rejected(made)[0] in ([], [1])
+        made.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(made.places)})
+        assert rejected(made) == ([1], 0)
+
+
+def test_an_entry_alone_makes_no_record_corrupt(tmp_path: Path) -> None:
+    """A queue file that points at another queue's record is what is wrong: the record is at home there."""
+    made = make(tmp_path / "log", [0, (b"u", 0, 0, {}), 2, 3])
+    made.log.witness = Fake(
+        {(b"t", 0, 1): made.places[1], (b"u", 0, 0): made.places[1], (b"t", 0, 0): made.places[0]}
+    )
+    assert rejected(made)[0] == []
+
+
+def test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format_says(
+    tmp_path: Path,
+) -> None:
+    prepared, rolled_back = {"sys_flag": PREPARED}, {"sys_flag": ROLLBACK}
+    batch = {"sys_flag": INNER_BATCH, "properties": b"INNER_NUM\x013\x02"}
+    made = make(tmp_path / "log", [
+        0, (b"t", 0, 0, prepared), 1, (b"t", 0, 0, rolled_back), (b"t", 0, 2, batch), 5, 6,
+    ])  # fmt: skip
+    assert rejected(made) == ([], 0)
+
+
+def test_a_gap_that_lost_bytes_or_a_repair_explain_is_no_new_life(tmp_path: Path) -> None:
+    made = make(tmp_path / "log", [0, 1, 2, 3, 4])
+    file = next((tmp_path / "log").iterdir())
+    data = bytearray(file.read_bytes())
+    at = made.places[2][0]
+    data[at + 84 : at + 88] = b"\xff" * 4
+    file.write_bytes(data)
+    made.log.refresh()
+    assert rejected(made, own=True) == ([], 0)
+    lone = make(tmp_path / "gap", [(b"t", 0, 3, {}), (b"t", 0, 4, {})], base=0)
+    assert rejected(lone, own=True, gaps=[]) == ([], 1)
+    again = make(tmp_path / "again", [3, 4], base=SEGMENT)
+    (tmp_path / "again" / f"{0:020d}").write_bytes((tmp_path / "log" / f"{0:020d}").read_bytes())
+    again.log.refresh()
+    assert rejected(again, own=True, gaps=[(made.places[4][0], SEGMENT)])[0] == []
+
+
+def test_a_record_that_ends_in_its_own_crc_is_what_was_written(tmp_path: Path) -> None:
+    made = make(tmp_path / "log", [0, 1, 77, 3, 4], sealed=True)
+    assert rejected(made, own=True)[0] == []
+
+
+def test_a_rejected_record_is_a_corrupt_range_for_whoever_walks(tmp_path: Path) -> None:
+    made = make(tmp_path / "log", [0, 1, 77, 3, 4])
+    assert rejected(made) == ([2], 0)
+    (segment,) = made.log.segments
+    pieces = list(walk_segment(made.log, segment))
+    at, size = made.places[2]
+    assert [(p.start, p.stop) for p in pieces if isinstance(p, Broken)] == [(at, at + size)]
+    seen = [o for p in pieces if isinstance(p, Sound) for o in p.columns.log_offsets.tolist()]
+    assert seen == [made.places[n][0] for n in (0, 1, 3, 4)]

@@ -1,0 +1,189 @@
+"""`penstock/ranges`: which ranges of the log end in a CRC, who may believe it, and what losing it costs."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import SMALL
+
+import penstock
+from penstock.errors import CorruptionError
+from penstock.files import Files
+from penstock.log import SegmentedLog
+from penstock.progress import Progress
+from penstock.ranges import Ranges, WrittenRange, known_ranges, read_ranges, write_ranges
+from penstock.store import Store
+from penstock.validity import Coverage
+
+SETTINGS: dict[str, Any] = {**SMALL}
+RECORD, BODY = {"log.checksum": "crc32+record"}, {"log.checksum": "crc32"}
+
+
+def opened(path: Path, **settings: Any) -> Store:
+    return penstock.open(path, environ={}, **SETTINGS, **settings)
+
+
+def ranges(path: Path) -> list[tuple[int, int | None, str]]:
+    found = read_ranges(Files(), path)
+    assert found is not None
+    return [(r.start, None if r.is_open else r.stop, r.checksum) for r in found.written]
+
+
+def known(path: Path) -> list[tuple[int, bool]]:
+    log = SegmentedLog(
+        Files(), path / "commitlog", SETTINGS["geometry.segment_bytes"], mapped=False
+    )
+    log.refresh()
+    return [(r.start, r.is_open) for r in known_ranges(Files(), path, log).written]
+
+
+def test_a_range_begins_where_the_checksum_changes(tmp_path: Path) -> None:
+    path, ends = tmp_path / "s", [0]
+    for settings in (RECORD, RECORD, BODY, RECORD):
+        with opened(path, **settings) as store:
+            store.put("t", b"x")
+            ends.append(int(str(store.stats()["log_end_offset"])))
+    assert ranges(path) == [
+        (0, ends[2], "crc32+record"), (ends[2], ends[3], "crc32"), (ends[3], None, "crc32+record"),
+    ]  # fmt: skip
+    with opened(path, read_only=True) as store:
+        assert len(list(store.scan("t"))) == 4
+        assert list(store.verify(deep=True)) == []
+
+
+def test_a_reader_takes_in_a_range_that_begins_while_it_reads(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        store.put("t", b"one")
+    with opened(path, read_only=True) as reader:
+        assert len(list(reader.scan("t"))) == 1
+        with opened(path, **BODY) as store:
+            store.put("t", b"two", properties={"__CRC32C": "1234567890"})
+        assert [m.body for m in reader.scan("t")] == [b"one", b"two"]
+        assert reader.to_arrow("t").num_rows == 2
+        assert reader.read("t", queue=0, offset=1).messages[0].body == b"two"
+
+
+def test_another_program_ends_an_open_range(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        end = store.put("t", b"one").size
+    assert known(path) == [(0, True)]
+    # As every writer does when it starts.
+    os.utime(path / "lock", ns=(1, 1))
+    assert known(path) == [(0, False)]
+    with opened(path, **BODY) as store:
+        store.put("t", b"two")
+    assert ranges(path) == [(0, end, "crc32+record"), (end, None, "crc32")]
+
+
+def test_another_program_s_log_from_the_same_offset_on_is_not_taken_for_ours(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / "s", tmp_path / "other"
+    for root, settings in ((path, RECORD), (other, BODY)):
+        with opened(root, **settings) as store:
+            for number in range(5):
+                store.put("t", b"%d" % number)
+    for name in ("commitlog", "consumequeue"):
+        shutil.rmtree(path / name)
+        shutil.copytree(other / name, path / name)
+    os.utime(path / "lock", ns=(1, 1))
+    with opened(path, read_only=True) as store:
+        assert len(list(store.scan("t"))) == 5
+    with opened(path) as store:
+        assert len(list(store.scan("t"))) == 5
+
+
+def test_the_file_alone_knows_its_writer(tmp_path: Path) -> None:
+    """Without the progress file a range is still believed as long as the lock file's time is the noted one."""
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        store.put("t", b"one")
+        shutil.copytree(path, tmp_path / "killed")
+    killed = tmp_path / "killed"
+    (killed / "penstock" / "progress").unlink()
+    assert known(killed) == [(0, True)]
+    assert Progress(Files(), killed).read().lock_mtime_ns == 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"about": 1, "crc32": 2}', None]
+)
+def test_a_file_that_cannot_be_understood_costs_protection_and_nothing_else(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        store.put("t", b"one")
+    file = path / "penstock" / "ranges"
+    if content is None:
+        about = json.loads(file.read_text())
+        about["about"]["ranges"][0]["start"] = 7
+        content = json.dumps(about).encode()
+    file.write_bytes(content)
+    assert read_ranges(Files(), path) is None
+    with opened(path, read_only=True) as store:
+        assert len(list(store.scan("t"))) == 1
+        assert any("ranges" in str(f.path) for f in store.verify(deep=True))
+    with opened(path, **RECORD) as store:
+        store.put("t", b"two")
+    assert [start for start, _, _ in ranges(path)] == [store_end(path, 1)]
+
+
+def store_end(path: Path, count: int) -> int:
+    with opened(path, read_only=True) as store:
+        return sum(m.size for m in store.read("t", queue=0, offset=0, limit=count).messages)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "penstock").mkdir()
+    made = Ranges(
+        written=(
+            WrittenRange(start=0, stop=10, checksum="crc32"),
+            WrittenRange(start=10, stop=1 << 62, checksum="crc32+record"),
+        ),
+        gaps=((3, 7),), lock_mtime_ns=99,
+    )  # fmt: skip
+    write_ranges(files, tmp_path, made)
+    assert read_ranges(files, tmp_path) == made
+    assert made.coverage == Coverage.of([(10, 1 << 62)])
+    assert made.is_own(5)
+    cut = made.extended(8, 0, "crc32")
+    assert [(r.start, r.is_open) for r in cut.written] == [(0, True)]
+    assert made.extended(20, 12, "crc32").gaps == ()
+
+
+def test_coverage_by_offset_and_by_rows_agree() -> None:
+    import numpy as np  # noqa: PLC0415
+
+    coverage = Coverage.of([(10, 20), (5, 5), (30, 40)])
+    offsets = np.arange(50, dtype=np.int64)
+    assert coverage.rows(offsets).tolist() == [coverage.has(int(at)) for at in offsets]
+    assert coverage.has_all(12, 20)
+    assert not coverage.has_all(12, 31)
+    assert Coverage.of([(0, 5), (5, 9)]).has_all(0, 9)
+
+
+def test_corruption_in_a_covered_range_refuses_writing_and_says_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s"
+    with opened(path, flush="none", **RECORD) as store:
+        for number in range(4):
+            last = store.put("t", b"%d" % number)
+        shutil.copytree(path, tmp_path / "killed")
+    killed = tmp_path / "killed"
+    with next((killed / "commitlog").iterdir()).open("r+b") as file:
+        # One digit of the CRC of a record in the middle.
+        file.seek(2 * last.size - 3)
+        old = file.read(1)
+        file.seek(2 * last.size - 3)
+        file.write(bytes([old[0] ^ 1]))
+    with pytest.raises(CorruptionError) as caught, opened(killed):
+        pass
+    assert caught.value.position == last.size
