@@ -21,9 +21,13 @@ INDEX_HEADER = 40
 
 
 def make(path: Path) -> Path:
-    """A closed store of some segments, all full ones sealed, with several index files."""
+    """A closed store of some segments, all full ones sealed, with several index files.
+
+    Its records have no CRC of their own: what only a digest covers is the subject.
+    """
     workers = ManualWorkers()
-    with open_store(path, spawn=workers, retention=[]) as store:
+    settings = {"log.checksum": "crc32"}
+    with open_store(path, spawn=workers, retention=[], **settings) as store:
         for first in range(0, 1400, 100):
             store.put_many(messages(100, first=first))
         store.flush()
