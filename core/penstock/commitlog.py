@@ -178,9 +178,9 @@ class CommitLog(RecordForm):
             log_offset = tail.base_offset + tail.wrote_position
             following = lane.next_offset + counts
             queue_offset = lane.next_offset if counts else 0
-            data = self.encode(lane, parts, size, queue_offset, log_offset, now)
-            if self.crc_property:
-                data = seal_crc_property(data)
+            record = self.encode(lane, parts, size, queue_offset, log_offset, now)
+            # Only a finished record is `data`: an interrupt in between must not write one whose CRC is missing.
+            data = seal_crc_property(record) if self.crc_property else record
             self.tail.write(tail, data)
             self._last_time_ms = now
             lane.next_offset = following
