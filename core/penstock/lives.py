@@ -8,7 +8,7 @@ is the count of its queue:
       or n, X, n+1. Where none follow, it is corrupt if the entry for the offset that was due points at it, or if
       Penstock wrote it: Penstock never breaks the count.
     * A record is corrupt if the entry of another queue, or of another offset, points at it, and exactly that
-      offset is missing in that queue.
+      offset is missing in that queue, unless later records of its queue continue it.
     * A break that later records continue (a restart at 0, a repeat, a gap) begins a new life. Brokers leave such
       logs: topics that were deleted and made again, idle topics restarted, 5.0 to 5.3.2 after a clean stop with
       lagging queues. It is worth a note and nothing else.
@@ -118,6 +118,8 @@ class QueueLives:
         self._lost_bytes = 0
         self._rejected: dict[int, Rejected] = {}
         self._notes: list[Note] = []
+        # The first record of each new life that later records continue.
+        self._firsts: set[int] = set()
 
     def add(self, columns: Columns) -> None:
         """Count valid records; they come in log order, all once."""
@@ -189,6 +191,7 @@ class QueueLives:
         for broken in life.pending:
             self._judge(queue, broken, life.due)
         self._settle(queue, life)
+        self._firsts.add(run.log_offset)
         missing = max(run.first - life.due, 0)
         if not missing or self._look_for_missing(queue, life.due, run.first) < missing:
             text = (
@@ -251,8 +254,13 @@ class QueueLives:
     def _is_at_home(
         self, fields: RecordFields, queue: Queue, ordinal: int, place: tuple[int, int]
     ) -> bool:
-        """Return whether a record is where it says to be, by that offset or by another queue's entry."""
+        """Return whether a record is where it says to be, by that offset or by another queue's entry.
+
+        So is the first one of a new life: brokers enter a record with offset 0 wherever its queue ends.
+        """
         if _is_at(fields, queue, ordinal):
+            return True
+        if place[0] in self._firsts and (fields.topic, fields.queue) == queue:
             return True
         if fields.sys_flag & TRANSACTION_MASK in (PREPARED, ROLLBACK) or self._log.witness is None:
             return False

@@ -19,6 +19,8 @@ SIZES = {
     "geometry.queue_entries": 4,
     "geometry.index_slots": 8,
     "geometry.index_entries": 64,
+    # As brokers write it.
+    "log.checksum": "crc32",
     "retention.use": [],
     "index.use": ["consume-queue"],
 }
@@ -117,7 +119,7 @@ class World:
                 assert store.min_offset(topic, queue) == 0
                 assert store.max_offset(topic, queue) == len(bodies)
         with self.open(read_only=True) as store:
-            assert [finding.text for finding in store.verify()] == []
+            assert [found.text for found in store.verify() if not found.is_note] == []
 
 
 @given(steps())

@@ -118,6 +118,15 @@ def test_an_offset_that_is_missing_leads_to_the_record_that_says_otherwise(tmp_p
         assert rejected(made) == ([1], 0)
 
 
+def test_a_new_life_is_valid_though_the_entry_of_its_first_record_is_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """5.0 to 5.3.2 enter a record with offset 0 wherever the queue ends, and those after it not at all."""
+    made = make(tmp_path / "log", [0, 1, 2, 0, 1])
+    made.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(made.places[:4])})
+    assert rejected(made) == ([], 1)
+
+
 def test_an_entry_alone_makes_no_record_corrupt(tmp_path: Path) -> None:
     """A queue file that points at another queue's record is what is wrong: the record is at home there."""
     made = make(tmp_path / "log", [0, (b"u", 0, 0, {}), 2, 3])
