@@ -1,5 +1,7 @@
 """Fixtures shared by every test."""
 
+import json
+import shutil
 import signal
 import sys
 import textwrap
@@ -26,6 +28,24 @@ SMALL = {
     "geometry.index_slots": 100,
     "geometry.index_entries": 400,
 }
+
+
+def make_restarted(root: Path, topic: str, **settings: Any) -> Path:
+    """Make a store in which a broker has deleted a topic of one queue and made it again, from queue offset 0 on."""
+    # As a broker's records are.
+    given: dict[str, Any] = {**SMALL, "log.checksum": "crc32", "retention.use": [], **settings}
+    for round_ in range(2):
+        with penstock.open(root, environ={}, **given) as store:
+            for number in range(40):
+                store.put(topic, b"%d of life %d" % (number, round_))
+            store.put("kept", b"life %d" % round_)
+        if not round_:
+            listed = root / "config" / "topics.json"
+            listed.parent.mkdir(exist_ok=True)
+            listed.write_text(json.dumps({"topicConfigTable": {"kept": {"topicName": "kept"}}}))
+            shutil.rmtree(root / "consumequeue" / topic)
+            shutil.rmtree(root / "penstock")
+    return root
 
 
 # Tests that start Spark on their own need not wait for those that share one session.

@@ -119,8 +119,14 @@ class Checkup:
         recipe = recipe_of(opener)
         log, dispatchers = open_parts(opener.files, recipe)
         self._verification = Verification(opener.files, opener.root, log, dispatchers)
-        self.task = CheckTask(recipe, self._verification.scope(deep=deep))
         is_splittable = all(c.is_splittable for c in self._verification.checkers())
+        # A store that is one piece is looked at as a whole by the task.
+        self._plan = (
+            self._verification.plan(deep=deep)
+            if is_splittable
+            else (self._verification.scope(deep=deep), [])
+        )
+        self.task = CheckTask(recipe, self._plan[0])
         bases = [segment.base_offset for segment in log.segments]
         self.pieces = [DERIVED, *bases] if is_splittable else [WHOLE]
         self.bytes_total = sum(segment.capacity for segment in log.segments)
@@ -139,7 +145,7 @@ class Checkup:
             if piece != DERIVED
         ]
         started = checked[DERIVED].findings
-        yield from self._verification.gather(told, self.task.scope, started, results)
+        yield from self._verification.gather(told, self._plan, started, results)
 
 
 def view(

@@ -126,17 +126,25 @@ class Verification:
 
     def run(self, told: Told, *, deep: bool, jobs: int) -> Iterator[Finding]:
         """Return what is wrong: derived files by themselves, then in log order, then marks."""
-        scope, tally, checkers = self.scope(deep=deep), self._tally(), self.checkers()
-        if not scope.is_live:
-            self._log.torn_at = torn_end(self._files, self._root, self._log)
-        notes = self.notes()
-        rejected = tuple(sorted(self._log.rejected.items()))
-        scope = attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at)
+        (scope, notes), tally, checkers = self.plan(deep=deep), self._tally(), self.checkers()
         started = _started(checkers, scope)
         walked = self._walked(checkers, scope, tally, told, jobs)
         yield from self._whole(checkers, scope, tally, told, (started, walked, notes))
 
-    def notes(self) -> list[Finding]:
+    def plan(self, *, deep: bool) -> tuple[Scope, list[Finding]]:
+        """Return how far things must agree, and the notes on the log as a whole.
+
+        Reads the log: which records the counts of their queues show to be corrupt, and whether its tail is torn,
+        no segment tells by itself.
+        """
+        scope = self.scope(deep=deep)
+        if not scope.is_live:
+            self._log.torn_at = torn_end(self._files, self._root, self._log)
+        notes = self._notes()
+        rejected = tuple(sorted(self._log.rejected.items()))
+        return attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at), notes
+
+    def _notes(self) -> list[Finding]:
         """Count the records of each queue, and let the log know which are corrupt; returns what else shows."""
         ranges = known_ranges(self._files, self._root, self._log)
         found = reject_by_counts(self._log, ranges.is_own, ranges.gaps)
@@ -149,19 +157,24 @@ class Verification:
         return Finding("log", path, position, note.log_offset, note.text, is_note=True)
 
     def gather(
-        self, told: Told, scope: Scope, started: Iterable[Finding], results: Iterable[Result]
+        self,
+        told: Told,
+        plan: tuple[Scope, list[Finding]],
+        started: Iterable[Finding],
+        results: Iterable[Result],
     ) -> Iterator[Finding]:
         """Return what `run` does, of segments that were checked elsewhere.
 
         Args:
             told: called as it goes, with the counts so far.
-            scope: the one they were checked with.
+            plan: the one whose scope they were checked with.
             started: what the derived files showed by themselves.
             results: of each segment, oldest first.
         """
         tally, checkers = self._tally(), self.checkers()
+        scope, notes = plan
         walked = self._taken(checkers, results, tally, told)
-        yield from self._whole(checkers, scope, tally, told, (started, walked))
+        yield from self._whole(checkers, scope, tally, told, (started, walked, notes))
 
     def checkers(self) -> list[Checker]:
         """Return what compares the derived files with the log, one for each that can be."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import make_restarted
 
 import penstock
 from penstock import Message
@@ -111,6 +112,29 @@ def test_exit_codes(place: Path) -> None:
     assert found.returncode == 1
     assert lines(found)[0]["part"] == "log"
     assert run("put", "data", "t", "x", cwd=place).returncode == 5
+
+
+def test_a_note_of_verify_is_no_failure(tmp_path: Path) -> None:
+    """A queue that a broker restarted at 0 is worth a line; nothing is wrong."""
+    make_restarted(tmp_path / "data", "orders", **SIZES)
+    found = run("verify", "data", "--deep", cwd=tmp_path)
+    shown, told = found.stdout.decode(), found.stderr.decode()
+    assert (found.returncode, shown.count("\n")) == (0, 1)
+    assert shown.startswith("note on the log: ")
+    assert "a new life of the queue" in shown
+    assert "82 records, 0 findings, 1 notes: all agree" in told
+    (line,) = lines(run("verify", "data", "--json", "--quiet", cwd=tmp_path))
+    assert (line["is_note"], line["part"], line["what_now"]) == (True, "log", "")
+    repaired = run("repair", "data", "--json", cwd=tmp_path)
+    assert (repaired.returncode, lines(repaired)[-1]["standing"]) == (0, 0)
+    # What is wrong counts beside it.
+    queue = next((tmp_path / "data" / "consumequeue" / "kept" / "0").iterdir())
+    raw = bytearray(queue.read_bytes())
+    raw[19] ^= 1
+    queue.write_bytes(raw)
+    found = run("verify", "data", "--json", cwd=tmp_path)
+    assert (found.returncode, [line["is_note"] for line in lines(found)]) == (1, [False, True])
+    assert b"82 records, 1 findings, 1 notes\n" in found.stderr
 
 
 def test_a_closed_pipe_is_quiet(place: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from tests.conftest import make_restarted
 from tests.spark.job_stores import COUNT, SIZES, everything, make_store, messages, spoil
 
 import penstock
@@ -366,6 +367,15 @@ def test_verbs_say_what_is_wrong_by_exit_code(
     code, out, err = shown("verify", str(root), "--json", capsys=capsys)
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["kind"] for line in lines] == ["finding"] * (len(lines) - 1) + ["summary"]
+    # A note is shown, and nothing is wrong.
+    healthy = make_restarted(root.parent / "healthy", "t", **SIZES)
+    code, out, err = shown("verify", str(healthy), "--json", capsys=capsys)
+    noted, summary = (json.loads(line) for line in out.splitlines())
+    assert (code, noted["is_note"], summary["findings"], summary["notes"]) == (0, True, 0, 1)
+    with penstock.open(healthy, read_only=True, environ={}) as store:
+        assert verify.run(spark, str(healthy)).findings == [
+            (str(healthy), f) for f in store.verify()
+        ]
     code, out, err = shown("verify", "nowhere", capsys=capsys)
     assert (code, "no such folder" in err) == (4, True)
     code, out, err = shown("export", str(root), "--to", "x", "--name", "y", capsys=capsys)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import make_restarted
 
 import penstock
 from penstock import Message
@@ -130,6 +131,21 @@ def test_pieces_find_what_one_process_finds(root: Path, damage: str) -> None:
     expected = in_one_process(root, deep=True)
     assert expected
     assert in_pieces(root, deep=True) == expected
+
+
+def test_pieces_know_what_the_counts_of_queues_show(tmp_path: Path) -> None:
+    """No segment tells by itself which queue offsets are corrupt, nor where a queue began a new life."""
+    root = make_restarted(tmp_path / "store", "t", **SIZES)
+    with penstock.open(root, environ={}) as store:
+        store.put_many(Message("t", b"x" * 2000) for _ in range(60))
+        victim = next(m for m in store.scan("t") if m.queue_offset == 77)
+    segment = sorted((root / "commitlog").iterdir())[victim.log_offset // 65536]
+    # A queue offset that no record has, in a record without a CRC over the whole of it.
+    spoil(segment, victim.log_offset % 65536 + 20, b"\x00\x10")
+    expected = in_one_process(root, deep=False)
+    assert [f.is_note for f in expected].count(True) == 1
+    assert any(f.log_offset == victim.log_offset and not f.is_note for f in expected)
+    assert in_pieces(root, deep=False) == expected
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

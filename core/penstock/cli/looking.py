@@ -162,14 +162,14 @@ def _time_span(store: Store) -> dict[str, int | None]:
 def verify_command(
     path: str, deep: bool, jobs: int | None, as_json: bool, quiet: bool
 ) -> int:  # fmt: skip
-    """Walk log, queues and index, and show what disagrees. Exit code 1 if anything does.
+    """Walk log, queues and index, and show what disagrees. Exit code 1 if anything does; notes do not count.
 
     Checks every record's lengths, CRC and place, every queue entry with its tag code, and every key and
     chain of the index, both ways. With --deep also every byte of the sealed segments against their
     digests, the checkpoint, and Penstock's own marks. Each finding says what helps. Changes nothing;
     works on a store that is being written.
     """
-    count = 0
+    count = notes = 0
     seen = Tally()
     jobs = jobs or (os.cpu_count() or 1 if deep else 1)
     with (
@@ -184,11 +184,14 @@ def verify_command(
             bar.set(tally.bytes_seen, tally.records)
 
         for finding in store.verify(told, deep=deep, jobs=jobs):
-            count += 1
+            count += not finding.is_note
+            notes += finding.is_note
             if as_json:
                 out_json(**finding._asdict())
             else:
                 out_finding(finding, finding.part)
     if not quiet:
-        note(f"{seen.records:,} records, {count} findings" + ("" if count else ": all agree"))
+        noted = f", {notes} notes" if notes else ""
+        end = "" if count else ": all agree"
+        note(f"{seen.records:,} records, {count} findings{noted}{end}")
     return NO if count else 0

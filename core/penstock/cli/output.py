@@ -59,8 +59,11 @@ def out_json(**facts: object) -> None:
 
 
 def out_finding(finding: Finding, head: str) -> None:
-    """Write a finding for people, in two lines; `head` says what it is."""
+    """Write a finding for people, in two lines; `head` says what it is. A note is one line: nothing is to be done."""
     where = f" byte {finding.position}" if finding.position >= 0 else ""
+    if finding.is_note:
+        out(f"note on the {head}: {finding.path}{where}: {finding.text}")
+        return
     out(f"{head}: {finding.path}{where}: {finding.text}")
     out(f"    what now: {finding.what_now}")
 

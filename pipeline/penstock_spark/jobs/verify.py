@@ -24,6 +24,7 @@ from penstock_spark.jobs.tasks import kept, over, tasks_for
 _FINDING = [
     ("part", pa.string()), ("path", pa.string()), ("position", pa.int64()),
     ("log_offset", pa.int64()), ("text", pa.string()), ("what_now", pa.string()),
+    ("is_note", pa.bool_()),
 ]  # fmt: skip
 _TALLY = ("bytes_total", "bytes_seen", "records", "last_time_ms", "log_end")
 # One row for each finding, and one behind them for the piece itself, which has `seen`.
@@ -32,12 +33,12 @@ _ROW = pa.schema(
 )
 _ROW_DDL = (
     "id bigint, part string, path string, position bigint, log_offset bigint, text string, "
-    "what_now string, bytes_total bigint, bytes_seen bigint, records bigint, last_time_ms bigint, "
+    "what_now string, is_note boolean, bytes_total bigint, bytes_seen bigint, records bigint, last_time_ms bigint, "
     "log_end bigint, seen string"
 )
 FINDINGS_DDL = (
     "store string, part string, path string, position bigint, log_offset bigint, text string, "
-    "what_now string"
+    "what_now string, is_note boolean"
 )
 
 
@@ -50,7 +51,7 @@ class VerifyReport(Report):
         segments: how many segments they have.
         bytes: bytes of log.
         records: sound records.
-        findings: what is wrong, each as (store, finding), in log order store by store.
+        findings: what is wrong, each as (store, finding), in log order store by store; notes are among them.
     """
 
     stores: int
@@ -66,6 +67,11 @@ class VerifyReport(Report):
             for store, finding in self.findings
         ]
 
+    @property
+    def wrong(self) -> int:
+        """How many findings are more than a note."""
+        return sum(not finding.is_note for _, finding in self.findings)
+
     def facts(self) -> dict[str, Any]:
         """See `Report`."""
         return {**self.summary(), "findings": self.rows()}
@@ -73,7 +79,10 @@ class VerifyReport(Report):
     def summary(self) -> dict[str, Any]:
         """See `Report`."""
         numbers = {name: getattr(self, name) for name in ("stores", "segments", "bytes", "records")}
-        return {**numbers, "findings": len(self.findings), "seconds": round(self.seconds, 3)}
+        notes = len(self.findings) - self.wrong
+        return {
+            **numbers, "findings": self.wrong, "notes": notes, "seconds": round(self.seconds, 3)
+        }  # fmt: skip
 
     def frame(self, spark: Any) -> Any:
         """Return the findings as a data frame."""
