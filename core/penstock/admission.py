@@ -1,18 +1,19 @@
 """Says what in a store's folder is not understood, and refuses what would leave it wrong; see `foreign`."""
 
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock.contracts import Dispatcher
 from penstock.discover import was_made_here
+from penstock.escape import get_logger
 from penstock.errors import ForeignContentError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.foreign import Foreign, look_for_foreign, stopping
 from penstock.log import SegmentedLog
 from penstock.recovery import RecoveredLog
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def foreign_in(

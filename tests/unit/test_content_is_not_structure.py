@@ -38,6 +38,7 @@ LOOKALIKES = [
     {"__CRD32#": "1234567890"},
     {"value": "__CRC32#"},
     {"__CRC32#": "1234567890"},
+    {"__CRC32#": "1234567890", "b": "c"},
     {"z": "1", "__CRC32#": "not a number"},
     {"nul": "\0", "end": "x\0"},
     {"zeros": "\0" * 300},
@@ -62,7 +63,11 @@ def put_arrow(store: Store, properties: dict[str, str]) -> None:
 
 def put_staged(store: Store, properties: dict[str, str]) -> None:
     path = store.path.parent / "staged"
-    encoder = Encoder(encoding_for(store.path, environ={}))
+    engine = store._engine
+    assert engine is not None
+    # Encoded for a store with the other checksum: it must come as this one's records do.
+    other = "crc32" if engine.log.crc_property else "crc32+record"
+    encoder = Encoder(encoding_for(store.path, environ={}, **{"log.checksum": other}))
     writer = encoder.writer(Files(), path)
     writer.add(encoder.encode(table(properties)))
     writer.finish()
@@ -99,6 +104,9 @@ def check(store: Store, expected: Iterable[dict[str, str]]) -> None:
         dict(p) for p in store.to_arrow("t", columns=["properties"])["properties"].to_pylist()
     ] == [{"TAGS": "g", "KEYS": "k", **each} for each in wanted]
     assert "__CRC32#" not in {name for m in found for name in m.all_properties}
+    assert not any(b"__CRC32#\x011234567890\2" in m.record for m in found), (
+        "the caller's is not stored"
+    )
     assert len(store.find("t", "k", limit=1000)) == len(wanted)
     for message in found:
         assert store.at(message.log_offset) == message

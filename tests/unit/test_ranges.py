@@ -16,6 +16,7 @@ from penstock.log import SegmentedLog
 from penstock.progress import Progress
 from penstock.ranges import Ranges, WrittenRange, known_ranges, read_ranges, write_ranges
 from penstock.store import Store
+from penstock.testing import ManualWorkers
 from penstock.validity import Coverage
 
 SETTINGS: dict[str, Any] = {**SMALL}
@@ -187,3 +188,42 @@ def test_corruption_in_a_covered_range_refuses_writing_and_says_what_is_missing(
     with pytest.raises(CorruptionError) as caught, opened(killed):
         pass
     assert caught.value.position == last.size
+
+
+def test_a_record_that_was_made_durable_is_never_a_torn_tail(tmp_path: Path) -> None:
+    """The last record of the log, synced, and not yet in its queue: a bit of it flips, and the process is killed."""
+    path, killed = tmp_path / "s", tmp_path / "killed"
+    with opened(path, flush="none", spawn=ManualWorkers(), **RECORD) as store:
+        for number in range(3):
+            last = store.put("t", b"%d" % number)
+        store.flush()
+        # The same lock file: not a copy.
+        shutil.copytree(path, killed)
+        for name in ("commitlog", "consumequeue", "penstock"):
+            shutil.rmtree(killed / name)
+            shutil.copytree(path / name, killed / name)
+    for name in ("commitlog", "consumequeue", "penstock"):
+        shutil.rmtree(path / name)
+        shutil.copytree(killed / name, path / name)
+    (path / "abort").write_bytes(b"1")
+    with next((path / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(last.log_offset + 88)
+        file.write(b"x")
+    with pytest.raises(CorruptionError, match="were made durable") as caught, opened(path):
+        pass
+    assert caught.value.position == last.log_offset
+
+
+def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
+    path, killed = tmp_path / "s", tmp_path / "killed"
+    with opened(path, flush="none", **RECORD) as store:
+        store.put("t", b"one")
+        last = store.put("t", b"two" * 300)
+        shutil.copytree(path, killed)
+    with next((killed / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(last.log_offset + last.size - 200)
+        file.write(bytes(200))
+    with opened(killed) as store:
+        assert store.recovery is not None
+        assert store.recovery.saved_to is not None
+        assert b"two" * 200 in Path(store.recovery.saved_to).read_bytes()
