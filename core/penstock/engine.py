@@ -23,6 +23,7 @@ from penstock.checkpoint import Checkpoint, Times
 from penstock.clock import Clock
 from penstock.closing import Ending
 from penstock.commitlog import CommitLog
+from penstock.config import Config
 from penstock.contracts import (
     Dispatcher,
     FlushPolicy,
@@ -70,6 +71,15 @@ class Pace:
     follow_ms: int
     mark_ms: int
     retain_ms: int
+
+    @classmethod
+    def of(cls, config: Config) -> "Pace":
+        """Return what a configuration says."""
+        return cls(
+            follow_ms=config.index.follow_interval_ms,
+            mark_ms=config.index.flush_interval_ms,
+            retain_ms=config.retention.interval_ms,
+        )
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)

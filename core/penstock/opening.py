@@ -346,10 +346,7 @@ class Opener(Choices):
             long_topics=config.log.long_topics or was_made_here(self.files, self.root),
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
-            pace=Pace(
-                follow_ms=config.index.follow_interval_ms, mark_ms=config.index.flush_interval_ms,
-                retain_ms=config.retention.interval_ms,
-            ),
+            pace=Pace.of(config),
         )  # fmt: skip
         engine.connect()
         return engine, Store(
