@@ -67,10 +67,11 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
         stop = at + (found.stop if bad is None else int(columns.positions[bad]))
         yield from _without_rejected(log, good, at, stop)
         if bad is None and found.reason == "end" and len(window) < limit - at:
-            # The window ended within a record, or right behind one.
-            window_bytes = segment.capacity if stop == at else _WINDOW_BYTES
-            at = stop
-            continue
+            # The window ended right behind a record, or within one: a size that is only claimed makes no memory.
+            size = int.from_bytes(window[:4], "big") if stop == at else _WINDOW_BYTES
+            if stop > at or segment.has(at - segment.base_offset, size):
+                window_bytes, at = size, stop
+                continue
         following = None
         is_blank = bad is None and found.reason == "blank"
         if not is_blank:

@@ -42,8 +42,8 @@ from penstock.validity import is_valid
 from penstock.walking import walk
 
 _SEARCH_BYTES = 1 << 20
-# Some overlap, so that a magic across two windows is seen.
-_OVERLAP = 8
+# Some overlap, so that all that is compared without another read is seen across two windows.
+_OVERLAP = 64
 _NOTHING = bytes(_SEARCH_BYTES + _OVERLAP)
 _MAGIC_HEAD = b"\xda\xa3\x20"
 _OFFSET_AT = slice(28, 36)
@@ -109,13 +109,21 @@ class Resync:
             return self._search(after, self._is_named)
         return self._search(after, self._counts)
 
-    def _search(self, after: int, counts: Callable[[int], bool]) -> int | None:
+    def _search(
+        self, after: int, counts: Callable[[int], bool], stop: int | None = None
+    ) -> int | None:
+        """Return the first place after `after` that states its own log offset and counts; none from `stop` on."""
         start = max(after, self._segment.base_offset)
         for at, window in used_windows(self._log, self._segment, start):
-            found = window.find(_MAGIC_HEAD)
-            while found >= 0:
-                offset = at + found - 4
-                if offset > after and offset >= self._segment.base_offset and counts(offset):
+            # What begins in the overlap is seen whole in the next window.
+            found = window.find(_MAGIC_HEAD, 4)
+            while 0 <= found - 4 < _SEARCH_BYTES:
+                offset, place = at + found - 4, found - 4 + _OFFSET_AT.start
+                if stop is not None and offset >= stop:
+                    return None
+                # A place that does not even state its own log offset costs no read.
+                is_place = window.startswith(offset.to_bytes(8, "big"), place)
+                if is_place and offset > after and counts(offset):
                     return offset
                 found = window.find(_MAGIC_HEAD, found + 1)
         return None
@@ -125,11 +133,11 @@ class Resync:
         found: list[int] = []
 
         def takes(offset: int) -> bool:
-            if offset < stop and self._record_at(offset) is not None:
+            if self._record_at(offset) is not None:
                 found.append(offset)
-            return offset >= stop
+            return False
 
-        self._search(start, takes)
+        self._search(start, takes, stop)
         return found
 
     def is_record_at(self, offset: int) -> bool:
@@ -202,6 +210,10 @@ class Resync:
         if head is None or head.stored_offset != offset or not FIXED_SIZE <= head.size <= left:
             return None
         if self._length_of_parts(offset, head) != head.size:
+            return None
+        # No size that is only claimed makes more memory than the file has bytes.
+        place = offset - self._segment.base_offset
+        if head.size > _WALK_BYTES and not self._segment.has(place, head.size):
             return None
         record = bytes(log.read(offset, head.size))
         return record if is_valid(record, offset, is_covered=log.coverage.has(offset)) else None
