@@ -88,7 +88,11 @@ def test_a_clock_that_jumps_forward_and_back_deletes_nothing(
 ) -> None:
     """One round at a moment when the clock said ten years later once let ten segments go."""
     clock, workers = TwoClocks(START), ManualWorkers()
-    settings: dict[str, Any] = {"retention.age.delete_when": "*", "retention.pause_ms": 0}
+    settings: dict[str, Any] = {
+        "retention": ["age"],
+        "retention.age.delete_when": "*",
+        "retention.pause_ms": 0,
+    }
     with open_store(tmp_path / "s", clock=clock, spawn=workers, **settings) as store:
         for _ in range(20):
             store.put("t", b"x" * 40_000)

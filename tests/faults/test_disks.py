@@ -137,8 +137,13 @@ def test_a_full_disk_refuses_reads_on_and_heals_without_a_restart(
                     store.commit_offset("g", "t", offset=number)
                 except (StorageError, CommitError):
                     assert store.committed_offset("g", "t") != number or turn
-                seen = [int(m.body.split(b":")[0]) for m in store.scan("t")]
-                assert seen == list(range(len(seen))) and len(seen) <= number
+                # Where the queues lack messages for want of room, reading says so.
+                try:
+                    seen = [int(m.body.split(b":")[0]) for m in store.scan("t")]
+                    assert seen == list(range(number))
+                except DispatcherFailedError as error:
+                    assert "No space left" in str(error), error
+                    assert store._engine.follower.troubles
                 os.unlink(ballast)
                 store.put("t", b"%d:again" % number)
                 number += 1
@@ -216,6 +221,8 @@ def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
                         store.commit_offset("g", "t", offset=store.min_offset("t"))
                     except (StorageError, OSError):
                         pass
+                    except CommitError:
+                        assert not sent, "a queue that has messages is known"
             os.unlink(ballast)
             for trouble in store._engine.follower.troubles.values():
                 trouble.again_at_ms = 0

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from penstock.blocks import Blocks
 from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel, SegmentWriter
 from penstock.errors import CorruptionError, PenstockError, StorageError, StoreFailedError
@@ -55,7 +56,9 @@ def losing(base: type[SegmentWriter], how: str) -> type[SegmentWriter]:
             self.commits_at_once = True
 
         def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
-            return LosingChannel(file, capacity)
+            clock = self.context.clock
+            blocks = Blocks(file, capacity, position, clock.monotonic_ms, mapped=base is MmapWriter)
+            return LosingChannel(file, capacity, blocks)
 
     return LosingWriter
 

@@ -12,6 +12,7 @@ from penstock import Message
 from penstock.batch import DispatchBatch
 from penstock.errors import DiskFullError, MessageTooLargeError
 from penstock.handover import HandOver
+from penstock.record import CRC_PROPERTY_SIZE
 from penstock.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
@@ -151,7 +152,7 @@ def walked(store: Store) -> list[tuple[int, int, int]]:
 
 
 # Of a record of topic "t" without properties and body.
-BARE = 92
+BARE = 91 + len("t") + CRC_PROPERTY_SIZE
 
 
 def room_of(store: Store) -> int:
