@@ -5,7 +5,6 @@ from pathlib import Path
 
 from penstock.contracts import Dispatcher
 from penstock.discover import was_made_here
-from penstock.escape import get_logger
 from penstock.errors import ForeignContentError
 from penstock.escape import get_logger
 from penstock.files import Files
