@@ -14,7 +14,7 @@ import penstock
 from penstock.errors import ConfigError, CorruptionError, MessageError, PenstockError
 from penstock.files import Files
 from penstock.javatext import java_hash
-from penstock_spark.dataset import shards_of
+from penstock_spark.dataset import make_dataset, shards_of
 from penstock_spark.sink.columns import PIECE_BYTES, Router, check_columns, tables
 from penstock_spark.sink.commit import Committer
 from penstock_spark.sink.ledger import Ledger
@@ -362,6 +362,23 @@ def test_a_dataset_spreads_rows_over_its_shards(spark: Any, tmp_path: Path) -> N
     found = [bodies(shard) for shard in shards_of(root)]
     assert sorted(int(each) for shard in found for each in shard) == list(range(300))
     assert min(map(len, found)) > 75
+
+
+def test_each_shard_gets_records_of_its_own_checksum(spark: Any, tmp_path: Path) -> None:
+    """Rows are staged once for all shards; a store made with a broker's defaults keeps them."""
+    root = tmp_path / "data"
+    old, new = make_dataset(root, 2)
+    sizes: dict[str, Any] = {name.removeprefix("set."): int(SMALL[name]) for name in SMALL}
+    penstock.open(old, environ={}, profile="rocketmq", **sizes).close()
+    for version in range(2):
+        save(frame(spark, 100), root, txnAppId="a", txnVersion=str(version))
+    assert sorted(int(b) for shard in (old, new) for b in bodies(shard)) == sorted(
+        [*range(100)] * 2
+    )
+    for shard, has_crc in ((old, False), (new, True)):
+        with penstock.open(shard, read_only=True, environ={}) as store:
+            assert {b"__CRC32#" in m.record[-20:] for m in store.scan("t")} == {has_crc}
+            assert all(store.find("t", f"k{m.body.decode()}") for m in store.scan("t"))
 
 
 @pytest.mark.parametrize(

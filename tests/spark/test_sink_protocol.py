@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.spark import sinkstory
 from tests.spark.sinkstory import (
     APP,
     ENCODING,
@@ -66,6 +67,30 @@ def test_a_batch_is_there_once_wherever_it_died(shards: int) -> None:
     assert explore(explorer, memories, survivals, 0) == []
     print(f"seed {SEED}, {shards} shards: {len(memories)} calls, {explorer.states} states")
     assert len(memories) > 90
+
+
+@pytest.mark.parametrize(
+    ("staged", "stored"), [("crc32", "crc32+record"), ("crc32+record", "crc32")]
+)
+def test_a_batch_of_another_checksum_is_there_once_wherever_it_died(
+    staged: str, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are encoded again for the store, and what counts them after a crash still does."""
+    settings = {**SETTINGS, "log.checksum": stored}
+    built = configuration.build(configuration.gather(None, {}, settings), REGISTRY)
+    monkeypatch.setattr(sinkstory, "CONFIG", built)
+    crc_property = staged == "crc32+record"
+    monkeypatch.setattr(sinkstory, "ENCODING", attrs.evolve(ENCODING, crc_property=crc_property))
+    sinkstory.encoded.cache_clear()
+    try:
+        memories = play(Place(1), SEED)
+        explorer = Explorer(Place(1), SEED)
+        first = next(n for n, memory in enumerate(memories) if "decision" in memory.call)
+        survivals = (Survival.PROCESS, Survival.BYTE)
+        assert explore(explorer, memories[first::2], survivals, 0) == []
+    finally:
+        sinkstory.encoded.cache_clear()
+    assert explorer.states > 50
 
 
 @pytest.mark.parametrize("shards", [1, 2])
