@@ -9,8 +9,8 @@ PLANTS = plants()
 TRIAL = Plant(
     "the largest vote does not count",
     "penstock.retention",
-    "largest = max(",
-    "largest = min(",
+    "going = max(vote",
+    "going = min(vote",
     ("tests/unit/test_votes.py::test_votes_are_not_added_up[counts0-3]",),
 )
 
@@ -33,11 +33,11 @@ def test_without_the_fault_the_test_passes() -> None:
 @pytest.mark.parametrize(
     "plant",
     [
-        TRIAL._replace(new="largest = max( "),
+        TRIAL._replace(new="going = max( vote"),
         TRIAL._replace(tests=("tests/unit/test_votes.py::test_votes_are_not_added_up",)),
         TRIAL._replace(tests=("tests/unit/test_votes.py::test_that_is_not_there",)),
-        TRIAL._replace(new="largest = maximum("),
-        TRIAL._replace(new="largest = = max("),
+        TRIAL._replace(new="going = maximum(vote"),
+        TRIAL._replace(new="going = = max(vote"),
     ],
     ids=["changes nothing", "one test passes", "no such test", "no such name", "no code"],
 )

@@ -11,8 +11,8 @@ PLANTS = {
     "votes-added-up": Plant(
         "the votes of two policies are added up",
         "penstock.retention",
-        "return Verdict(largest.expired_count, reason, refusal, failed)",
-        "return Verdict(sum(v.expired_count for v in votes), reason, refusal, failed)",
+        "return Verdict(going, reason, refusal, failed, ",
+        "return Verdict(sum(v.expired_count for v in votes), reason, refusal, failed, ",
         (
             f"{VOTES}::test_votes_are_not_added_up[counts0-3]",
             f"{VOTES}::test_two_policies_of_a_store_take_what_the_larger_vote_names",
@@ -28,15 +28,15 @@ PLANTS = {
     "offset-and-time-added-up": Plant(
         "segments before an offset and those before a time are added up",
         "penstock.retention",
-        "return max(by_offset, self._log.count_before_time(time_ms)), reason",
-        "return by_offset + self._log.count_before_time(time_ms), reason",
+        "going = max(by_offset, self._log.count_before_time(time_ms))",
+        "going = by_offset + self._log.count_before_time(time_ms)",
         (f"{VOTES}::test_an_offset_and_a_time_that_are_both_given_are_not_added_up",),
     ),
     "segment-goes-undispatched": Plant(
         "a segment goes when its first record is dispatched",
         "penstock.retention",
-        "if info.base_offset + info.size > self.safe_offset() or not",
-        "if info.base_offset > self.safe_offset() or not",
+        "is_safe = info.base_offset + info.size <= self.safe_offset()",
+        "is_safe = info.base_offset <= self.safe_offset()",
         (f"{VOTES}::test_a_segment_goes_only_when_every_dispatcher_has_all_of_it",),
     ),
     "refusal-kept-a-round": Plant(

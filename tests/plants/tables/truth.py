@@ -1,0 +1,186 @@
+"""Faults in what makes a record valid: coverage, survivors, lives of queues."""
+
+from tests.plants.planting import Plant
+
+CONTENT = "tests/unit/test_content_is_not_structure.py"
+LOOKALIKE = f"{CONTENT}::test_what_looks_like_a_crc_is_content"
+RANGES = "tests/unit/test_ranges.py"
+LIVES = "tests/unit/test_lives.py"
+INNER = "tests/crash/test_inner_records.py"
+PLANTS = {
+    "crc-guessed": Plant(
+        "whether a record ends in a CRC is guessed from its text",
+        "penstock.validity",
+        "    if is_covered and not ends_in_own_crc(record):",
+        '    if b"__CRC32" in bytes(record[-20:]) and not ends_in_own_crc(record):',
+        (f"{LOOKALIKE}[put-crc32]",),
+    ),
+    "crc-not-asked-for": Plant(
+        "a record in a covered range need not end in a CRC",
+        "penstock.validity",
+        "    if is_covered and not ends_in_own_crc(record):",
+        "    if is_covered and len(record) == 0:",
+        (f"{CONTENT}::test_a_record_that_must_end_in_its_crc_and_does_not_is_corruption",),
+    ),
+    "columns-ask-for-no-crc": Plant(
+        "the check of many records asks for no CRC of their own",
+        "penstock.columns",
+        "        if coverage.ranges:",
+        "        if not coverage.ranges:",
+        (f"{RANGES}::test_corruption_in_a_covered_range_refuses_writing_and_says_what_is_missing",),
+    ),
+    "zeros-accepted": Plant(
+        "a value that looks like a lost sector is taken where no CRC tells them apart",
+        "penstock.properties",
+        "    at = text.find(_UNWRITTEN)\n    if at >= 0:",
+        "    at = text.find(_UNWRITTEN)\n    if at > len(text):",
+        (f"{CONTENT}::test_a_lost_sector_of_zeros_cannot_be_told_from_a_value_of_zeros",),
+    ),
+    "crc-of-the-caller-stored": Plant(
+        "a CRC property that a caller gives is stored",
+        "penstock.properties",
+        "        if name == CRC32:\n",
+        "        if name is None:\n",
+        (f"{LOOKALIKE}[put-crc32]",),
+    ),
+    "crc-shown": Plant(
+        "the CRC of a record is shown among its properties",
+        "penstock.properties",
+        "        if name and value and name != CRC32:",
+        "        if name and value:",
+        (f"{LOOKALIKE}[put-crc32+record]",),
+    ),
+    "staged-as-it-is": Plant(
+        "a staged batch goes into a store of another checksum as it is",
+        "penstock.stagedfile",
+        "        if crc_property not in (None, self.crc_property):",
+        "        if crc_property is NotImplemented:",
+        (f"{LOOKALIKE}[put_staged-crc32+record]",),
+    ),
+    "range-goes-on": Plant(
+        "a covered range goes on over what another program wrote",
+        "penstock.ranges",
+        "    if now != 0 and now in (state.lock_mtime_ns, ranges.lock_mtime_ns):",
+        "    if now != 0:",
+        (f"{RANGES}::test_another_program_ends_an_open_range",),
+    ),
+    "range-not-renewed": Plant(
+        "a reader keeps to the ranges it read first",
+        "penstock.log",
+        "        return self.coverage != before",
+        "        return self.coverage is None",
+        (f"{RANGES}::test_a_reader_takes_in_a_range_that_begins_while_it_reads",),
+    ),
+    "range-over-a-strange-log": Plant(
+        "a range is believed though another program's log lies there",
+        "penstock.ranges",
+        '    if written.checksum != COVERING:',
+        '    if written.checksum == COVERING:',
+        (f"{RANGES}::test_another_program_s_log_from_the_same_offset_on_is_not_taken_for_ours",),
+    ),
+    "range-from-the-beginning": Plant(
+        "a new range covers what was written before it",
+        "penstock.ranges",
+        "        start = closed.pop().start if going_on else end_offset",
+        "        start = closed.pop().start if going_on or closed else end_offset",
+        (f"{RANGES}::test_a_range_begins_where_the_checksum_changes",),
+    ),
+    "survivor-without-witness": Plant(
+        "any record with its own log offset counts as a survivor",
+        "penstock.survivors",
+        "        return self._is_named(offset) or (",
+        "        return True or (",
+        (f"{INNER}::test_queues_built_again_from_a_corrupt_log_hold_no_inner_record[within-crc32]",),
+    ),
+    "head-not-asked": Plant(
+        "where a corrupt record's own head says that it ends is not asked",
+        "penstock.survivors",
+        "        claims = () if head is None else self._claims(after, head)",
+        "        claims = ()",
+        (f"{INNER}::test_queues_built_again_from_a_corrupt_log_hold_no_inner_record[up to the outer end-crc32]",),
+    ),
+    "last-record-searched": Plant(
+        "the content of a record that was cut short is searched for survivors",
+        "penstock.survivors",
+        "        if head is not None and self._is_last(after, head, claims):",
+        "        if head is None and self._is_last(after, head, claims):",
+        (f"{INNER}::test_a_copy_cut_short_at_any_byte_is_a_torn_tail[at the end-mapped-crc32]",),
+    ),
+    "repair-sees-no-torn-tail": Plant(
+        "repair takes what the next opening would cut off for messages",
+        "penstock.planning",
+        "        plan.log.torn_at = torn_end(self._files, self._root, plan.log)",
+        "        plan.log.torn_at = None",
+        (f"{INNER}::test_a_first_sector_that_never_reached_the_disk_is_a_torn_tail[at the end-mapped-crc32]",),
+    ),
+    "durable-forgotten": Plant(
+        "a record that was made durable is cut off as a torn tail",
+        "penstock.recovery",
+        "    if end.offset >= durable and (",
+        "    if end.offset >= 0 and (",
+        (f"{RANGES}::test_a_record_that_was_made_durable_is_never_a_torn_tail",),
+    ),
+    "tail-thrown-away": Plant(
+        "a torn tail is cut off and kept nowhere",
+        "penstock.mending",
+        "        found.saved_to = save_tail(log, found.side, end)",
+        "        found.saved_to = None",
+        (f"{RANGES}::test_what_is_cut_off_is_kept",),
+    ),
+    "odd-record-accepted": Plant(
+        "a record that later ones of its queue do not know of is accepted",
+        "penstock.lives",
+        "        if not self._is_proven(log_offset, size):",
+        "        if size < 0:",
+        (f"{LIVES}::test_a_rejected_record_is_a_corrupt_range_for_whoever_walks",),
+    ),
+    "proof-forgotten": Plant(
+        "a record that ends in its own CRC is rejected for its count",
+        "penstock.lives",
+        "        if not self._is_proven(log_offset, size):",
+        "        if size > 0:",
+        (f"{LIVES}::test_a_record_that_ends_in_its_own_crc_is_what_was_written",),
+    ),
+    "gap-taken-for-a-life": Plant(
+        "offsets that corrupt bytes explain count as a new life",
+        "penstock.lives",
+        "        return lost > 0 and not life.pending and",
+        "        return lost < 0 and not life.pending and",
+        (f"{LIVES}::test_a_gap_that_lost_bytes_or_a_repair_explain_is_no_new_life",),
+    ),
+    "entry-believed-alone": Plant(
+        "an entry alone makes a record corrupt",
+        "penstock.lives",
+        "        return said == place",
+        "        return said is None",
+        (f"{LIVES}::test_an_entry_alone_makes_no_record_corrupt",),
+    ),
+    "prepared-counted": Plant(
+        "prepared messages count in their queue",
+        "penstock.lives",
+        "    counted = np.flatnonzero((types != PREPARED) & (types != ROLLBACK))",
+        "    counted = np.flatnonzero(types != ROLLBACK)",
+        (f"{LIVES}::test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format_says",),
+    ),
+    "batch-counted-as-one": Plant(
+        "an inner batch counts as one message",
+        "penstock.lives",
+        "                steps[batches[row]] = int(text[:9])",
+        "                steps[batches[row]] = 1",
+        (f"{LIVES}::test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format_says",),
+    ),
+    "restart-refused": Plant(
+        "a queue that Penstock begins again at 0 is corruption",
+        "penstock.lives",
+        "        elif run.first not in (0, due) and self._is_own(run.log_offset):",
+        "        elif run.first != due and self._is_own(run.log_offset):",
+        (f"{LIVES}::test_a_queue_that_penstock_begins_again_at_0_is_a_new_life",),
+    ),
+    "rejected-all-the-same-dispatched": Plant(
+        "a rejected record is walked over as a valid one",
+        "penstock.soundwalk",
+        "    for offset, row in zip(rejected, rows.tolist(), strict=True):",
+        "    for offset, row in zip(rejected[:0], rows.tolist()[:0], strict=True):",
+        (f"{LIVES}::test_a_rejected_record_is_a_corrupt_range_for_whoever_walks",),
+    ),
+}  # fmt: skip
