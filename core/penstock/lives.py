@@ -6,7 +6,8 @@ is the count of its queue:
 
     * A record that breaks the count is corrupt if later records of the queue go on as if it had not: n, X, n+2,
       or n, X, n+1. Where none follow, it is corrupt if the entry for the offset that was due points at it, or if
-      Penstock wrote it: Penstock never breaks the count.
+      Penstock wrote it: Penstock never breaks the count. A broker's last record that says 0 is not: brokers begin
+      anew at 0, and enter that record wherever the queue ends.
     * A record is corrupt if the entry of another queue, or of another offset, points at it, and exactly that
       offset is missing in that queue, unless later records of its queue continue it.
     * A break that later records continue (a restart at 0, a repeat, a gap) begins a new life. Brokers leave such
@@ -118,7 +119,7 @@ class QueueLives:
         self._lost_bytes = 0
         self._rejected: dict[int, Rejected] = {}
         self._notes: list[Note] = []
-        # The first record of each new life that later records continue.
+        # The first record of each new life.
         self._firsts: set[int] = set()
 
     def add(self, columns: Columns) -> None:
@@ -194,12 +195,17 @@ class QueueLives:
         self._firsts.add(run.log_offset)
         missing = max(run.first - life.due, 0)
         if not missing or self._look_for_missing(queue, life.due, run.first) < missing:
-            text = (
-                f"queue {_name(queue)} goes on at {run.first} where {life.due} was due: a new life of the "
-                f"queue, as after its topic was deleted"
-            )
-            self._notes.append(Note(run.log_offset, text))
+            self._note(queue, run, life.due)
         self._continue(life, run)
+
+    def _note(self, queue: Queue, run: _Run, due: int) -> None:
+        """Take note of a new life."""
+        self._firsts.add(run.log_offset)
+        text = (
+            f"queue {_name(queue)} goes on at {run.first} where {due} was due: a new life of the queue, as "
+            f"after its topic was deleted"
+        )
+        self._notes.append(Note(run.log_offset, text))
 
     def _settle(self, queue: Queue, life: _Life) -> None:
         single, life.single = life.single, None
@@ -224,7 +230,10 @@ class QueueLives:
         if witness is not None and witness.place(*queue, run.first) == here:
             return
         says = f"it says queue offset {run.first} of queue {_name(queue)}"
-        if witness is not None and due != run.first and witness.place(*queue, due) == here:
+        if run.first == 0 and not self._is_own(run.log_offset):
+            if due:
+                self._note(queue, run, due)
+        elif witness is not None and due != run.first and witness.place(*queue, due) == here:
             self._reject(*here, f"{says}, and the queue's entry {due} points at it")
         elif run.first not in (0, due) and self._is_own(run.log_offset):
             self._reject(*here, f"{says}, where {due} was due, and Penstock wrote it")

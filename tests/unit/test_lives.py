@@ -125,6 +125,13 @@ def test_a_new_life_is_valid_though_the_entry_of_its_first_record_is_elsewhere(
     made = make(tmp_path / "log", [0, 1, 2, 0, 1])
     made.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(made.places[:4])})
     assert rejected(made) == ([], 1)
+    alone = make(tmp_path / "alone", [0, 1, 2, 0])
+    alone.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(alone.places)})
+    assert rejected(alone) == ([], 1)
+    assert rejected(alone, own=True) == ([3], 0)
+    twice = make(tmp_path / "twice", [0, 1, 2, 0, 0, 1])
+    twice.log.witness = Fake({(b"t", 0, n): place for n, place in enumerate(twice.places[:5])})
+    assert rejected(twice) == ([], 2)
 
 
 def test_an_entry_alone_makes_no_record_corrupt(tmp_path: Path) -> None:
