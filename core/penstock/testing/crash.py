@@ -316,7 +316,11 @@ class Look:
         sent = self._promised.sent
         lost = sent[after] if after < len(sent) else b"%d:" % after
         body = lost[: lost.index(b":") + 1] + b"~" * (len(lost) - lost.index(b":") - 1)
-        store.put(TOPIC, body, queue=after % QUEUES, keys=[f"k{after}"])
+        queue = after % QUEUES
+        if queue == 0 and self._promised.offset and store.max_offset(TOPIC, 0) == 0:
+            # All of that queue was lost: its first message sets the offset back, so that the group gets it.
+            self._promised = attrs.evolve(self._promised, offset=0)
+        store.put(TOPIC, body, queue=queue, keys=[f"k{after}"])
         with suppress(IndexError):
             workers.run_all()
         store.flush()
