@@ -305,18 +305,12 @@ class SegmentedLog:
 
         With `keep_in`, a folder, segments that are not all zero go there instead.
         """
-        mended = []
-        kept = []
-        for segment in self._segments:
-            if segment.base_offset >= log_offset and segment is not self._segments[0]:
-                mended.append(self._remove(segment, keep_in))
-            else:
-                kept.append(segment)
-        if mended:
-            if keep_in is not None:
-                self._files.sync_folder(keep_in)
-            self._files.sync_folder(self.folder)
-        self._segments = tuple(kept)
+        segments = self._segments
+        going = [s for s in segments[1:] if s.base_offset >= log_offset]
+        # The last first, one by one: a power cut in between leaves no gap with records after it.
+        mended = [self._remove(segment, keep_in) for segment in reversed(going)][::-1]
+        kept = segments[: len(segments) - len(going)]
+        self._segments = kept
         if kept and log_offset < kept[-1].end_offset:
             position = max(log_offset - kept[-1].base_offset, 0)
             kept[-1].erase(position)
@@ -331,8 +325,11 @@ class SegmentedLog:
         segment.close()
         if keep_in is not None and is_kept:
             self._files.rename(segment.path, keep_in / f"{name}-{time.time_ns()}")
+            self._files.sync_folder(keep_in)
+            self._files.sync_folder(self.folder)
             return f"moved segment {name}, behind the end of the log, to {keep_in}"
         self._files.remove(segment.path)
+        self._files.sync_folder(self.folder)
         what = "made ahead and not used" if is_fresh else "behind the end of the log"
         return f"removed segment {name}, {what}"
 
