@@ -147,7 +147,7 @@ def test_a_full_disk_refuses_reads_on_and_heals_without_a_restart(
                 os.unlink(ballast)
                 store.put("t", b"%d:again" % number)
                 number += 1
-            for trouble in store._engine.follower.troubles.values():
+            for trouble in list(store._engine.follower.troubles.values()):
                 trouble.again_at_ms = 0
             store.flush()
             assert [int(m.body.split(b":")[0]) for m in store.scan("t")] == list(range(number))
@@ -224,7 +224,7 @@ def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
                     except CommitError:
                         assert not sent, "a queue that has messages is known"
             os.unlink(ballast)
-            for trouble in store._engine.follower.troubles.values():
+            for trouble in list(store._engine.follower.troubles.values()):
                 trouble.again_at_ms = 0
             low = store.min_offset("t")
             assert [m.body for m in store.scan("t")] == sent[low:], left
