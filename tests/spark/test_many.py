@@ -176,8 +176,9 @@ def test_planning_takes_few_calls_for_each_queue(
     monkeypatch.undo()
     assert sum(len(task) for task in found) == 100
     assert calls["scandir"] < 100 + 40
-    assert calls["open"] < 100 + 10
-    assert calls["pread"] < 100 + 10
+    # Of the store as a whole: its profile, ranges and marks, and what says that something is not understood.
+    assert calls["open"] < 100 + 20
+    assert calls["pread"] < 100 + 15
     began = time.perf_counter()
     survey(options, locations)
     print(f"{time.perf_counter() - began:.3f} s for 100 queues")
