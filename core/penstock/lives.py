@@ -6,8 +6,8 @@ is the count of its queue:
 
     * A record that breaks the count is corrupt if later records of the queue go on as if it had not: n, X, n+2,
       or n, X, n+1. Where none follow, it is corrupt if the entry for the offset that was due points at it, or if
-      Penstock wrote it: Penstock never breaks the count. A broker's last record that says 0 is not: brokers begin
-      anew at 0, and enter that record wherever the queue ends.
+      Penstock wrote it: Penstock never breaks the count. A broker's record that says 0 where no single flipped bit
+      explains it, and whose entry is where the queue ended, is not: brokers restart queues at 0 like that.
     * A record is corrupt if the entry of another queue, or of another offset, points at it, and exactly that
       offset is missing in that queue, unless later records of its queue continue it.
     * A break that later records continue (a restart at 0, a repeat, a gap) begins a new life. Brokers leave such
@@ -216,6 +216,9 @@ class QueueLives:
 
     def _reject_odd(self, queue: Queue, run: _Run, due: int, following: int) -> None:
         """Reject a record that later ones of its queue do not know of."""
+        if self._is_restart(queue, run, due):
+            self._note(queue, run, due)
+            return
         self._reject(
             run.log_offset,
             run.size,
@@ -230,13 +233,26 @@ class QueueLives:
         if witness is not None and witness.place(*queue, run.first) == here:
             return
         says = f"it says queue offset {run.first} of queue {_name(queue)}"
-        if run.first == 0 and not self._is_own(run.log_offset):
-            if due:
-                self._note(queue, run, due)
+        if self._is_restart(queue, run, due):
+            self._note(queue, run, due)
         elif witness is not None and due != run.first and witness.place(*queue, due) == here:
             self._reject(*here, f"{says}, and the queue's entry {due} points at it")
         elif run.first not in (0, due) and self._is_own(run.log_offset):
             self._reject(*here, f"{says}, where {due} was due, and Penstock wrote it")
+
+    def _is_restart(self, queue: Queue, run: _Run, due: int) -> bool:
+        """Return whether a broker began a queue anew at 0 and entered that record where the queue ended.
+
+        It does with what it had not entered when it was killed. One flipped bit makes 0 of a power of two only.
+        """
+        witness = self._log.witness
+        return (
+            run.first == 0
+            and due.bit_count() > 1
+            and not self._is_own(run.log_offset)
+            and witness is not None
+            and witness.place(*queue, due) == (run.log_offset, run.size)
+        )
 
     def _look_for_missing(self, queue: Queue, start: int, stop: int) -> int:
         """Reject records that entries of missing offsets point at, and that say to be something else.

@@ -1,5 +1,6 @@
 """Topics that a real broker deleted, and deleted and made again: Penstock shows what its clients see."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,34 @@ def test_a_broker_that_was_restarted_after_a_deletion(
     broker = make_broker(version)
     broker.start(root)
     assert seen_by_client(broker, TOPICS) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_broker_that_enters_a_new_message_after_the_old_ones(
+    version: str, make_broker: Callable[[str], Broker], tmp_path: Path
+) -> None:
+    """Killed before it had entered the message that says queue offset 0: no corruption, and nothing goes over it."""
+    root = tmp_path / "store"
+    broker = make_broker(version)
+    broker.start(root)
+    broker.create("again")
+    broker.send(*(sent("again", b"old-%d" % n) for n in range(3)))
+    broker.delete("again")
+    broker.create("again")
+    broker.send(sent("again", b"new", keys="k"))
+    broker.kill()
+    shutil.rmtree(root / "consumequeue" / "again" / "0")
+    broker = make_broker(version)
+    broker.start(root)
+    shown = [b"old-0", b"old-1", b"old-2", b"new"]
+    assert broker.bodies("again") == shown
+    broker.kill()
+    check_healthy(root)
+    with opened(root) as store:
+        assert [m.body for m in store.scan("again")] == shown[:3]
+        assert [m.body for m in store.find("again", "k")] == [b"new"]
+        assert store.put("again", b"ours").queue_offset == 4
+    check_healthy(root)
+    broker = make_broker(version)
+    broker.start(root)
+    assert broker.bodies("again") == [*shown, b"ours"]

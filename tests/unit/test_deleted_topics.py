@@ -384,6 +384,18 @@ def test_a_repeat_from_0_that_a_broker_entered_stays(directory: Directory) -> No
     check_healthy(directory)
 
 
+def test_a_lone_restart_at_0_that_a_broker_entered_stays(directory: Directory) -> None:
+    """What a broker killed before it entered the first message of a topic made again leaves after its next start."""
+    directory.put("t", numbered("m", 6))
+    offsets = renumber(directory, "t", {3: 0})
+    check_healthy(directory)
+    with directory.open() as store:
+        assert bodies(store, "t") == ["m0", "m1", "m2", "m4", "m5"]
+        assert store._queue_index.entries("t", 0, 3, 4).log_offsets.tolist() == [offsets[3]]
+        assert store.put("t", b"m6").queue_offset == 6
+    check_healthy(directory)
+
+
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("number", [6, 7, 1 << 52, (1 << 52) + 5])
 def test_a_queue_offset_that_flipped_upwards_is_corruption(

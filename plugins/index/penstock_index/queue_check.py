@@ -155,7 +155,7 @@ class QueueChecker(Checker):
                     log_offset = int(more.log_offsets[row])
                     # Between others an entry may be left of a record that a repair covered.
                     is_wrong = stop == high or self._strays.has(key, log_offset)
-                    extra[row] = is_wrong and not self._strays.is_repeat(key, log_offset)
+                    extra[row] = is_wrong and not self._strays.is_repeat(key, at + row, log_offset)
                 count = int(extra.sum())
                 if count:
                     first = int(np.argmax(extra))

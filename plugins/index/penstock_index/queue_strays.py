@@ -112,16 +112,18 @@ class Strays:
         """Say whether a record of the queue that lies there names another place in it."""
         return any(log_offset in stray.log_offsets for stray in self._strays.get(key, ()))
 
-    def is_repeat(self, key: Key, log_offset: int) -> bool:
-        """Say whether the record there has offset 0 once more, and the queue goes on behind it.
+    def is_repeat(self, key: Key, ordinal: int, log_offset: int) -> bool:
+        """Say whether the record of an entry has offset 0 once more, and no flipped bit explains it.
 
-        RocketMQ 5.0 to 5.3.2 gives offsets again when it was stopped with queues behind the log, and enters a
-        record with offset 0 where the queue ends.
+        RocketMQ 5.0 to 5.3.2 gives offsets again when it was stopped with queues behind the log, others when they
+        were killed after a topic was made again; they enter a record with offset 0 where the queue ends.
         """
         strays = [(at, stray.ordinal + row) for stray in self._strays.get(key, ())
                   for row, at in enumerate(stray.log_offsets)]  # fmt: skip
         if (log_offset, 0) not in strays:
             return False
+        if ordinal.bit_count() > 1:
+            return True
         newest = max((one.last for one in self._matched.get(key, ())), default=-1)
         return log_offset > newest or any(at > log_offset and n == 1 for at, n in strays)
 

@@ -85,20 +85,33 @@ public class BrokerDriver {
             case "start": start(command, done); break;
             case "create": create(command); break;
             case "delete":
+                settle();
                 admin.deleteTopicInBroker(Collections.singleton(broker.getBrokerAddr()), command.getString("topic"));
                 admin.deleteTopicInNameServer(Collections.singleton(names), "cluster-a", command.getString("topic"));
                 break;
-            case "send": done.put("results", send(command)); break;
-            case "batch": batch(command, done); break;
-            case "transaction": done.put("result", transaction(command)); break;
-            case "bounds": bounds(command, done); break;
-            case "pull": done.put("messages", pull(command)); break;
+            case "send": done.put("results", send(command)); settle(); break;
+            case "batch": batch(command, done); settle(); break;
+            case "transaction": done.put("result", transaction(command)); settle(); break;
+            case "bounds": settle(); bounds(command, done); break;
+            case "pull": settle(); done.put("messages", pull(command)); break;
             case "consume": done.put("deliveries", consume(command)); break;
-            case "query": done.put("messages", query(command)); break;
+            case "query": settle(); done.put("messages", query(command)); break;
             case "stop": stop(); break;
             default: throw new IllegalArgumentException(command.toJSONString());
         }
         return done;
+    }
+
+    /** Waits until queues and index have all that the log has: a broker answers a send before that. */
+    private static void settle() throws Exception {
+        long end = System.nanoTime() + SETTLE_MS * 1_000_000L;
+        while (broker.getMessageStore().dispatchBehindBytes() > 0) {
+            if (System.nanoTime() > end) {
+                throw new IllegalStateException(
+                    "dispatch is still " + broker.getMessageStore().dispatchBehindBytes() + " bytes behind");
+            }
+            Thread.sleep(1);
+        }
     }
 
     private static void startNames() throws Exception {
