@@ -66,7 +66,7 @@ def put_staged(store: Store, properties: dict[str, str]) -> None:
     engine = store._engine
     assert engine is not None
     # Encoded for a store with the other checksum: it must come as this one's records do.
-    other = "crc32" if engine.log.crc_property else "crc32+record"
+    other: Any = "crc32" if engine.log.crc_property else "crc32+record"
     encoder = Encoder(encoding_for(store.path, environ={}, **{"log.checksum": other}))
     writer = encoder.writer(Files(), path)
     writer.add(encoder.encode(table(properties)))

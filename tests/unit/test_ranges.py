@@ -175,8 +175,7 @@ def test_corruption_in_a_covered_range_refuses_writing_and_says_what_is_missing(
 ) -> None:
     path = tmp_path / "s"
     with opened(path, flush="none", **RECORD) as store:
-        for number in range(4):
-            last = store.put("t", b"%d" % number)
+        last = [store.put("t", b"%d" % number) for number in range(4)][-1]
         shutil.copytree(path, tmp_path / "killed")
     killed = tmp_path / "killed"
     with next((killed / "commitlog").iterdir()).open("r+b") as file:
@@ -194,8 +193,7 @@ def test_a_record_that_was_made_durable_is_never_a_torn_tail(tmp_path: Path) -> 
     """The last record of the log, synced, and not yet in its queue: a bit of it flips, and the process is killed."""
     path, killed = tmp_path / "s", tmp_path / "killed"
     with opened(path, flush="none", spawn=ManualWorkers(), **RECORD) as store:
-        for number in range(3):
-            last = store.put("t", b"%d" % number)
+        last = [store.put("t", b"%d" % number) for number in range(3)][-1]
         store.flush()
         # The same lock file: not a copy.
         shutil.copytree(path, killed)

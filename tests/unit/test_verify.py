@@ -26,7 +26,7 @@ def make(path: Path) -> Path:
     Its records have no CRC of their own: what only a digest covers is the subject.
     """
     workers = ManualWorkers()
-    settings = {"log.checksum": "crc32"}
+    settings: dict[str, Any] = {"log.checksum": "crc32"}
     with open_store(path, spawn=workers, retention=[], **settings) as store:
         for first in range(0, 1400, 100):
             store.put_many(messages(100, first=first))
