@@ -122,6 +122,8 @@ def test_what_looks_like_a_crc_is_content(
     with opened(path, flush="sync", **{"log.checksum": checksum}) as store:
         for properties in LOOKALIKES:
             way(store, properties)
+        # Staged batches wait for no flush, and readers see what is durable.
+        store.flush()
         count = store.max_offset("t", 0) // len(LOOKALIKES)
         expected = [each for each in LOOKALIKES for _ in range(count)]
         check(store, expected)
