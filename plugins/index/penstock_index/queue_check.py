@@ -95,7 +95,9 @@ class QueueChecker(Checker):
         if have < count:
             rest = offsets[have:]
             everywhere = np.ones(len(rest), np.bool_)
-            self._strays.add(key, run.ordinal + have, rest, everywhere, is_beyond=True)
+            # Where a file is missing there are none either, and more after it.
+            is_beyond = run.ordinal + have >= self._index.max_offset(*key)
+            self._strays.add(key, run.ordinal + have, rest, everywhere, is_beyond=is_beyond)
 
     def _finding(self, key: Key, ordinal: int, log_offset: int, text: str) -> Finding:
         path = self._folder / key[0] / str(key[1])
