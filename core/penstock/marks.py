@@ -11,6 +11,7 @@ from penstock.files import Files
 from penstock.findings import COPYING, Finding
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State
+from penstock.ranges import read_ranges
 from penstock.segment import NAME_DIGITS, Segment, segment_name
 
 _TIMES = struct.Struct(">qqq")
