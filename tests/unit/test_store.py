@@ -11,6 +11,7 @@ import penstock
 from penstock import Durability, Message, PutStatus, ReadStatus
 from penstock.errors import CorruptionError, OffsetError
 from penstock.lane import RecordParts
+from penstock.record import reserve_crc_property
 from penstock.testing import ManualClock
 
 
@@ -263,7 +264,8 @@ def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStor
         engine = store._engine
         assert engine is not None
         lane = engine.lane("t", 0)
-        parts = RecordParts(body=b"x", properties=b"KEYS\x01k\x02")
+        # With room for the record's CRC, as every way in leaves it.
+        parts = RecordParts(body=b"x", properties=reserve_crc_property(b"KEYS\x01k\x02"))
         for bits, offset in ((0x4, 0), (0xC, 0), (0x8, 0), (0, 1), (0x4, 0), (0, 2)):
             done = engine.log.append(lane, parts._replace(sys_flag=bits))
             assert done.queue_offset == offset

@@ -60,7 +60,8 @@ def config_command(
     if path is None:
         _show(opener.asked.for_new_store(), show_origin=show_origin, as_json=as_json)
     elif broker_conf == _PRINT:
-        out(to_broker_conf(opener.geometry(), opener.root).rstrip("\n"))
+        for line in to_broker_conf(opener.geometry(), opener.root).splitlines():
+            out(line)
     else:
         effective = opener.asked.for_store(opener.profile, opener.geometry())
         _show(effective, show_origin=show_origin, as_json=as_json)
