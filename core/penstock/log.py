@@ -47,9 +47,6 @@ class Witness(Protocol):
     def end(self, topic: bytes, queue: int) -> int:
         """Return the queue offset after a queue's last entry; 0 for no such queue."""
 
-    def queues(self) -> Iterable[tuple[bytes, int]]:
-        """Return topic and number of every queue."""
-
 
 class SegmentedLog:
     """The segments of one folder. See the module for what holds."""

@@ -129,7 +129,7 @@ class Resync:
         return None
 
     def unvouched(self, start: int, stop: int) -> list[int]:
-        """Return the log offsets within a corrupt range at which valid records begin, whoever put them there."""
+        """Return the log offsets within a corrupt range at which valid records begin, with or without a witness."""
         found: list[int] = []
 
         def takes(offset: int) -> bool:
@@ -141,7 +141,7 @@ class Resync:
         return found
 
     def is_record_at(self, offset: int) -> bool:
-        """Return whether a whole valid record begins at `offset`, whoever may have put it there."""
+        """Return whether a whole valid record begins at `offset`, with or without a witness."""
         return self._record_at(offset) is not None
 
     # --- what the corrupt record says of itself

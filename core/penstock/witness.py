@@ -4,7 +4,7 @@ Entries are derived, and have no checksum of their own. So an entry alone never 
 it decides between two readings of the log that are both possible (see `survivors` and `lives`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from penstock.contracts import Dispatcher, QueueIndex
 from penstock.errors import StorageError
@@ -40,11 +40,6 @@ class EntryWitness:
             return self._index.max_offset(name, queue)
         except (OSError, StorageError):
             return 0
-
-    def queues(self) -> Iterator[tuple[bytes, int]]:
-        """See `log.Witness`."""
-        for topic, queue in self._index.queues():
-            yield topic.encode("utf-8", "surrogateescape"), queue
 
 
 def use_entries(log: SegmentedLog, dispatchers: Iterable[Dispatcher]) -> None:

@@ -26,9 +26,6 @@ class Fake:
     def end(self, topic: bytes, queue: int) -> int:
         return max((o + 1 for t, q, o in self.places if (t, q) == (topic, queue)), default=0)
 
-    def queues(self) -> list[tuple[bytes, int]]:
-        return sorted({(t, q) for t, q, _ in self.places})
-
 
 class Made(NamedTuple):
     log: SegmentedLog
