@@ -52,8 +52,8 @@ class Blocks:
     )
 
     def __init__(
-        self, file: File, capacity: int, position: int, monotonic_ms: Callable[[], int], *,
-        mapped: bool = False,
+        self, file: File, capacity: int, position: int, monotonic_ms: Callable[[], int] = lambda: 0,
+        *, mapped: bool = False,
     ) -> None:  # fmt: skip
         """Begin at a position; with `mapped` the file is stored into through a map as well."""
         self._file = file

@@ -17,7 +17,7 @@ from tests.conftest import make_restarted
 
 import penstock
 from penstock import Message
-from penstock.cli.root import _VERBS, cli
+from penstock.cli.root import _VERBS, cli, interrupts_wait
 
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 262144}
 DATA = Path(__file__).parents[1] / "data" / "changes.ndjson"
@@ -275,6 +275,22 @@ def test_ctrl_c_stops_an_ingest_cleanly(place: Path) -> None:
         assert store.recovery is not None
         assert store.recovery.state == "clean"
         assert store.max_offset("t") == stored >= 2000
+
+
+def test_an_interrupt_waits_for_a_step_and_its_count() -> None:
+    """One between a put and its count once made `ingest` say 2,000 where 4,000 were stored."""
+    steps = []
+    with pytest.raises(KeyboardInterrupt), interrupts_wait():
+        signal.raise_signal(signal.SIGINT)
+        steps.append("put")
+        steps.append("counted")
+    assert steps == ["put", "counted"]
+    with pytest.raises(KeyboardInterrupt), interrupts_wait():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second one does not wait")
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_tail_follows_a_writer_in_another_process(place: Path) -> None:

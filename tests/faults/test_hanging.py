@@ -53,7 +53,7 @@ def test_a_plugin_that_hangs_is_named_and_close_has_a_limit(
 
     caplog.set_level(logging.WARNING)
     strategies = [Slow] if what == "dispatcher" else [Stuck]
-    store = open_store(tmp_path / "s", strategies=strategies, **PATIENT)
+    store = open_store(tmp_path / "s", strategies=strategies, retention=["age"], **PATIENT)
     store.put("t", b"x")
     assert entered.wait(30)
     assert store.put("t", b"y").queue_offset == 1, "the log goes on without it"
@@ -88,7 +88,7 @@ def test_a_step_that_takes_long_is_told_once(
             gate.wait(60)
             return Vote(0, "late")
 
-    with open_store(tmp_path / "s", strategies=[Stuck], **QUICK) as store:
+    with open_store(tmp_path / "s", strategies=[Stuck], retention=["age"], **QUICK) as store:
         engine = store._engine
         assert engine is not None
         wait_for(lambda: "penstock-retain has been in one step" in caplog.text)

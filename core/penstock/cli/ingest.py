@@ -15,7 +15,7 @@ import click
 
 import penstock
 from penstock.cli.output import Bar, chosen, note, out_json, quiet_option, settings_options
-from penstock.cli.root import INTERRUPTED, examples
+from penstock.cli.root import INTERRUPTED, examples, interrupts_wait
 from penstock.errors import MessageError, MissingExtraError
 from penstock.message import Message
 from penstock.store import Store
@@ -176,15 +176,17 @@ class Loader:
 
     def _store_group(self, messages: list[Message]) -> None:
         try:
-            self.stored += len(self._store.put_many(messages))
+            with interrupts_wait():
+                self.stored += len(self._store.put_many(messages))
         except MessageError:
             self._one_by_one(messages)
 
     def _one_by_one(self, messages: list[Message]) -> None:
         for message in messages:
             try:
-                self._store.put_many([message])
-                self.stored += 1
+                with interrupts_wait():
+                    self._store.put_many([message])
+                    self.stored += 1
             except MessageError as error:
                 self._refused(error)
 

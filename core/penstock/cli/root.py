@@ -3,8 +3,12 @@
 import importlib
 import io
 import logging
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 
@@ -124,6 +128,29 @@ def run(
 def code_of(error: BaseException) -> int:
     """Return the exit code that an error means."""
     return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of this block, for a step and its count to be one; a second one does not wait."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting = False
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        nonlocal waiting
+        if waiting:
+            signal.default_int_handler(number, frame)
+        waiting = True
+
+    before = signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if waiting:
+        raise KeyboardInterrupt
 
 
 def examples(*lines: str) -> str:

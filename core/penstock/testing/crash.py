@@ -250,6 +250,9 @@ class Look:
         follow = self._chance.choice((self._close, self._cut_again, self._put_and_cut))
         wrong = wrong_with(found, promised, least=least)
         wrong = wrong or wrong_within(store, found, promised, checkpoint_ms)
+        if is_kill and store.recovery is not None and store.recovery.cut_bytes:
+            # A broker goes on over what looks like a record there, wherever that record once stood.
+            wrong = wrong or f"a kill left {store.recovery.cut_bytes} bytes behind the log's end"
         # Where the tail was lost the offset was set back, and further messages do not move it.
         self._promised = attrs.evolve(promised, offset=store.committed_offset(GROUP, TOPIC, 0))
         return wrong or follow(disk, store, workers, found)

@@ -18,9 +18,10 @@ from penstock.files import File
 class FileChannel(SegmentChannel):
     """One segment written by `pwrite`. One writer, many readers."""
 
-    def __init__(self, file: File, capacity: int, blocks: Blocks) -> None:
+    def __init__(self, file: File, capacity: int, blocks: Blocks | None = None) -> None:
+        """Write to a file of a capacity in bytes; `blocks` are what it has, else all of it is taken to be unwritten."""
         self._file = file
-        self._blocks = blocks
+        self._blocks = blocks or Blocks(file, capacity, 0)
         self._view = memoryview(file.map(capacity, writable=False))
 
     @property

@@ -19,9 +19,10 @@ _FEW = 256
 class MmapChannel(SegmentChannel):
     """One mapped segment. One writer, many readers."""
 
-    def __init__(self, file: File, capacity: int, blocks: Blocks) -> None:
+    def __init__(self, file: File, capacity: int, blocks: Blocks | None = None) -> None:
+        """Write to a file of a capacity in bytes; `blocks` are what it has, else all of it is taken to be unwritten."""
         self._file = file
-        self._blocks = blocks
+        self._blocks = blocks = blocks or Blocks(file, capacity, 0, mapped=True)
         self._mapped_end = blocks.mapped_end
         self._map = file.map(capacity, writable=True)
         self._view = memoryview(self._map)

@@ -220,14 +220,15 @@ class IndexFile:
 
     def peek(self) -> "Peek":
         """Return a look at it as it is now; its chains are read through the map, also when the file is closed."""
-        mapped, slots = self._map, self._slots
-        # What was never written is not looked at through the map: on a tmpfs even that needs room.
-        first, stop = self._entries_at, self._position_of(self._used)
+        mapped, slots, blocks = self._map, self._slots, self._blocks
+        first, used = self._entries_at, self._position_of(self._used)
 
         def read(size: int, at: int) -> bytes:
             if at < first:
                 return _SLOT.pack(int(slots[(at - INDEX_HEADER_SIZE) // _SLOT.size]))
-            return mapped[at : at + size] if at + size <= stop else b""
+            # Where there are no blocks nothing is looked at through the map: on a tmpfs even that needs room. Slots
+            # name entries that were added after this look was taken; their blocks came before them.
+            return mapped[at : at + size] if at + size <= max(used, blocks.end) else b""
 
         return Peek(self._file, self._geometry, self.header, read)
 
