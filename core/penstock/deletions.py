@@ -5,7 +5,7 @@ retention takes their segments. So records of a topic that the file does not lis
 those of a deleted topic, but only where
 
     * the file is there and understood: an embedded store of Penstock has none;
-    * a broker wrote the records: Penstock does not list the topics that it makes (see `written`);
+    * a broker wrote the records: Penstock does not list the topics that it makes (see `ranges`);
     * the topic is none that brokers keep for themselves, which not every version lists.
 
 Whoever keeps queues looks for surviving entries first (see `contracts.Trust`).
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from penstock.files import Files
 from penstock.javatext import Int64s
 from penstock.offsets import parse_rocketmq_json
-from penstock.written import Written, read_written
+from penstock.ranges import Ranges, known_ranges
 
 _SIZE_MAX = 64 << 20
 # What RocketMQ's TopicValidator and MixAll reserve, retry and dead letter queues, and what tools make.
@@ -36,11 +36,11 @@ class Deletions:
     """Tells whether records are of a topic that a broker has deleted. Safe from any thread.
 
     Attributes:
-        written: which records Penstock wrote.
+        ranges: which records Penstock wrote.
         listed: the topics in `config/topics.json`, None where that file tells nothing.
     """
 
-    written: Written
+    ranges: Ranges
     listed: frozenset[str] | None
 
     def is_unlisted(self, topic: str) -> bool:
@@ -49,16 +49,16 @@ class Deletions:
 
     def are_ours(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
         """Return which records Penstock wrote, or may have written."""
-        return self.written.are_ours(log_offsets)
+        return self.ranges.may_be_own(log_offsets)
 
     def is_one_run(self, first: int, last: int) -> bool:
         """Return whether Penstock surely wrote everything from one log offset to another."""
-        return self.written.is_one_run(first, last)
+        return self.ranges.is_one_run(first, last)
 
 
-def read_deletions(files: Files, root: Path, written: Written | None = None) -> Deletions:
-    """Return what a store's folder tells; `written` is read from it as well if None."""
-    return Deletions(written or read_written(files, root), listed_topics(files, root))
+def read_deletions(files: Files, root: Path, ranges: Ranges | None = None) -> Deletions:
+    """Return what a store's folder tells; the ranges are read from it as well if None."""
+    return Deletions(ranges or known_ranges(files, root), listed_topics(files, root))
 
 
 def listed_topics(files: Files, root: Path) -> frozenset[str] | None:

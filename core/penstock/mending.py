@@ -8,7 +8,6 @@ from pathlib import Path
 import attrs
 
 from penstock.contracts import Dispatcher, History, LogView, Trust
-from penstock.deletions import Deletions, read_deletions
 from penstock.discover import own_profile, write_geometry
 from penstock.errors import PluginError, StorageError
 from penstock.files import Files
@@ -19,7 +18,6 @@ from penstock.profiles import Profile
 from penstock.progress import SideFolder, lock_mtime_ns
 from penstock.ranges import read_ranges, write_ranges
 from penstock.recovery import LogEnd, rewrite
-from penstock.written import note_opening
 
 
 def claim(files: Files, found: Findings, geometry: Geometry, profile: Profile) -> None:
@@ -87,13 +85,6 @@ def put_log_right(files: Files, log: SegmentedLog, found: Findings) -> LogEnd:
             f"cut a torn tail of {end.dirty_bytes} bytes at log offset {end.offset}: {end.reason}"
         )
     return end
-
-
-def history_of(files: Files, root: Path, found: Findings, end: LogEnd) -> Deletions:
-    """Note durably what Penstock writes from now on; returns what tells of topics that a broker has deleted."""
-    is_ours = found.is_still_ours
-    written = note_opening(files, root, found.state, end.offset, is_ours=is_ours)
-    return read_deletions(files, root, written)
 
 
 def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:

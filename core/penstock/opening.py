@@ -25,6 +25,7 @@ from penstock.contracts import (
     QueueIndex,
     SpawnWorker,
 )
+from penstock.deletions import read_deletions
 from penstock.digests import Digests
 from penstock.discover import check_layout, is_store, was_made_here
 from penstock.dispatch import TailFollower, pick_indexes
@@ -43,7 +44,6 @@ from penstock.log import SegmentedLog
 from penstock.looking import Findings, look
 from penstock.mending import (
     claim,
-    history_of,
     load_all,
     note_range,
     put_log_right,
@@ -361,7 +361,7 @@ class Opener(Choices):
         self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, hand over what they lack, and write the first marks."""
-        history = history_of(self.files, self.root, found, end)
+        history = read_deletions(self.files, self.root, found.ranges)
         load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
         start = min(engine.follower.progress, end.offset)
         engine.follower.catch_up()

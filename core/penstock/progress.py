@@ -3,7 +3,6 @@
     penstock/progress   how far the log is durable, and how far each dispatcher's files are
     penstock/clean      written last at a clean close: the log's end and a digest of all files
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `ranges`)
-    penstock/written    which ranges of the log Penstock wrote (see `written`)
     penstock/holder     who has the store open for writing
     penstock/saved/     what recovery cut off, if it held whole records
 

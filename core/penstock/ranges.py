@@ -3,34 +3,45 @@
 Layout: JSON, one object::
 
     {"about": {"ranges": [{"start": 0, "stop": 4711, "checksum": "crc32"}, {"start": 4711, "stop": null, ...}],
-               "gaps": [[8192, 65536], ...], "lock_mtime_ns": 1700000000000000000},
+               "perhaps": [[0, 900]], "gaps": [[8192, 65536]], "lock_mtime_ns": 1700000000000000000},
      "crc32": CRC-32 of `about` as `json.dumps` writes it}
 
-`gaps` are ranges of the log that a repair covered with a blank record: queue offsets are missing after them.
-Ranges ascend and do not overlap. Only the last one may be open (`stop` is null): it goes on as far as Penstock
-does. It is written, durably, before the first record of a new range, and read by all who decide whether a
-record is valid (see `validity.Coverage`).
+All are log offsets, and ascend. Only the last range may be open (`stop` is null): it goes on as far as Penstock does.
+`perhaps` are ranges of which nobody can tell whether Penstock wrote them or another program. `gaps` are
+covered with a blank record by a repair: queue offsets are missing after them.
 
-`lock_mtime_ns` is when the lock file was last written when the file was: as in `progress`, it tells whether any
-other program has opened the store for writing since. Once another program has opened the store for writing, an open range ends where the log was known to be durable
-before: behind that the other program may have cut the log and written records of its own. Losing the file
-costs protection, never data: a range that is not known to be covered is checked by what every store has.
+The file is written, durably, before the first record of a new range. Two questions are asked of it, and
+doubt answers them in opposite ways:
+
+    * Must this record end in a CRC of its own (see `validity.Coverage`), and is its queue offset ours (see `lives`)?
+      In doubt not: losing the file costs protection, never data.
+    * May this record be one of a topic that a broker has deleted (see `deletions`)? In doubt not: it may be ours.
+
+`lock_mtime_ns` is when the lock file was last written when this file was: as in `progress`, it tells whether any
+other program has opened the store for writing since. After that an open range ends where the log was known to be
+durable: behind that the other program may have cut the log and written records of its own.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
+from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER, Progress, SideFolder, lock_mtime_ns
+from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, lock_mtime_ns
 from penstock.record import FIXED_SIZE, crc32
 from penstock.validity import Coverage, is_valid
 
 COVERING = "crc32+record"
+Pair = tuple[int, int]
+
 _NO_END = 1 << 62
 _SIZE_MAX = 1 << 20
 # So many records of a range are looked at before another program's log is taken for ours.
@@ -62,10 +73,11 @@ class WrittenRange:
 
 @attrs.frozen(kw_only=True)
 class Ranges:
-    """What `penstock/ranges` says."""
+    """What `penstock/ranges` says. Safe from any thread."""
 
     written: tuple[WrittenRange, ...] = ()
-    gaps: tuple[tuple[int, int], ...] = ()
+    perhaps: tuple[Pair, ...] = ()
+    gaps: tuple[Pair, ...] = ()
     lock_mtime_ns: int = 0
 
     @property
@@ -77,6 +89,20 @@ class Ranges:
         """Return whether Penstock is known to have written the record that begins there."""
         return any(r.start <= log_offset < r.stop for r in self.written)
 
+    def may_be_own(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
+        """Return of which records Penstock wrote them, or may have."""
+        own = np.zeros(len(log_offsets), np.bool_)
+        for start, stop in (*self._pairs(), *self.perhaps):
+            own |= (log_offsets >= start) & (log_offsets < stop)
+        return own
+
+    def is_one_run(self, first: int, last: int) -> bool:
+        """Return whether Penstock, and no other program, surely wrote everything from one log offset to another."""
+        return any(start <= first and last < stop for start, stop in _joined(self._pairs()))
+
+    def _pairs(self) -> list[Pair]:
+        return [(r.start, r.stop) for r in self.written]
+
     def extended(self, end_offset: int, min_offset: int, checksum: str) -> "Ranges":
         """Return them for a log that ends at `end_offset` and goes on with a checksum; without what is deleted."""
         closed = [
@@ -87,11 +113,42 @@ class Ranges:
         going_on = bool(closed) and (closed[-1].stop, closed[-1].checksum) == (end_offset, checksum)
         start = closed.pop().start if going_on else end_offset
         newest = WrittenRange(start=start, stop=_NO_END, checksum=checksum)
+        perhaps = tuple(pair for pair in _cut(self.perhaps, end_offset) if pair[1] > min_offset)
         gaps = tuple(gap for gap in self.gaps if min_offset < gap[1] <= end_offset)
-        return attrs.evolve(self, written=(*closed, newest), gaps=gaps)
+        return attrs.evolve(self, written=(*closed, newest), perhaps=perhaps, gaps=gaps)
+
+    def ended(self, durable: int, end: int) -> "Ranges":
+        """Return them as another program leaves them, where the log was durable and where it ended before that.
+
+        Between the two Penstock may have written what is there, or the other program.
+        """
+        closed = [attrs.evolve(r, stop=min(r.stop, durable)) for r in self.written]
+        doubtful = ((max(start, durable), stop) for start, stop in self._pairs())
+        return attrs.evolve(
+            self,
+            written=tuple(r for r in closed if r.start < r.stop),
+            perhaps=tuple(_cut(_joined([*self.perhaps, *doubtful]), end)),
+        )
+
+
+def _cut(pairs: Iterable[Pair], end: int) -> list[Pair]:
+    cut = ((start, min(stop, end)) for start, stop in pairs)
+    return [(start, stop) for start, stop in cut if start < stop]
+
+
+def _joined(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return the pairs ascending, those that touch as one, without empty ones."""
+    joined: list[Pair] = []
+    for start, stop in sorted(pair for pair in pairs if pair[0] < pair[1]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
+        else:
+            joined.append((start, stop))
+    return joined
 
 
 NO_RANGES = Ranges()
+ALL_IN_DOUBT = Ranges(perhaps=((0, _NO_END),))
 
 
 def read_ranges(files: Files, root: Path) -> Ranges | None:
@@ -107,11 +164,12 @@ def read_ranges(files: Files, root: Path) -> Ranges | None:
         written = tuple(
             WrittenRange(
                 start=int(one["start"]),
-                stop=_NO_END if one["stop"] is None else int(one["stop"]),
+                stop=_end(one["stop"]),
                 checksum=str(one["checksum"]),
             )
             for one in about["ranges"]
         )
+        perhaps = tuple((int(start), _end(stop)) for start, stop in about["perhaps"])
         gaps = tuple((int(start), int(stop)) for start, stop in about["gaps"])
         lock_mtime = int(about["lock_mtime_ns"])
     except _NOT_UNDERSTOOD:
@@ -119,7 +177,11 @@ def read_ranges(files: Files, root: Path) -> Ranges | None:
     edges = [edge for one in written for edge in (one.start, one.stop)]
     if edges != sorted(edges):
         return None
-    return Ranges(written=written, gaps=gaps, lock_mtime_ns=lock_mtime)
+    return Ranges(written=written, perhaps=perhaps, gaps=gaps, lock_mtime_ns=lock_mtime)
+
+
+def _end(stop: Any) -> int:
+    return _NO_END if stop is None else int(stop)
 
 
 def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
@@ -130,6 +192,7 @@ def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
     ]
     about = {
         "ranges": listed,
+        "perhaps": [[start, None if stop >= _NO_END else stop] for start, stop in ranges.perhaps],
         "gaps": [list(gap) for gap in ranges.gaps],
         "lock_mtime_ns": ranges.lock_mtime_ns,
     }
@@ -141,21 +204,40 @@ def _crc(about: object) -> int:
     return crc32(json.dumps(about).encode())
 
 
-def known_ranges(files: Files, root: Path, log: SegmentedLog) -> Ranges:
-    """Return the ranges that may be believed, the last one open only while Penstock wrote last."""
-    ranges = read_ranges(files, root) or NO_RANGES
+def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> Ranges:
+    """Return the ranges that may be believed, the last one open only while Penstock wrote last.
+
+    Without a log they say no more than what Penstock wrote once, which another program may have replaced.
+    """
     try:
         state = Progress(files, root).read()
     except FormatVersionError:
-        return NO_RANGES
+        return ALL_IN_DOUBT
+    ranges = read_ranges(files, root)
+    # Older versions left no such file; without their marks Penstock was never here.
+    if ranges is None or (ranges == NO_RANGES and state.lock_mtime_ns):
+        ranges = ALL_IN_DOUBT
     now = lock_mtime_ns(files, root)
     if now != 0 and now in (state.lock_mtime_ns, ranges.lock_mtime_ns):
         return ranges
+    ended = ranges.ended(*_last_known(files, root, state))
+    gone = [r for r in ended.written if log is not None and not _is_still_there(log, r)]
+    return attrs.evolve(
+        ended,
+        written=tuple(r for r in ended.written if r not in gone),
+        perhaps=tuple(_joined([*ended.perhaps, *((r.start, r.stop) for r in gone)])),
+    )
+
+
+def _last_known(files: Files, root: Path, state: State) -> tuple[int, int]:
+    """Return how far the log was durable when Penstock last wrote, and where it ended at the latest."""
     clean = SideFolder(files, root).read_clean()
-    durable = state.flushed_offset if clean is None else clean.log_end
-    closed = (attrs.evolve(r, stop=min(r.stop, max(durable, r.start))) for r in ranges.written)
-    written = tuple(r for r in closed if r.start < r.stop and _is_still_there(log, r))
-    return attrs.evolve(ranges, written=written)
+    if clean is not None:
+        return clean.log_end, max(clean.log_end, state.flushed_offset, state.visible_offset)
+    if not state.lock_mtime_ns:
+        # As a repair that was killed leaves it: it is not known where another program began.
+        return state.flushed_offset, _NO_END
+    return state.flushed_offset, max(state.flushed_offset, state.visible_offset)
 
 
 def _is_still_there(log: SegmentedLog, written: WrittenRange) -> bool:

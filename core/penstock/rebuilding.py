@@ -25,6 +25,7 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, lock_mtime_ns
+from penstock.ranges import known_ranges
 from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Sound, walk_segment
 
@@ -124,9 +125,12 @@ class Workshop:
         made = attrs.evolve(context, root=self.new, read_only=False, spawn=_no_worker)
         news = [type(old)(old.options, made) for old in olds]
         queues = next((each for each in olds if isinstance(each, QueueIndex)), None)
+        history = read_deletions(
+            self._files, self._root, known_ranges(self._files, self._root, log)
+        )
         trust = Trust(
             log=RecoveredLog(log, queues.end_log_offset() if queues else 0), durable_offset=0, is_clean=True,
-            was_abnormal=False, history=read_deletions(self._files, self._root), survivors=queues,
+            was_abnormal=False, history=history, survivors=queues,
         )  # fmt: skip
         for new in news:
             new.load(trust)

@@ -41,6 +41,7 @@ from penstock.progress import (
     lock_mtime_ns,
     vouched_for,
 )
+from penstock.ranges import known_ranges
 from penstock.rebuilding import Workshop
 from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Broken, Sound, walk_segment
@@ -184,9 +185,10 @@ def _fresh(
     _, olds = open_parts(files, recipe)
     queues = next((old for old in olds if isinstance(old, QueueIndex)), None)
     extent = max(end, queues.end_log_offset() if queues else 0)
+    ranges = known_ranges(files, recipe.root, log)
     trust = Trust(
         log=RecoveredLog(log, extent), durable_offset=end, is_clean=True, was_abnormal=False,
-        history=read_deletions(files, recipe.root), survivors=queues,
+        history=read_deletions(files, recipe.root, ranges), survivors=queues,
     )  # fmt: skip
     made = [cls(options, context) for cls, options in recipe.dispatchers]
     for new in made:

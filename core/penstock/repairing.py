@@ -35,13 +35,12 @@ from penstock.progress import (
     lock_mtime_ns,
     vouched_for,
 )
-from penstock.ranges import NO_RANGES, read_ranges, write_ranges
+from penstock.ranges import NO_RANGES, known_ranges, read_ranges, write_ranges
 from penstock.rebuilding import Workshop
 from penstock.record import BLANK_SIZE
 from penstock.recovery import rewrite
 from penstock.segment import Segment
 from penstock.verify import Told
-from penstock.written import note_opening
 
 _COPIED_BYTES = 8 << 20
 
@@ -304,11 +303,11 @@ class _Repair:
             self._sync_tree(folder)
         rewrite(files, log, doubtful, end)
         Checkpoint(files, root).write(Times(last, last, last))
-        if read_ranges(files, root) is None:
-            write_ranges(files, root, NO_RANGES)
+        # Before the marks say that Penstock wrote last: another program's records are not ours by that.
+        ranges = known_ranges(files, root, log)
+        write_ranges(files, root, attrs.evolve(ranges, lock_mtime_ns=lock_mtime_ns(files, root)))
         progress = Progress(files, root)
         progress.restart()
-        note_opening(files, root, state, end, is_ours=plan.is_ours)
         unknown = {} if not plan.is_ours else state.dispatched
         checked = {d.name: end for d in self._dispatchers if d.checker() is not None}
         sound_to = min([end, *(damage.start for damage in plan.damages)])

@@ -74,6 +74,26 @@ def test_java_finds_all_in_its_own_store_made_whole(
         assert not list(store.verify())
 
 
+def test_what_java_appended_to_ours_is_still_there_after_a_repair(
+    java: JavaStore, java2: JavaStore, tmp_path: Path
+) -> None:
+    """Our records end in a CRC of the whole record and Java's do not; a repair wrote last, but not them."""
+    root = tmp_path / "store"
+    with open_here(root, **{"log.checksum": "crc32+record"}) as store:
+        store.put_many(our_messages(200))
+    before = written_by_java(root, java)
+    for file in (root / "index").iterdir():
+        spoil(file, 60, b"\xff" * 300)
+    assert repair(root).applied
+    for read_only in (True, False):
+        with open_here(root, read_only=read_only) as store:
+            same(store, before)
+            assert not list(store.verify(deep=True))
+    assert java2.open(root)
+    assert shown(java2.dump()) == shown(before)
+    java2.close()
+
+
 def test_java_loses_nothing_by_a_repair_around_damage(
     java: JavaStore, java2: JavaStore, tmp_path: Path
 ) -> None:

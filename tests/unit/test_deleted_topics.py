@@ -15,14 +15,14 @@ import pytest
 
 import penstock
 from penstock import Store
-from penstock.deletions import is_system, listed_topics, read_deletions
+from penstock.deletions import is_system, listed_topics
 from penstock.errors import CorruptionError
 from penstock.files import Files
+from penstock.log import SegmentedLog
 from penstock.message import Message
-from penstock.progress import Progress
+from penstock.ranges import Ranges, known_ranges
 from penstock.segmentwise import start_reindex
 from penstock.testing.kit import copy_store
-from penstock.written import Written, note_opening, read_written
 
 SIZES: dict[str, Any] = {
     "geometry.segment_bytes": 65536,
@@ -76,6 +76,12 @@ class Directory:
         self.drop_queues(topic)
         self.list_topics(*others)
         self.make_foreign()
+
+    def ranges(self) -> Ranges:
+        """Return what is known of who wrote."""
+        log = SegmentedLog(Files(), self.root / "commitlog", 65536, mapped=False)
+        log.refresh()
+        return known_ranges(Files(), self.root, log)
 
 
 @pytest.fixture
@@ -165,10 +171,7 @@ def test_a_broker_in_between_does_not_delete_what_penstock_put(directory: Direct
     with directory.open() as store:
         assert bodies(store, "ours") == numbered("o", 5)
         assert "theirs" not in store.topics()
-        assert read_written(Files(), directory.root).ranges[-1] == (
-            read_written(Files(), directory.root).ranges[0][0],
-            1 << 62,
-        )
+        assert [r.is_open for r in directory.ranges().written] == [True]
         assert store.stats()["log_end_offset"] == end
 
 
@@ -470,38 +473,34 @@ def test_a_store_of_ours_without_a_list_of_topics_is_built_as_ever(directory: Di
 
 
 def test_a_store_of_an_older_penstock_loses_nothing(directory: Directory) -> None:
-    """It has no file of written ranges: all records may be ours, so none counts as deleted."""
+    """It has no file of ranges: all records may be ours, so none counts as deleted."""
     directory.put("ours", numbered("o", 3))
-    (directory.root / "penstock" / "written").unlink()
+    (directory.root / "penstock" / "ranges").unlink()
     directory.drop_queues("ours")
     directory.list_topics("theirs")
     with directory.open() as store:
         assert bodies(store, "ours") == numbered("o", 3)
-    assert read_written(Files(), directory.root).ranges == ((0, 1 << 62),)
-
-
-def test_written_ranges(directory: Directory) -> None:
-    """They begin where Penstock opened, and end where it was last known to be when another program came."""
-    files, root = Files(), directory.root
-    directory.put("t", ["m"])
-    assert read_written(files, root) == Written(((0, 1 << 62),), 0)
-    with directory.open(read_only=True) as store:
         end = store.stats()["log_end_offset"]
-    (root / "lock").write_bytes(b"lock")
-    assert read_written(files, root).ranges == ((0, end),)
-    state = Progress(files, root).read()
-    written = note_opening(files, root, state, end + 1000, is_ours=False)
-    assert written.ranges == ((0, end), (end + 1000, 1 << 62))
-    assert [written.written_by_us(at) for at in (0, end - 1, end, end + 999, end + 1000)] == [
-        True, True, False, False, True,
-    ]  # fmt: skip
-    assert not written.is_one_run(0, end + 1000)
-    assert written.is_one_run(0, end - 1)
-    (root / "penstock" / "progress").unlink()
-    assert read_written(files, root).ranges == written.ranges
-    (root / "penstock" / "written").write_text("[1]")
-    assert not read_deletions(files, root).is_one_run(0, 1)
-    assert read_written(files, root).written_by_us(0)
+    assert directory.ranges().perhaps == ((0, end),)
+    directory.drop_queues("ours")
+    with directory.open() as store:
+        assert bodies(store, "ours") == numbered("o", 3)
+
+
+@pytest.mark.parametrize("content", ["[1]", "", None])
+def test_in_doubt_no_record_is_a_deleted_one(content: str | None, directory: Directory) -> None:
+    """The file of ranges is damaged, or is gone together with the marks."""
+    directory.put("ours", numbered("o", 3))
+    path = directory.root / "penstock" / "ranges"
+    if content is not None:
+        path.write_text(content)
+    else:
+        (directory.root / "penstock" / "clean").unlink()
+        path.unlink()
+    directory.drop_queues("ours")
+    directory.list_topics("theirs")
+    with directory.open() as store:
+        assert bodies(store, "ours") == numbered("o", 3)
 
 
 def test_many_messages_of_many_topics(directory: Directory) -> None:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.conftest import SMALL
 
@@ -16,6 +17,7 @@ from penstock.log import SegmentedLog
 from penstock.progress import Progress
 from penstock.ranges import Ranges, WrittenRange, known_ranges, read_ranges, write_ranges
 from penstock.store import Store
+from penstock.stored import StoredMessage
 from penstock.testing import ManualWorkers
 from penstock.validity import Coverage
 
@@ -133,6 +135,73 @@ def test_a_file_that_cannot_be_understood_costs_protection_and_nothing_else(
     with opened(path, **RECORD) as store:
         store.put("t", b"two")
     assert [start for start, _, _ in ranges(path)] == [store_end(path, 1)]
+
+
+def foreign_append(path: Path, other: Path, bodies: list[bytes]) -> None:
+    """Append as a program does that writes no CRC of the whole record and knows no side folder."""
+    shutil.copytree(path, other)
+    shutil.rmtree(other / "penstock")
+    with opened(other, **BODY) as store:
+        for body in bodies:
+            store.put("t", body, keys=["k"])
+    for name in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(path / name)
+        shutil.copytree(other / name, path / name)
+    shutil.copy2(other / "checkpoint", path / "checkpoint")
+    os.utime(path / "lock", ns=(1, 1))
+
+
+@pytest.mark.parametrize("lose_ranges", [False, True])
+def test_a_repair_does_not_make_another_program_s_records_ours(
+    lose_ranges: bool, tmp_path: Path
+) -> None:
+    """Its marks said that Penstock wrote last, so that what a broker had appended became corrupt."""
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        end = store.put("t", b"one", keys=["k"]).size
+    foreign_append(path, tmp_path / "other", [b"two", b"three"])
+    if lose_ranges:
+        (path / "penstock" / "ranges").write_bytes(b"?")
+    index = next((path / "index").iterdir())
+    data = bytearray(index.read_bytes())
+    data[44:60] = b"\xff" * 16
+    index.write_bytes(data)
+    assert penstock.repair(path, apply=True).steps
+    assert known(path) == ([] if lose_ranges else [(0, False)])
+    for read_only in (True, False):
+        with opened(path, read_only=read_only, **RECORD) as store:
+            assert [m.body for m in store.scan("t")] == [b"one", b"two", b"three"]
+            assert [f for f in store.verify(deep=True) if not f.is_note] == []
+    last = sum(m.size for m in messages_of(path))
+    first = [] if lose_ranges else [(0, end, "crc32+record")]
+    assert ranges(path) == [*first, (last, None, "crc32+record")]
+
+
+def test_who_wrote_what(tmp_path: Path) -> None:
+    """Between where the log was durable and where it ended, another program may have cut and written."""
+    made = Ranges(
+        written=(WrittenRange(start=100, stop=200, checksum="crc32"),
+                 WrittenRange(start=200, stop=1 << 62, checksum="crc32+record")),
+        perhaps=((0, 50),),
+    )  # fmt: skip
+    assert made.is_one_run(100, 5000)
+    assert not made.is_one_run(0, 120)
+    ended = made.ended(300, 400)
+    assert [(r.start, r.stop) for r in ended.written] == [(100, 200), (200, 300)]
+    assert ended.perhaps == ((0, 50), (300, 400))
+    at = np.array([0, 49, 50, 99, 100, 299, 399, 400])
+    assert ended.may_be_own(at).tolist() == [True, True, False, False, True, True, True, False]
+    assert [ended.is_own(offset) for offset in (49, 100, 299, 300)] == [False, True, True, False]
+    assert not ended.is_one_run(250, 300)
+    assert ended.extended(1000, 60, "crc32").perhaps == ((300, 400),)
+    (tmp_path / "penstock").mkdir()
+    write_ranges(Files(), tmp_path, ended)
+    assert read_ranges(Files(), tmp_path) == ended
+
+
+def messages_of(path: Path) -> list[StoredMessage]:
+    with opened(path, read_only=True) as store:
+        return list(store.scan("t"))
 
 
 def store_end(path: Path, count: int) -> int:
