@@ -203,9 +203,10 @@ def _walk_segment(
             return at, "blank", time_ms
         if found.reason == "bad":
             return at, "no record begins there", time_ms
-        if at + size >= segment.end_offset and (found.stop == 0 or at >= segment.end_offset - 8):
+        left = segment.end_offset - at
+        if found.first_size > left or left < SIZE_AND_MAGIC.size:
             return at, "the record there does not end within its segment", time_ms
-        window_bytes = segment.capacity if found.stop == 0 else _WALK_BYTES
+        window_bytes = max(found.first_size, _WALK_BYTES)
 
 
 def _look_after(log: SegmentedLog, end: int) -> tuple[int | None, int]:

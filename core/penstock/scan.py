@@ -44,13 +44,9 @@ def read_batches(
             limit = min(stop, segment.end_offset, at + BATCH_BYTES)
             window = log.read(at, limit - at)
             found = walk(window)
-            if (
-                len(found.positions) == 0
-                and found.reason == "end"
-                and limit < min(stop, segment.end_offset)
-            ):
+            if limit - at < found.first_size <= min(stop, segment.end_offset) - at:
                 # One record larger than a batch.
-                limit = min(stop, segment.end_offset)
+                limit = at + found.first_size
                 window = log.read(at, limit - at)
                 found = walk(window)
             columns = Columns(window, found.positions, at)

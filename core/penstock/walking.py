@@ -24,11 +24,13 @@ class Walk(NamedTuple):
 
     `positions` and `stop` are bytes from the window's start. `reason` is "end" (the window has no
     further whole record), "blank" (the rest of the segment is filler) or "bad" (no record at `stop`).
+    `first_size` is how large the first record is that does not fit into the window, 0 where one fits or none begins.
     """
 
     positions: Int64s
     stop: int
     reason: str
+    first_size: int = 0
 
 
 def walk(window: Buffer) -> Walk:
@@ -47,7 +49,10 @@ def walk(window: Buffer) -> Walk:
         is_whole = len(wrong) == 0 and len(chain) == _WALKED
         stop = chain[wrong[0]] if len(wrong) else following
         parts.append(positions[: wrong[0]] if len(wrong) else positions)
-    return Walk(np.concatenate(parts), stop, _why_ended(window, stop))
+    reason = _why_ended(window, stop)
+    is_larger = stop == 0 and reason == "end" and len(window) >= SIZE_AND_MAGIC.size
+    first_size = _SIZE.unpack_from(window)[0] if is_larger else 0
+    return Walk(np.concatenate(parts), stop, reason, first_size)
 
 
 def _why_ended(window: Buffer, stop: int) -> str:

@@ -50,3 +50,5 @@ def test_a_walk_goes_where_sizes_and_magics_say(
         patch.setattr(walking, "_WALKED", at_once)
         found = walking.walk(memoryview(window))
     assert (found.positions.tolist(), found.stop, found.reason) == walked_one_by_one(window)
+    begins_larger = found.stop == 0 and found.reason == "end" and len(window) >= 8
+    assert found.first_size == (struct.unpack_from(">i", window)[0] if begins_larger else 0)

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import OpenStore
 
 import penstock
-from penstock import Message
+from penstock import Message, recovery, scan
 from penstock.columns import Buffer
 from penstock.errors import CorruptionError
 from penstock.log import SegmentedLog
@@ -93,6 +93,17 @@ def test_a_crashed_store_has_all_that_was_put(
         assert store.recovery.state == "abnormal"
         check(store, bodies)
         assert store.put("t", b"more").queue_offset == COUNT // 3
+
+
+def test_records_larger_than_what_is_read_at_once(
+    crashed: tuple[Path, list[bytes]], open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, bodies = crashed
+    shutil.rmtree(path / "consumequeue")
+    monkeypatch.setattr(recovery, "_WALK_BYTES", 100)
+    monkeypatch.setattr(scan, "BATCH_BYTES", 100)
+    with open_small(path=path) as store:
+        check(store, bodies)
 
 
 def lose_queue(path: Path) -> None:
