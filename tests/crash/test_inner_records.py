@@ -19,6 +19,7 @@ from penstock import Message
 from penstock.errors import CorruptionError
 from penstock.record import RecordFields, encode_record, record_size, reserve_crc_property
 from penstock.store import Store
+from penstock.testing.kit import copy_files
 
 FORMS = ("within", "at the end", "up to the outer end")
 WAYS = ("mapped", "file", "batch")
@@ -87,7 +88,7 @@ def make(tmp_path: Path, form: str, way: str, checksum: str, *, is_last: bool = 
         if not is_last:
             store.put("t", b"after it")
             bodies.append(b"after it")
-        shutil.copytree(live, copy)
+        copy_files(live, copy)
     return Made(copy, start, receipt.size, bodies, inner_at)
 
 

@@ -17,6 +17,7 @@ from penstock.errors import StoreLockedError
 from penstock.files import Files
 from penstock.opening import make_opener
 from penstock.store import Store
+from penstock.testing.kit import copy_files
 
 FOREVER = 1 << 50
 
@@ -175,7 +176,7 @@ def test_a_sparse_store_of_our_default_sizes_is_served_by_a_broker_that_is_told_
     if is_killed:
         # As `kill -9` leaves it: what is ahead of the tail has blocks, and no mark says that it is clean.
         killed = tmp_path / "killed"
-        shutil.copytree(root, killed)
+        copy_files(root, killed)
         store.close()
         root = killed
     else:
@@ -240,7 +241,7 @@ def test_a_killed_penstock_is_recovered_by_java(java: JavaStore, tmp_path: Path)
     store = open_here(root)
     store.put_many(our_messages(400))
     store.topics()
-    shutil.copytree(root, killed)
+    copy_files(root, killed)
     store.close()
     assert (killed / "abort").exists()
     assert java.open(killed)

@@ -20,7 +20,7 @@ from penstock.store import Store
 from penstock.testing.control import ManualClock
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.faults import FaultyFiles
-from penstock.testing.kit import open_store
+from penstock.testing.kit import copy_files, open_store
 
 SIZE = 64 << 20
 WRITERS = [("mmap", "async"), ("file", "sync"), ("file", "async"), ("transient-pool", "async")]
@@ -79,7 +79,8 @@ def test_a_killed_store_gives_back_at_the_next_opening(tmp_path: Path) -> None:
     store.put_many([Message("t", b"x" * 1000, keys=[f"k{n}"]) for n in range(3000)])
     store.flush()
     assert store.max_offset("t") == 3000
-    shutil.copytree(root, tmp_path / "killed")
+    assert store.find("t", "k0")
+    copy_files(root, tmp_path / "killed")
     subprocess.run(["cp", "-a", "--sparse=never", str(root), str(tmp_path / "full")], check=True)
     store.close()
     assert on_disk(tmp_path / "full") > 64 << 20
@@ -107,6 +108,7 @@ def test_every_copy_opens_equal_and_is_written_on(
         store.put("t", body, keys=[f"k{number}"])
     store.flush()
     assert store.max_offset("t") == len(sent)
+    assert store.find("t", "k0"), "the index is up to it: no file is being made beside its place"
     if is_closed:
         store.close()
     if tool == "tar":

@@ -24,6 +24,7 @@ from penstock.record import CRC_PROPERTY_SIZE, crc_property
 from penstock.staged import Encoder, StagedFile, encoding_for
 from penstock.store import Store
 from penstock.stored import StoredMessage
+from penstock.testing.kit import copy_files
 from penstock.validity import ends_in_own_crc
 
 SETTINGS: dict[str, Any] = {**SMALL}
@@ -128,7 +129,7 @@ def test_what_looks_like_a_crc_is_content(
         expected = [each for each in LOOKALIKES for _ in range(count)]
         check(store, expected)
         # As after a kill: nothing of the last moments is vouched for.
-        shutil.copytree(path, killed)
+        copy_files(path, killed)
     with opened(killed) as store:
         assert store.recovery is not None
         assert store.recovery.cut_bytes == 0
@@ -147,7 +148,7 @@ def test_lookalikes_at_the_log_s_end_survive_a_kill_that_lost_the_marks(
         with opened(path, flush="none", **{"log.checksum": checksum}) as store:
             put(store, {"a": "b"})
             put(store, properties)
-            shutil.copytree(path, killed)
+            copy_files(path, killed)
         (killed / "penstock" / "progress").unlink()
         with opened(killed) as store:
             assert [m.queue_offset for m in store.scan("t")] == [0, 1]

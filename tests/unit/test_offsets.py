@@ -32,6 +32,7 @@ from penstock.files import Files
 from penstock.offsets import ConsumerOffsets
 from penstock.store import Store
 from penstock.testing import FaultyFiles
+from penstock.testing.kit import copy_files
 
 Place = Path
 SIZES: dict[str, Any] = {**SMALL}
@@ -345,7 +346,7 @@ def test_opening_goes_on_where_no_offset_can_be_read(
 
 def lose_tail(root: Path, path: Path, keep: int) -> None:
     """Copy a store as a power cut may leave it: the log ends after `keep` messages, the offsets are newer."""
-    shutil.copytree(root, path)
+    copy_files(root, path)
     with penstock.open(path, read_only=True) as reader:
         end = next(m.log_offset for m in reader.scan("orders", 0, start=keep))
     (path / "abort").touch()

@@ -19,6 +19,7 @@ from penstock.ranges import Ranges, WrittenRange, known_ranges, read_ranges, wri
 from penstock.store import Store
 from penstock.stored import StoredMessage
 from penstock.testing import ManualWorkers
+from penstock.testing.kit import copy_files
 from penstock.validity import Coverage
 
 SETTINGS: dict[str, Any] = {**SMALL}
@@ -106,7 +107,7 @@ def test_the_file_alone_knows_its_writer(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with opened(path, **RECORD) as store:
         store.put("t", b"one")
-        shutil.copytree(path, tmp_path / "killed")
+        copy_files(path, tmp_path / "killed")
     killed = tmp_path / "killed"
     (killed / "penstock" / "progress").unlink()
     assert known(killed) == [(0, True)]
@@ -245,7 +246,7 @@ def test_corruption_in_a_covered_range_refuses_writing_and_says_what_is_missing(
     path = tmp_path / "s"
     with opened(path, flush="none", **RECORD) as store:
         last = [store.put("t", b"%d" % number) for number in range(4)][-1]
-        shutil.copytree(path, tmp_path / "killed")
+        copy_files(path, tmp_path / "killed")
     killed = tmp_path / "killed"
     with next((killed / "commitlog").iterdir()).open("r+b") as file:
         # One digit of the CRC of a record in the middle.
@@ -286,7 +287,7 @@ def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
     with opened(path, flush="none", **RECORD) as store:
         store.put("t", b"one")
         last = store.put("t", b"two" * 300)
-        shutil.copytree(path, killed)
+        copy_files(path, killed)
     with next((killed / "commitlog").iterdir()).open("r+b") as file:
         file.seek(last.log_offset + last.size - 200)
         file.write(bytes(200))

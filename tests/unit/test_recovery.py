@@ -15,6 +15,7 @@ from penstock.columns import Buffer
 from penstock.errors import CorruptionError
 from penstock.log import SegmentedLog
 from penstock.store import Store
+from penstock.testing.kit import copy_files
 
 COUNT = 1200
 
@@ -34,7 +35,7 @@ def crash(store: Store, root: Path, name: str) -> Path:
     """Leave the store as a killed process would: copy its files while it is open."""
     store.topics()  # what is to be dispatched is, so that no file comes and goes during the copy
     copy = root / name
-    shutil.copytree(root / "store", copy, copy_function=shutil.copy2)
+    copy_files(root / "store", copy)
     return copy
 
 

@@ -225,8 +225,16 @@ class Look:
     """One crash and what follows it."""
 
     def __init__(
-        self, stage: Stage, promised: Promised, survival: Survival, chance: Random
+        self,
+        stage: Stage,
+        promised: Promised,
+        survival: Survival,
+        chance: Random,
+        *,
+        has_failed: bool = False,
     ) -> None:
+        """Look at what one crash left; `has_failed` says that a call had failed before, which may leave half a record."""
+        self._has_failed = has_failed
         self._stage = stage
         self._promised = promised
         self._survival = survival
@@ -250,9 +258,10 @@ class Look:
         follow = self._chance.choice((self._close, self._cut_again, self._put_and_cut))
         wrong = wrong_with(found, promised, least=least)
         wrong = wrong or wrong_within(store, found, promised, checkpoint_ms)
-        if is_kill and store.recovery is not None and store.recovery.cut_bytes:
+        left = 0 if store.recovery is None else store.recovery.cut_bytes
+        if is_kill and left and not self._has_failed:
             # A broker goes on over what looks like a record there, wherever that record once stood.
-            wrong = wrong or f"a kill left {store.recovery.cut_bytes} bytes behind the log's end"
+            wrong = wrong or f"a kill left {left} bytes behind the log's end"
         # Where the tail was lost the offset was set back, and further messages do not move it.
         self._promised = attrs.evolve(promised, offset=store.committed_offset(GROUP, TOPIC, 0))
         return wrong or follow(disk, store, workers, found)

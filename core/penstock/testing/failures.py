@@ -105,7 +105,7 @@ def _try(stage: Stage, failure: Failure, chance: Random) -> FailureOutcome:
     promised = story.promised()
     disk.plan.heal()
     memory = Memory(disk.plan.total, str(failure), disk.image(), promised)
-    look = Look(stage, promised, chance.choice(tuple(Survival)), chance)
+    look = Look(stage, promised, chance.choice(tuple(Survival)), chance, has_failed=True)
     try:
         problem = problem or _fail_opening(stage, memory, chance) or look.at(memory.image)
     except RAISED as error:

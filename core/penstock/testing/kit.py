@@ -21,6 +21,8 @@ from penstock.registry import Registry, load_registry
 from penstock.store import Store
 from penstock.testing.control import ManualClock, ManualWorkers
 
+# So often a folder is copied anew when a file of it goes meanwhile.
+_TRIES = 20
 # Small files, so that logs, queues and index roll within a test.
 SMALL = Geometry(segment_bytes=64 * 1024, queue_entries=200, index_slots=100, index_entries=400)
 
@@ -85,12 +87,27 @@ def messages(count: int, *, first: int = 0, body_bytes: int = 100) -> list[Messa
     return made
 
 
+def copy_files(source: Path, target: Path) -> Path:
+    """Copy a folder that a store may be writing; returns the copy.
+
+    What is made beside its place is gone when it is put there: where a file goes meanwhile, all is copied anew.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return Path(shutil.copytree(source, target, copy_function=shutil.copy2))
+        except shutil.Error as error:
+            if left == 0 or not all("[Errno 2]" in why for _, _, why in error.args[0]):
+                raise
+            shutil.rmtree(target)
+    raise AssertionError
+
+
 def copy_store(source: Path, target: Path) -> Path:
     """Copy a store so that the copy stands for it, as if it had crashed now; returns the copy.
 
     File times stay. The marks of a mere copy are not believed: it may have been taken file by file.
     """
-    shutil.copytree(source, target, copy_function=shutil.copy2)
+    copy_files(source, target)
     progress = Progress(Files(), target)
     if progress.read().lock_ctime_ns:
         progress.state.lock_ctime_ns = lock_ctime_ns(Files(), target)
