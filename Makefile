@@ -37,8 +37,10 @@ $(VENV)/dev: $(VENV)/python pyproject.toml
 demo: $(VENV)/demo
 	$(BIN)/penstock demo
 
+# One more than there are processors: tests wait for JVMs, disks and each other.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 5))')
 test: $(VENV)/dev
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check $(CODE)

@@ -48,8 +48,29 @@ def make_restarted(root: Path, topic: str, **settings: Any) -> Path:
     return root
 
 
-# Tests that start Spark on their own need not wait for those that share one session.
-OWN_SPARK = ("tests/spark/test_elsewhere.py",)
+# Tests that start Spark on their own, or none, need not wait for those that share one session.
+_WITHOUT_SHARED_SPARK = frozenset(
+    f"tests/spark/test_{name}.py"
+    for name in ("elsewhere", "keeping", "options", "remote", "shards", "sink_protocol")
+)
+# What takes longest begins first, so that no worker is left with it at the end.
+_FIRST = (
+    "spark",
+    "interop",
+    "crash",
+    "examples",
+    "damage",
+    "property",
+    "plants",
+    "golden",
+    "faults",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the folders with the longest tests first; within a folder the order stays."""
+    place = {name: at for at, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: place.get(Path(item.location[0]).parts[1], len(_FIRST)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,9 +83,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFileAndSession(LoadFileScheduling):  # type: ignore[misc] # untyped where it is not installed
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            shared = file.startswith("tests/spark/") and file not in OWN_SPARK
+            shared = file.startswith("tests/spark/") and file not in _WITHOUT_SHARED_SPARK
             return "tests/spark" if shared else file
 
+    # In the order that `pytest_collection_modifyitems` made, not by how many tests a file has.
+    config.option.loadscopereorder = False
     return ByFileAndSession(config, log)
 
 

@@ -7,7 +7,7 @@ change never outlives an earlier one that it stands on.
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from random import Random
 
 import attrs
@@ -71,7 +71,7 @@ class Platter:
     def find(self, path: Path) -> Inode | None:
         """Return what has this name; None for nothing."""
         at = self.inodes[ROOT]
-        for part in PurePosixPath(path).parts[1:]:
+        for part in path.parts[1:]:
             number = at.names.get(part)
             if number is None:
                 return None
