@@ -72,6 +72,13 @@ class Lives:
     notes: list[Note]
 
 
+class Due(NamedTuple):
+    """The offset that is due in a queue, and how many bytes of the log may hold records that nobody has counted."""
+
+    offset: int
+    unseen_bytes: int = 0
+
+
 class _Run(NamedTuple):
     """Records of one queue that count up, one after the other in the log."""
 
@@ -88,6 +95,7 @@ class _Life:
 
     due: int
     lost_bytes: int
+    unseen_bytes: int = 0
     # The life's only record so far.
     single: _Run | None = None
     pending: list[_Run] = attrs.Factory(list)
@@ -98,8 +106,7 @@ class QueueLives:
 
     Args:
         log: the log, with its witness.
-        due_at: returns the offset that is due in a queue whose first record begins at a log offset, or None
-            where it is not known.
+        due_at: returns the offset that is due in a queue whose first record is met, or None where it is not known.
         is_own: returns whether Penstock wrote the record at a log offset.
         gaps: ranges of the log that a repair covered with a blank record, ascending.
     """
@@ -107,7 +114,7 @@ class QueueLives:
     def __init__(
         self,
         log: SegmentedLog,
-        due_at: Callable[[Queue, int], int | None],
+        due_at: Callable[[Queue], Due | None],
         is_own: Callable[[int], bool],
         gaps: Sequence[tuple[int, int]] = (),
     ) -> None:
@@ -151,9 +158,10 @@ class QueueLives:
     def _take(self, queue: Queue, run: _Run) -> None:
         life = self._lives.get(queue)
         if life is None:
-            due = self._due_at(queue, run.log_offset)
-            life = self._lives[queue] = _Life(run.first if due is None else due, 0)
-            if due is None:
+            known = self._due_at(queue)
+            expected = known or Due(run.first)
+            life = self._lives[queue] = _Life(expected.offset, 0, expected.unseen_bytes)
+            if known is None:
                 life.due = run.following
                 life.single = run if run.records == 1 else None
                 return
@@ -237,8 +245,14 @@ class QueueLives:
             self._note(queue, run, due)
         elif witness is not None and due != run.first and witness.place(*queue, due) == here:
             self._reject(*here, f"{says}, and the queue's entry {due} points at it")
+        elif self._may_be_unseen(queue, run, due):
+            return
         elif run.first not in (0, due) and self._is_own(run.log_offset):
             self._reject(*here, f"{says}, where {due} was due, and Penstock wrote it")
+
+    def _may_be_unseen(self, queue: Queue, run: _Run, due: int) -> bool:
+        """Return whether the offsets that are missing may be in records before the walk that no entry names yet."""
+        return 0 < run.first - due <= self._lives[queue].unseen_bytes // FIXED_SIZE
 
     def _is_restart(self, queue: Queue, run: _Run, due: int) -> bool:
         """Return whether a broker began a queue anew at 0 and entered that record where the queue ended.

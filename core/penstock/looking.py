@@ -9,7 +9,7 @@ from penstock.checkpoint import Checkpoint, Times
 from penstock.copies import is_copy
 from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
-from penstock.lives import QueueLives
+from penstock.lives import Due, QueueLives
 from penstock.log import SegmentedLog, Witness
 from penstock.progress import (
     CleanMark,
@@ -21,6 +21,7 @@ from penstock.progress import (
     vouched_for,
 )
 from penstock.ranges import NO_RANGES, Ranges, known_ranges
+from penstock.readback import is_filler
 from penstock.recovery import LogEnd, check_damage, find_end, foreign_start
 from penstock.survivors import Resync
 
@@ -105,7 +106,7 @@ def torn_end(files: Files, root: Path, log: SegmentedLog) -> int | None:
         if not found.was_abnormal or not log.segments:
             return None
         found.ranges = known_ranges(files, root, log)
-        end = _find_end(log, found, ())
+        end = _find_end(log, found, found.state.dispatched)
     except (CorruptionError, FormatVersionError, OffsetError):
         return None
     return end.offset if end.dirty_bytes else None
@@ -166,7 +167,7 @@ def _find_end(log: SegmentedLog, found: Findings, names: Collection[str]) -> Log
     is_proven = log.coverage.has_all(start, log.next_free_base())
     end = find_end(
         log, start, least_ms, torn_from=durable if found.is_ours else None,
-        lives=None if is_proven else _lives(log, found, start),
+        lives=None if is_proven else _lives(log, found, start, names),
     )  # fmt: skip
     check_damage(log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours, durable=durable)
     return end
@@ -177,6 +178,8 @@ def _undispatched(log: SegmentedLog, state: State, names: Collection[str]) -> in
     reached = [offset for name, offset in state.dispatched.items() if name in names]
     least = max(min([state.flushed_offset, *reached]), log.min_offset)
     segment = log.find(least)
+    if segment is not None and is_filler(log, segment, least):
+        return segment.end_offset
     begins = segment is not None and (
         least == segment.base_offset or Resync(log, segment).is_record_at(least)
     )
@@ -184,12 +187,24 @@ def _undispatched(log: SegmentedLog, state: State, names: Collection[str]) -> in
     return least if begins else state.flushed_offset
 
 
-def _lives(log: SegmentedLog, found: Findings, start: int) -> QueueLives:
+def _lives(log: SegmentedLog, found: Findings, start: int, names: Collection[str]) -> QueueLives:
     """Return what counts the records that are walked over, from what queue entries say of those before."""
+    witness = log.witness
+    dispatched = [found.state.dispatched.get(name, -1) for name in names] if found.is_ours else []
+    # How far every record is in its queue; filler is none.
+    counted = min(dispatched, default=-1)
+    segment = log.find(counted)
+    if segment is not None and is_filler(log, segment, counted):
+        counted = segment.end_offset
 
-    def due_at(queue: tuple[bytes, int], log_offset: int) -> int | None:
-        due = 0 if log.witness is None else _end_before(log.witness, queue, start)
-        return due if due or (start == 0 and log.witness is not None) else None
+    def due_at(queue: tuple[bytes, int]) -> Due | None:
+        due = 0 if witness is None else _end_before(witness, queue, start)
+        if witness is None or due == 0:
+            return Due(0) if start == 0 and witness is not None else None
+        last = witness.place(*queue, due - 1)
+        # A later entry points at the first record of the walk: then nothing is missing between.
+        is_next = counted >= start or last is None or due < witness.end(*queue)
+        return Due(due, 0 if is_next else start - sum(last or (0, 0)))
 
     return QueueLives(log, due_at, found.ranges.is_own, found.ranges.gaps)
 

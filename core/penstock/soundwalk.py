@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.columns import Columns
-from penstock.lives import Note, QueueLives
+from penstock.lives import Due, Note, QueueLives
 from penstock.log import SegmentedLog
 from penstock.segment import Segment
 from penstock.survivors import Resync
@@ -116,7 +116,7 @@ def reject_by_counts(
     if not spans or log.coverage.has_all(spans[0][0], spans[-1][1]):
         return []
     free = log.min_offset > 0
-    lives = QueueLives(log, lambda _queue, _at: None if free else 0, is_own, gaps)
+    lives = QueueLives(log, lambda _queue: None if free else Due(0), is_own, gaps)
     expected = log.min_offset
     for segment in log.segments:
         if segment.base_offset > expected:

@@ -5,7 +5,9 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 from tests.conftest import OpenStore
 
@@ -13,9 +15,12 @@ import penstock
 from penstock import Message, recovery, scan
 from penstock.columns import Buffer
 from penstock.errors import CorruptionError
+from penstock.files import Files
 from penstock.log import SegmentedLog
+from penstock.progress import Progress
 from penstock.store import Store
-from penstock.testing.kit import copy_files
+from penstock.testing import ManualWorkers
+from penstock.testing.kit import copy_files, copy_store, open_store
 
 COUNT = 1200
 
@@ -396,3 +401,63 @@ def test_a_segment_is_read_no_further_than_it_was_written(
         assert max(seen) > 0
         assert sum(size for size in seen if size == (1 << 20) + 8) <= 2 << 20
         assert stored(store) == bodies
+
+
+# --- queues that lag behind a durable log
+
+
+def lagging(live: Path, **settings: Any) -> tuple[Store, list[bytes]]:
+    """Return an open store whose queues are marked to the end of its first segment, and whose log is durable behind it."""
+    store = open_store(live, spawn=ManualWorkers(), **settings)
+    engine = store._engine
+    assert engine is not None
+    sent = [Message("t", b"%d" % n, queue=n % 2) for n in range(6)]
+    store.put_many(sent)
+    # Too little is left for any of those that follow.
+    rest = 64 * 1024 - int(str(store.stats()["log_end_offset"]))
+    sent.append(Message("t", b"x" * (rest - 300)))
+    store.put_many(sent[-1:])
+    store.flush()
+    engine.follower.catch_up()
+    engine.mark()
+    more = [Message("t", b"more %d" % n + b"y" * 300, queue=n % 2) for n in range(5)]
+    for message in more:
+        store.put(message.topic, message.body, queue=message.queue)
+        store.flush()
+    # In no queue either, and not durable.
+    store.put("t", b"last", queue=1)
+    return store, [*(m.body for m in sent + more), b"last"]
+
+
+@pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_messages_that_no_queue_names_yet_break_no_count(
+    checksum: str, is_copy: bool, tmp_path: Path
+) -> None:
+    """The marks point at filler, no record begins there, and the walk began behind messages that were not counted."""
+    store, bodies = lagging(tmp_path / "live", **{"log.checksum": checksum})
+    dispatched = store._engine.progress.state.dispatched  # type: ignore[union-attr] # it is open
+    assert set(dispatched.values()) == {next(iter(dispatched.values()))} < set(range(1, 64 * 1024))
+    (copy_files if is_copy else copy_store)(tmp_path / "live", tmp_path / "s")
+    store.close()
+    with open_store(tmp_path / "s", read_only=True) as reader:
+        assert not [f for f in reader.verify() if f.part == "log"]
+    with open_store(tmp_path / "s") as again:
+        assert stored(again) == bodies
+        assert not list(again.verify())
+
+
+@pytest.mark.parametrize("names", [["consume-queue"], ["other"], []])
+def test_marks_that_do_not_say_how_far_the_queues_are(names: list[str], tmp_path: Path) -> None:
+    """Of another dispatcher, or of none: the walk begins at the flushed offset, and what lies before is not counted."""
+    store, bodies = lagging(tmp_path / "live", **{"log.checksum": "crc32"})
+    copy_store(tmp_path / "live", tmp_path / "s")
+    store.close()
+    progress = Progress(Files(), tmp_path / "s")
+    state = progress.read()
+    progress.state = attrs.evolve(state, dispatched=dict.fromkeys(names, state.flushed_offset))
+    progress.sync()
+    progress.close()
+    with open_store(tmp_path / "s") as again:
+        assert stored(again) == bodies
+        assert not list(again.verify())
