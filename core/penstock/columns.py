@@ -278,12 +278,12 @@ class Columns:
         if coverage.ranges:
             covered = coverage.rows(self.log_offsets)
             if covered.all():
-                right &= self._end_in_own_crc()
+                right &= self.end_in_own_crc()
             elif covered.any():
-                right[covered] &= self.rows(covered)._end_in_own_crc()
+                right[covered] &= self.rows(covered).end_in_own_crc()
         return right
 
-    def _end_in_own_crc(self) -> Bools:
+    def end_in_own_crc(self) -> Bools:
         """Return which rows end in the CRC property of all bytes before it."""
         has_room: Bools = self.property_sizes >= CRC_PROPERTY_SIZE
         ends = self._safe(self.positions + self.sizes - CRC_PROPERTY_SIZE, CRC_PROPERTY_SIZE)
@@ -327,7 +327,7 @@ class Columns:
             )
         found = np.flatnonzero(is_torn & (self.log_offsets >= start))
         if len(found):
-            found = found[~self.rows(found)._end_in_own_crc()]
+            found = found[~self.rows(found).end_in_own_crc()]
         return int(found[0]) if len(found) else None
 
     def head(self, count: int) -> "Columns":

@@ -169,7 +169,10 @@ def _find_end(log: SegmentedLog, found: Findings, names: Collection[str]) -> Log
         log, start, least_ms, torn_from=durable if found.is_ours else None,
         lives=None if is_proven else _lives(log, found, start, names),
     )  # fmt: skip
-    check_damage(log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours, durable=durable)
+    check_damage(
+        log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
+        is_still_ours=found.is_still_ours, durable=durable,
+    )  # fmt: skip
     return end
 
 

@@ -160,10 +160,11 @@ class Progress:
             for slot, piece in zip(slots, pieces, strict=True)
         )
 
-    def restart(self) -> None:
-        """Begin the file anew, whatever stands in it."""
-        self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
-        self._sequence = 0
+    def replace(self, state: State) -> None:
+        """Begin the file anew with a state, durably and at once, whatever stands in it."""
+        assert self._file is None
+        self.state, self._sequence = state, 1
+        self._files.write_whole(self._path, bytes(_SLOT_BYTES) + encode_slot(state, 1))
 
     def write(self) -> None:
         """Write the state; it survives this process, and the machine after `sync`."""

@@ -22,6 +22,7 @@ other program has opened the store for writing since. After that an open range e
 durable: behind that the other program may have cut the log and written records of its own.
 """
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,21 +32,25 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from penstock.columns import Columns
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, lock_mtime_ns
-from penstock.record import FIXED_SIZE, crc32
-from penstock.validity import Coverage, is_valid
+from penstock.record import CRC_PROPERTY_SIZE, crc32, crc_property
+from penstock.segment import Segment
+from penstock.validity import Coverage
+from penstock.walking import walk
 
 COVERING = "crc32+record"
 Pair = tuple[int, int]
 
-_NO_END = 1 << 62
+NO_END = 1 << 62
 _SIZE_MAX = 1 << 20
-# So many records of a range are looked at before another program's log is taken for ours.
+# So many records, one right after the other, without a CRC of their own are another program's.
 _LOOKED_AT = 3
+_WALK_BYTES_MIN, _WALK_BYTES_MAX = 64 << 10, 8 << 20
 _NOT_UNDERSTOOD = (
     ValueError,
     TypeError,
@@ -68,7 +73,7 @@ class WrittenRange:
     @property
     def is_open(self) -> bool:
         """Whether it goes on with whatever is appended."""
-        return self.stop >= _NO_END
+        return self.stop >= NO_END
 
 
 @attrs.frozen(kw_only=True)
@@ -112,7 +117,7 @@ class Ranges:
         ]
         going_on = bool(closed) and (closed[-1].stop, closed[-1].checksum) == (end_offset, checksum)
         start = closed.pop().start if going_on else end_offset
-        newest = WrittenRange(start=start, stop=_NO_END, checksum=checksum)
+        newest = WrittenRange(start=start, stop=NO_END, checksum=checksum)
         perhaps = tuple(pair for pair in _cut(self.perhaps, end_offset) if pair[1] > min_offset)
         gaps = tuple(gap for gap in self.gaps if min_offset < gap[1] <= end_offset)
         return attrs.evolve(self, written=(*closed, newest), perhaps=perhaps, gaps=gaps)
@@ -148,7 +153,7 @@ def _joined(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 NO_RANGES = Ranges()
-ALL_IN_DOUBT = Ranges(perhaps=((0, _NO_END),))
+ALL_IN_DOUBT = Ranges(perhaps=((0, NO_END),))
 
 
 def read_ranges(files: Files, root: Path) -> Ranges | None:
@@ -181,7 +186,7 @@ def read_ranges(files: Files, root: Path) -> Ranges | None:
 
 
 def _end(stop: Any) -> int:
-    return _NO_END if stop is None else int(stop)
+    return NO_END if stop is None else int(stop)
 
 
 def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
@@ -192,7 +197,7 @@ def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
     ]
     about = {
         "ranges": listed,
-        "perhaps": [[start, None if stop >= _NO_END else stop] for start, stop in ranges.perhaps],
+        "perhaps": [[start, None if stop >= NO_END else stop] for start, stop in ranges.perhaps],
         "gaps": [list(gap) for gap in ranges.gaps],
         "lock_mtime_ns": ranges.lock_mtime_ns,
     }
@@ -221,12 +226,7 @@ def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> R
     if now != 0 and now in (state.lock_mtime_ns, ranges.lock_mtime_ns):
         return ranges
     ended = ranges.ended(*_last_known(files, root, state))
-    gone = [r for r in ended.written if log is not None and not _is_still_there(log, r)]
-    return attrs.evolve(
-        ended,
-        written=tuple(r for r in ended.written if r not in gone),
-        perhaps=tuple(_joined([*ended.perhaps, *((r.start, r.stop) for r in gone)])),
-    )
+    return ended if log is None else _as_the_log_is(ended, log)
 
 
 def _last_known(files: Files, root: Path, state: State) -> tuple[int, int]:
@@ -236,37 +236,101 @@ def _last_known(files: Files, root: Path, state: State) -> tuple[int, int]:
         return clean.log_end, max(clean.log_end, state.flushed_offset, state.visible_offset)
     if not state.lock_mtime_ns:
         # As a repair that was killed leaves it: it is not known where another program began.
-        return state.flushed_offset, _NO_END
+        return state.flushed_offset, NO_END
     return state.flushed_offset, max(state.flushed_offset, state.visible_offset)
 
 
-def _is_still_there(log: SegmentedLog, written: WrittenRange) -> bool:
-    """Return whether the log still has what was written, and not another program's log from the same offset on."""
+def _as_the_log_is(ranges: Ranges, log: SegmentedLog) -> Ranges:
+    """Return the ranges without what another program wrote in the place of our records."""
+    ends = [(r, _own_end(log, r)) for r in ranges.written]
+    closed = [attrs.evolve(r, stop=end) for r, end in ends]
+    return attrs.evolve(
+        ranges,
+        written=tuple(r for r in closed if r.start < r.stop),
+        perhaps=tuple(_joined([*ranges.perhaps, *((end, r.stop) for r, end in ends)])),
+    )
+
+
+def _own_end(log: SegmentedLog, written: WrittenRange) -> int:
+    """Return where a covered range ends in the log as it is: there another program has cut the log and gone on."""
     if written.checksum != COVERING:
-        return True
-    records = list(_first_records(log, written))
-    return not records or any(is_valid(r, at, is_covered=True) for at, r in records)
+        return written.stop
+    segments = [
+        s for s in log.segments
+        if s.base_offset < written.stop and s.end_offset > written.start
+    ]  # fmt: skip
+    if not segments:
+        return written.stop
+    # The last one that begins as ours do: it has gone on within that one, or with the next.
+    last = None
+    try:
+        for segment in segments:
+            if _others_from(log, segment, written, _LOOKED_AT) is not None:
+                break
+            last = segment
+        found = None if last is None else _others_from(log, last, written)
+    except (OffsetError, OSError):
+        # Gone meanwhile.
+        return written.stop
+    if last is None:
+        return written.start
+    return min(last.end_offset, written.stop) if found is None else found
 
 
-def _first_records(log: SegmentedLog, written: WrittenRange) -> Iterator[tuple[int, bytes]]:
-    """Yield the first few records of a range that are valid by what every store has."""
-    bases = [s.base_offset for s in log.segments if written.start <= s.base_offset < written.stop]
-    at = written.start if log.find(written.start) is not None else min(bases, default=-1)
-    for _ in range(_LOOKED_AT):
-        segment = log.find(at) if at < written.stop else None
-        if segment is None or segment.end_offset - at < FIXED_SIZE:
-            return
-        try:
-            size = int.from_bytes(log.read(at, 4), "big", signed=True)
-            if not FIXED_SIZE <= size <= segment.end_offset - at:
+def _others_from(
+    log: SegmentedLog, segment: Segment, written: WrittenRange, most: int | None = None
+) -> int | None:
+    """Return where another program's records begin in a range's part of a segment, or in the first `most`; None for nowhere.
+
+    They are valid by what every store has, and do not end in their own CRC. Some of them in a row are no damage.
+    Fewer at the end are not where they look at least as ours do.
+    """
+    others: list[tuple[int, int]] = []
+    for offset, size, is_own in itertools.islice(_valid_records(log, segment, written), most):
+        others = [] if is_own else [*others, (offset, size)]
+        if len(others) == _LOOKED_AT:
+            break
+    if not others or (
+        len(others) < _LOOKED_AT and any(_looks_own(log, segment, *other) for other in others)
+    ):
+        return None
+    return others[0][0]
+
+
+def _valid_records(
+    log: SegmentedLog, segment: Segment, written: WrittenRange
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield log offset and size of each valid record of a range in a segment, and whether it ends in its own CRC."""
+    at, window_bytes = max(segment.base_offset, written.start), _WALK_BYTES_MIN
+    while at < min(segment.end_offset, written.stop):
+        left = segment.end_offset - at
+        window = log.read_from(segment, at, min(window_bytes, left))
+        found = walk(window)
+        columns = Columns(window, found.positions, at)
+        bad = columns.first_bad(check_crc=True)
+        valid = columns if bad is None else columns.head(bad)
+        rows = zip(
+            valid.log_offsets.tolist(),
+            valid.sizes.tolist(),
+            valid.end_in_own_crc().tolist(),
+            strict=True,
+        )
+        for offset, size, is_own in rows:
+            if offset >= written.stop:
                 return
-            record = bytes(log.read(at, size))
-        except (OffsetError, OSError):
+            yield offset, size, is_own
+        is_larger = 0 < found.first_size <= left
+        if bad is not None or found.reason != "end" or not (found.stop or is_larger):
             return
-        if not is_valid(record, at):
-            return
-        yield at, record
-        at += size
+        at += found.stop
+        window_bytes = max(found.first_size, min(2 * window_bytes, _WALK_BYTES_MAX))
+
+
+def _looks_own(log: SegmentedLog, segment: Segment, offset: int, size: int) -> bool:
+    """Return whether a valid record ends in what looks like the CRC of a whole record."""
+    place = offset + size - CRC_PROPERTY_SIZE
+    text = bytes(log.read_from(segment, place, CRC_PROPERTY_SIZE))
+    return text[:9] == crc_property(0)[:9] and text[-1:] == crc_property(0)[-1:]
 
 
 def watch_coverage(files: Files, root: Path, log: SegmentedLog) -> None:

@@ -225,7 +225,13 @@ def _look_after(log: SegmentedLog, end: int) -> tuple[int | None, int]:
 
 
 def check_damage(
-    log: SegmentedLog, end: LogEnd, *, was_abnormal: bool, is_ours: bool, durable: int = 0
+    log: SegmentedLog,
+    end: LogEnd,
+    *,
+    was_abnormal: bool,
+    is_ours: bool,
+    is_still_ours: bool = True,
+    durable: int = 0,
 ) -> None:
     """Raise if what lies behind the end is damage rather than a torn tail; see the module, 4 and 5.
 
@@ -234,15 +240,18 @@ def check_damage(
         end: what the walk found.
         was_abnormal: the last writer did not close the store.
         is_ours: our own writer had synced everything below `durable`, so all after it may be torn.
+        is_still_ours: no other program has written the store since.
         durable: log offset below which nothing may be missing.
     """
-    if end.offset >= durable and (
-        end.survivor is None or (was_abnormal and is_torn(log, end, is_ours=is_ours))
-    ):
+    lacks_only_crc = not is_still_ours and _lacks_only_its_crc(log, end.offset)
+    may_be_torn = end.survivor is None or (was_abnormal and is_torn(log, end, is_ours=is_ours))
+    if end.offset >= durable and may_be_torn and not lacks_only_crc:
         return
     path, position = _place(log, end.offset)
     why = f"records up to log offset {durable} were made durable"
-    if end.survivor is not None:
+    if lacks_only_crc:
+        why = "it is valid but for the CRC of the whole record, which another program would not have written"
+    elif end.survivor is not None:
         why = f"a later record at log offset {end.survivor} is valid"
     raise CorruptionError(
         path,
@@ -252,6 +261,18 @@ def check_damage(
         "the store is not opened for writing and nothing was changed; open it with read_only=True to "
         "read all other records, copy it, and let penstock repair decide",
     )
+
+
+def _lacks_only_its_crc(log: SegmentedLog, at: int) -> bool:
+    """Return whether a record would be valid if its log offset were not covered: it may be another program's."""
+    segment = log.find(at) if log.coverage.has(at) else None
+    if segment is None or segment.end_offset - at < FIXED_SIZE:
+        return False
+    size = SIZE_AND_MAGIC.unpack(log.read(at, SIZE_AND_MAGIC.size))[0]
+    if not FIXED_SIZE <= size <= segment.end_offset - at:
+        return False
+    record = bytes(log.read(at, size))
+    return is_valid(record, at) and not is_valid(record, at, is_covered=True)
 
 
 def is_torn(log: SegmentedLog, end: LogEnd, *, is_ours: bool) -> bool:

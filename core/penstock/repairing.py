@@ -35,7 +35,7 @@ from penstock.progress import (
     lock_mtime_ns,
     vouched_for,
 )
-from penstock.ranges import NO_RANGES, known_ranges, read_ranges, write_ranges
+from penstock.ranges import NO_END, known_ranges, read_ranges, write_ranges
 from penstock.rebuilding import Workshop
 from penstock.record import BLANK_SIZE
 from penstock.recovery import rewrite
@@ -183,8 +183,8 @@ class _Repair:
             return RepairReport(steps=(), standing=standing, applied=False)
         workshop.begin()
         self._save_marks(workshop)
+        self._note_ranges(plan)
         side.remove_clean()
-        self._note_gaps(plan)
         self._mend_log(plan, workshop)
         for base in sorted(plan.drops):
             self._digests.remove(base)
@@ -226,14 +226,25 @@ class _Repair:
         if log.cut is not None:
             self._cut(plan, log.cut, workshop)
 
-    def _note_gaps(self, plan: Plan) -> None:
-        """Note, durably, where blank records will cover corrupt ones: queue offsets are missing after them."""
-        fills = [p.log_offset for p in plan.log.patches if len(p.data) == BLANK_SIZE]
-        gaps = [(at, s.end_offset) for at in fills if (s := plan.log.find(at)) is not None]
-        if gaps:
-            ranges = read_ranges(self._files, self._root) or NO_RANGES
-            every = tuple(sorted({*ranges.gaps, *gaps}))
-            write_ranges(self._files, self._root, attrs.evolve(ranges, gaps=every))
+    def _note_ranges(self, plan: Plan) -> None:
+        """Note, durably and before the log changes, what is known of who wrote what, and what will be missing.
+
+        The marks will say that Penstock wrote last: another program's records are not ours by that. What is cut away
+        is not covered: another program may go on there, before we do. Queue offsets are missing after blank records.
+        """
+        files, root, log = self._files, self._root, plan.log
+        ranges = known_ranges(files, root, log)
+        if log.cut is not None:
+            ranges = ranges.ended(log.cut, NO_END)
+        fills = [p.log_offset for p in log.patches if len(p.data) == BLANK_SIZE]
+        gaps = {(at, s.end_offset) for at in fills if (s := log.find(at)) is not None}
+        noted = attrs.evolve(
+            ranges,
+            gaps=tuple(sorted({*ranges.gaps, *gaps})),
+            lock_mtime_ns=lock_mtime_ns(files, root),
+        )
+        if noted != read_ranges(files, root):
+            write_ranges(files, root, noted)
 
     def _lengthen(self, segment: Segment) -> None:
         file = self._files.open(segment.path, writable=True)
@@ -303,21 +314,14 @@ class _Repair:
             self._sync_tree(folder)
         rewrite(files, log, doubtful, end)
         Checkpoint(files, root).write(Times(last, last, last))
-        # Before the marks say that Penstock wrote last: another program's records are not ours by that.
-        ranges = known_ranges(files, root, log)
-        write_ranges(files, root, attrs.evolve(ranges, lock_mtime_ns=lock_mtime_ns(files, root)))
-        progress = Progress(files, root)
-        progress.restart()
         unknown = {} if not plan.is_ours else state.dispatched
         checked = {d.name: end for d in self._dispatchers if d.checker() is not None}
         sound_to = min([end, *(damage.start for damage in plan.damages)])
-        progress.state = State(
+        Progress(files, root).replace(State(
             flushed_offset=sound_to, visible_offset=end, dispatched={**unknown, **checked},
             lock_mtime_ns=lock_mtime_ns(files, root), last_time_ms=last,
             lock_ctime_ns=lock_ctime_ns(files, root),
-        )  # fmt: skip
-        progress.sync()
-        progress.close()
+        ))  # fmt: skip
         if not plan.damages:
             digest = fingerprint(files, vouched_for(root))
             side.write_clean(CleanMark(log_end=end, last_time_ms=last, digest=digest))

@@ -139,6 +139,7 @@ class Verification:
         """
         scope = self.scope(deep=deep)
         if not scope.is_live:
+            self._log.renew_coverage()
             self._log.torn_at = torn_end(self._files, self._root, self._log)
         notes = self._notes()
         rejected = tuple(sorted(self._log.rejected.items()))

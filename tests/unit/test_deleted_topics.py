@@ -503,6 +503,32 @@ def test_in_doubt_no_record_is_a_deleted_one(content: str | None, directory: Dir
         assert bodies(store, "ours") == numbered("o", 3)
 
 
+@pytest.mark.parametrize("content", ["[1]", None])
+def test_a_repair_does_not_end_the_doubt(content: str | None, directory: Directory) -> None:
+    """It notes the gap that it fills in the file of ranges, which then said that nothing was ours."""
+    with directory.open() as store:
+        for n in range(120):
+            store.put("ours", b"%d" % n + b"x" * 1000)
+        sent = list(store.scan("ours"))
+    path = directory.root / "penstock" / "ranges"
+    path.unlink() if content is None else path.write_text(content)
+    # The last record of the first segment, and the filler behind it: a blank record will cover both.
+    last = [m for m in sent if m.log_offset < 65536][-1]
+    first = sorted((directory.root / "commitlog").iterdir())[0]
+    data = bytearray(first.read_bytes())
+    for place in (last.log_offset + 90, last.log_offset + last.size + 4):
+        data[place : place + 2] = b"??"
+    first.write_bytes(data)
+    directory.drop_queues("ours")
+    directory.list_topics("theirs")
+    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
+    assert penstock.repair(directory.root, environ={}, apply=True, cut=True, **settings).applied
+    for read_only in (True, False):
+        with directory.open(read_only=read_only) as store:
+            assert [m.body for m in store.scan("ours")] == [m.body for m in sent if m != last]
+    assert directory.ranges().gaps
+
+
 def test_many_messages_of_many_topics(directory: Directory) -> None:
     """Lives interleaved in the log, over several segments."""
     with directory.open() as store:

@@ -11,11 +11,13 @@ import pytest
 from tests.conftest import SMALL
 
 import penstock
+from penstock import repairing
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.progress import Progress
 from penstock.ranges import Ranges, WrittenRange, known_ranges, read_ranges, write_ranges
+from penstock.record import CRC_PROPERTY_SIZE
 from penstock.store import Store
 from penstock.stored import StoredMessage
 from penstock.testing import ManualWorkers
@@ -93,7 +95,7 @@ def test_another_program_s_log_from_the_same_offset_on_is_not_taken_for_ours(
             for number in range(5):
                 store.put("t", b"%d" % number)
     for name in ("commitlog", "consumequeue"):
-        shutil.rmtree(path / name)
+        shutil.rmtree(path / name, ignore_errors=True)
         shutil.copytree(other / name, path / name)
     os.utime(path / "lock", ns=(1, 1))
     with opened(path, read_only=True) as store:
@@ -146,10 +148,121 @@ def foreign_append(path: Path, other: Path, bodies: list[bytes]) -> None:
         for body in bodies:
             store.put("t", body, keys=["k"])
     for name in ("commitlog", "consumequeue", "index"):
-        shutil.rmtree(path / name)
+        shutil.rmtree(path / name, ignore_errors=True)
         shutil.copytree(other / name, path / name)
     shutil.copy2(other / "checkpoint", path / "checkpoint")
     os.utime(path / "lock", ns=(1, 1))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4])
+@pytest.mark.parametrize("appended", [1, 2, 3, 40, 400])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_where_another_program_cut_our_log_and_went_on_its_records_are_not_ours(
+    kept: int, appended: int, is_killed: bool, tmp_path: Path
+) -> None:
+    """A broker cuts at the first record that it does not like; a copy may have marks that are younger than its log."""
+    path, before = tmp_path / "s", tmp_path / "before"
+    sent = [b"ours %d" % n for n in range(kept)]
+    with opened(path, **RECORD) as store:
+        for body in sent:
+            store.put("t", body, keys=["k"])
+        store.put("t2", b"first", keys=["k"])
+        copy_files(path, before)
+        for number in range(9):
+            store.put("t2", b"gone %d" % number, keys=["k"])
+    theirs = [b"theirs %d" % n for n in range(appended)]
+    foreign_append(before, tmp_path / "other", theirs)
+    for name in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(path / name, ignore_errors=True)
+        shutil.copytree(before / name, path / name)
+    shutil.copy2(before / "checkpoint", path / "checkpoint")
+    os.utime(path / "lock", ns=(1, 1))
+    if is_killed:
+        (path / "abort").write_text("1")
+    for read_only in (True, False, True):
+        with opened(path, read_only=read_only, **RECORD) as store:
+            assert [m.body for m in store.scan("t")] == [*sent, *theirs]
+            assert [m.body for m in store.scan("t2")] == [b"first"]
+            assert [f for f in store.verify(deep=True) if not f.is_note] == []
+    with opened(path, **RECORD) as store:
+        assert store.put("t", b"on we go").queue_offset == kept + appended
+
+
+def test_a_flipped_bit_of_ours_is_still_found_after_another_program_was_here(
+    tmp_path: Path,
+) -> None:
+    """Also in the last record, and in the CRC property's own digits."""
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        places = [store.put("t", b"%d" % n, properties={"name": "value"}) for n in range(9)]
+    os.utime(path / "lock", ns=(1, 1))
+    log = next((path / "commitlog").iterdir())
+    whole = log.read_bytes()
+    for number in (0, 4, 8):
+        end = places[number].log_offset + places[number].size
+        for place in (end - 4, end - CRC_PROPERTY_SIZE - 3):
+            data = bytearray(whole)
+            data[place] ^= 1
+            log.write_bytes(data)
+            with opened(path, read_only=True) as store:
+                assert [m.queue_offset for m in store.scan("t")] == [
+                    n for n in range(9) if n != number
+                ]
+                assert [f.log_offset for f in store.verify() if f.part == "log"] == [
+                    places[number].log_offset
+                ]
+
+
+def test_what_may_be_another_program_s_is_never_cut(tmp_path: Path) -> None:
+    """Where the only record that has replaced ours ends in a stale CRC: nobody can tell, so nobody cuts."""
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        last = [store.put("t", b"%d" % n, properties={"name": "value"}) for n in range(9)][-1]
+    os.utime(path / "lock", ns=(1, 1))
+    log = next((path / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[last.log_offset + last.size - 4] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(CorruptionError, match="valid but for the CRC"), opened(path):
+        pass
+    assert log.read_bytes() == data
+
+
+def test_a_reader_that_was_open_before_verifies_what_another_program_appended(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        store.put("t", b"one", keys=["k"])
+    with opened(path, read_only=True) as reader:
+        assert not list(reader.verify(deep=True))
+        foreign_append(path, tmp_path / "other", [b"two", b"three"])
+        # The queues' folder is another one now, which no broker does.
+        assert not [f for f in reader.verify(deep=True) if f.part == "log"]
+
+
+def test_a_repair_that_was_killed_behind_its_cut_leaves_room_for_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its marks still said that the log is durable to where it had ended before."""
+    path = tmp_path / "s"
+    with opened(path, **RECORD) as store:
+        places = [store.put("t", b"%d" % n, keys=["k"]) for n in range(9)]
+    log = next((path / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[places[4].log_offset + 90] ^= 0xFF
+    log.write_bytes(data)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(repairing, "rewrite", die)
+        penstock.repair(path, apply=True, cut=True)
+    foreign_append(path, tmp_path / "other", [b"two", b"three"])
+    for read_only in (True, False):
+        with opened(path, read_only=read_only, **RECORD) as store:
+            assert [m.body for m in store.scan("t")] == [b"0", b"1", b"2", b"3", b"two", b"three"]
 
 
 @pytest.mark.parametrize("lose_ranges", [False, True])

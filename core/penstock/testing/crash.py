@@ -258,8 +258,11 @@ class Look:
         follow = self._chance.choice((self._close, self._cut_again, self._put_and_cut))
         wrong = wrong_with(found, promised, least=least)
         wrong = wrong or wrong_within(store, found, promised, checkpoint_ms)
-        left = 0 if store.recovery is None else store.recovery.cut_bytes
-        if is_kill and left and not self._has_failed:
+        assert store.recovery is not None
+        assert store._engine is not None
+        left = store.recovery.cut_bytes
+        is_whole = store._engine.log.tail.writer.commits_at_once and not self._has_failed
+        if is_kill and left and is_whole:
             # A broker goes on over what looks like a record there, wherever that record once stood.
             wrong = wrong or f"a kill left {left} bytes behind the log's end"
         # Where the tail was lost the offset was set back, and further messages do not move it.

@@ -116,9 +116,30 @@ PLANTS = {
     "durable-forgotten": Plant(
         "a record that was made durable is cut off as a torn tail",
         "penstock.recovery",
-        "    if end.offset >= durable and (",
-        "    if end.offset >= 0 and (",
+        "    if end.offset >= durable and may_be_torn",
+        "    if end.offset >= 0 and may_be_torn",
         (f"{RANGES}::test_a_record_that_was_made_durable_is_never_a_torn_tail",),
+    ),
+    "repair-makes-all-ours": Plant(
+        "a repair believes an open range although another program has written since",
+        "penstock.repairing",
+        "        ranges = known_ranges(files, root, log)",
+        "        ranges = read_ranges(files, root) or known_ranges(files, root, log)",
+        (f"{RANGES}::test_a_repair_does_not_make_another_program_s_records_ours[False]",),
+    ),
+    "range-not-looked-at": Plant(
+        "a range goes to where the log was durable, whoever wrote what is there now",
+        "penstock.ranges",
+        "    return ended if log is None else _as_the_log_is(ended, log)",
+        "    return ended",
+        (f"{RANGES}::test_where_another_program_cut_our_log_and_went_on_its_records_are_not_ours[False-3-1]",),
+    ),
+    "uncounted-is-broken": Plant(
+        "offsets that no entry names yet are missing in the count",
+        "penstock.lives",
+        "        elif self._may_be_unseen(queue, run, due):",
+        "        elif False:",
+        ("tests/unit/test_recovery.py::test_marks_that_do_not_say_how_far_the_queues_are[names0]",),
     ),
     "tail-thrown-away": Plant(
         "a torn tail is cut off and kept nowhere",
