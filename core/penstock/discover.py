@@ -74,7 +74,8 @@ def is_store(files: Files, root: Path) -> bool:
         if not names["commitlog"].is_folder:
             raise NotAStoreError(root, "its commitlog is a link, or no folder")
         return True
-    strangers = sorted(set(names) - _OWN_NAMES)
+    # A first opening that a crash cut short may leave no more than a file that was not yet put in its place.
+    strangers = sorted(name for name in names if name.removesuffix(".new") not in _OWN_NAMES)
     if strangers:
         raise NotAStoreError(
             root, f"it has no commitlog folder, but other things: {strangers[0]!r}"

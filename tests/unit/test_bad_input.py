@@ -148,6 +148,21 @@ def test_a_folder_with_other_things_is_no_store(tmp_path: Path, read_only: bool)
     assert os.listdir(tmp_path) == ["letters.txt"]
 
 
+@pytest.mark.parametrize("left", ["abort.new", "checkpoint.new"])
+def test_what_a_first_opening_left_that_was_cut_short_is_no_stranger(
+    left: str, tmp_path: Path
+) -> None:
+    """A power cut may leave the file that was to become a mark, and not the folder of the log."""
+    root = tmp_path / "s"
+    root.mkdir()
+    (root / left).write_bytes(b"")
+    with penstock.open(root, environ={}) as store:
+        store.put("t", b"x")
+    with penstock.open(root, environ={}) as store:
+        assert [m.body for m in store.scan("t")] == [b"x"]
+        assert not list(store.verify(deep=True))
+
+
 def test_a_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(NotAStoreError):
