@@ -180,9 +180,8 @@ def _undispatched(log: SegmentedLog, state: State, names: Collection[str]) -> in
     """Return the log offset from which records will be dispatched again: they are looked at before that."""
     reached = [offset for name, offset in state.dispatched.items() if name in names]
     least = max(min([state.flushed_offset, *reached]), log.min_offset)
+    least = _behind_filler(log, least)
     segment = log.find(least)
-    if segment is not None and is_filler(log, segment, least):
-        return segment.end_offset
     begins = segment is not None and (
         least == segment.base_offset or Resync(log, segment).is_record_at(least)
     )
@@ -190,20 +189,26 @@ def _undispatched(log: SegmentedLog, state: State, names: Collection[str]) -> in
     return least if begins else state.flushed_offset
 
 
+def _behind_filler(log: SegmentedLog, log_offset: int) -> int:
+    """Return where the next record may begin: marks at the end of a full segment point at its filler."""
+    segment = log.find(log_offset)
+    is_at_filler = segment is not None and is_filler(log, segment, log_offset)
+    return segment.end_offset if segment is not None and is_at_filler else log_offset
+
+
 def _lives(log: SegmentedLog, found: Findings, start: int, names: Collection[str]) -> QueueLives:
     """Return what counts the records that are walked over, from what queue entries say of those before."""
     witness = log.witness
     dispatched = [found.state.dispatched.get(name, -1) for name in names] if found.is_ours else []
-    # How far every record is in its queue; filler is none.
-    counted = min(dispatched, default=-1)
-    segment = log.find(counted)
-    if segment is not None and is_filler(log, segment, counted):
-        counted = segment.end_offset
+    # How far every record is in its queue.
+    counted = _behind_filler(log, min(dispatched, default=-1))
 
     def due_at(queue: tuple[bytes, int]) -> Due | None:
-        due = 0 if witness is None else _end_before(witness, queue, start)
-        if witness is None or due == 0:
-            return Due(0) if start == 0 and witness is not None else None
+        if witness is None:
+            return None
+        due = _end_before(witness, queue, start)
+        if due == 0:
+            return Due(0) if start == 0 else None
         last = witness.place(*queue, due - 1)
         # A later entry points at the first record of the walk: then nothing is missing between.
         is_next = counted >= start or last is None or due < witness.end(*queue)

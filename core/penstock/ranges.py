@@ -38,7 +38,7 @@ from penstock.files import Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, lock_mtime_ns
-from penstock.record import CRC_PROPERTY_SIZE, crc32, crc_property
+from penstock.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
 from penstock.segment import Segment
 from penstock.validity import Coverage
 from penstock.walking import walk
@@ -95,7 +95,7 @@ class Ranges:
         return any(r.start <= log_offset < r.stop for r in self.written)
 
     def may_be_own(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
-        """Return of which records Penstock wrote them, or may have."""
+        """Return which records Penstock wrote, or may have written."""
         own = np.zeros(len(log_offsets), np.bool_)
         for start, stop in (*self._pairs(), *self.perhaps):
             own |= (log_offsets >= start) & (log_offsets < stop)
@@ -230,7 +230,7 @@ def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> R
 
 
 def _last_known(files: Files, root: Path, state: State) -> tuple[int, int]:
-    """Return how far the log was durable when Penstock last wrote, and where it ended at the latest."""
+    """Return how far the log was durable when Penstock last wrote, and how far it is known to have gone."""
     clean = SideFolder(files, root).read_clean()
     if clean is not None:
         return clean.log_end, max(clean.log_end, state.flushed_offset, state.visible_offset)
@@ -330,7 +330,7 @@ def _looks_own(log: SegmentedLog, segment: Segment, offset: int, size: int) -> b
     """Return whether a valid record ends in what looks like the CRC of a whole record."""
     place = offset + size - CRC_PROPERTY_SIZE
     text = bytes(log.read_from(segment, place, CRC_PROPERTY_SIZE))
-    return text[:9] == crc_property(0)[:9] and text[-1:] == crc_property(0)[-1:]
+    return text.startswith(CRC_NAME) and text.endswith(b"\x02")
 
 
 def watch_coverage(files: Files, root: Path, log: SegmentedLog) -> None:

@@ -46,13 +46,13 @@ V1_TOPIC_BYTES_MAX = 127
 TOPIC_BYTES_MAX = 32767
 PROPERTIES_BYTES_MAX = 32767
 
-_CRC_NAME = b"__CRC32#\x01"
+CRC_NAME = b"__CRC32#\x01"
 CRC_PROPERTY_SIZE = 20
 
 BLANK = struct.Struct(">ii")
 SIZE_AND_MAGIC = struct.Struct(">ii")
 assert BLANK.size == BLANK_SIZE
-assert len(_CRC_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
+assert len(CRC_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 
 crc32: Callable[..., int] = isal_zlib.crc32
 
@@ -184,7 +184,7 @@ def reserve_crc_property(properties: bytes) -> bytes:
 
 def crc_property(value: int) -> bytes:
     """Return the 20 bytes of the CRC property: ten digits, the least significant first."""
-    return _CRC_NAME + str(value)[::-1].ljust(10, "0").encode() + b"\x02"
+    return CRC_NAME + str(value)[::-1].ljust(10, "0").encode() + b"\x02"
 
 
 def seal_crc_property(record: bytes) -> bytes:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.conftest import make_restarted
 import penstock
 from penstock import Message
 from penstock.cli.root import _VERBS, cli, interrupts_wait
+from penstock.errors import MessageError
 
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 262144}
 DATA = Path(__file__).parents[1] / "data" / "changes.ndjson"
@@ -285,6 +287,9 @@ def test_an_interrupt_waits_for_a_step_and_its_count() -> None:
         steps.append("put")
         steps.append("counted")
     assert steps == ["put", "counted"]
+    with pytest.raises(KeyboardInterrupt), suppress(MessageError), interrupts_wait():
+        signal.raise_signal(signal.SIGINT)
+        raise MessageError("refused")
     with pytest.raises(KeyboardInterrupt), interrupts_wait():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

@@ -149,8 +149,9 @@ def interrupts_wait() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if waiting:
-        raise KeyboardInterrupt
+        # Also where the block failed: what handles its error would go on.
+        if waiting:
+            raise KeyboardInterrupt
 
 
 def examples(*lines: str) -> str:

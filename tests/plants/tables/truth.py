@@ -128,7 +128,7 @@ PLANTS = {
         (f"{RANGES}::test_a_repair_does_not_make_another_program_s_records_ours[False]",),
     ),
     "range-not-looked-at": Plant(
-        "a range goes to where the log was durable, whoever wrote what is there now",
+        "a range is believed up to where the log was durable, although another program wrote there",
         "penstock.ranges",
         "    return ended if log is None else _as_the_log_is(ended, log)",
         "    return ended",
