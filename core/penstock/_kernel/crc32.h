@@ -1,0 +1,182 @@
+/* CRC-32 as zlib has it (polynomial 0xEDB88320, reflected): the checksum of bodies and of whole records.
+
+   Where the processor multiplies without carry (x86-64), 64 or 256 bytes are folded a step: a block that lies d bits
+   before another is multiplied by x^d modulo the polynomial and added to it. What is left, 16 bytes or fewer, goes
+   through the tables. On aarch64 the processor has the CRC itself. Chosen once, when the module is loaded.
+
+   No state, no locks, no Python: callable without the interpreter's lock. Only [p, p + n) is read. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define CRC_POLYNOMIAL 0xEDB88320u
+
+static uint32_t crc_tables[8][256];
+
+static void crc_make_tables(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++)
+            value = value & 1 ? CRC_POLYNOMIAL ^ (value >> 1) : value >> 1;
+        crc_tables[0][byte] = value;
+    }
+    for (int table = 1; table < 8; table++)
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t before = crc_tables[table - 1][byte];
+            crc_tables[table][byte] = crc_tables[0][before & 255] ^ (before >> 8);
+        }
+}
+
+/* `state` is the inverted CRC so far; so is the result. */
+static uint32_t crc_by_tables(uint32_t state, const uint8_t *p, size_t n)
+{
+    for (; n >= 8; p += 8, n -= 8) {
+        uint64_t v;
+        memcpy(&v, p, 8);
+        v ^= state;
+        state = 0;
+        for (int byte = 0; byte < 8; byte++)
+            state ^= crc_tables[7 - byte][(v >> (8 * byte)) & 255];
+    }
+    while (n--)
+        state = crc_tables[0][(state ^ *p++) & 255] ^ (state >> 8);
+    return state;
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+/* What the two halves of 16 bytes are multiplied by to move them `bits` on. */
+typedef struct { uint64_t first, second; } CrcFold;
+
+static CrcFold crc_fold_16, crc_fold_64, crc_fold_256;
+static int crc_folds, crc_folds_wide;
+
+/* x to the power `n`, reflected; the product of two reflected numbers lies one bit too low, so it is moved up. */
+static uint64_t crc_power(int n)
+{
+    uint32_t value = 0x80000000u;
+    while (n--)
+        value = value & 1 ? CRC_POLYNOMIAL ^ (value >> 1) : value >> 1;
+    return (uint64_t)value << 1;
+}
+
+static CrcFold crc_fold_of(int bits)
+{
+    CrcFold fold = {crc_power(bits + 32), crc_power(bits - 32)};
+    return fold;
+}
+
+#define CRC_LANES(fold) _mm_set_epi64x((long long)(fold).second, (long long)(fold).first)
+#define CRC_FOLD(x, by, next) \
+    _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)), next)
+#define CRC_LOAD(at) _mm_loadu_si128((const __m128i *)(at))
+
+/* 256 bytes a step, in four registers of 64: leaves 64 bytes' worth in `lanes`. At least 256 bytes. */
+__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
+static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i *lanes)
+{
+    const __m512i far = _mm512_broadcast_i32x4(CRC_LANES(crc_fold_256));
+    const __m512i near = _mm512_broadcast_i32x4(CRC_LANES(crc_fold_64));
+    const uint8_t *start = p;
+    __m512i x[4];
+    for (int k = 0; k < 4; k++)
+        x[k] = _mm512_loadu_si512((const void *)(p + 64 * k));
+    x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state)));
+#define CRC_FOLD_WIDE(a, by, next) _mm512_ternarylogic_epi64( \
+        _mm512_clmulepi64_epi128(a, by, 0x00), _mm512_clmulepi64_epi128(a, by, 0x11), next, 0x96)
+    for (p += 256, n -= 256; n >= 256; p += 256, n -= 256)
+        for (int k = 0; k < 4; k++)
+            x[k] = CRC_FOLD_WIDE(x[k], far, _mm512_loadu_si512((const void *)(p + 64 * k)));
+    for (int k = 1; k < 4; k++)
+        x[0] = CRC_FOLD_WIDE(x[0], near, x[k]);
+#undef CRC_FOLD_WIDE
+    _mm512_storeu_si512((void *)lanes, x[0]);
+    return (size_t)(p - start);
+}
+
+/* At least 64 bytes. */
+__attribute__((target("pclmul,sse4.1")))
+static uint32_t crc_by_folding(uint32_t state, const uint8_t *p, size_t n)
+{
+    const __m128i far = CRC_LANES(crc_fold_64), near = CRC_LANES(crc_fold_16);
+    __m128i x[4];
+    uint8_t rest[16];
+    size_t done = 64;
+    if (n >= 256 && crc_folds_wide) {
+        done = crc_fold_wide(state, p, n, x);
+    } else {
+        for (int k = 0; k < 4; k++)
+            x[k] = CRC_LOAD(p + 16 * k);
+        x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)state));
+    }
+    for (p += done, n -= done; n >= 64; p += 64, n -= 64)
+        for (int k = 0; k < 4; k++)
+            x[k] = CRC_FOLD(x[k], far, CRC_LOAD(p + 16 * k));
+    for (int k = 1; k < 4; k++)
+        x[0] = CRC_FOLD(x[0], near, x[k]);
+    for (; n >= 16; p += 16, n -= 16)
+        x[0] = CRC_FOLD(x[0], near, CRC_LOAD(p));
+    /* The sixteen bytes that have the same remainder as all before. */
+    _mm_storeu_si128((__m128i *)rest, x[0]);
+    return crc_by_tables(crc_by_tables(0, rest, 16), p, n);
+}
+
+static void crc_choose(void)
+{
+    crc_fold_16 = crc_fold_of(128), crc_fold_64 = crc_fold_of(512), crc_fold_256 = crc_fold_of(2048);
+    __builtin_cpu_init();
+    crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    crc_folds_wide = crc_folds && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+}
+
+static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n)
+{
+    return n >= 64 && crc_folds ? crc_by_folding(state, p, n) : crc_by_tables(state, p, n);
+}
+
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+
+#ifndef HWCAP_CRC32
+#define HWCAP_CRC32 (1 << 7)
+#endif
+static int crc_has_instructions;
+
+static void crc_choose(void) { crc_has_instructions = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+
+__attribute__((target("+crc")))
+static uint32_t crc_by_instructions(uint32_t state, const uint8_t *p, size_t n)
+{
+    for (; n >= 8; p += 8, n -= 8) {
+        uint64_t v;
+        memcpy(&v, p, 8);
+        state = __crc32d(state, v);
+    }
+    while (n--)
+        state = __crc32b(state, *p++);
+    return state;
+}
+
+static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n)
+{
+    return crc_has_instructions ? crc_by_instructions(state, p, n) : crc_by_tables(state, p, n);
+}
+
+#else
+static void crc_choose(void) {}
+static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n) { return crc_by_tables(state, p, n); }
+#endif
+
+/* To be called once, before anything else here. */
+static void crc_start(void)
+{
+    crc_make_tables();
+    crc_choose();
+}
+
+/* The CRC of some bytes that follow others whose CRC is `crc`; 0 for none. */
+static inline uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n) { return ~crc_state(~crc, p, n); }

@@ -1,0 +1,295 @@
+/* The one place that lays out a record and takes one apart. `penstock.record` says the same in plain Python, field by
+   field; property tests hold the two to each other.
+
+   No Python: callable without the interpreter's lock. Bytes from disk are hostile: `record_parse` never reads
+   outside [p, p + room), and no sum of two numbers from disk is compared. */
+#pragma once
+#include <stdint.h>
+#include <string.h>
+#include "crc32.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "Penstock's kernel is built for little-endian machines only"
+#endif
+
+/* What was stored before a fence is seen before what is stored after it, by other processes too. */
+#define RELEASE __atomic_thread_fence(__ATOMIC_RELEASE)
+
+static inline void put16(uint8_t *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
+static inline void put32(uint8_t *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+static inline void put64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+static inline int16_t get16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return (int16_t)__builtin_bswap16(v); }
+static inline int32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return (int32_t)__builtin_bswap32(v); }
+static inline int64_t get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return (int64_t)__builtin_bswap64(v); }
+
+#define MAGIC_V1 ((int32_t)0xDAA320A7)
+#define MAGIC_V2 ((int32_t)0xDAA320AB)
+#define MAGIC_BLANK ((int32_t)0xCBD43194)
+enum {
+    FIXED_SIZE = 91, V1_TOPIC_MAX = 127, TEXT_MAX = 32767, CRC_PROPERTY_SIZE = 20, CRC_MASK = 0x7fffffff,
+    BORN_IPV6 = 0x10, STORE_IPV6 = 0x20, LOG_OFFSET_AT = 28, BORN_HOST_AT = 48,
+};
+
+typedef struct { const uint8_t *p; int64_t n; } Span;
+
+/* --- a record written */
+
+/* What a caller gives of a record. Hosts are 8 or 20 bytes; `text` is what follows tag and keys in the properties. */
+typedef struct {
+    Span body, topic, tag, text, born_host, store_host;
+    const Span *keys;
+    int64_t queue_offset, log_offset, born_ms, store_ms, prepared;
+    int32_t n_keys, queue, flag, sys_flag, reconsume, has_crc;
+} Parts;
+
+/* Bytes of the properties text, the CRC property's among them. */
+static inline int64_t text_size(const Parts *m)
+{
+    int64_t n = m->text.n + (m->tag.n ? m->tag.n + 6 : 0);
+    if (m->n_keys) {
+        n += 6 + m->n_keys - 1;
+        for (int32_t i = 0; i < m->n_keys; i++)
+            n += m->keys[i].n;
+    }
+    if (m->has_crc)
+        n += CRC_PROPERTY_SIZE + (m->text.n && m->text.p[m->text.n - 1] != 2);
+    return n;
+}
+
+static inline int64_t record_size(const Parts *m, int64_t text)
+{
+    return FIXED_SIZE - 16 + m->born_host.n + m->store_host.n + m->body.n + m->topic.n + (m->topic.n > V1_TOPIC_MAX) + text;
+}
+
+static inline uint8_t *put_span(uint8_t *at, Span s)
+{
+    if (s.n)
+        memcpy(at, s.p, (size_t)s.n);
+    return at + s.n;
+}
+
+/* The CRC property: its name, ten digits of which the least significant comes first, and its end. */
+static inline void crc_property(uint8_t *at, uint32_t value)
+{
+    memcpy(at, "__CRC32#\1", 9);
+    for (int digit = 9; digit < 19; digit++, value /= 10)
+        at[digit] = (uint8_t)('0' + value % 10);
+    at[19] = 2;
+}
+
+/* The CRC of a whole record, over its bytes as they lie, into its last twenty. */
+static inline void record_seal(uint8_t *p, int64_t size)
+{
+    uint32_t crc = crc32_more(0, p, (size_t)(size - CRC_PROPERTY_SIZE));
+    crc_property(p + size - CRC_PROPERTY_SIZE, crc & CRC_MASK);
+}
+
+static inline uint8_t *put_text(uint8_t *at, const Parts *m)
+{
+    if (m->tag.n)
+        memcpy(at, "TAGS\1", 5), at = put_span(at + 5, m->tag), *at++ = 2;
+    if (m->n_keys) {
+        memcpy(at, "KEYS\1", 5), at += 5;
+        for (int32_t i = 0; i < m->n_keys; i++) {
+            if (i)
+                *at++ = ' ';
+            at = put_span(at, m->keys[i]);
+        }
+        *at++ = 2;
+    }
+    at = put_span(at, m->text);
+    if (m->has_crc) {
+        if (m->text.n && m->text.p[m->text.n - 1] != 2)
+            *at++ = 2;
+        crc_property(at, 0), at += CRC_PROPERTY_SIZE;
+    }
+    return at;
+}
+
+static inline int32_t flags_of(const Parts *m)
+{
+    int32_t own = m->sys_flag & ~(BORN_IPV6 | STORE_IPV6);
+    return own | (m->born_host.n == 20 ? BORN_IPV6 : 0) | (m->store_host.n == 20 ? STORE_IPV6 : 0);
+}
+
+/* Writes a record of `size` bytes at p, which has room, and returns where it ends.
+
+   The order of stores: size and own log offset, everything else, magic. Killed in between, the record is in
+   flight: its magic is not whole, so the log ends before it. The body is copied first, and summed in the copy:
+   another thread may change the caller's meanwhile. */
+static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, int64_t text)
+{
+    int is_v2 = m->topic.n > V1_TOPIC_MAX;
+    uint8_t *at, *body;
+    uint32_t crc = 0;
+    put32(p, (uint32_t)size);
+    memset(p + 4, 0, 4);
+    put64(p + LOG_OFFSET_AT, (uint64_t)m->log_offset);
+    RELEASE;
+    put32(p + 12, (uint32_t)m->queue), put32(p + 16, (uint32_t)m->flag);
+    put64(p + 20, (uint64_t)m->queue_offset);
+    put32(p + 36, (uint32_t)flags_of(m)), put64(p + 40, (uint64_t)m->born_ms);
+    at = put_span(p + BORN_HOST_AT, m->born_host);
+    put64(at, (uint64_t)m->store_ms);
+    at = put_span(at + 8, m->store_host);
+    put32(at, (uint32_t)m->reconsume), put64(at + 4, (uint64_t)m->prepared), put32(at + 12, (uint32_t)m->body.n);
+    body = at + 16;
+    at = put_span(body, m->body);
+    if (is_v2)
+        put16(at, (uint16_t)m->topic.n), at += 2;
+    else
+        *at++ = (uint8_t)m->topic.n;
+    at = put_span(at, m->topic);
+    put16(at, (uint16_t)text);
+    at = put_text(at + 2, m);
+    put32(p + 8, crc32_more(0, body, (size_t)m->body.n) & CRC_MASK);
+    if (m->has_crc) {
+        /* As if the magic, which comes last, were there. */
+        uint8_t magic[4];
+        put32(magic, (uint32_t)(is_v2 ? MAGIC_V2 : MAGIC_V1));
+        crc = crc32_more(crc32_more(crc32_more(0, p, 4), magic, 4), p + 8, (size_t)(size - 8 - CRC_PROPERTY_SIZE));
+        crc_property(p + size - CRC_PROPERTY_SIZE, crc & CRC_MASK);
+    }
+    RELEASE;
+    put32(p + 4, (uint32_t)(is_v2 ? MAGIC_V2 : MAGIC_V1));
+    RELEASE;
+    return at;
+}
+
+/* --- a record taken apart */
+
+/* Where the parts of a record lie, from its first byte, and its numbers. One row of `penstock.columns`, byte for byte. */
+typedef struct {
+    int64_t position;  /* of the record, from the start of the memory that it was parsed in */
+    int64_t queue_offset, log_offset, born_ms, store_ms, prepared;
+    int32_t size, queue, flag, sys_flag, reconsume, crc;
+    int32_t body_at, body_size, topic_at, topic_size, text_at, text_size;
+    int32_t magic, is_valid;
+} Record;
+
+typedef enum {
+    RECORD_OK,
+    RECORD_MORE,     /* a record may begin, and does not end within the room */
+    RECORD_BLANK,    /* filler */
+    RECORD_NONE,     /* no record begins */
+    RECORD_INVALID,  /* size and magic are a record's, the rest is not */
+} RecordState;
+
+/* Takes a record apart and checks that the lengths of its parts add up. Only for RECORD_OK is all of `r` set; `size` and
+   `magic` are, where there are eight bytes. */
+static inline RecordState record_parse(const uint8_t *p, int64_t room, Record *r)
+{
+    int32_t size, magic, at, n;
+    if (room < 8)
+        return RECORD_MORE;
+    r->size = size = get32(p), r->magic = magic = get32(p + 4);
+    if (magic == MAGIC_BLANK)
+        return RECORD_BLANK;
+    if ((magic != MAGIC_V1 && magic != MAGIC_V2) || size < FIXED_SIZE)
+        return RECORD_NONE;
+    if (size > room)
+        return RECORD_MORE;
+    r->crc = get32(p + 8), r->queue = get32(p + 12), r->flag = get32(p + 16);
+    r->queue_offset = get64(p + 20), r->log_offset = get64(p + LOG_OFFSET_AT), r->sys_flag = get32(p + 36);
+    r->born_ms = get64(p + 40);
+    at = BORN_HOST_AT + (r->sys_flag & BORN_IPV6 ? 20 : 8);
+    n = r->sys_flag & STORE_IPV6 ? 20 : 8;
+    /* Store time, its host, three numbers, and at least four bytes of lengths... of which the smallest record has three. */
+    if (size - at - n - 8 < 16 + 3)
+        return RECORD_INVALID;
+    r->store_ms = get64(p + at), at += 8 + n;
+    r->reconsume = get32(p + at), r->prepared = get64(p + at + 4), r->body_size = n = get32(p + at + 12);
+    r->body_at = at += 16;
+    if (n < 0 || n > size - at - 3)
+        return RECORD_INVALID;
+    at += n;
+    if (magic == MAGIC_V1)
+        n = (int8_t)p[at], at += 1;
+    else
+        n = get16(p + at), at += 2;
+    if (n < 0 || n > size - at - 2)
+        return RECORD_INVALID;
+    r->topic_at = at, r->topic_size = n, at += n;
+    n = get16(p + at), at += 2;
+    if (n < 0 || n != size - at)
+        return RECORD_INVALID;
+    r->text_at = at, r->text_size = n;
+    return RECORD_OK;
+}
+
+static inline int body_crc_is_right(const uint8_t *p, const Record *r)
+{
+    return (int32_t)(crc32_more(0, p + r->body_at, (size_t)r->body_size) & CRC_MASK) == r->crc;
+}
+
+/* Whether a record, whose text has room for one, ends in the CRC property of all bytes before it. */
+static inline int ends_in_own_crc(const uint8_t *p, const Record *r)
+{
+    uint8_t own[CRC_PROPERTY_SIZE];
+    const uint8_t *end = p + r->size - CRC_PROPERTY_SIZE;
+    if (r->text_size < CRC_PROPERTY_SIZE || memcmp(end, "__CRC32#\1", 9) != 0)
+        return 0;
+    crc_property(own, crc32_more(0, p, (size_t)(r->size - CRC_PROPERTY_SIZE)) & CRC_MASK);
+    return memcmp(end, own, CRC_PROPERTY_SIZE) == 0;
+}
+
+/* --- what makes a record valid at its place */
+
+enum { CHECK_CRC = 1, CHECK_TORN = 2 };
+
+/* What is to be checked beside the lengths and the stated log offset. `ranges` are pairs of log offsets, ascending,
+   between which every record ends in a CRC of its own; records from `torn_from` on were written by Penstock, and
+   perhaps not synced. */
+typedef struct {
+    int32_t checks, n_ranges;
+    const int64_t *ranges;
+    int64_t torn_from, sector_bytes;
+} Checks;
+
+static inline int is_covered(const Checks *c, int64_t log_offset)
+{
+    int32_t low = 0, high = c->n_ranges;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (log_offset < c->ranges[2 * middle])
+            high = middle;
+        else if (log_offset >= c->ranges[2 * middle + 1])
+            low = middle + 1;
+        else
+            return 1;
+    }
+    return 0;
+}
+
+static inline int is_zero(const uint8_t *p, int64_t n)
+{
+    return n <= 0 || (p[0] == 0 && memcmp(p, p + 1, (size_t)(n - 1)) == 0);
+}
+
+/* Whether topic or properties look like a sector that was never written: ours end in no zero, and our texts hold no
+   sector of zeros. A record that ends in a CRC of its own is whole whatever they are. */
+static inline int is_torn(const uint8_t *p, const Record *r, int64_t log_offset, const Checks *c)
+{
+    int looks_torn = (r->topic_size && !p[r->topic_at + r->topic_size - 1]) || (r->text_size && !p[r->size - 1]);
+    if (!looks_torn && r->text_size > c->sector_bytes) {
+        int64_t first = log_offset + r->text_at, end = log_offset + r->size;
+        first += (c->sector_bytes - first % c->sector_bytes) % c->sector_bytes;
+        for (int64_t at = first; !looks_torn && at <= end - c->sector_bytes; at += c->sector_bytes)
+            looks_torn = is_zero(p + (at - log_offset), c->sector_bytes);
+    }
+    return looks_torn && !ends_in_own_crc(p, r);
+}
+
+/* Whether a record that was taken apart is a valid one at that log offset; see `penstock.validity`. */
+static inline int is_valid_at(const uint8_t *p, const Record *r, int64_t log_offset, const Checks *c)
+{
+    if (r->log_offset != log_offset)
+        return 0;
+    if (c->checks & CHECK_CRC) {
+        if (!body_crc_is_right(p, r))
+            return 0;
+        if (c->n_ranges && is_covered(c, log_offset) && !ends_in_own_crc(p, r))
+            return 0;
+    }
+    return !(c->checks & CHECK_TORN) || log_offset < c->torn_from || !is_torn(p, r, log_offset, c);
+}

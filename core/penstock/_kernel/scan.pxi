@@ -1,0 +1,201 @@
+# Records taken apart: one after the other from a window's start, or at given positions.
+
+# Smaller windows are done before another thread could be let run.
+cdef enum: LONG_BYTES = 64 << 10
+
+
+cdef class Held:
+    """The bytes of a buffer, held until this goes."""
+
+    cdef Py_buffer view
+    cdef bint is_held
+
+    def __cinit__(self, object owner, bint writable=False):
+        self.is_held = False
+        PyObject_GetBuffer(owner, &self.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        self.is_held = True
+
+    def __dealloc__(self):
+        if self.is_held:
+            PyBuffer_Release(&self.view)
+
+    cdef inline Span span(self) noexcept:
+        cdef Span span
+        span.p, span.n = <const uint8_t *>self.view.buf, self.view.len
+        return span
+
+
+cdef struct Table:
+    Record *rows
+    int64_t count, room
+
+
+cdef inline Record *table_next(Table *table) noexcept nogil:
+    """Return memory for one more row; NULL for none."""
+    cdef Record *grown
+    if table.count == table.room:
+        table.room = 256 if table.room == 0 else 2 * table.room
+        grown = <Record *>realloc(table.rows, table.room * sizeof(Record))
+        if grown is NULL:
+            return NULL
+        table.rows = grown
+    return &table.rows[table.count]
+
+
+cdef Checks checks_of(int checks, bytes ranges, int64_t torn_from, int64_t sector_bytes) noexcept:
+    """`ranges` must be held by the caller for as long as these checks are used."""
+    cdef Checks c
+    c.checks, c.torn_from, c.sector_bytes = checks, torn_from, sector_bytes
+    c.ranges = <const int64_t *><const char *>PyBytes_AS_STRING(ranges)
+    c.n_ranges = <int32_t>(PyBytes_GET_SIZE(ranges) // 16)
+    return c
+
+
+cdef RecordState scan_rows(Span window, int64_t base, const Checks *checks, Table *table, int64_t *stop) noexcept nogil:
+    """Fill a table with the valid records from the window's start on; says why they end at `stop`.
+
+    RECORD_OK stands for memory that could not be had.
+    """
+    cdef int64_t at = 0
+    cdef RecordState state
+    cdef Record *row
+    while True:
+        stop[0] = at
+        row = table_next(table)
+        if row is NULL:
+            return RECORD_OK
+        state = record_parse(window.p + at, window.n - at, row)
+        if state != RECORD_OK:
+            return state
+        if not is_valid_at(window.p + at, row, base + at, checks):
+            return RECORD_INVALID
+        row.position, row.is_valid = at, 1
+        table.count += 1
+        at += row.size
+
+
+def scan(window, int64_t base, int checks, bytes ranges not None, int64_t torn_from=INT64_MAX, int64_t sector_bytes=512):
+    """Take apart the records that follow each other from a window's start; stop at the first that is not valid.
+
+    Args:
+        window: bytes of the log.
+        base: log offset of the first of them.
+        checks: `CHECK_CRC`, `CHECK_TORN`, both, or neither; lengths and stated log offsets are always checked.
+        ranges: pairs of log offsets, native i64, ascending: where records end in a CRC of their own.
+        torn_from: first log offset whose records `CHECK_TORN` is about.
+        sector_bytes: what of a record may be missing as a whole.
+
+    Returns:
+        Rows (see `penstock.columns.ROW`), the position where they end, why (a RecordState), and the size that
+        the bytes there claim, 0 where there are too few.
+    """
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef Checks c = checks_of(checks, ranges, torn_from, sector_bytes)
+    cdef Table table
+    cdef int64_t stop = 0
+    cdef RecordState state
+    table.rows, table.count, table.room = NULL, 0, 0
+    try:
+        if span.n >= LONG_BYTES:
+            with nogil:
+                state = scan_rows(span, base, &c, &table, &stop)
+        else:
+            state = scan_rows(span, base, &c, &table, &stop)
+        if state == RECORD_OK:
+            raise MemoryError
+        rows = PyBytes_FromStringAndSize(<const char *>table.rows, table.count * sizeof(Record))
+    finally:
+        free(table.rows)
+    return rows, stop, <int>state, get32(span.p + stop) if span.n - stop >= 8 else 0
+
+
+def parse(window, const int64_t[::1] positions):
+    """Take apart the records at positions of a window; a row's `is_valid` says whether its lengths add up.
+
+    Of a row that is not valid all else but position, size and magic is zero.
+    """
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef int64_t i, at, count = positions.shape[0]
+    cdef int32_t size, magic
+    cdef bytearray made = bytearray(count * sizeof(Record))
+    cdef Record *rows = <Record *><char *>made
+    with nogil:
+        for i in range(count):
+            at = positions[i]
+            if 0 <= at < span.n and record_parse(span.p + at, span.n - at, &rows[i]) == RECORD_OK:
+                rows[i].is_valid = 1
+            else:
+                size, magic = rows[i].size, rows[i].magic
+                memset(&rows[i], 0, sizeof(Record))
+                rows[i].size, rows[i].magic = size, magic
+            rows[i].position = at
+    return made
+
+
+def valid_rows(window, const Record[::1] rows, const int64_t[::1] log_offsets, int checks, bytes ranges not None,
+               int64_t torn_from=INT64_MAX, int64_t sector_bytes=512):
+    """Say of each row, a byte each, whether its record is valid at a log offset; see `scan`."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef Checks c = checks_of(checks, ranges, torn_from, sector_bytes)
+    cdef int64_t i, count = rows.shape[0]
+    cdef bytearray made = bytearray(count)
+    cdef uint8_t *right = <uint8_t *><char *>made
+    if log_offsets.shape[0] < count:
+        raise ValueError("fewer log offsets than rows")
+    with nogil:
+        for i in range(count):
+            if is_within(span, &rows[i]):
+                right[i] = is_valid_at(span.p + rows[i].position, &rows[i], log_offsets[i], &c)
+    return made
+
+
+def own_crcs(window, const Record[::1] rows):
+    """Say of each row, a byte each, whether its record ends in the CRC property of all bytes before it."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef int64_t i, count = rows.shape[0]
+    cdef bytearray made = bytearray(count)
+    cdef uint8_t *right = <uint8_t *><char *>made
+    with nogil:
+        for i in range(count):
+            if is_within(span, &rows[i]):
+                right[i] = ends_in_own_crc(span.p + rows[i].position, &rows[i])
+    return made
+
+
+cdef inline bint is_within(Span window, const Record *row) noexcept nogil:
+    """Say whether a row, which came from Python and may be anything, is of a valid record that lies in the window."""
+    return (
+        row.is_valid and 0 <= row.position <= window.n and FIXED_SIZE <= row.size <= window.n - row.position
+        and 0 <= row.body_at <= row.size and 0 <= row.body_size <= row.size - row.body_at
+        and 0 <= row.topic_at <= row.size and 0 <= row.topic_size <= row.size - row.topic_at
+        and 0 <= row.text_at <= row.size and 0 <= row.text_size <= row.size - row.text_at
+    )
+
+
+def is_valid(record, int64_t log_offset, bint is_covered):
+    """Say whether these bytes are one whole valid record of that log offset; see `penstock.validity`."""
+    cdef Held held = Held(record)
+    cdef Span span = held.span()
+    cdef Checks c
+    cdef Record row
+    cdef int64_t everywhere[2]
+    everywhere[0], everywhere[1] = -INT64_MAX - 1, INT64_MAX
+    c.checks, c.n_ranges, c.ranges, c.torn_from, c.sector_bytes = CHECK_CRC, is_covered, everywhere, INT64_MAX, 512
+    if record_parse(span.p, span.n, &row) != RECORD_OK or row.size != span.n:
+        return False
+    return is_valid_at(span.p, &row, log_offset, &c)
+
+
+def crc32(data, uint32_t value=0):
+    """Return the CRC-32 of bytes that follow others whose CRC-32 is `value`, as `zlib.crc32` does."""
+    cdef Held held = Held(data)
+    cdef Span span = held.span()
+    if span.n >= LONG_BYTES:
+        with nogil:
+            value = crc32_more(value, span.p, <size_t>span.n)
+        return value
+    return crc32_more(value, span.p, <size_t>span.n)

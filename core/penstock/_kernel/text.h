@@ -1,0 +1,120 @@
+/* Texts within records: properties, keys, and Java's hash of a string. Nothing outside of a span is read. */
+#pragma once
+#include "record.h"
+
+enum { NAME_END = 1, PAIR_END = 2 };
+
+/* The next pair of a properties text that has a name and a value; 0 at its end. `*at` moves behind it. */
+static inline int pair_next(const uint8_t **at, const uint8_t *end, Span *name, Span *value)
+{
+    while (*at < end) {
+        const uint8_t *start = *at, *middle;
+        const uint8_t *stop = memchr(start, PAIR_END, (size_t)(end - start));
+        if (!stop)
+            stop = end;
+        *at = stop + 1;
+        middle = memchr(start, NAME_END, (size_t)(stop - start));
+        if (middle && middle > start && middle + 1 < stop) {
+            name->p = start, name->n = middle - start;
+            value->p = middle + 1, value->n = stop - middle - 1;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static inline int is_same(Span a, Span b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, (size_t)a.n) == 0); }
+
+/* The value of a property; n = 0 where there is none. Of a name given twice the last counts, as in Java. */
+static inline Span property(Span text, Span wanted)
+{
+    Span found = {text.p, 0}, name, value;
+    const uint8_t *at = text.p, *end = text.p + text.n;
+    while (pair_next(&at, end, &name, &value))
+        if (is_same(name, wanted))
+            found = value;
+    return found;
+}
+
+/* The next word of a text whose words are separated by single spaces; empty ones are passed over. */
+static inline int word_next(const uint8_t **at, const uint8_t *end, Span *word)
+{
+    while (*at < end) {
+        const uint8_t *start = *at;
+        const uint8_t *stop = memchr(start, ' ', (size_t)(end - start));
+        if (!stop)
+            stop = end;
+        *at = stop + 1;
+        if (stop > start) {
+            word->p = start, word->n = stop - start;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static inline int is_continuation(const uint8_t *p, const uint8_t *end) { return p < end && (*p & 0xC0) == 0x80; }
+
+/* One character of UTF-8. What is not UTF-8 is U+FFFD, one for each longest beginning of a character, as Python and
+   Java replace it; `*is_whole` becomes 0 then. */
+static inline uint32_t utf8_next(const uint8_t **at, const uint8_t *end, int *is_whole)
+{
+    const uint8_t *p = *at;
+    uint32_t c = *p++, low = 0x80, high = 0xBF, left;
+    if (c < 0x80) {
+        *at = p;
+        return c;
+    }
+    if (c >= 0xC2 && c <= 0xDF)
+        left = 1, c &= 0x1F;
+    else if (c >= 0xE0 && c <= 0xEF)
+        left = 2, low = c == 0xE0 ? 0xA0 : 0x80, high = c == 0xED ? 0x9F : 0xBF, c &= 0x0F;
+    else if (c >= 0xF0 && c <= 0xF4)
+        left = 3, low = c == 0xF0 ? 0x90 : 0x80, high = c == 0xF4 ? 0x8F : 0xBF, c &= 0x07;
+    else
+        left = 4;
+    for (; left > 0 && left < 4; left--, low = 0x80, high = 0xBF) {
+        if (p >= end || *p < low || *p > high)
+            left = 5;
+        else
+            c = c << 6 | (*p++ & 0x3F);
+        if (left == 5)
+            break;
+    }
+    *at = p;
+    if (left) {
+        *is_whole = 0;
+        return 0xFFFD;
+    }
+    return c;
+}
+
+static inline int is_utf8(Span s)
+{
+    const uint8_t *at = s.p, *end = s.p + s.n;
+    int is_whole = 1;
+    while (at < end && is_whole)
+        utf8_next(&at, end, &is_whole);
+    return is_whole;
+}
+
+/* `String.hashCode` of what was hashed to `hash` followed by `s`: over UTF-16 units. */
+static inline int32_t java_hash_more(int32_t hash, Span s)
+{
+    uint32_t value = (uint32_t)hash;
+    const uint8_t *at = s.p, *end = s.p + s.n;
+    int is_whole = 1;
+    while (at < end) {
+        uint32_t c = *at < 0x80 ? *at++ : utf8_next(&at, end, &is_whole);
+        if (c >= 0x10000) {
+            c -= 0x10000;
+            value = value * 31 + (0xD800 | c >> 10);
+            c = 0xDC00 | (c & 0x3FF);
+        }
+        value = value * 31 + c;
+    }
+    return (int32_t)value;
+}
+
+/* The form of the hash index: never negative, and 0 where Java's abs() overflows. */
+static inline int32_t index_hash(int32_t hash) { return hash == INT32_MIN ? 0 : hash < 0 ? -hash : hash; }

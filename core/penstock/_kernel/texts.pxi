@@ -1,0 +1,206 @@
+# Topics, tags, keys and properties of many records. Rows come from Python: each is held against the window first.
+
+cdef struct Growing:
+    uint8_t *p
+    int64_t n, room
+
+
+cdef int grow(Growing *memory, int64_t more) except -1 nogil:
+    cdef int64_t room = memory.room
+    cdef uint8_t *grown
+    if memory.n + more <= room:
+        return 0
+    while room < memory.n + more:
+        room = 4096 if room == 0 else 2 * room
+    grown = <uint8_t *>realloc(memory.p, room)
+    if grown is NULL:
+        with gil:
+            raise MemoryError
+    memory.p, memory.room = grown, room
+    return 0
+
+
+cdef inline int put_number(Growing *memory, int64_t value) except -1 nogil:
+    grow(memory, 8)
+    memcpy(memory.p + memory.n, &value, 8)
+    memory.n += 8
+    return 0
+
+
+cdef class Numbers:
+    """Columns of whole numbers that grow."""
+
+    cdef Growing columns[5]
+    cdef int count
+
+    def __cinit__(self, int count):
+        memset(self.columns, 0, sizeof(self.columns))
+        self.count = count
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(5):
+            free(self.columns[i].p)
+
+    cdef tuple taken(self):
+        return tuple([PyBytes_FromStringAndSize(<const char *>self.columns[i].p, self.columns[i].n) for i in range(self.count)])
+
+
+cdef inline Span text_of(Span window, const Record *row) noexcept nogil:
+    cdef Span text
+    text.p, text.n = window.p + row.position + row.text_at, row.text_size
+    return text
+
+
+cdef inline Span topic_of(Span window, const Record *row) noexcept nogil:
+    cdef Span topic
+    topic.p, topic.n = window.p + row.position + row.topic_at, row.topic_size
+    return topic
+
+
+cdef inline Span span_of(bytes text) noexcept:
+    cdef Span span
+    span.p, span.n = <const uint8_t *>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+    return span
+
+
+def named(window, const Record[::1] rows, bytes name not None):
+    """Find the values of one property, at most one a row: columns of row, start and size, native i64."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span(), wanted = span_of(name), value
+    cdef Numbers found = Numbers(3)
+    cdef int64_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            if not is_within(span, &rows[i]):
+                continue
+            value = property(text_of(span, &rows[i]), wanted)
+            if value.n:
+                put_number(&found.columns[0], i)
+                put_number(&found.columns[1], value.p - span.p)
+                put_number(&found.columns[2], value.n)
+    return found.taken()
+
+
+def pairs(window, const Record[::1] rows):
+    """Find all properties: columns of row, start and size of the name, start and size of the value, native i64."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span(), text, name, value
+    cdef Numbers found = Numbers(5)
+    cdef const uint8_t *at
+    cdef int64_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            if not is_within(span, &rows[i]):
+                continue
+            text = text_of(span, &rows[i])
+            at = text.p
+            while pair_next(&at, text.p + text.n, &name, &value):
+                put_number(&found.columns[0], i)
+                put_number(&found.columns[1], name.p - span.p)
+                put_number(&found.columns[2], name.n)
+                put_number(&found.columns[3], value.p - span.p)
+                put_number(&found.columns[4], value.n)
+    return found.taken()
+
+
+def tag_codes(window, const Record[::1] rows):
+    """Return what a queue entry says of each row's tag: Java's hash, 0 for none; native i64."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span(), wanted = span_of(b"TAGS")
+    cdef int64_t i, count = rows.shape[0]
+    cdef bytearray made = bytearray(8 * count)
+    cdef int64_t *codes = <int64_t *><char *>made
+    with nogil:
+        for i in range(count):
+            if is_within(span, &rows[i]):
+                codes[i] = java_hash_more(0, property(text_of(span, &rows[i]), wanted))
+    return made
+
+
+def keys(window, const Record[::1] rows):
+    """Find every key to be indexed: columns of row (i64) and of the index hash of `topic#key` (i64), in log order.
+
+    UNIQ_KEY comes first, then the words of KEYS.
+    """
+    cdef Held held = Held(window)
+    cdef Span span = held.span(), unique = span_of(b"UNIQ_KEY"), several = span_of(b"KEYS"), hash_sign = span_of(b"#")
+    cdef Span text, value, word
+    cdef Numbers found = Numbers(2)
+    cdef const uint8_t *at
+    cdef int32_t prefix = 0
+    cdef int64_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            if not is_within(span, &rows[i]):
+                continue
+            text = text_of(span, &rows[i])
+            prefix = java_hash_more(java_hash_more(0, topic_of(span, &rows[i])), hash_sign)
+            value = property(text, unique)
+            if value.n:
+                put_number(&found.columns[0], i)
+                put_number(&found.columns[1], index_hash(java_hash_more(prefix, value)))
+            value = property(text, several)
+            at = value.p
+            while word_next(&at, value.p + value.n, &word):
+                put_number(&found.columns[0], i)
+                put_number(&found.columns[1], index_hash(java_hash_more(prefix, word)))
+    return found.taken()
+
+
+def topics(window, const Record[::1] rows):
+    """Return the distinct topics in the order of the log, and for each row the index of its own (native i64)."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span(), topic
+    cdef int64_t i, count = rows.shape[0], number = 0
+    cdef bytearray made = bytearray(8 * count)
+    cdef int64_t *numbers = <int64_t *><char *>made
+    cdef dict known = {}
+    cdef Span last
+    cdef bytes name
+    last.p, last.n = NULL, -1
+    for i in range(count):
+        topic.p, topic.n = span.p, 0
+        if is_within(span, &rows[i]):
+            topic = topic_of(span, &rows[i])
+        if not is_same(topic, last):
+            name = topic.p[:topic.n]
+            number = known.setdefault(name, len(known))
+            last = topic
+        numbers[i] = number
+    return list(known), made
+
+
+def java_hash(str text not None):
+    """Return Java's `String.hashCode` of a text."""
+    cdef bytes units
+    cdef uint32_t value = 0
+    cdef const uint8_t *p
+    cdef Py_ssize_t i
+    cdef Span span
+    if text.isascii():
+        units = text.encode("ascii")
+        return java_hash_more(0, span_of(units))
+    # Lone surrogates have no UTF-8; Java hashes them as they are.
+    units = text.encode("utf-16-le", "surrogatepass")
+    p = <const uint8_t *>PyBytes_AS_STRING(units)
+    for i in range(0, PyBytes_GET_SIZE(units), 2):
+        value = value * 31 + (<uint32_t>p[i] | <uint32_t>p[i + 1] << 8)
+    return <int32_t>value
+
+
+def hash_pieces(data, const int64_t[::1] starts, const int64_t[::1] sizes):
+    """Return Java's hash of UTF-8 pieces of `data`, native i32 each."""
+    cdef Held held = Held(data)
+    cdef Span span = held.span(), piece
+    cdef int64_t i, count = starts.shape[0]
+    cdef bytearray made = bytearray(4 * count)
+    cdef int32_t *hashes = <int32_t *><char *>made
+    if sizes.shape[0] != count:
+        raise ValueError("as many sizes as starts")
+    with nogil:
+        for i in range(count):
+            if 0 <= starts[i] <= span.n and 0 <= sizes[i] <= span.n - starts[i]:
+                piece.p, piece.n = span.p + starts[i], sizes[i]
+                hashes[i] = java_hash_more(0, piece)
+    return made
