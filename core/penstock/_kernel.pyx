@@ -5,16 +5,25 @@ The C headers in `_kernel/` know no Python; the parts here turn Python's objects
 a reference to whatever a pointer leads into for as long as it is used.
 """
 
+cimport cython
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cpython.list cimport PyList_GET_ITEM
+from cpython.ref cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset, strlen
+
+from operator import index as operator_index
 
 include "_kernel/externs.pxi"
 include "_kernel/scan.pxi"
 include "_kernel/texts.pxi"
+include "_kernel/messages.pxi"
+include "_kernel/encode.pxi"
+include "_kernel/append.pxi"
 
 crc_start()

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import attrs
 
+from penstock._kernel import Lane
 from penstock.checkpoint import Checkpoint, Times
 from penstock.clock import Clock
 from penstock.closing import Ending
-from penstock.commitlog import CommitLog
+from penstock.commitlog import FAILED, NO_MESSAGES, NOT_STARTED, CommitLog
 from penstock.config import Config
 from penstock.contracts import (
     Dispatcher,
@@ -36,6 +37,7 @@ from penstock.dispatch import TailFollower
 from penstock.errors import (
     DiskFullError,
     PenstockError,
+    PluginError,
     StorageError,
     StoreFailedError,
     SystemLimitError,
@@ -44,7 +46,6 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.findings import Finding
 from penstock.flushing import LogFlusher
-from penstock.lane import Lane
 from penstock.lockfile import Lock
 from penstock.message import Durability, PutStatus
 from penstock.names import check_queue, check_topic
@@ -106,14 +107,12 @@ class Engine(Ending):
     crew: Crew
     fire: Fire
     ask: Ask
-    body_bytes_max: int
     long_topics: bool
     lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     _follow_worker: Stoppable | None = None
     # Close was begun, and not ended: an interrupt cut it through.
     is_interrupted: bool = False
-    _idle: bool = True
     _guard: threading.Lock = attrs.Factory(threading.Lock)
     _lane_guard: threading.Lock = attrs.Factory(threading.Lock)
     _marked: tuple[int, ...] = ()
@@ -127,6 +126,15 @@ class Engine(Ending):
         self.retention.make_safe = self._make_safe
         self.retention.on_expired = self._may_go
         self.retention.on_deleted = self._tell_deleted
+        self.retention.on_refusal = self._on_refusal
+        policy = self.policy
+        settles = policy.appender_waits or type(policy).after_append is not FlushPolicy.after_append
+        self.log.encoder.make_lane = self.lane
+        self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
+
+    def _on_refusal(self, reason: str | None) -> None:
+        change = self.log.appender.allow if reason is None else self.log.appender.refuse
+        change(NO_MESSAGES)
 
     def _make_safe(self) -> None:
         self.flusher.flush()
@@ -173,6 +181,7 @@ class Engine(Ending):
         with self.log.lock:
             self.log.tail.expect()
         self.policy.start()
+        self.log.appender.allow(NOT_STARTED)
         self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._tell_damage)
 
     # --- appending
@@ -185,10 +194,20 @@ class Engine(Ending):
             with self._lane_guard:
                 lane = self.lanes.get((topic, queue))
                 if lane is None:
-                    following = self.queue_index.max_offset(topic, queue)
+                    following = self._next_offset(topic, queue)
                     self.offsets.queue_begins(topic, queue, following)
-                    lane = self.lanes[topic, queue] = Lane(topic, queue, following)
+                    lane = self.lanes[topic, queue] = Lane(str(topic), queue, following)
         return lane
+
+    def _next_offset(self, topic: str, queue: int) -> int:
+        following: object = self.queue_index.max_offset(topic, queue)
+        # The queue index is a plugin; what it says goes into the log for good.
+        if not (isinstance(following, int) and 0 <= following < 1 << 63):
+            raise PluginError(
+                f"the queue index says that queue {topic}/{queue} goes on at {following!r}, which no queue "
+                f"can: nothing was put; mend or replace that plugin, see penstock plugins"
+            )
+        return following
 
     def failed_append(self, error: OSError) -> PenstockError:
         """Return what an append that failed in the system means: no room, or the end of writing."""
@@ -200,7 +219,7 @@ class Engine(Ending):
         """Do for an appended record what the flush policy asks; says what is known afterwards."""
         policy = self.policy
         policy.after_append(end_offset)
-        if self._idle:
+        if self.log.appender.is_idle:
             self._wake_follower()
         if not policy.appender_waits:
             return _ACCEPTED
@@ -240,7 +259,7 @@ class Engine(Ending):
             self.flusher.commit()
 
     def _wake_follower(self) -> None:
-        self._idle = False
+        self.log.appender.is_idle = False
         if self._follow_worker is not None:
             self._follow_worker.wake()
 
@@ -259,10 +278,10 @@ class Engine(Ending):
             return _LIMIT_PAUSE_S
         if self.follower.progress > before:
             return pause
-        self._idle = True
+        self.log.appender.is_idle = True
         if self.follower.progress < self.log.end_offset:
             # Something came between the look and the flag, waits for a flush, or is to be tried again.
-            self._idle = False
+            self.log.appender.is_idle = False
             return max(pause, _WAITING_S)
         return None
 
@@ -329,6 +348,7 @@ class Engine(Ending):
 
     def on_failed(self, failure: StoreFailedError) -> None:
         """Write down that a sync failed, as well as can be, and tell the plugins."""
+        self.log.appender.refuse(FAILED)
         state = self.progress.state
         state.failed, state.flushed_offset = True, min(state.flushed_offset, failure.durable_offset)
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import config as configuration
+from penstock._kernel import RecordEncoder
 from penstock.admission import check_foreign, foreign_in
 from penstock.checkpoint import Checkpoint
 from penstock.choosing import Choices
@@ -322,9 +323,13 @@ class Opener(Choices):
         commit_log = CommitLog(
             log,
             LogTail(log, writer, allocator, self.files),
+            RecordEncoder(
+                host_bytes(config.log.store_host),
+                crc_property=config.log.checksum == "crc32+record",
+                body_bytes_max=config.log.body_bytes_max,
+                time_ms=None if type(self.clock) is Clock else self.clock.time_ms,
+            ),
             clock=self.clock,
-            store_host=host_bytes(config.log.store_host),
-            crc_property=config.log.checksum == "crc32+record",
             busy_ms=config.log.busy_ms,
             hand_over=HandOver() if config.index.feed == "direct" else None,
         )
@@ -342,7 +347,7 @@ class Opener(Choices):
             policy=policy, follower=follower, dispatchers=dispatchers,
             queue_index=pick_indexes(dispatchers)[0], retention=retention,
             checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
-            lock=lock, offsets=offsets, crew=self._crew, body_bytes_max=config.log.body_bytes_max,
+            lock=lock, offsets=offsets, crew=self._crew,
             long_topics=config.log.long_topics or was_made_here(self.files, self.root),
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),

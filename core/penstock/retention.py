@@ -106,13 +106,25 @@ class Retention:
         # Whether every plugin lets a segment go; whom to tell when it is gone.
         self.on_expired: Callable[[SegmentInfo, str], bool] = lambda _info, _reason: True
         self.on_deleted: Callable[[SegmentInfo, str], None] = lambda _info, _reason: None
-        self.refusal: str | None = None
+        # Why no message may be put, whenever that changes.
+        self.on_refusal: Callable[[str | None], None] = lambda _reason: None
+        self._refusal: str | None = None
         self._leaving: _Leaving | None = None
         self._trimmed_to = log.min_offset
         self._failing: set[str] = set()
         self._stopping = threading.Event()
         # Reentrant, so that a plugin may close the store from a hook.
         self._one_at_a_time = threading.RLock()
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no message may be put; None if messages may."""
+        return self._refusal
+
+    @refusal.setter
+    def refusal(self, reason: str | None) -> None:
+        self._refusal = reason
+        self.on_refusal(reason)
 
     def run(self) -> int:
         """Let expired segments go; returns how many went."""

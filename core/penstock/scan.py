@@ -6,7 +6,6 @@ from penstock.batch import DispatchBatch
 from penstock.columns import Columns
 from penstock.escape import get_logger
 from penstock.log import SegmentedLog
-from penstock.recent import Recent, known_batch
 from penstock.segment import Segment
 from penstock.survivors import find_survivor
 from penstock.walking import Walk, walk
@@ -15,15 +14,12 @@ logger = get_logger(__name__)
 
 # A batch is at most so many bytes of log: what is made of it then stays in the cache of a core.
 BATCH_BYTES = 2 << 20
-# Of what is known already little is looked at.
-_KNOWN_BYTES = 16 << 20
 
 
 def read_batches(
     log: SegmentedLog,
     start: int,
     stop: int,
-    recent: Recent | None = None,
     *,
     check_crc: bool = False,
 ) -> Iterator[DispatchBatch]:
@@ -31,16 +27,11 @@ def read_batches(
 
     The lengths and the place of every record are checked, CRCs only where that is asked for. The batch before
     corrupt bytes ends where the next valid record with a witness begins (see `survivors`), or where the segment
-    ends, so that none after them is left out. `recent` may know some of them.
+    ends, so that none after them is left out.
     """
     at = start
     while at < stop:
         with log.lease(at) as segment:
-            known = _known(log, at, min(stop, segment.end_offset, at + _KNOWN_BYTES), recent)
-            if known is not None:
-                yield known
-                at = known.end_offset
-                continue
             limit = min(stop, segment.end_offset, at + BATCH_BYTES)
             window = log.read(at, limit - at)
             found = walk(window)
@@ -57,15 +48,6 @@ def read_batches(
                 end = min(_behind_damage(log, segment, end), stop)
             yield DispatchBatch(good, at, end)
         at = end
-
-
-def _known(log: SegmentedLog, at: int, limit: int, recent: Recent | None) -> DispatchBatch | None:
-    """Return the records from `at` on that `recent` knows, if they are there."""
-    known = None if recent is None else recent.within(at, limit)
-    if known is None:
-        return None
-    end = int(known.log_offsets[-1] + known.sizes[-1])
-    return known_batch(known, log.read(at, end - at), at)
 
 
 def _behind_damage(log: SegmentedLog, segment: Segment, at: int) -> int:

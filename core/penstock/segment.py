@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
+from penstock._kernel import Extent
 from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel
 from penstock.errors import OffsetError
@@ -119,8 +120,8 @@ class Segment:
         self.path = path
         self.base_offset = base_offset
         self.capacity = capacity
-        self.wrote_position = capacity
-        self.committed_position = capacity
+        # Moved by whoever appends: the kernel, for records that go straight into memory.
+        self.extent = Extent(capacity)
         self.flushed_position = capacity
         # What lies after it was never written: it is not looked at through a map, which on a tmpfs takes room.
         self.mapped_end = capacity
@@ -136,6 +137,24 @@ class Segment:
     def end_offset(self) -> int:
         """Log offset behind the last possible byte."""
         return self.base_offset + self.capacity
+
+    @property
+    def wrote_position(self) -> int:
+        """Every byte before it was written to the channel."""
+        return self.extent.wrote
+
+    @wrote_position.setter
+    def wrote_position(self, position: int) -> None:
+        self.extent.wrote = position
+
+    @property
+    def committed_position(self) -> int:
+        """Every byte before it was handed to the system."""
+        return self.extent.committed
+
+    @committed_position.setter
+    def committed_position(self, position: int) -> None:
+        self.extent.committed = position
 
     def start_writing(
         self, channel: SegmentChannel, position: int, *, commits_at_once: bool

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from penstock.clock import Clock
-from penstock.encode import EncodedBatch, host_bytes
+from penstock._kernel import Batch, Lane, RecordEncoder
+from penstock.encode import host_bytes
 from penstock.errors import MessageTooLargeError
 from penstock.files import Files
 from penstock.javatext import Int64s
-from penstock.lane import Lane, RecordForm
 from penstock.names import check_queue, check_topic
 from penstock.opening import Opener, make_opener
 from penstock.record import BLANK_SIZE
@@ -32,6 +31,10 @@ __all__ = [
     "MARK_MAX", "MARK_MIN", "EncodedBatch", "Encoder", "Encoding", "StagedBatch", "StagedFile",
     "StagedWriter", "encoding_for", "key_hashes",
 ]  # fmt: skip
+
+
+# A batch of records, as `Encoder` makes it and `StagedWriter` takes it.
+EncodedBatch = Batch
 
 
 @attrs.frozen(kw_only=True)
@@ -84,28 +87,18 @@ class Encoder:
     """Makes records from Arrow tables, as `Store.put_arrow` does. Not thread-safe."""
 
     def __init__(self, encoding: Encoding, time_ms: Callable[[], int] | None = None) -> None:
-        self.body_bytes_max = encoding.body_bytes_max
-        self.log = RecordForm(
+        self._encoder = RecordEncoder(
             encoding.store_host, crc_property=encoding.crc_property,
-            time_ms=time_ms or Clock().time_ms,
+            body_bytes_max=encoding.body_bytes_max, make_lane=_lane, time_ms=time_ms,
         )  # fmt: skip
         self._record_bytes_max = encoding.record_bytes_max
-        self._lanes: dict[tuple[str, int], Lane] = {}
 
-    def lane(self, topic: str, queue: int) -> Lane:
-        """Return the lane of a queue; names are checked the first time."""
-        lane = self._lanes.get((topic, queue))
-        if lane is None:
-            check_topic(topic)
-            lane = self._lanes[topic, queue] = Lane(topic, check_queue(queue), 0)
-        return lane
-
-    def encode(self, table: "pa.Table | pa.RecordBatch") -> EncodedBatch:
+    def encode(self, table: "pa.Table | pa.RecordBatch") -> Batch:
         """Return the rows of a table, of the columns that `put_arrow` takes; refuses what it refuses."""
         from penstock import arrow_in  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
-        batch = arrow_in.encode_table(self, table)
-        largest = int(batch.sizes.max(initial=0))
+        batch = arrow_in.encode_table(self._encoder, table)
+        largest = batch.largest
         if largest > self._record_bytes_max:
             raise MessageTooLargeError(
                 "the record", largest, self._record_bytes_max,
@@ -115,7 +108,12 @@ class Encoder:
 
     def writer(self, files: Files, path: Path) -> StagedWriter:
         """Return what writes such batches into a new staged file."""
-        return StagedWriter(files, path, self.log.store_host, crc_property=self.log.crc_property)
+        host, has_crc = self._encoder.store_host, self._encoder.crc_property
+        return StagedWriter(files, path, host, crc_property=has_crc)
+
+
+def _lane(topic: str, queue: int) -> Lane:
+    return Lane(str(check_topic(topic)), check_queue(queue), 0)
 
 
 def key_hashes(keys: "pa.Array") -> Int64s:

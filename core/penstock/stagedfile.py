@@ -17,7 +17,7 @@ against the format and against the lane it claims, before any of it may reach a 
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,16 +26,14 @@ import attrs
 import crc32c
 import numpy as np
 
+from penstock._kernel import Batch, RecordEncoder
 from penstock.columns import Columns
 from penstock.commitlog import CommitLog
-from penstock.encode import EncodedBatch, check_text
 from penstock.errors import CorruptionError, MessageError, StorageError
 from penstock.files import File, Files
 from penstock.javatext import Int64s
-from penstock.lane import Lane, RecordForm, RecordParts
 from penstock.names import check_queue, check_topic
-from penstock.record import CRC_PROPERTY_SIZE, FIXED_SIZE, decode_record, host_flags
-from penstock.stamps import STORE_TIME_AT
+from penstock.record import CRC_PROPERTY_SIZE, FIXED_SIZE, host_flags
 
 MAGIC = b"PSTKSTG1"
 _HEADER = struct.Struct("<8sII20sII")
@@ -77,11 +75,6 @@ class StagedBatch:
         return len(self.sizes)
 
     @property
-    def prepared_at(self) -> int:
-        """Where PREPAREDTRANSACTIONOFFSET stands in each record."""
-        return STORE_TIME_AT + 2 * self.host_size + 12
-
-    @property
     def largest(self) -> int:
         """The size of the largest record in bytes."""
         return int(self.sizes.max())
@@ -93,37 +86,14 @@ class StagedBatch:
             self, lane_rows=self.lane_rows[rows:], sizes=self.sizes[rows:], data=self.data[skipped:]
         )
 
-    def encoded(
-        self, lane: Callable[[str, int], Lane], *, crc_property: bool | None = None
-    ) -> EncodedBatch:
-        """Return it as the append path takes it, its data a copy that may be stamped.
-
-        With `crc_property`, as a store with or without a CRC in each record needs it, whatever it was encoded for.
-        """
-        lanes = [lane(topic, queue) for topic, queue in self.lanes]
-        data, sizes = bytearray(self.data), self.sizes
-        if crc_property not in (None, self.crc_property):
-            records = self._encoded_again(lanes, with_crc=not self.crc_property)
-            data, sizes = bytearray().join(records), np.array(list(map(len, records)), np.int64)
-        return EncodedBatch(
-            data=data, sizes=sizes, lanes=lanes, lane_rows=self.lane_rows,
-            store_time_at=STORE_TIME_AT + self.host_size,
-        )  # fmt: skip
-
-    def _encoded_again(self, lanes: list[Lane], *, with_crc: bool) -> list[bytes]:
-        """Return the records with room for a CRC of their own, or without it."""
-        made, end = list[bytes](), 0
+    def encoded(self, encoder: RecordEncoder) -> Batch:
+        """Return it as the append path takes it: a copy, with a CRC in each record or without, as the store has them."""
+        lanes = [encoder.lane_of(topic, queue) for topic, queue in self.lanes]
+        batch, end = Batch(encoder), 0
         for size, row in zip(self.sizes.tolist(), self.lane_rows.tolist(), strict=True):
-            fields = decode_record(bytes(self.data[end : end + size]))
-            end += size
-            own = fields.properties if with_crc else fields.properties[:-CRC_PROPERTY_SIZE]
-            parts = RecordParts(
-                fields.body, check_text(own, crc_property=with_crc), fields.flag, fields.born_time_ms,
-                fields.born_host, fields.sys_flag, fields.reconsume_times, fields.prepared_offset,
-            )  # fmt: skip
-            form = RecordForm(fields.store_host, crc_property=with_crc, time_ms=lambda: 0)
-            made.append(form.encode_unsealed(lanes[row], parts, 0))
-        return made
+            start, end = end, end + size
+            batch.add_record(lanes[row], self.data[start:end], has_crc=self.crc_property)
+        return batch
 
     def check_mark(self, first: int) -> int:
         """Return the mark of the first record, if the marks of all can be told from log offsets."""
@@ -152,20 +122,22 @@ class StagedWriter:
         self._file.pwrite(data, self._at)
         self._at += len(data)
 
-    def add(self, batch: EncodedBatch, group: int = 0) -> None:
+    def add(self, batch: Batch, group: int = 0) -> None:
         """Write one batch; an empty one is left out."""
-        rows = len(batch.sizes)
+        rows = len(batch)
         if rows == 0:
             return
+        _, _, sizes, lane_rows = (np.frombuffer(column, np.int64) for column in batch.columns())
+        data = memoryview(batch)
         lanes = b"".join(
             _LANE.pack(lane.queue, len(lane.topic_bytes)) + lane.topic_bytes for lane in batch.lanes
         )
-        numbers = batch.sizes.astype("<u4").tobytes() + batch.lane_rows.astype("<u4").tobytes()
-        parts = [rows, len(batch.lanes), len(lanes), 0, len(batch.data)]
+        numbers = sizes.astype("<u4").tobytes() + lane_rows.astype("<u4").tobytes()
+        parts = [rows, len(batch.lanes), len(lanes), 0, len(data)]
         head = bytearray(_BATCH.pack(b"SBAT", group, *parts)) + lanes + numbers
-        _CRC.pack_into(head, _BATCH_CRC_AT, crc32c.crc32c(batch.data, crc32c.crc32c(head)))
+        _CRC.pack_into(head, _BATCH_CRC_AT, crc32c.crc32c(data, crc32c.crc32c(head)))
         self._put(head)
-        self._put(batch.data)
+        self._put(data)
         self.batches += 1
         self.rows += rows
 

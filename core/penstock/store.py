@@ -7,9 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock._kernel import Producer
+from penstock.commitlog import STOPPED
 from penstock.contracts import Dispatcher
 from penstock.dispatch import pick_indexes
-from penstock.encode import parts_of
+from penstock.encode import encode_messages
 from penstock.engine import Engine
 from penstock.errors import (
     ForeignContentError,
@@ -23,16 +25,15 @@ from penstock.forecast import Departure, Outlook
 from penstock.foreign import ROCKSDB_CONFIG, Foreign
 from penstock.lockfile import leave_in_child
 from penstock.log import SegmentedLog
-from penstock.message import Durability, Message, PutStatus, Receipt, new_receipt
+from penstock.message import Durability, Message, Receipt
 from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
 from penstock.offsettable import check_group, check_known, check_offset
-from penstock.putting import append_encoded, put_messages
+from penstock.putting import append_encoded
 from penstock.reader import Reader
 from penstock.recovery import RecoveryReport
 from penstock.space import TopicSpace, space_by_topic
 from penstock.stagedfile import StagedBatch, count_marked
-from penstock.stamps import Marks
 from penstock.verify import Tally, Verification
 from penstock.visibility import has_queues, served
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Store(Reader):
+class Store(Reader, Producer):
     """A message store. Made by `penstock.open`. Safe from any thread.
 
     Attributes:
@@ -76,10 +77,13 @@ class Store(Reader):
         self._verification = verification
         if engine is not None:
             self._opened_by = engine.files.process_id()
+            self._produce_by(engine.log.appender)
             leave_in_child(self)
 
     def leave(self) -> None:
         """In a forked child: refuse everything from now on, and let close do nothing."""
+        if self._engine is not None:
+            self._engine.log.appender.refuse(STOPPED)
         if not self._closed:
             self._closed, self._why_closed = True, ForkedStoreError(self.path, self._opened_by)
 
@@ -97,6 +101,9 @@ class Store(Reader):
         if refusal is not None:
             raise ReadOnlyError(refusal)
         return engine
+
+    def _check_writable(self) -> None:
+        self._writer()
 
     def _owner(self) -> Engine:
         """Return the writing half, also while a retention policy refuses messages."""
@@ -129,45 +136,6 @@ class Store(Reader):
 
     # --- putting
 
-    def put(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        queue: int = 0,
-        tag: str = "",
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        delay_level: int = 0,
-        wait: bool = True,
-        born_time_ms: int | None = None,
-        born_host: str | None = None,
-    ) -> Receipt:
-        """Append one message and return its receipt; see `Message` for the arguments.
-
-        Under a flush policy that waits, returns when the message is on disk, or when the policy's
-        time-out has passed: then the status is `FLUSH_DISK_TIMEOUT`, and the message may become
-        durable yet. Raises `MessageError` for a message that cannot be stored, `DiskFullError`
-        when there is no room, `StoreFailedError` once a sync has failed.
-        """
-        engine = self._writer()
-        log = engine.log
-        parts = parts_of(
-            body, tag, keys, properties, flag, delay_level, born_time_ms, born_host,
-            engine.body_bytes_max, log.crc_property,
-        )  # fmt: skip
-        # What `engine.lane` does, without calling it, for a queue that was put to before.
-        lane = engine.lanes.get((topic, queue)) or engine.lane(topic, queue)
-        try:
-            log_offset, queue_offset, time_ms, size = log.append(lane, parts)
-        except OSError as error:
-            raise engine.failed_append(error) from error
-        status, durability = engine.settle(log_offset + size, wait)
-        return new_receipt(Receipt, (
-            status, log_offset, lane.queue, queue_offset, time_ms, size, durability, log.store_host,
-        ))  # fmt: skip
-
     def submit(self, topic: str, body: bytes, **message: Any) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
@@ -191,14 +159,18 @@ class Store(Reader):
         engine.policy.request()
         return future
 
-    def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> list[Receipt]:
+    def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.
 
         All or none: a message that cannot be stored, or no room, leaves nothing behind. The batch may
         lie in several segments unless `atomic`, which puts it into one or refuses it. Under a flush
         policy that waits, it waits once for the lot, unless no message asks for it.
         """
-        return put_messages(self._writer(), list(messages), atomic=atomic)
+        engine, given = self._writer(), list(messages)
+        batch = encode_messages(engine.log.encoder, given)
+        wait = any(message.wait for message in given)
+        time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
+        return batch.receipts(time_ms, *known)
 
     def put_arrow(
         self, table: "pa.Table", *, atomic: bool = False, wait: bool = True
@@ -213,13 +185,9 @@ class Store(Reader):
         from penstock import arrow_in  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
         engine = self._writer()
-        batch = arrow_in.encode_table(engine, table)
-        done = append_encoded(engine, batch, atomic=atomic)
-        status, durability = PutStatus.PUT_OK, Durability.ACCEPTED
-        if len(done.sizes):
-            end = int(done.log_offsets[-1] + done.sizes[-1])
-            status, durability = engine.settle(end, wait)
-        return arrow_in.receipts(done, batch, status, durability)
+        batch = arrow_in.encode_table(engine.log.encoder, table)
+        time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
+        return arrow_in.receipts(batch, time_ms, *known)
 
     def put_staged(self, batch: StagedBatch, *, first_mark: int = 0) -> int:
         """Append a batch that was encoded elsewhere (see `penstock.staged`); returns the log's end behind it.
@@ -229,12 +197,11 @@ class Store(Reader):
         flush: see `flush`. All or none, as `put_many`.
         """
         engine = self._writer()
-        marks = Marks(batch.check_mark(first_mark), batch.prepared_at) if first_mark else None
-        encoded = batch.encoded(engine.lane, crc_property=engine.log.crc_property)
-        done = append_encoded(engine, encoded, marks=marks)
-        end = int(done.log_offsets[-1] + done.sizes[-1])
-        engine.settle(end, False)
-        return end
+        if first_mark:
+            batch.check_mark(first_mark)
+        encoded = batch.encoded(engine.log.encoder)
+        append_encoded(engine, encoded, first_mark=first_mark)
+        return encoded.end_offset
 
     def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
         """Return how many records numbered from `first_mark` on lie in the log from `log_offset` on, at most `most`.
@@ -378,6 +345,7 @@ class Store(Reader):
             super().close()
             return
         self._closed = self._engine.is_interrupted = True
+        self._engine.log.appender.refuse(STOPPED)
         try:
             self._engine.close()
         finally:

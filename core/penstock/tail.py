@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from penstock._kernel import Batch
 from penstock.columns import Buffer
 from penstock.contracts import Allocator, SegmentChannel, SegmentWriter
 from penstock.errors import DiskFullError, SystemLimitError
 from penstock.file import NO_ROOM
 from penstock.files import File, Files
-from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
 from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.segment import Segment
@@ -31,12 +29,13 @@ _EXPECTED = 2
 
 
 class Piece(NamedTuple):
-    """Bytes [start, stop) of a batch, the segment they go to, the position in it, and the sizes of the records."""
+    """Bytes [start, stop) of a batch, the segment they go to, the position in it, and the first record with the sizes of all."""
 
     segment: Segment
     start: int
     stop: int
     position: int
+    first: int
     sizes: Sequence[int]
 
 
@@ -179,38 +178,33 @@ class LogTail:
         self.segment = fresh
         self.expect()
 
-    def plan(self, sizes: Int64s, *, atomic: bool) -> tuple[list[Piece], Int64s]:
-        """Say which bytes of a batch go to which segment, and each record's log offset.
+    def plan(self, batch: Batch, *, atomic: bool) -> list[Piece]:
+        """Say which bytes of a batch go to which segment.
 
         All segments it needs are made before any write.
         """
-        ends = np.cumsum(sizes)
-        total = int(ends[-1])
-        log_offsets = np.empty(len(sizes), np.int64)
         pieces: list[Piece] = []
         fresh: list[Segment] = []
         segment, position = self.segment, self.segment.wrote_position if self.segment else 0
         row = done = 0
         try:
-            while row < len(sizes):
+            while row < len(batch):
                 room = segment.capacity - position - BLANK_SIZE if segment else -1
-                fits = int(np.searchsorted(ends, done + room, side="right"))
-                if segment is None or fits <= row or (atomic and total > room):
+                fits, size = batch.fit(row, room)
+                if segment is None or fits == row or (atomic and batch.size > room):
                     segment = self.obtain(self._log.next_free_base(len(fresh)))
                     fresh.append(segment)
                     position = 0
                     continue
-                stop = int(ends[fits - 1])
-                start = segment.base_offset + position - done
-                log_offsets[row:fits] = start + ends[row:fits] - sizes[row:fits]
-                pieces.append(Piece(segment, done, stop, position, sizes[row:fits].tolist()))
-                position += stop - done
-                row, done = fits, stop
+                sizes = batch.sizes(row, fits)
+                pieces.append(Piece(segment, done, done + size, position, row, sizes))
+                position += size
+                row, done = fits, done + size
         except BaseException:
             for segment in fresh:
                 self._forget(segment)
             raise
-        return pieces, log_offsets
+        return pieces
 
     def write_pieces(self, pieces: list[Piece], data: Buffer) -> None:
         """Write a batch as planned; what is written already is left alone."""

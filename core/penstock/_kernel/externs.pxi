@@ -31,6 +31,9 @@ cdef extern from "_kernel/record.h" nogil:
     int64_t record_size(const Parts *m, int64_t text)
     uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, int64_t text)
     void record_seal(uint8_t *p, int64_t size)
+    void record_stamp(uint8_t *p, int64_t queue_offset, int64_t log_offset, int64_t store_ms)
+    void record_copy(uint8_t *to, const uint8_t *source, int64_t size)
+    void record_mark(uint8_t *p, int64_t mark)
     RecordState record_parse(const uint8_t *p, int64_t room, Record *r)
     bint ends_in_own_crc(const uint8_t *p, const Record *r)
     bint is_valid_at(const uint8_t *p, const Record *r, int64_t log_offset, const Checks *c)
@@ -48,7 +51,28 @@ cdef extern from "_kernel/text.h" nogil:
     bint is_utf8(Span s)
     int32_t java_hash_more(int32_t hash, Span s)
     int32_t index_hash(int32_t hash)
+    bint is_plain(Span s)
+    uint8_t *put_pair(uint8_t *at, Span name, Span value)
+    const char **RESERVED_NAMES
+
+cdef extern from "_kernel/clock.h" nogil:
+    int64_t clock_ms()
+    int64_t clock_ns()
+
+cdef extern from "_kernel/system.h" nogil:
+    void futex_wait(int32_t *word, int32_t seen, int64_t at_most_ns)
+    void futex_wake(int32_t *word, int32_t most)
+    uint8_t *page_of_this_process()
+    void give_page_back(uint8_t *page)
 
 cdef extern from "Python.h":
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    unsigned long PyThread_get_thread_ident()
+    int PyErr_CheckSignals() except -1
+    const char *utf8_or_null "PyUnicode_AsUTF8AndSize"(object text, Py_ssize_t *size) noexcept
+    void PyErr_Clear()
+    PyObject *PyDict_GetItemWithError(object table, object key) except? NULL
+    Py_ssize_t PyList_GET_SIZE(object)
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
+    int PyBuffer_FillInfo(Py_buffer *view, object owner, void *memory, Py_ssize_t size, int readonly, int flags) except -1
+    object PyObject_RichCompare(object, object, int)
     object PyUnicode_DecodeUTF8(const char *s, Py_ssize_t n, const char *errors)

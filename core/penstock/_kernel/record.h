@@ -156,6 +156,36 @@ static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, in
     return at;
 }
 
+/* Copies a whole record of `size` bytes, 8 at least, in the order in which `record_write` writes one. */
+static inline void record_copy(uint8_t *to, const uint8_t *from, int64_t size)
+{
+    memcpy(to, from, 4);
+    memset(to + 4, 0, 4);
+    if (size >= LOG_OFFSET_AT + 8)
+        memcpy(to + LOG_OFFSET_AT, from + LOG_OFFSET_AT, 8);
+    RELEASE;
+    memcpy(to + 8, from + 8, (size_t)(size - 8));
+    RELEASE;
+    memcpy(to + 4, from + 4, 4);
+    RELEASE;
+}
+
+/* What is known of a record only when it is appended, into one that is private yet: its CRC, if it has one, comes after. */
+static inline void record_stamp(uint8_t *p, int64_t queue_offset, int64_t log_offset, int64_t store_ms)
+{
+    int born = get32(p + 36) & BORN_IPV6 ? 20 : 8;
+    put64(p + 20, (uint64_t)queue_offset), put64(p + LOG_OFFSET_AT, (uint64_t)log_offset);
+    put64(p + BORN_HOST_AT + born, (uint64_t)store_ms);
+}
+
+/* A number in PREPAREDTRANSACTIONOFFSET, which only transactions use otherwise. */
+static inline void record_mark(uint8_t *p, int64_t mark)
+{
+    int32_t flags = get32(p + 36);
+    int hosts = (flags & BORN_IPV6 ? 20 : 8) + (flags & STORE_IPV6 ? 20 : 8);
+    put64(p + BORN_HOST_AT + hosts + 12, (uint64_t)mark);
+}
+
 /* --- a record taken apart */
 
 /* Where the parts of a record lie, from its first byte, and its numbers. One row of `penstock.columns`, byte for byte. */

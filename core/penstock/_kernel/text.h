@@ -118,3 +118,25 @@ static inline int32_t java_hash_more(int32_t hash, Span s)
 
 /* The form of the hash index: never negative, and 0 where Java's abs() overflows. */
 static inline int32_t index_hash(int32_t hash) { return hash == INT32_MIN ? 0 : hash < 0 ? -hash : hash; }
+
+/* Whether a text holds neither of the two bytes that separate properties. */
+static inline int is_plain(Span s)
+{
+    int found = 0;
+    for (int64_t i = 0; i < s.n; i++)
+        found |= (uint8_t)(s.p[i] - 1) < 2;
+    return !found;
+}
+
+static inline uint8_t *put_pair(uint8_t *at, Span name, Span value)
+{
+    at = put_span(at, name), *at++ = NAME_END;
+    at = put_span(at, value), *at++ = PAIR_END;
+    return at;
+}
+
+/* Properties that a caller may not give as such: they have arguments of their own, or are the store's, or ask for
+   delayed delivery. */
+static const char *RESERVED_NAMES[] = {
+    "TAGS", "KEYS", "__CRC32#", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", NULL,
+};

@@ -1,6 +1,5 @@
 """When appended bytes become durable."""
 
-from abc import abstractmethod
 from typing import Any, ClassVar, Protocol
 
 from penstock.contracts.base import Context, Strategy
@@ -49,9 +48,8 @@ class FlushPolicy(Strategy):
     def start(self) -> None:
         """Begin background work."""
 
-    @abstractmethod
-    def after_append(self, end_offset: int) -> None:
-        """Called after each append, outside the append lock; must be cheap."""
+    def after_append(self, end_offset: int) -> None:  # noqa: B027 - most have nothing to do
+        """Called after each append, outside the append lock; must be cheap. Not at all where a policy has none of its own."""
 
     def request(self) -> None:
         """Somebody waits for durability: flush soon. Called from any thread."""

@@ -22,6 +22,19 @@ class SegmentChannel(ABC):
     def view(self) -> memoryview:
         """The whole file as readers see it; bytes that were not committed may be missing."""
 
+    @property
+    def memory(self) -> memoryview | None:
+        """The whole file as writable memory, if single records may be stored there; None if they go by `write`.
+
+        Held until the segment is sealed, or the channel is asked again. Only of a writer that commits at once.
+        """
+        return None
+
+    @property
+    def memory_end(self) -> int:
+        """Where in `memory` stores end that cannot run out of room; asked again after each `write` and `reserve`."""
+        return 0
+
     @abstractmethod
     def write(self, position: int, data: Buffer) -> None:
         """Put `data` at `position`; raises `OSError` and leaves nothing that counts when it cannot."""

@@ -8,6 +8,7 @@ fill a whole unit of the page cache yet, as in a store that is written slowly, b
 from collections.abc import Sequence
 from typing import ClassVar
 
+from penstock._kernel import store_records
 from penstock.blocks import Blocks
 from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel, SegmentWriter
@@ -32,6 +33,16 @@ class MmapChannel(SegmentChannel):
         """See `SegmentChannel`."""
         return self._view.toreadonly()
 
+    @property
+    def memory(self) -> memoryview:
+        """See `SegmentChannel`."""
+        return self._view
+
+    @property
+    def memory_end(self) -> int:
+        """See `SegmentChannel`."""
+        return self._blocks.mapped_end
+
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`."""
         stop = position + len(data)
@@ -41,7 +52,7 @@ class MmapChannel(SegmentChannel):
             if stop > self._mapped_end:
                 self._file.pwrite(data, position)
                 return
-        self._map[position:stop] = data
+        store_records(self._view, position, data, (len(data),))
 
     def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
         """See `SegmentChannel`. Many bytes go faster to the file, and the next sync finds them in fewer pieces.
@@ -53,11 +64,7 @@ class MmapChannel(SegmentChannel):
         if not 0 < len(sizes) <= _FEW or stop > self._blocks.mapped_end:
             self._file.pwrite(data, position)
             return
-        records, start = memoryview(data), 0
-        for size in sizes:
-            stop = start + size
-            self._map[position + start : position + stop] = records[start:stop]
-            start = stop
+        store_records(self._view, position, data, sizes)
 
     def reserve(self, stop: int) -> None:
         """See `SegmentChannel`."""

@@ -42,9 +42,6 @@ class AsyncFlush(FlushPolicy):
         """Begin the thread that syncs."""
         self._worker = self.context.spawn("penstock-flush", self._step)
 
-    def after_append(self, end_offset: int) -> None:
-        """Nothing: the thread looks by itself."""
-
     def request(self) -> None:
         """Sync soon, whatever waits: somebody asked for a future."""
         self._requested = True

@@ -12,6 +12,3 @@ class NoFlush(FlushPolicy):
     """
 
     name: ClassVar[str] = "none"
-
-    def after_append(self, end_offset: int) -> None:
-        """Nothing."""

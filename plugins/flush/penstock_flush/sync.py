@@ -41,9 +41,6 @@ class SyncFlush(FlushPolicy):
         """Begin the thread that syncs."""
         self._worker = self.context.spawn("penstock-flush", self._step)
 
-    def after_append(self, end_offset: int) -> None:
-        """Nothing: whoever waits asks by `request`."""
-
     def request(self) -> None:
         """Wake the thread."""
         if self._worker is not None:

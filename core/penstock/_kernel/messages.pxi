@@ -1,0 +1,250 @@
+# What a caller hands in and gets back: messages and receipts.
+
+cdef object _new_message(dict fields):
+    return Message(**fields)
+
+
+def _made_message(dict fields):
+    """Return a message again, for pickles."""
+    return Message(**fields)
+
+
+cdef class Message:
+    """A message to be stored.
+
+    Attributes:
+        topic: 1 to 127 UTF-8 bytes (up to 255 with long topics), no `/`, no control characters.
+        body: any bytes, up to `log.body_bytes_max` (4 MiB).
+        queue: which queue of the topic, from 0.
+        tag: one word to filter by; empty for none.
+        keys: texts to find the message by. The format separates keys by a space: one that has spaces
+            is stored as several words and found as a phrase.
+        properties: further text pairs; values must not be empty.
+        flag: 32 bits for the caller, kept as they are.
+        delay_level: 0; others are refused until delayed delivery exists.
+        born_time_ms: when the message came to be; the time of the put if None.
+        born_host: "address:port" of the producer; the store's own if None.
+        wait: False returns at once under a flush policy that would wait.
+        sys_flag: RocketMQ's SYSFLAG bits; address bits are set by the store.
+        reconsume_times: how often it was delivered before, for copies.
+        prepared_offset: log offset of the half message, for copies of transactions.
+    """
+
+    cdef public object topic, body, queue, tag, properties, flag, delay_level, born_time_ms, born_host, wait
+    cdef public object sys_flag, reconsume_times, prepared_offset
+    cdef object _keys
+
+    def __init__(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0,
+                 born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0):
+        self.topic, self.body, self.queue, self.tag = topic, body, queue, tag
+        # One string is kept as it is, so that it can be refused by name.
+        self._keys = keys if type(keys) is tuple or isinstance(keys, str) else tuple(keys)
+        self.properties = {} if properties is None else properties
+        self.flag, self.delay_level, self.born_time_ms, self.born_host = flag, delay_level, born_time_ms, born_host
+        self.wait, self.sys_flag = wait, sys_flag
+        self.reconsume_times, self.prepared_offset = reconsume_times, prepared_offset
+
+    @property
+    def keys(self):
+        """Texts to find the message by, as a tuple."""
+        return self._keys
+
+    @keys.setter
+    def keys(self, keys):
+        self._keys = keys if type(keys) is tuple or isinstance(keys, str) else tuple(keys)
+
+    cdef tuple _fields(self):
+        return (
+            self.topic, self.body, self.queue, self.tag, self._keys, self.properties, self.flag, self.delay_level,
+            self.born_time_ms, self.born_host, self.wait, self.sys_flag, self.reconsume_times, self.prepared_offset,
+        )
+
+    def __eq__(self, other):
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._fields() == (<Message>other)._fields()
+
+    __hash__ = None
+
+    def __repr__(self):
+        pairs = zip(MESSAGE_FIELDS, self._fields(), strict=True)
+        return f"Message({', '.join([f'{name}={value!r}' for name, value in pairs])})"
+
+    def __reduce__(self):
+        return _made_message, (dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)),)
+
+    def __replace__(self, **changes):
+        """Return a copy with some fields changed, as `copy.replace` asks for it."""
+        return Message(**{**dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), **changes})
+
+
+cdef tuple MESSAGE_FIELDS = (
+    "topic", "body", "queue", "tag", "keys", "properties", "flag", "delay_level", "born_time_ms", "born_host", "wait",
+    "sys_flag", "reconsume_times", "prepared_offset",
+)
+
+
+def _made_receipt(*fields):
+    """Return a receipt again, for pickles."""
+    return Receipt(*fields)
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Receipt:
+    """The answer to a put: where the message is, and how much is known of its durability.
+
+    Behaves as a named tuple of its fields: it is iterated, indexed, compared and hashed as one.
+
+    Attributes:
+        status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` when it is in the log but was not synced in time.
+        log_offset: byte address of the record in the commit log.
+        queue: the queue's number.
+        queue_offset: the message's ordinal in its queue.
+        store_time_ms: Unix milliseconds, never less than that of the record before it.
+        size: the record's length in bytes.
+        durability: accepted, on disk, or unknown; a time-out never says ok.
+        store_host: address and port as the record holds them, for `message_id`.
+    """
+
+    cdef readonly object status, durability, store_host
+    cdef readonly int64_t log_offset, queue_offset, store_time_ms
+    cdef readonly int32_t queue, size
+
+    _fields = (
+        "status", "log_offset", "queue", "queue_offset", "store_time_ms", "size", "durability", "store_host",
+    )
+    __match_args__ = _fields
+
+    def __init__(self, status, int64_t log_offset, int32_t queue, int64_t queue_offset, int64_t store_time_ms,
+                 int32_t size, durability, store_host):
+        self.status, self.durability, self.store_host = status, durability, store_host
+        self.log_offset, self.queue_offset, self.store_time_ms = log_offset, queue_offset, store_time_ms
+        self.queue, self.size = queue, size
+
+    cdef tuple _tuple(self):
+        return (
+            self.status, self.log_offset, self.queue, self.queue_offset, self.store_time_ms, self.size, self.durability,
+            self.store_host,
+        )
+
+    @property
+    def message_id(self):
+        """RocketMQ's offset message id: upper-case hex of host, port and log offset."""
+        return (self.store_host + self.log_offset.to_bytes(8, "big")).hex().upper()
+
+    @property
+    def is_durable(self):
+        """True only when the message is known to be on disk."""
+        return self.durability == "on disk"
+
+    def _replace(self, **changes):
+        """Return a copy with some fields changed."""
+        return Receipt(**{**self._asdict(), **changes})
+
+    __replace__ = _replace
+
+    def _asdict(self):
+        """Return the fields by name."""
+        return dict(zip(self._fields, self._tuple(), strict=True))
+
+    def __iter__(self):
+        return iter(self._tuple())
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, which):
+        return self._tuple()[which]
+
+    def __richcmp__(self, other, int how):
+        theirs = (<Receipt>other)._tuple() if type(other) is Receipt else other
+        if not isinstance(theirs, tuple):
+            return NotImplemented
+        return PyObject_RichCompare(self._tuple(), theirs, how)
+
+    def __hash__(self):
+        return hash(self._tuple())
+
+    def __repr__(self):
+        return f"Receipt({', '.join([f'{name}={value!r}' for name, value in self._asdict().items()])})"
+
+    def __reduce__(self):
+        return _made_receipt, self._tuple()
+
+
+cdef struct Place:
+    int64_t log_offset, queue_offset
+    int32_t size, lane
+
+
+@cython.final
+cdef class Receipts:
+    """The receipts of a batch, in the order of its messages: a sequence that makes each when it is asked for."""
+
+    cdef Place *places
+    cdef Py_ssize_t length
+    cdef list lanes
+    cdef object status, durability, store_host
+    cdef int64_t store_time_ms
+
+    def __cinit__(self):
+        self.places, self.length = NULL, 0
+
+    def __dealloc__(self):
+        free(self.places)
+
+    def __init__(self):
+        raise TypeError("receipts are made by put_many")
+
+    cdef Receipt _at(self, Py_ssize_t row):
+        cdef Receipt made = Receipt.__new__(Receipt)
+        cdef Place *place = &self.places[row]
+        made.status, made.durability, made.store_host = self.status, self.durability, self.store_host
+        made.log_offset, made.queue_offset, made.size = place.log_offset, place.queue_offset, place.size
+        made.queue, made.store_time_ms = (<Lane>self.lanes[place.lane]).queue, self.store_time_ms
+        return made
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, which):
+        if isinstance(which, slice):
+            return [self._at(row) for row in range(*which.indices(self.length))]
+        row = operator_index(which)
+        if row < 0:
+            row += self.length
+        if not 0 <= row < self.length:
+            raise IndexError("there are fewer receipts")
+        return self._at(row)
+
+    def __iter__(self):
+        for row in range(self.length):
+            yield self._at(row)
+
+    def __contains__(self, value):
+        return any(value == each for each in self)
+
+    def __reversed__(self):
+        return iter(list(self)[::-1])
+
+    def index(self, value, start=0, stop=None):
+        """Return the place of the first receipt that equals `value`; see `list.index`."""
+        return list(self).index(value, start, self.length if stop is None else stop)
+
+    def count(self, value):
+        """Return how many receipts equal `value`."""
+        return list(self).count(value)
+
+    def __eq__(self, other):
+        if isinstance(other, (list, Receipts)):
+            return list(self) == list(other)
+        return NotImplemented
+
+    __hash__ = None
+
+    def __repr__(self):
+        return repr(list(self))
+
+    def __reduce__(self):
+        return list, (list(self),)
