@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import Receipt
+from penstock._kernel import Batch
+from penstock.record import RecordFields, encode_record
 from penstock.store import Store
 
 # A job in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
@@ -46,6 +49,19 @@ def make_restarted(root: Path, topic: str, **settings: Any) -> Path:
             shutil.rmtree(root / "consumequeue" / topic)
             shutil.rmtree(root / "penstock")
     return root
+
+
+def append_record(
+    store: Store, topic: str, body: bytes, properties: bytes, *, sys_flag: int = 0
+) -> Receipt:
+    """Put a record with whatever properties text and bits, as a broker may, and no caller."""
+    engine = store._engine
+    assert engine is not None
+    fields = RecordFields(topic=topic.encode(), body=body, properties=properties, sys_flag=sys_flag)
+    batch = Batch(engine.log.encoder)
+    batch.add_record(engine.lane(topic, 0), encode_record(fields), has_crc=False)
+    time_ms = engine.log.append_batch(batch)
+    return batch.receipts(time_ms, *engine.settle(batch.end_offset, wait=False))[0]
 
 
 # Tests that start Spark on their own, or none, need not wait for those that share one session.

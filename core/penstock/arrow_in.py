@@ -51,7 +51,9 @@ class Rows:
                 born_time_ms=None if self.born_time_ms is None else int(self.born_time_ms[row]),
             )  # fmt: skip
         except (TypeError, ValueError) as error:
-            raise MessageError(f"the properties of row {row} are no pairs of texts: {error}") from error
+            raise MessageError(
+                f"the properties of row {row} are no pairs of texts: {error}"
+            ) from error
 
     def columns(self, encoder: RecordEncoder) -> ArrowRows:
         """Return them as the kernel takes them."""

@@ -14,6 +14,7 @@ Invariants:
 
 import errno
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from penstock._kernel import Appender, AppendLock, Batch, Draft, RecordEncoder
 from penstock.batch import DispatchBatch
 from penstock.clock import Clock
 from penstock.columns import Buffer
+from penstock.contracts import SegmentChannel
 from penstock.errors import MessageTooLargeError, OffsetError, StoreClosedError
 from penstock.handover import HandOver
 from penstock.log import SegmentedLog
@@ -31,6 +33,13 @@ from penstock.tail import LogTail, Piece
 
 # Reasons for which single puts ask first whether they may; see `Appender.refuse`.
 STOPPED, FAILED, NO_MESSAGES, NOT_STARTED = 1, 2, 4, 8
+
+
+@lru_cache
+def _lends_memory(channel: type[SegmentChannel]) -> bool:
+    """Say whether records may go into a channel's memory past its `write`: not past one that a subclass has put over it."""
+    definers = [next(c for c in channel.__mro__ if name in vars(c)) for name in ("memory", "write")]
+    return issubclass(*definers)
 
 
 class CommitLog:
@@ -117,7 +126,8 @@ class CommitLog:
             return
         memory, end = None, 0
         # Only what is readable at once needs nobody's help afterwards.
-        if self.tail.writer.commits_at_once and self.hand_over is None:
+        is_readable = self.tail.writer.commits_at_once and self.hand_over is None
+        if is_readable and _lends_memory(type(segment.channel)):
             end = segment.channel.memory_end
             memory = segment.channel.memory if end else None
         self.appender.attach(segment.extent, segment.base_offset, segment.capacity, memory, end)
@@ -203,13 +213,17 @@ class CommitLog:
                     raise StoreClosedError  # noqa: TRY301 - the handler lets the lock go
                 now = self._now_ms()
                 planned = self.tail.plan(batch, atomic=atomic)
-                places = [(piece.first, piece.segment.base_offset + piece.position) for piece in planned]
+                places = [
+                    (piece.first, piece.segment.base_offset + piece.position) for piece in planned
+                ]
                 batch.stamp(places, now, first_mark)
                 pieces = planned
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)
                 if self.hand_over is not None:
-                    offsets, _, sizes, _ = (np.frombuffer(each, np.int64) for each in batch.columns())
+                    offsets, _, sizes, _ = (
+                        np.frombuffer(each, np.int64) for each in batch.columns()
+                    )
                     self.hand_over.add_batch(offsets, sizes, memoryview(bytes(data)))
                 self._attach()
                 self.lock.release()

@@ -37,7 +37,11 @@ def text_of(
     crc_property: bool,
 ) -> bytes:
     """Return the properties text, without a CRC; refuse what cannot be stored."""
-    text = encode_properties(tag, keys, properties)
+    return check_text(encode_properties(tag, keys, properties), crc_property=crc_property)
+
+
+def check_text(text: bytes, *, crc_property: bool) -> bytes:
+    """Return a properties text that has room for the CRC property, if that is on; refuse what cannot be stored."""
     room = CRC_PROPERTY_SIZE if crc_property else 0
     if len(text) + room > PROPERTIES_BYTES_MAX:
         raise MessageTooLargeError(
@@ -58,9 +62,12 @@ def host_bytes(text: str) -> bytes:
         ) from error
 
 
-def number_refused(name: str, value: object) -> MessageError:
-    """Return the error for what is no whole number, or one that does not fit its field."""
-    return MessageError(f"{name} {value!r} is refused: it must be a whole number that fits its field")
+class NumberError(MessageError):
+    """A number of a message is none, or does not fit its field."""
+
+    def __init__(self, name: str, value: object) -> None:
+        self.detail = f"does not fit its field: {name} {value!r}"
+        super().__init__(f"a number of the message {self.detail}")
 
 
 def transaction_refused() -> MessageError:
@@ -74,6 +81,8 @@ def encode_messages(encoder: RecordEncoder, messages: Sequence[Message]) -> Batc
     for number, message in enumerate(messages):
         try:
             batch.add(message)
+        except NumberError as error:
+            raise MessageError(f"message {number}: a number {error.detail}") from error
         except MessageError as error:
             error.add_note(f"it is message {number} of the batch; nothing was stored")
             raise

@@ -128,7 +128,7 @@ class Engine(Ending):
         self.retention.on_deleted = self._tell_deleted
         self.retention.on_refusal = self._on_refusal
         policy = self.policy
-        settles = policy.appender_waits or type(policy).after_append is not FlushPolicy.after_append
+        settles = policy.appender_waits or policy.hears_appends
         self.log.encoder.make_lane = self.lane
         self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
 
@@ -218,7 +218,8 @@ class Engine(Ending):
     def settle(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
         """Do for an appended record what the flush policy asks; says what is known afterwards."""
         policy = self.policy
-        policy.after_append(end_offset)
+        if policy.hears_appends:
+            policy.after_append(end_offset)
         if self.log.appender.is_idle:
             self._wake_follower()
         if not policy.appender_waits:

@@ -309,6 +309,15 @@ class Opener(Choices):
             log.witness = None
             index.close()
 
+    def _encoder(self) -> RecordEncoder:
+        log = self.config.log
+        return RecordEncoder(
+            host_bytes(log.store_host), crc_property=log.checksum == "crc32+record",
+            body_bytes_max=log.body_bytes_max,
+            # The kernel asks the system by itself.
+            time_ms=None if type(self.clock) is Clock else self.clock.time_ms,
+        )  # fmt: skip
+
     def _wire(
         self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: Findings
     ) -> tuple[Engine, Store]:
@@ -323,12 +332,7 @@ class Opener(Choices):
         commit_log = CommitLog(
             log,
             LogTail(log, writer, allocator, self.files),
-            RecordEncoder(
-                host_bytes(config.log.store_host),
-                crc_property=config.log.checksum == "crc32+record",
-                body_bytes_max=config.log.body_bytes_max,
-                time_ms=None if type(self.clock) is Clock else self.clock.time_ms,
-            ),
+            self._encoder(),
             clock=self.clock,
             busy_ms=config.log.busy_ms,
             hand_over=HandOver() if config.index.feed == "direct" else None,

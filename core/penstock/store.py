@@ -1,7 +1,7 @@
 """The store as a caller sees it: put, read, find, follow; see `penstock.open`."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -344,8 +344,9 @@ class Store(Reader, Producer):
         if self._engine is None:
             super().close()
             return
-        self._closed = self._engine.is_interrupted = True
+        # Interrupted here, puts only ask first whether they may.
         self._engine.log.appender.refuse(STOPPED)
+        self._closed = self._engine.is_interrupted = True
         try:
             self._engine.close()
         finally:

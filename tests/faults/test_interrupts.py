@@ -89,7 +89,8 @@ def test_an_interrupt_anywhere_in_an_append_leaves_nothing_half_done(
         before = number
         number = story(store, number, [10])
         sure.add(before)
-        at += STEP
+        # The kernel does a single put in one step: there are few places left, and all are tried.
+        at += STEP if len(sizes) > 1 else 1
         turns += 1
         if turns % 25 == 0:
             store.flush()

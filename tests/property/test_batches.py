@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from tests.conftest import SMALL
 
 import penstock
-from penstock import Message, putting, recent
+from penstock import Message
 from penstock.errors import MessageError
 from penstock.testing import ManualClock
 
@@ -40,7 +39,7 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
                     store.put(
                         topic, body, queue=queue, tag=tag, keys=[key] if key else [], flag=flag
                     )
-            elif way in ("put_many", "few"):
+            elif way == "put_many":
                 store.put_many([Message(t, b, queue=q, tag=g, keys=[k] if k else [], flag=f)
                                 for t, b, q, g, k, f in rows])  # fmt: skip
             else:
@@ -68,13 +67,8 @@ def test_all_ways_in_agree(
     tmp_path_factory: pytest.TempPathFactory, checksum: str, rows: list[Any]
 ) -> None:
     root = tmp_path_factory.mktemp("ways")
-    # The queues too: of a batch the follower is told what it reads itself of single messages.
-    with patch.object(recent, "_LEAST", 1), patch.object(putting, "FEW", 0):
-        many = outcome(root, "put_many", rows, checksum)
-        arrow = outcome(root, "put_arrow", rows, checksum)
-    assert arrow == many
-    with patch.object(putting, "FEW", 1000):
-        assert outcome(root, "few", rows, checksum) == many
+    many = outcome(root, "put_many", rows, checksum)
+    assert outcome(root, "put_arrow", rows, checksum) == many
     one = outcome(root, "put", rows, checksum)
     # One by one, what came before a refused message is stored; else all three agree.
     assert one == many
@@ -88,6 +82,4 @@ def test_batches_roll_as_single_messages_do(
     rows = [("t", b"x" * size, 0, "", "", 0) for size in sizes]
     root = tmp_path_factory.mktemp("rolls")
     one = outcome(root, "put", rows, "crc32")
-    with patch.object(putting, "FEW", 0):
-        assert outcome(root, "put_many", rows, "crc32") == one
-    assert outcome(root, "few", rows, "crc32") == one
+    assert outcome(root, "put_many", rows, "crc32") == one

@@ -14,7 +14,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from tests.conftest import SMALL
+from tests.conftest import SMALL, append_record
 
 import penstock
 from penstock import Message
@@ -67,7 +67,7 @@ def put_staged(store: Store, properties: dict[str, str]) -> None:
     engine = store._engine
     assert engine is not None
     # Encoded for a store with the other checksum: it must come as this one's records do.
-    other: Any = "crc32" if engine.log.crc_property else "crc32+record"
+    other: Any = "crc32" if engine.log.encoder.crc_property else "crc32+record"
     encoder = Encoder(encoding_for(store.path, environ={}, **{"log.checksum": other}))
     writer = encoder.writer(Files(), path)
     writer.add(encoder.encode(table(properties)))
@@ -177,11 +177,7 @@ def test_a_stale_crc_of_a_broker_proves_nothing(tmp_path: Path) -> None:
     with opened(path, **{"log.checksum": "crc32"}) as store:
         # As the broker's text is: the stale property last, or with others after it.
         for text in (crc_property(4711), b"a\1b\2" + crc_property(1), crc_property(2) + b"a\1b\2"):
-            engine = store._engine
-            assert engine is not None
-            from penstock.lane import RecordParts  # noqa: PLC0415
-
-            engine.log.append(engine.lane("t", 0), RecordParts(b"body", text))
+            append_record(store, "t", b"body", text)
         messages = list(store.scan("t"))
         assert [m.properties for m in messages] == [{}, {"a": "b"}, {"a": "b"}]
         assert list(store.verify(deep=True)) == []

@@ -1,7 +1,7 @@
 """A queue counts only what is in the log: whatever is refused on the way in leaves no gap, by every way in."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from penstock import Message
 from penstock.errors import DiskFullError, MessageError, MessageTooLargeError, StoreClosedError
 from penstock.store import Store
+from penstock.tail import LogTail, Piece
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
 Put = Callable[[Store, list[Message]], Any]
@@ -38,6 +39,18 @@ def arrow(store: Store, messages: list[Message]) -> Any:
 
 def batch(count: int, size: int = 100) -> list[Message]:
     return [Message("t", bytes(size), queue=QUEUES[n % 3]) for n in range(count)]
+
+
+class Cursed(list[Piece]):
+    """A plan that cannot be used the first time it is looked at."""
+
+    is_cursed = True
+
+    def __iter__(self) -> Iterator[Piece]:
+        if self.is_cursed:
+            self.is_cursed = False
+            raise ZeroDivisionError
+        return super().__iter__()
 
 
 WAYS: dict[str, tuple[Put, int]] = {
@@ -151,7 +164,8 @@ def test_segments_made_for_a_batch_that_is_refused_are_gone(
             store.put("t", b"first", queue=queue)
         store.put("u", bytes(20_000))
         with monkeypatch.context() as patch:
-            patch.setattr("penstock.commitlog.stamp", lambda *_: 1 / 0)
+            plan = LogTail.plan
+            patch.setattr(LogTail, "plan", lambda *given, **more: Cursed(plan(*given, **more)))
             with pytest.raises(ZeroDivisionError):
                 put(store, batch(count, 500))
         assert [path.name for path in (tmp_path / "s" / "commitlog").iterdir()] == [f"{0:020d}"]

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import BusyError, Durability, PutStatus
-from penstock.appendlock import AppendLock
+from penstock._kernel import AppendLock
 from penstock.clock import Clock
 from penstock.commitlog import CommitLog
 from penstock.files import File, Files

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.conftest import OpenStore
+from tests.conftest import OpenStore, append_record
 
 import penstock
 from penstock import Durability, Message, PutStatus, ReadStatus
 from penstock.errors import CorruptionError, OffsetError
-from penstock.lane import RecordParts
-from penstock.record import reserve_crc_property
 from penstock.testing import ManualClock
 
 
@@ -261,13 +259,8 @@ def test_consumer_offsets_survive_and_bare_keys_are_read(
 
 def test_transactions_have_no_queue_entry_until_they_commit(open_small: OpenStore) -> None:
     with open_small() as store:
-        engine = store._engine
-        assert engine is not None
-        lane = engine.lane("t", 0)
-        # With room for the record's CRC, as every way in leaves it.
-        parts = RecordParts(body=b"x", properties=reserve_crc_property(b"KEYS\x01k\x02"))
         for bits, offset in ((0x4, 0), (0xC, 0), (0x8, 0), (0, 1), (0x4, 0), (0, 2)):
-            done = engine.log.append(lane, parts._replace(sys_flag=bits))
+            done = append_record(store, "t", b"x", b"KEYS\x01k\x02", sys_flag=bits)
             assert done.queue_offset == offset
         assert store.max_offset("t") == 3
         assert [m.sys_flag for m in store.scan("t")] == [8, 0, 0]

@@ -354,7 +354,7 @@ def store_records(memory, int64_t position, data, sizes):
         raise ValueError("less memory than the records need")
     for each in sizes:
         size = each
-        if size < 8 or size > source.view.len - at:
+        if size < 0 or size > source.view.len - at:
             raise ValueError("sizes of other records")
         record_copy(<uint8_t *>target.view.buf + position + at, <const uint8_t *>source.view.buf + at, size)
         at += size

@@ -49,11 +49,11 @@ cdef int64_t whole(object value, int64_t low, int64_t high, str name) except? -1
     cdef long long number
     if type(value) is not int:
         if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-            raise encode_words().number_refused(name, value)
+            raise encode_words().NumberError(name, value)
         value = operator_index(value)
     number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow or number < low or number > high:
-        raise encode_words().number_refused(name, value)
+        raise encode_words().NumberError(name, value)
     return number
 
 
@@ -193,7 +193,7 @@ cdef class Batch:
 
     cdef readonly RecordEncoder encoder
     cdef readonly list lanes
-    cdef Growing data, places, names, scratch
+    cdef Growing data, places, names, scratch, nexts
     cdef dict numbers
     cdef Span host
     cdef int64_t born_ms
@@ -218,6 +218,7 @@ cdef class Batch:
         free(self.places.p)
         free(self.names.p)
         free(self.scratch.p)
+        free(self.nexts.p)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data.p, self.data.n, 1, flags)
@@ -301,9 +302,9 @@ cdef class Batch:
             m.born_host = self.host
         m.queue_offset = m.log_offset = m.store_ms = 0
         size = record_size(m, text)
-        if self.lent or size > INT32_MAX:
+        if self.lent or size > INT32_MAX or text > TEXT_MAX:
             with gil:
-                raise BufferError("the batch's bytes are looked at, or a record has more than 2 GiB")
+                raise BufferError("the batch's bytes are looked at, or a record or its text is too large")
         grow(&self.data, size)
         grow(&self.places, sizeof(Place))
         record_write(self.data.p + self.data.n, m, size, text)
@@ -371,11 +372,15 @@ cdef class Batch:
         cdef Parts m
         if record_parse(span.p, span.n, &row) != RECORD_OK or row.size != span.n:
             raise ValueError("no whole record")
+        if has_crc and row.text_size < CRC_PROPERTY_SIZE:
+            raise ValueError("a record without room for a CRC of its own")
         m.body.p, m.body.n = span.p + row.body_at, row.body_size
         m.tag.n, m.n_keys, m.keys = 0, 0, NULL
         m.text.p, m.text.n = span.p + row.text_at, row.text_size
         if has_crc:
             m.text.n -= CRC_PROPERTY_SIZE
+        if m.text.n >= LONG_TEXT:
+            encode_words().check_text(m.text.p[:m.text.n], crc_property=self.encoder.crc_property)
         m.has_crc = self.encoder.crc_property
         m.born_host.p, m.born_host.n = span.p + 48, 20 if row.sys_flag & 0x10 else 8
         m.flag, m.sys_flag, m.reconsume, m.prepared, m.born_ms = row.flag, row.sys_flag, row.reconsume, row.prepared, row.born_ms
@@ -414,43 +419,46 @@ cdef class Batch:
             first_mark: from there on records are numbered in PREPAREDTRANSACTIONOFFSET; 0 leaves it.
         """
         cdef Py_ssize_t row, count = len(self), lane_count = len(self.lanes), piece = 0, piece_count = len(pieces)
-        cdef int64_t at = 0, log_offset = 0
-        cdef int64_t *numbers = <int64_t *>malloc((lane_count + 2 * piece_count + 2) * sizeof(int64_t))
-        cdef int64_t *starts = numbers + lane_count
+        cdef int64_t at = 0, log_offset = 0, is_counted
+        cdef int64_t *numbers
+        cdef int64_t *starts
         cdef Place *place
         cdef bint sealed = self.encoder.crc_property
-        if numbers is NULL:
-            raise MemoryError
-        try:
-            for row in range(lane_count):
-                numbers[row] = (<Lane>self.lanes[row]).next_offset
-            for row in range(piece_count):
-                starts[2 * row], starts[2 * row + 1] = pieces[row]
-            starts[2 * piece_count] = count
-            with nogil:
-                for row in range(count):
-                    if row == starts[2 * piece]:
-                        log_offset = starts[2 * piece + 1]
-                        piece += 1
-                    place = &(<Place *>self.places.p)[row]
-                    place.log_offset, place.queue_offset = log_offset, numbers[place.lane]
-                    numbers[place.lane] += 1
-                    record_stamp(self.data.p + at, place.queue_offset, log_offset, store_ms)
-                    if first_mark:
-                        record_mark(self.data.p + at, first_mark + row)
-                    if sealed:
-                        record_seal(self.data.p + at, place.size)
-                    log_offset += place.size
-                    at += place.size
-        finally:
-            free(numbers)
+        self.nexts.n = 0
+        grow(&self.nexts, (lane_count + 2 * piece_count + 2) * <int64_t>sizeof(int64_t))
+        numbers = <int64_t *>self.nexts.p
+        starts = numbers + lane_count
+        for row in range(lane_count):
+            numbers[row] = (<Lane>self.lanes[row]).next_offset
+        for row in range(piece_count):
+            starts[2 * row], starts[2 * row + 1] = pieces[row]
+        starts[2 * piece_count] = count
+        with nogil:
+            for row in range(count):
+                if row == starts[2 * piece]:
+                    log_offset = starts[2 * piece + 1]
+                    piece += 1
+                place = &(<Place *>self.places.p)[row]
+                is_counted = record_is_counted(self.data.p + at)
+                place.log_offset, place.queue_offset = log_offset, numbers[place.lane] * is_counted
+                numbers[place.lane] += is_counted
+                record_stamp(self.data.p + at, place.queue_offset, log_offset, store_ms)
+                if first_mark:
+                    record_mark(self.data.p + at, first_mark + row)
+                if sealed:
+                    record_seal(self.data.p + at, place.size)
+                log_offset += place.size
+                at += place.size
+        self.nexts.n = lane_count * <int64_t>sizeof(int64_t)
 
     def count_up(self):
-        """Move the lanes on, past the records that were appended."""
-        cdef Place *places = <Place *>self.places.p
+        """Move the lanes on, past the records that were stamped last."""
+        cdef int64_t *numbers = <int64_t *>self.nexts.p
         cdef Py_ssize_t row
-        for row in range(len(self)):
-            (<Lane>PyList_GET_ITEM(self.lanes, places[row].lane)).next_offset = places[row].queue_offset + 1
+        if self.nexts.n != <int64_t>len(self.lanes) * <int64_t>sizeof(int64_t):
+            raise ValueError("nothing was stamped")
+        for row in range(len(self.lanes)):
+            (<Lane>PyList_GET_ITEM(self.lanes, row)).next_offset = numbers[row]
 
     def receipts(self, int64_t store_ms, status, durability):
         """Return the receipts of records that were appended; the batch is empty then."""

@@ -33,6 +33,7 @@ cdef extern from "_kernel/record.h" nogil:
     void record_seal(uint8_t *p, int64_t size)
     void record_stamp(uint8_t *p, int64_t queue_offset, int64_t log_offset, int64_t store_ms)
     void record_copy(uint8_t *to, const uint8_t *source, int64_t size)
+    bint record_is_counted(const uint8_t *p)
     void record_mark(uint8_t *p, int64_t mark)
     RecordState record_parse(const uint8_t *p, int64_t room, Record *r)
     bint ends_in_own_crc(const uint8_t *p, const Record *r)

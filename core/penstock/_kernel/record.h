@@ -156,9 +156,13 @@ static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, in
     return at;
 }
 
-/* Copies a whole record of `size` bytes, 8 at least, in the order in which `record_write` writes one. */
+/* Copies a whole record of `size` bytes in the order in which `record_write` writes one; less than 8 are copied as they are. */
 static inline void record_copy(uint8_t *to, const uint8_t *from, int64_t size)
 {
+    if (size < 8) {
+        memcpy(to, from, (size_t)size);
+        return;
+    }
     memcpy(to, from, 4);
     memset(to + 4, 0, 4);
     if (size >= LOG_OFFSET_AT + 8)
@@ -176,6 +180,13 @@ static inline void record_stamp(uint8_t *p, int64_t queue_offset, int64_t log_of
     int born = get32(p + 36) & BORN_IPV6 ? 20 : 8;
     put64(p + 20, (uint64_t)queue_offset), put64(p + LOG_OFFSET_AT, (uint64_t)log_offset);
     put64(p + BORN_HOST_AT + born, (uint64_t)store_ms);
+}
+
+/* Whether a record has a queue offset of its own: a prepared or rolled back message has none. */
+static inline int record_is_counted(const uint8_t *p)
+{
+    int32_t type = get32(p + 36) & 0xC;
+    return type != 0x4 && type != 0xC;
 }
 
 /* A number in PREPAREDTRANSACTIONOFFSET, which only transactions use otherwise. */

@@ -1,5 +1,6 @@
 """When appended bytes become durable."""
 
+from abc import abstractmethod
 from typing import Any, ClassVar, Protocol
 
 from penstock.contracts.base import Context, Strategy
@@ -35,10 +36,12 @@ class FlushPolicy(Strategy):
 
     Attributes:
         appender_waits: a put with `wait=True` returns only when its bytes are durable, or in doubt.
+        hears_appends: `after_append` is called; a policy that does nothing there saves each put a call by False.
         timeout_ms: how long such a put waits before its receipt says `FLUSH_DISK_TIMEOUT`.
     """
 
     appender_waits: ClassVar[bool] = False
+    hears_appends: ClassVar[bool] = True
     timeout_ms: int = 5000
 
     def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
@@ -48,8 +51,9 @@ class FlushPolicy(Strategy):
     def start(self) -> None:
         """Begin background work."""
 
-    def after_append(self, end_offset: int) -> None:  # noqa: B027 - most have nothing to do
-        """Called after each append, outside the append lock; must be cheap. Not at all where a policy has none of its own."""
+    @abstractmethod
+    def after_append(self, end_offset: int) -> None:
+        """Called after each append, outside the append lock, if the policy `hears_appends`; must be cheap."""
 
     def request(self) -> None:
         """Somebody waits for durability: flush soon. Called from any thread."""

@@ -45,14 +45,14 @@ class Stager:
     def add(self, table: "pa.Table", shard: int) -> None:
         """Encode rows and stage them for a shard."""
         batch = self._encoder.encode(table)
-        if len(batch.sizes):
+        if len(batch):
             self._put(batch, shard)
 
     def _put(self, batch: EncodedBatch, shard: int) -> None:
         if self._writer is None:
             self._writer = self._begin()
         self._writer.add(batch, shard)
-        self._rows[shard] = self._rows.get(shard, 0) + len(batch.sizes)
+        self._rows[shard] = self._rows.get(shard, 0) + len(batch)
 
     def _begin(self) -> StagedWriter:
         try:

@@ -30,6 +30,7 @@ class AsyncFlush(FlushPolicy):
 
     name: ClassVar[str] = "async"
     capabilities: ClassVar[frozenset[str]] = frozenset({"syncs"})
+    hears_appends: ClassVar[bool] = False
     Options: ClassVar[type] = AsyncOptions
 
     def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:
@@ -41,6 +42,9 @@ class AsyncFlush(FlushPolicy):
     def start(self) -> None:
         """Begin the thread that syncs."""
         self._worker = self.context.spawn("penstock-flush", self._step)
+
+    def after_append(self, end_offset: int) -> None:
+        """Nothing: the thread looks by itself."""
 
     def request(self) -> None:
         """Sync soon, whatever waits: somebody asked for a future."""

@@ -12,3 +12,7 @@ class NoFlush(FlushPolicy):
     """
 
     name: ClassVar[str] = "none"
+    hears_appends: ClassVar[bool] = False
+
+    def after_append(self, end_offset: int) -> None:
+        """Nothing."""

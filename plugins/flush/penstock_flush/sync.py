@@ -29,6 +29,7 @@ class SyncFlush(FlushPolicy):
 
     name: ClassVar[str] = "sync"
     capabilities: ClassVar[frozenset[str]] = frozenset({"waits"})
+    hears_appends: ClassVar[bool] = False
     Options: ClassVar[type] = SyncOptions
     appender_waits: ClassVar[bool] = True
 
@@ -40,6 +41,9 @@ class SyncFlush(FlushPolicy):
     def start(self) -> None:
         """Begin the thread that syncs."""
         self._worker = self.context.spawn("penstock-flush", self._step)
+
+    def after_append(self, end_offset: int) -> None:
+        """Nothing: whoever waits asks by `request`."""
 
     def request(self) -> None:
         """Wake the thread."""
