@@ -1,0 +1,3 @@
+# The types of the compiled kernel; what each does is said in its sources, `_kernel.pyx` and `_kernel/`.
+
+def abi() -> str: ...

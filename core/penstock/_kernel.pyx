@@ -1,0 +1,3 @@
+"""The compiled kernel; `penstock.kernel` loads it."""
+
+include "_kernel/build.pxi"
