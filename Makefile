@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests hatch_build.py
 
-.PHONY: help kernel demo test check bench bench-full bench-spark soak longlife docs fuzz clean
+.PHONY: help kernel demo test check bench bench-full bench-spark soak longlife docs fuzz sanitize clean
 
 help:
 	@echo "make kernel  build the compiled kernel beside its sources, if they or its tools have changed"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench-full  the same with every size and 10 million keys, kept in the history, plots and page made anew"
 	@echo "make bench-spark  figures of the Spark pipeline beside Parquet and plain processes, and its goals"
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
+	@echo "make sanitize  the kernel under sanitizers for addresses and undefined behaviour, in the tests of TESTS"
 	@echo "make soak   explore crashes and failures until told to stop, or for MINUTES (60)"
 	@echo "make longlife  half an hour under load, watching memory, descriptors and maps"
 	@echo "make docs   build the documentation into build/docs"
@@ -74,6 +75,14 @@ SECONDS ?= 60
 fuzz: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
+
+# The interpreter itself is built without them, so the library that finds wrong addresses is loaded before it.
+TESTS ?= tests/unit tests/property
+CHECKS := PENSTOCK_SANITIZE=address,undefined
+sanitize: $(VENV)/dev
+	$(CHECKS) $(BIN)/python hatch_build.py
+	$(CHECKS) LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	  $(BIN)/python -m pytest -q -p no:faulthandler $(TESTS)
 
 MINUTES ?= 60
 soak: $(VENV)/dev

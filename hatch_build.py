@@ -13,7 +13,6 @@ machine, and is asked for only then. Invariants:
 """
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -45,6 +44,8 @@ FLAGS = ["-std=c11", "-O2", "-Wall", "-fwrapv", "-fno-strict-aliasing", "-fvisib
          "-pthread", "-D_GNU_SOURCE"]  # fmt: skip
 # No asserts, and no symbols: their names of files are all that would differ between two machines.
 RELEASE = ["-DNDEBUG", "-s"]
+# With sanitizers: asserts too, and whatever is found ends the process.
+CHECKED = ["-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 # The C library that RHEL 8, Debian 10 and Ubuntu 18.10 have, as in manylinux_2_28.
 GLIBC_FLOOR = "2.28"
 _MARK = re.compile(rb"penstock-kernel-build:([0-9a-f]{64})")
@@ -108,7 +109,7 @@ def check_platform() -> None:
         raise KernelBuildError(f"Penstock runs on Linux only, this is {sys.platform}")
     if sys.byteorder != "little":
         raise KernelBuildError(
-            f"Penstock runs on little-endian machines only, {platform.machine()} is none"
+            f"Penstock runs on little-endian machines only, {platform.machine()} is not"
         )
     if sys.implementation.name != "cpython":
         raise KernelBuildError(f"Penstock needs CPython, this is {sys.implementation.name}")
@@ -141,11 +142,11 @@ def version_of(distribution: str) -> str:
         return ""
 
 
-def compiler_and_version(with_checks: str) -> tuple[tuple[str, ...], str]:
+def compiler_and_version(root: Path, with_checks: str) -> tuple[tuple[str, ...], str]:
     """Return the command that compiles, and a text that is another for another compiler."""
     found = machine_compiler()
     if found:
-        return found, run([*found, "--version"])
+        return found, run([*found, "--version"], root)
     if with_checks:
         raise KernelBuildError(
             "PENSTOCK_SANITIZE needs gcc or clang, zig brings no sanitizers: install one, or set CC"
@@ -165,10 +166,8 @@ def recipe_of(root: Path) -> Recipe:
     """Return how the kernel of the checkout `root` is built now."""
     kernel = kernel_module(root)
     with_checks = kernel.sanitizers()
-    compiler, version = compiler_and_version(with_checks)
-    ending = (
-        [f"-fsanitize={with_checks}", "-g", "-fno-omit-frame-pointer"] if with_checks else RELEASE
-    )
+    compiler, version = compiler_and_version(root, with_checks)
+    ending = [f"-fsanitize={with_checks}", *CHECKED] if with_checks else RELEASE
     flags = (*FLAGS, *ending)
     sources = kernel.digest_of_sources(root / "core" / "penstock")
     parts = (
@@ -196,41 +195,49 @@ def is_built(recipe: Recipe) -> bool:
 
 def build(root: Path, say: Callable[[str], None]) -> Recipe:
     """Build the kernel of the checkout `root` unless it is there; the caller holds `exclusive`."""
-    check_platform()
     check_tools()
     recipe = recipe_of(root)
     if is_built(recipe):
         return recipe
     say(f"building {recipe.target.relative_to(root)} with {shlex.join(recipe.compiler)}")
     # Nobody else writes here meanwhile, so what an earlier build was killed in is written over.
-    c, part = root / "build" / "kernel" / "_kernel.c", recipe.target.with_name("_kernel.part")
-    recipe.target.parent.mkdir(parents=True, exist_ok=True)
-    # Paths below the checkout are given as seen from it: they end up in the C, and in messages of the object.
-    run(
-        [
-            sys.executable,
-            "-m",
-            "cython",
-            "-3",
-            "core/penstock/_kernel.pyx",
-            "-o",
-            str(c.relative_to(root)),
-        ],
-        root,
-    )
-    run([*recipe.compiler, *recipe.flags, f"-ffile-prefix-map={root}=.", "-Icore/penstock",
-         f"-I{sysconfig.get_path('include')}", f'-DPENSTOCK_SOURCES="{recipe.sources}"',
-         f'-DPENSTOCK_BUILD="{recipe.build}"', str(c.relative_to(root)), "-o", str(part.relative_to(root))], root)  # fmt: skip
+    part = recipe.target.with_name("_kernel.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    warnings = compile_to(part, recipe, root)
+    if warnings:
+        say(warnings)
     part.replace(recipe.target)
     return recipe
 
 
-def run(command: list[str], folder: Path | None = None) -> str:
+def compile_to(part: Path, recipe: Recipe, root: Path) -> str:
+    """Make the object `part`; returns the warnings of Cython and the compiler.
+
+    Paths below the checkout are given as seen from it: they end up in the C, and in the object's messages.
+    """
+    pyx, c = "core/penstock/_kernel.pyx", "build/kernel/_kernel.c"
+    command = [
+        *recipe.compiler,
+        *recipe.flags,
+        f"-ffile-prefix-map={root}=.",
+        "-Icore/penstock",
+        f"-I{sysconfig.get_path('include')}",
+        f'-DPENSTOCK_SOURCES="{recipe.sources}"',
+        f'-DPENSTOCK_BUILD="{recipe.build}"',
+        c,
+        "-o",
+        str(part.relative_to(root)),
+    ]
+    told = run([sys.executable, "-m", "cython", "-3", pyx, "-o", c], root)
+    return (told + run(command, root)).strip()
+
+
+def run(command: list[str], folder: Path) -> str:
     """Run a tool and return what it printed; raises `KernelBuildError` with all of it if it fails."""
-    caches = {
-        name: str(ROOT / "build" / "zig")
-        for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
-    }
+    # By default zig keeps them in a home folder, which need not be there.
+    caches = dict.fromkeys(
+        ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), str(folder / "build" / "zig")
+    )
     try:
         done = subprocess.run(
             command, cwd=folder, env=os.environ | caches, text=True, check=False,
@@ -242,7 +249,7 @@ def run(command: list[str], folder: Path | None = None) -> str:
         ) from error
     if done.returncode:
         raise KernelBuildError(
-            f"{done.stdout.rstrip()}\n{shlex.join(command)} failed: the messages above are its own"
+            f"{done.stdout.rstrip()}\n{shlex.join(command)} failed: the lines above say why"
         )
     return done.stdout
 
@@ -250,6 +257,8 @@ def run(command: list[str], folder: Path | None = None) -> str:
 @contextlib.contextmanager
 def exclusive(root: Path) -> Iterator[None]:
     """Hold off other builds in the checkout `root`; the system ends it with this process."""
+    import fcntl  # noqa: PLC0415 - not on every system that this file has to refuse
+
     folder = root / "build" / "kernel"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -290,6 +299,7 @@ class KernelHook(BuildHookInterface[BuilderConfig]):
             raise KernelBuildError(
                 "PENSTOCK_SANITIZE is for `make kernel`: unset it to install or to make a wheel"
             )
+        check_platform()
         self._held.enter_context(exclusive(root))
         return build(root, self.app.display_info)
 
@@ -304,6 +314,7 @@ def main() -> int:
         sys.stdout.write("\n".join([HATCHLING, *requirements()]) + "\n")
         return 0
     try:
+        check_platform()
         with exclusive(ROOT):
             build(ROOT, lambda line: print(line, flush=True))
     except KernelBuildError as error:

@@ -116,7 +116,8 @@ def _from_checkout(package: Path) -> tuple[Path, str, str]:
     command = (
         "make kernel" if sys.prefix == str(root / ".venv") else f"{sys.executable} hatch_build.py"
     )
-    cure = f"run `{command}` in {root}"
+    with_checks = f"PENSTOCK_SANITIZE={sanitizers()} " if sanitizers() else ""
+    cure = f"run `{with_checks}{command}` in {root}"
     path = object_in_checkout(root)
     if not path.is_file():
         raise ImportError(f"the compiled kernel {path} is missing; {cure}", name=NAME)
@@ -135,7 +136,8 @@ def _from_wheel(package: Path) -> tuple[Path, str, str]:
             f"{package} has no compiled kernel for this Python ({OBJECT}; there: {found}); {cure}",
             name=NAME,
         )
-    return path, (package / ABI).read_text().strip(), cure
+    noted = package / ABI
+    return path, noted.read_text().strip() if noted.is_file() else "nothing", cure
 
 
 def _from_zip(loader: zipimport.zipimporter, package: Path) -> tuple[Path, str, str]:
@@ -152,7 +154,11 @@ def _from_zip(loader: zipimport.zipimporter, package: Path) -> tuple[Path, str, 
             f"{archive} has no compiled kernel for this Python ({OBJECT}; there: {found}); {cure}",
             name=NAME,
         ) from None
-    return copy_out(data), loader.get_data(str(package / ABI)).decode().strip(), cure
+    try:
+        noted = loader.get_data(str(package / ABI)).decode().strip()
+    except OSError:
+        noted = "nothing"
+    return copy_out(data), noted, cure
 
 
 def _objects_in(archive: Path) -> Iterator[str]:
