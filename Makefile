@@ -28,10 +28,12 @@ $(VENV)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@touch $@
 
-# What the build needs, in the environment itself: so Cython's version is one for all, and zig (101 MB) is fetched once.
+# What the build needs is in the environment itself, so that Cython's version is one for all, and zig (101 MB) is fetched once.
+# So Penstock is installed without an environment of its own for the build; others, such as pyspark, need theirs: a step apart.
+INSTALL := $(BIN)/python -m pip install --quiet
 $(VENV)/tools: $(VENV)/python pyproject.toml hatch_build.py
-	$(BIN)/python -m pip install --quiet 'hatchling>=1.27' editables
-	$(BIN)/python hatch_build.py --requires | xargs -d '\n' $(BIN)/python -m pip install --quiet
+	$(INSTALL) 'hatchling>=1.27' editables
+	$(BIN)/python hatch_build.py --requires | xargs -d '\n' $(INSTALL)
 	@touch $@
 
 # Run each time: the hook looks at digests, not at times, and builds nothing (in 0.2 s) where nothing has changed.
@@ -39,11 +41,13 @@ kernel: $(VENV)/tools
 	@$(BIN)/python hatch_build.py
 
 $(VENV)/demo: $(VENV)/tools pyproject.toml | kernel
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[cli,spark]'
+	$(INSTALL) --no-build-isolation --no-deps -e .
+	$(INSTALL) 'penstock[cli,spark]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/tools pyproject.toml | kernel
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[dev]'
+	$(INSTALL) --no-build-isolation --no-deps -e .
+	$(INSTALL) 'penstock[dev]'
 	@touch $@ $(VENV)/demo
 
 demo: $(VENV)/demo
@@ -73,7 +77,7 @@ bench-spark: $(VENV)/dev
 
 SECONDS ?= 60
 fuzz: $(VENV)/dev
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[fuzz]'
+	$(INSTALL) 'penstock[fuzz]'
 	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
 
 # The interpreter itself is built without them, so the library that finds wrong addresses is loaded before it.
@@ -82,7 +86,7 @@ CHECKS := PENSTOCK_SANITIZE=address,undefined
 sanitize: $(VENV)/dev
 	$(CHECKS) $(BIN)/python hatch_build.py
 	$(CHECKS) LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-	  $(BIN)/python -m pytest -q -p no:faulthandler $(TESTS)
+	  $(BIN)/python -m pytest -q $(TESTS)
 
 MINUTES ?= 60
 soak: $(VENV)/dev
