@@ -80,9 +80,16 @@ def test_a_build_that_fails_leaves_the_object_that_was_there(small: Path) -> Non
     assert object_of(small).read_bytes() == b"an older one"
 
 
-def test_an_object_that_is_in_use_is_replaced_not_written_over(small: Path) -> None:
-    """Bytes written into a file that is mapped would change the code that runs."""
+def test_a_compiler_that_dies_within_its_work_leaves_the_object_that_was_there(small: Path) -> None:
+    """And bytes written into a file that is mapped would change the code that runs."""
     object_of(small).write_bytes(b"an older one")
+    compiler = small / "cc"
+    compiler.write_text(
+        '#!/bin/sh\nfor word; do last=$word; done\n[ "$last" = --version ] || { echo half > "$last"; exit 1; }\n'
+    )
+    compiler.chmod(0o755)
+    build(small, code=1, given={"CC": str(compiler)})
+    assert object_of(small).read_bytes() == b"an older one"
     with object_of(small).open("rb") as old:
         build(small)
         assert old.read() == b"an older one"

@@ -186,15 +186,18 @@ def test_the_digest_is_of_names_and_bytes_of_every_source(checkout: Path) -> Non
     assert is_new()
 
 
-def test_bytes_that_move_from_one_source_to_the_next_are_another_digest(checkout: Path) -> None:
-    package = checkout / "core" / "penstock"
-    first, second = package / "_kernel" / "a.h", package / "_kernel" / "b.h"
-    first.write_text("x")
-    second.write_text("b.h 0\n")
-    before = kernel.digest_of_sources(package)
-    first.write_text("xb.h 0\n")
-    second.write_text("")
-    assert kernel.digest_of_sources(package) != before
+@pytest.mark.parametrize("between", ["", " ", "\n", "\0"])
+def test_bytes_that_move_from_one_source_to_the_next_are_another_digest(
+    between: str, checkout: Path
+) -> None:
+    """Names and bytes strung together, with whatever between them, would be the same here."""
+    first, second = (checkout / "core" / "penstock" / "_kernel" / name for name in ("a.h", "b.h"))
+    digests = set()
+    for texts in (("x", f"yb.h{between}z"), (f"xb.h{between}y", "z")):
+        first.write_text(texts[0])
+        second.write_text(texts[1])
+        digests.add(kernel.digest_of_sources(checkout / "core" / "penstock"))
+    assert len(digests) == 2
 
 
 def test_each_part_of_the_recipe_counts(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
