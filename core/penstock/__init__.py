@@ -5,6 +5,11 @@
 ...     receipt = store.put("orders", b"...", tag="created", keys=["A-17"])
 """
 
+# Before all else: most of what follows imports the compiled kernel, which may lie in a zip.
+from penstock import kernel
+
+kernel.load()
+
 from penstock.contracts import (
     Allocator,
     Dispatcher,

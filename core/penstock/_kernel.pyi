@@ -1,3 +1,5 @@
+# The types of the compiled kernel; what each does is said in its sources, `_kernel.pyx` and `_kernel/`.
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, overload
 
@@ -8,6 +10,8 @@ from penstock.message import Durability, PutStatus
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Int64s: TypeAlias = npt.NDArray[np.int64]
+
+def abi() -> str: ...
 
 # --- records
 

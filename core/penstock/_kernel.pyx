@@ -19,6 +19,7 @@ from libc.string cimport memcmp, memcpy, memset, strlen
 
 from operator import index as operator_index
 
+include "_kernel/build.pxi"
 include "_kernel/externs.pxi"
 include "_kernel/scan.pxi"
 include "_kernel/texts.pxi"

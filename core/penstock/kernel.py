@@ -1,0 +1,239 @@
+"""Loads the compiled kernel, `penstock._kernel`, wherever the package lies; refuses one that does not belong to these modules.
+
+`penstock/__init__` calls `load` before anything else, so every other module may say `from penstock._kernel import ...`.
+
+* In a checkout the object lies beside its sources, and was built from just those, or it is refused.
+* In a wheel it lies beside the modules; `_kernel.abi` holds the digest of the sources that both were made from.
+* In a zip (Spark's `--py-files`) there may be one for each Python and machine. The right one is copied out once, under the
+  digest of its bytes, into a folder of the user's own. Where nothing may be run from there it is loaded from memory.
+
+Imports nothing of ours: all else may need the kernel, and `hatch_build.py` takes the digest and the paths from here.
+"""
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import stat
+import sys
+import zipimport
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+NAME = "penstock._kernel"
+# As in `_kernel.cpython-311-x86_64-linux-gnu.so`: it names version, machine and C library.
+OBJECT = "_kernel" + importlib.machinery.EXTENSION_SUFFIXES[0]
+ABI = "_kernel.abi"
+_SOURCE = "_kernel.pyx"
+_SUFFIXES = {".pyx", ".pxi", ".pxd", ".h"}
+
+
+def load() -> None:
+    """Load the kernel as `penstock._kernel`; raises `ImportError` with one sentence that says what to do."""
+    if NAME in sys.modules:
+        return
+    _check_interpreter()
+    package = Path(__file__).parent
+    loader: object = __spec__.loader
+    if isinstance(loader, zipimport.zipimporter):
+        path, expected, cure = _from_zip(loader, package)
+    elif (package / _SOURCE).is_file():
+        path, expected, cure = _from_checkout(package)
+    else:
+        path, expected, cure = _from_wheel(package)
+    module = _load_object(path)
+    found = module.abi()
+    if found != expected:
+        del sys.modules[NAME]
+        raise ImportError(
+            f"the compiled kernel {path} was built from other sources than the modules beside it; {cure}",
+            name=NAME,
+        )
+    # What the import system does for a submodule that it has found by itself.
+    sys.modules["penstock"].__dict__["_kernel"] = module
+
+
+def sources(package: Path) -> list[Path]:
+    """Return all files that the object is compiled from, in the order of their names."""
+    parts = (path for path in (package / "_kernel").iterdir() if path.suffix in _SUFFIXES)
+    return [package / _SOURCE, *sorted(parts)]
+
+
+def digest_of_sources(package: Path) -> str:
+    """Return the digest of the kernel's sources below `package`: of their names and their bytes."""
+    digest = hashlib.sha256()
+    for path in sources(package):
+        data = path.read_bytes()
+        digest.update(b"%s %d\n" % (path.name.encode(), len(data)))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def sanitizers() -> str:
+    """Return the sanitizers asked for by `PENSTOCK_SANITIZE`, in order of their names, as `-fsanitize` takes them."""
+    given = os.environ.get("PENSTOCK_SANITIZE", "")
+    return ",".join(sorted({word.strip() for word in given.split(",") if word.strip()}))
+
+
+def object_in_checkout(root: Path) -> Path:
+    """Return the path of the object in the checkout `root`; one with sanitizers is kept apart."""
+    with_checks = sanitizers()
+    if with_checks:
+        return root / "build" / "sanitize" / with_checks.replace(",", "-") / OBJECT
+    return root / "core" / "penstock" / OBJECT
+
+
+def _check_interpreter() -> None:
+    """Refuse what the kernel is not built for, where the interpreter itself would say less or crash."""
+    if sys.implementation.name != "cpython":
+        raise ImportError(f"Penstock needs CPython, this is {sys.implementation.name}", name=NAME)
+    if "t" in sys.abiflags:
+        raise ImportError(
+            "Penstock needs the interpreter's lock: run it with a Python that is not free-threaded",
+            name=NAME,
+        )
+    if not _is_main_interpreter():
+        raise ImportError("Penstock cannot be imported in a sub-interpreter", name=NAME)
+
+
+def _is_main_interpreter() -> bool:
+    """Tell whether this is the process's first interpreter; where nothing can tell, it is the only one."""
+    for name in ("_interpreters", "_xxsubinterpreters"):
+        try:
+            interpreters = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        is_main: bool = interpreters.get_current() == interpreters.get_main()
+        return is_main
+    return True
+
+
+def _from_checkout(package: Path) -> tuple[Path, str, str]:
+    """Return the object of a checkout, the digest it must have, and the command that builds it."""
+    root = package.parents[1]
+    command = (
+        "make kernel" if sys.prefix == str(root / ".venv") else f"{sys.executable} hatch_build.py"
+    )
+    with_checks = f"PENSTOCK_SANITIZE={sanitizers()} " if sanitizers() else ""
+    cure = f"run `{with_checks}{command}` in {root}"
+    path = object_in_checkout(root)
+    if not path.is_file():
+        raise ImportError(f"the compiled kernel {path} is missing; {cure}", name=NAME)
+    return path, digest_of_sources(package), cure
+
+
+def _from_wheel(package: Path) -> tuple[Path, str, str]:
+    """Return the object of an installed package, the digest it must have, and what to do if it has another."""
+    path, cure = (
+        package / OBJECT,
+        f"run `{sys.executable} -m pip install --force-reinstall penstock`",
+    )
+    if not path.is_file():
+        found = ", ".join(sorted(entry.name for entry in package.glob("_kernel.*.so"))) or "none"
+        raise ImportError(
+            f"{package} has no compiled kernel for this Python ({OBJECT}; there: {found}); {cure}",
+            name=NAME,
+        )
+    noted = package / ABI
+    return path, noted.read_text().strip() if noted.is_file() else "nothing", cure
+
+
+def _from_zip(loader: zipimport.zipimporter, package: Path) -> tuple[Path, str, str]:
+    """Return the object copied out of a zip, the digest it must have, and what to do if it has another."""
+    archive = Path(loader.archive)
+    cure = (
+        f"make {archive.name} from wheels of one version, one of them for this Python and machine"
+    )
+    try:
+        data = loader.get_data(str(package / OBJECT))
+    except OSError:
+        found = ", ".join(_objects_in(archive)) or "none"
+        raise ImportError(
+            f"{archive} has no compiled kernel for this Python ({OBJECT}; there: {found}); {cure}",
+            name=NAME,
+        ) from None
+    try:
+        noted = loader.get_data(str(package / ABI)).decode().strip()
+    except OSError:
+        noted = "nothing"
+    return copy_out(data), noted, cure
+
+
+def _objects_in(archive: Path) -> Iterator[str]:
+    import zipfile  # noqa: PLC0415 - only where there is a zip, and no object in it
+
+    with zipfile.ZipFile(archive) as opened:
+        for name in sorted(opened.namelist()):
+            if name.startswith("penstock/_kernel.") and name.endswith(".so"):
+                yield Path(name).name
+
+
+def copy_out(data: bytes) -> Path:
+    """Return a path from which `data` can be loaded: a file in a folder of this user's own, or else memory."""
+    try:
+        folder = _own_folder()
+        if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            return _kept(folder, data)
+    except OSError:
+        # Somebody else's folder, a full disk, no temporary folder: none of them stops a load from memory.
+        pass
+    return _in_memory(data)
+
+
+def _own_folder() -> Path:
+    """Return the folder for objects out of zips; raises `OSError` unless it is this user's alone."""
+    import tempfile  # noqa: PLC0415 - only where there is a zip
+
+    folder = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a folder of this user alone")
+    return folder
+
+
+def _kept(folder: Path, data: bytes) -> Path:
+    """Return the file of just these bytes; made unless it is there, made again if a power cut emptied it."""
+    path = folder / f"{hashlib.sha256(data).hexdigest()[:32]}-{OBJECT}"
+    if path.is_file() and path.read_bytes() == data:
+        return path
+    import tempfile  # noqa: PLC0415 - only where there is a zip
+
+    descriptor, part = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(part).replace(path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _in_memory(data: bytes) -> Path:
+    """Return a path to `data` in memory, which lives as long as this process.
+
+    Its descriptor stays open: the dynamic loader takes two objects of one path for the same, and a number that is
+    free again may become another's.
+    """
+    descriptor = os.memfd_create("penstock-kernel")
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _load_object(path: Path) -> ModuleType:
+    """Load the object at `path` as `penstock._kernel`, the name that pickles hold, wherever it lies."""
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
+    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = module
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[NAME]
+        raise
+    return module
