@@ -1,9 +1,5 @@
 # What a caller hands in and gets back: messages and receipts.
 
-cdef object _new_message(dict fields):
-    return Message(**fields)
-
-
 def _made_message(dict fields):
     """Return a message again, for pickles."""
     return Message(**fields)
