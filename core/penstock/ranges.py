@@ -37,7 +37,7 @@ from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, lock_mtime_ns
+from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, penstock_wrote_last
 from penstock.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
 from penstock.segment import Segment
 from penstock.validity import Coverage
@@ -222,8 +222,7 @@ def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> R
     # Older versions left no such file; without their marks Penstock was never here.
     if ranges is None or (ranges == NO_RANGES and state.lock_mtime_ns):
         ranges = ALL_IN_DOUBT
-    now = lock_mtime_ns(files, root)
-    if now != 0 and now in (state.lock_mtime_ns, ranges.lock_mtime_ns):
+    if penstock_wrote_last(files, root, state.lock_mtime_ns, ranges.lock_mtime_ns):
         return ranges
     ended = ranges.ended(*_last_known(files, root, state))
     return ended if log is None else _as_the_log_is(ended, log)

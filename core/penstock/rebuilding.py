@@ -24,7 +24,7 @@ from penstock.deletions import read_deletions
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER, lock_mtime_ns
+from penstock.progress import SIDE_FOLDER, lock_mtime_ns, penstock_wrote_last
 from penstock.ranges import known_ranges
 from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Sound, walk_segment
@@ -64,7 +64,8 @@ class Workshop:
             self._files.write_whole(journal, json.dumps({"saved": name}).encode())
         self.saved = saved_root / name
         ready = self._read(self._ready)
-        if ready and ready.get("lock_mtime_ns") == lock_mtime_ns(self._files, self._root):
+        noted_ns = ready.get("lock_mtime_ns")
+        if isinstance(noted_ns, int) and penstock_wrote_last(self._files, self._root, noted_ns):
             self._swap(_names(ready.get("made")), _names(ready.get("gone")))
         self._clear()
 

@@ -38,7 +38,7 @@ from penstock.progress import (
     Progress,
     SideFolder,
     fingerprint,
-    lock_mtime_ns,
+    penstock_wrote_last,
     vouched_for,
 )
 from penstock.ranges import known_ranges
@@ -242,12 +242,11 @@ class Reindex:
     def _read_clean(self, side: SideFolder) -> CleanMark | None:
         """Return the mark of a clean close, if it is to be believed."""
         mark = side.read_clean()
-        known = Progress(self._files, self._root).read().lock_mtime_ns
-        is_ours = known != 0 and known == lock_mtime_ns(self._files, self._root)
-        is_right = mark is not None and mark.digest == fingerprint(
-            self._files, vouched_for(self._root)
-        )
-        return mark if is_ours and is_right else None
+        noted_ns = Progress(self._files, self._root).read().lock_mtime_ns
+        if mark is None or not penstock_wrote_last(self._files, self._root, noted_ns):
+            return None
+        is_right = mark.digest == fingerprint(self._files, vouched_for(self._root))
+        return mark if is_right else None
 
     def finish(
         self, stretches: Iterable[Stretch], made: Mapping[int, Made], *, keep: bool = True
