@@ -142,15 +142,10 @@ class Lives:
             if queue is not None:
                 yield from queue.present(queue.min_offset)
             return
-        at, high = survivors.min_offset(*key), survivors.max_offset(*key)
-        while at < high:
-            found = survivors.entries(*key, at, min(at + _SEARCHED, high))
-            if len(found.sizes) == 0:
-                at = survivors.resume_at(*key, at)
-                continue
+        low, high = survivors.min_offset(*key), survivors.max_offset(*key)
+        for found in survivors.iter_entries(*key, low, high, _SEARCHED):
             for row in np.flatnonzero(found.sizes > 0).tolist():
-                yield at + row, int(found.log_offsets[row])
-            at += len(found.sizes)
+                yield found.start + row, int(found.log_offsets[row])
 
     # --- queues without an entry
 
