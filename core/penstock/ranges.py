@@ -94,6 +94,12 @@ class Ranges:
         """Return whether Penstock is known to have written the record that begins there."""
         return any(r.start <= log_offset < r.stop for r in self.written)
 
+    def may_have_own(self, first: int, last: int) -> bool:
+        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+        return any(
+            start <= last and first < stop for start, stop in (*self._pairs(), *self.perhaps)
+        )
+
     def may_be_own(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
         """Return which records Penstock wrote, or may have written."""
         own = np.zeros(len(log_offsets), np.bool_)

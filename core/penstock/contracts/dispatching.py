@@ -46,6 +46,9 @@ class History(Protocol):
     def are_ours(self, log_offsets: Int64s) -> Any:
         """Return, as an array of bool, which records Penstock wrote, or may have written."""
 
+    def may_have_ours(self, first: int, last: int) -> bool:
+        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+
     def is_one_run(self, first: int, last: int) -> bool:
         """Return whether Penstock surely wrote everything from one log offset to another."""
 
@@ -60,6 +63,10 @@ class NoHistory:
     def are_ours(self, log_offsets: Int64s) -> Any:
         """See `History`."""
         return np.ones(len(log_offsets), np.bool_)
+
+    def may_have_ours(self, first: int, last: int) -> bool:
+        """See `History`."""
+        return True
 
     def is_one_run(self, first: int, last: int) -> bool:
         """See `History`."""
