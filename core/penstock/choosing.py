@@ -1,6 +1,7 @@
 """What a configuration means for one store: its defaults, its file sizes, and the strategies picked."""
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -79,8 +80,12 @@ class Choices:
 
     def dispatchers(self, context: Context) -> list[Dispatcher]:
         """Return the configured dispatchers, not loaded."""
+        return [cls(options, context) for cls, options in self.dispatcher_kinds()]
+
+    def dispatcher_kinds(self) -> tuple[tuple[type[Dispatcher], Any], ...]:
+        """Return the classes of the configured dispatchers, each with its options."""
         classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
-        return [cls(self.config.options_for("index", cls), context) for cls in classes]
+        return tuple((cls, self.config.options_for("index", cls)) for cls in classes)
 
     def policies(self, context: Context) -> list[RetentionPolicy]:
         """Return the configured retention policies, with no state yet."""

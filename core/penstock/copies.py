@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.digests import BLOCK_BYTES
 from penstock.files import Files
 from penstock.findings import COPYING, Finding
-from penstock.progress import SideFolder, State, lock_ctime_ns, lock_inode, lock_mtime_ns
+from penstock.progress import SideFolder, State, lock_ctime_ns, lock_inode, penstock_wrote_last
 
 _PART = "copy"
 _WHAT_NOW = (
@@ -29,7 +29,7 @@ def is_copy(files: Files, root: Path, state: State) -> bool:
     """
     if state.lock_mtime_ns == 0:
         return False
-    if state.lock_mtime_ns == lock_mtime_ns(files, root):
+    if penstock_wrote_last(files, root, state.lock_mtime_ns):
         return state.lock_ctime_ns not in (0, lock_ctime_ns(files, root))
     return state.lock_inode not in (0, lock_inode(files, root))
 

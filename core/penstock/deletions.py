@@ -51,6 +51,10 @@ class Deletions:
         """Return which records Penstock wrote, or may have written."""
         return self.ranges.may_be_own(log_offsets)
 
+    def may_have_ours(self, first: int, last: int) -> bool:
+        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+        return self.ranges.may_have_own(first, last)
+
     def is_one_run(self, first: int, last: int) -> bool:
         """Return whether Penstock surely wrote everything from one log offset to another."""
         return self.ranges.is_one_run(first, last)

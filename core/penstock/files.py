@@ -112,26 +112,23 @@ class Files:
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders in `folder`, sorted; links are none.
 
-        What `entries` tells, for those who list a hundred thousand folders; so does `numbered`.
+        What `entries` tells, for those who list a hundred thousand folders; so does `numbered`. A file system that
+        has an `entries` of its own has all three.
         """
-        if type(self).entries is not Files.entries:
-            return [entry.name for entry in self.entries(Path(folder)) if entry.is_folder]
         with os.scandir(folder) as names:
             return sorted(item.name for item in names if item.is_dir(follow_symlinks=False))
 
     def numbered(self, folder: str) -> list[tuple[int, int]]:
         """Return number and size of the regular files in `folder` whose names are digits, sorted."""
-        if type(self).entries is not Files.entries:
-            found = [(e.name, e.size) for e in self.entries(Path(folder)) if e.is_file]
-        else:
-            found = []
-            with os.scandir(folder) as names:
-                for item in names:
+        found = []
+        with os.scandir(folder) as names:
+            for item in names:
+                if item.name.isascii() and item.name.isdigit():
                     with contextlib.suppress(FileNotFoundError):
                         about = item.stat(follow_symlinks=False)
                         if stat.S_ISREG(about.st_mode):
-                            found.append((item.name, about.st_size))
-        return sorted((int(n), size) for n, size in found if n.isascii() and n.isdigit())
+                            found.append((int(item.name), about.st_size))
+        return sorted(found)
 
     def exists(self, path: Path) -> bool:
         """Say whether anything, even a dangling link, has that name."""

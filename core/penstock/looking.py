@@ -17,7 +17,7 @@ from penstock.progress import (
     SideFolder,
     State,
     fingerprint,
-    lock_mtime_ns,
+    penstock_wrote_last,
     vouched_for,
 )
 from penstock.ranges import NO_RANGES, Ranges, known_ranges
@@ -96,16 +96,16 @@ def look(
     return found
 
 
-def torn_end(files: Files, root: Path, log: SegmentedLog) -> int | None:
+def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int | None:
     """Return where the next opening for writing will cut a torn tail off, or None where it will cut nothing.
 
-    Changes nothing. The store is not open for writing; the log knows its coverage and its witness.
+    Changes nothing. The store is not open for writing; the log knows its coverage, that of `ranges`, and its witness.
     """
     try:
         found = _marks(files, root, is_new=False)
         if not found.was_abnormal or not log.segments:
             return None
-        found.ranges = known_ranges(files, root, log)
+        found.ranges = ranges
         end = _find_end(log, found, found.state.dispatched)
     except (CorruptionError, FormatVersionError, OffsetError):
         return None
@@ -120,7 +120,7 @@ def _marks(files: Files, root: Path, *, is_new: bool) -> Findings:
     clean = side.read_clean()
     was_abnormal = files.exists(root / "abort")
     times = Checkpoint(files, root).read()
-    is_ours = state.lock_mtime_ns != 0 and state.lock_mtime_ns == lock_mtime_ns(files, root)
+    is_ours = penstock_wrote_last(files, root, state.lock_mtime_ns)
     is_clean = (
         is_ours
         and clean is not None

@@ -59,10 +59,11 @@ from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reache
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
 from penstock.store import Store
+from penstock.storeview import Recipe, open_log
 from penstock.tail import LogTail
 from penstock.upkeep import Upkeep
 from penstock.verify import Verification
-from penstock.verifying import Recipe, spread_over
+from penstock.verifying import spread_over
 from penstock.witness import use_entries
 from penstock.worker import Crew, Guarded
 
@@ -170,20 +171,16 @@ class Opener(Choices):
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
         )
 
-    def _log_to_read(self, geometry: Geometry) -> SegmentedLog:
-        folder = self.root / "commitlog"
-        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=False)
-        log.refresh()
-        return log
-
     def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:
         """Return what is not understood in the store's folder."""
-        log = self._log_to_read(geometry)
+        log = open_log(self.files, self.root, geometry)
         context = self.context(geometry, log, read_only=True)
-        classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
         # Only those that have an answer: others may open files of their own.
-        asked = [c for c in classes if c.not_understood is not Dispatcher.not_understood]
-        made = [cls(self.config.options_for("index", cls), context) for cls in asked]
+        made = [
+            cls(options, context)
+            for cls, options in self.dispatcher_kinds()
+            if cls.not_understood is not Dispatcher.not_understood
+        ]
         try:
             return foreign_in(self.files, self.root, log, made)
         finally:
@@ -205,8 +202,7 @@ class Opener(Choices):
         geometry: Geometry,
         end: Callable[[], int] | None,
     ) -> Verification:
-        recipe = Recipe(self.root, geometry, tuple((type(d), d.options) for d in dispatchers))
-        spread = spread_over(self.files, recipe)
+        spread = spread_over(self.files, Recipe(self.root, geometry, self.dispatcher_kinds()))
         return Verification(self.files, self.root, log, dispatchers, end=end, spread=spread)
 
     # --- reading
@@ -218,7 +214,7 @@ class Opener(Choices):
             raise NotAStoreError(self.root, "there is no commitlog folder in it")
         check_layout(self.files, self.root)
         geometry = self.geometry()
-        log = self._log_to_read(geometry)
+        log = open_log(self.files, self.root, geometry)
         context = self.context(geometry, log, read_only=True)
         dispatchers = self.dispatchers(context)
         watch_coverage(self.files, self.root, log)
@@ -298,10 +294,12 @@ class Opener(Choices):
     def _look(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> Findings:
         """Look at the store before anything changes; what queue entries say is evidence."""
         context = self.context(geometry, log, read_only=True)
-        classes = [self.registry.dispatchers.get(name) for name in self.config.index.use]
         # Others may open files of their own.
-        (kind,) = (each for each in classes if issubclass(each, QueueIndex))
-        index = kind(self.config.options_for("index", kind), context)
+        (index,) = (
+            cls(options, context)
+            for cls, options in self.dispatcher_kinds()
+            if issubclass(cls, QueueIndex)
+        )
         try:
             use_entries(log, [index])
             return look(self.files, self.root, log, self.config.index.use, is_new=is_new)

@@ -28,8 +28,8 @@ from penstock.looking import torn_end
 from penstock.marks import check_digest_files, check_marks
 from penstock.mendedlog import MendedLog, Patch
 from penstock.names import topic_of
-from penstock.progress import Progress, lock_mtime_ns
-from penstock.ranges import known_ranges, watch_coverage
+from penstock.progress import Progress, penstock_wrote_last
+from penstock.ranges import known_ranges
 from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.segment import Segment
 from penstock.soundwalk import Broken, Sound, reject_by_counts, walk_segment
@@ -171,23 +171,20 @@ class Planner:
         self._told = told
         self._digests = Digests(files, root)
         log = MendedLog(files, root / "commitlog", segment_bytes)
-        watch_coverage(files, root, log)
         use_entries(log, dispatchers)
         for stray in log.strays:
             raise StrayFileError(stray, "it is no segment, or too large for one")
-        self._plan = Plan(log, self._wrote_last())
-
-    def _wrote_last(self) -> bool:
-        known = Progress(self._files, self._root).read().lock_mtime_ns
-        return known != 0 and known == lock_mtime_ns(self._files, self._root)
+        noted_ns = Progress(files, root).read().lock_mtime_ns
+        self._plan = Plan(log, penstock_wrote_last(files, root, noted_ns))
 
     def plan(self, *, cut: bool, accept: bool) -> Plan:
         """Return what to do."""
         plan = self._plan
         for segment in plan.log.segments:
             self._turn_back(segment, accept=accept)
-        plan.log.torn_at = torn_end(self._files, self._root, plan.log)
         ranges = known_ranges(self._files, self._root, plan.log)
+        plan.log.coverage = ranges.coverage
+        plan.log.torn_at = torn_end(self._files, self._root, plan.log, ranges)
         reject_by_counts(plan.log, ranges.is_own, ranges.gaps)
         self._find_damage()
         # A block whose record checks say what is wrong is not in doubt otherwise.

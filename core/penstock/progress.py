@@ -195,6 +195,15 @@ def lock_mtime_ns(files: Files, root: Path) -> int:
     return files.mtime_ns(root / "lock")
 
 
+def penstock_wrote_last(files: Files, root: Path, *noted_ns: int) -> bool:
+    """Return whether no other program has opened the store for writing since one of these times was noted.
+
+    They are times of the lock file, as `lock_mtime_ns` returned them; 0 where none was noted.
+    """
+    now = lock_mtime_ns(files, root)
+    return now != 0 and now in noted_ns
+
+
 def lock_ctime_ns(files: Files, root: Path) -> int:
     """Return when the lock file was made or last changed in any way: a copy of it was made later."""
     return files.ctime_ns(root / "lock")
@@ -215,8 +224,7 @@ def note_lock(state: State, files: Files, root: Path) -> None:
 def visible_offset(files: Files, root: Path) -> int | None:
     """Return what the writer has published for readers; None if the last writer was not Penstock."""
     state = Progress(files, root).read()
-    known = state.lock_mtime_ns != 0 and state.lock_mtime_ns == lock_mtime_ns(files, root)
-    return state.visible_offset if known else None
+    return state.visible_offset if penstock_wrote_last(files, root, state.lock_mtime_ns) else None
 
 
 def fingerprint(files: Files, folders: Iterable[Path]) -> str:

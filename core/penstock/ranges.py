@@ -37,7 +37,7 @@ from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, lock_mtime_ns
+from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, penstock_wrote_last
 from penstock.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
 from penstock.segment import Segment
 from penstock.validity import Coverage
@@ -93,6 +93,12 @@ class Ranges:
     def is_own(self, log_offset: int) -> bool:
         """Return whether Penstock is known to have written the record that begins there."""
         return any(r.start <= log_offset < r.stop for r in self.written)
+
+    def may_have_own(self, first: int, last: int) -> bool:
+        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+        return any(
+            start <= last and first < stop for start, stop in (*self._pairs(), *self.perhaps)
+        )
 
     def may_be_own(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
         """Return which records Penstock wrote, or may have written."""
@@ -222,8 +228,7 @@ def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> R
     # Older versions left no such file; without their marks Penstock was never here.
     if ranges is None or (ranges == NO_RANGES and state.lock_mtime_ns):
         ranges = ALL_IN_DOUBT
-    now = lock_mtime_ns(files, root)
-    if now != 0 and now in (state.lock_mtime_ns, ranges.lock_mtime_ns):
+    if penstock_wrote_last(files, root, state.lock_mtime_ns, ranges.lock_mtime_ns):
         return ranges
     ended = ranges.ended(*_last_known(files, root, state))
     return ended if log is None else _as_the_log_is(ended, log)

@@ -8,12 +8,13 @@ out, named in the log and in the result, and costs no other.
 import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.bulk import LEAST, read_sound
 from penstock.columnar import ColumnReader
-from penstock.contracts import Dispatcher, KeyIndex, QueueEntries, QueueIndex
+from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueIndex
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -36,8 +37,17 @@ logger = get_logger(__name__)
 
 # As the Java store does: one read looks at no more entries than this while nothing matches.
 LOOKED_AT_MAX = 800
-_CHUNK = 512
+# Entries read at once where the first one is there, as a rule.
+_NEAR = 8
 _FOLLOW_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+
+
+class _Found(NamedTuple):
+    """What a read found, and the queue offset to go on with."""
+
+    status: ReadStatus
+    messages: list[StoredMessage]
+    next_offset: int
 
 
 class Reader(ColumnReader):
@@ -113,40 +123,43 @@ class Reader(ColumnReader):
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
-        stop = min(high, offset + limit)
-        if tag == "*" and stop - offset >= LEAST:
-            found = read_sound(
-                self._log,
-                self._queue_index.entries(topic, queue, offset, stop),
-                QueueSpan(topic, queue, offset, stop),
-            )
-            if found is not None:
-                return ReadResult(ReadStatus.FOUND, found, stop, low, high)
-        filtered = TagFilter(tag)
-        result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, [], offset, low, high)
-        end = min(high, offset + max(LOOKED_AT_MAX, limit))
+        span = QueueSpan(topic, queue, offset, min(high, offset + limit))
+        found = self._read_whole(span) if tag == "*" else None
+        if found is None:
+            span = span._replace(stop=min(high, offset + max(LOOKED_AT_MAX, limit)))
+            found = self._read_wanted(span, limit, tag)
+        return ReadResult(found.status, found.messages, found.next_offset, low, high)
+
+    def _read_whole(self, span: QueueSpan) -> _Found | None:
+        """Return all messages of a span, read together; None where they must be looked at one by one."""
+        if span.stop - span.start < LEAST:
+            return None
+        found = read_sound(self._log, self._queue_index.entries(*span), span)
+        return None if found is None else _Found(ReadStatus.FOUND, found, span.stop)
+
+    def _read_wanted(self, span: QueueSpan, limit: int, tag: str) -> _Found:
+        """Return up to `limit` messages of a span that match, none after a missing queue file."""
+        found = _Found(ReadStatus.NO_MATCHED_MESSAGE, [], span.start)
         # As a rule every entry is wanted where no tag is.
-        stop = min(end, offset + max(limit, 1)) if tag == "*" else end
-        while True:
-            entries = self._queue_index.entries(topic, queue, result.next_offset, stop)
-            if len(entries.sizes) == 0:
+        chunk = max(limit, 1) if tag == "*" else LOOKED_AT_MAX
+        filtered, place = TagFilter(tag), Place.of(span.topic, span.queue)
+        for entries in self._queue_index.iter_entries(*span, chunk):
+            if entries.start > found.next_offset:
                 break
-            result = self._read_entries(entries, Place.of(topic, queue), limit, filtered, result)
-            if len(result.messages) >= limit or result.next_offset >= end:
-                return result
-            stop = end
-        if result.next_offset > offset:
-            return result
-        # A whole queue file is missing.
-        following = self._queue_index.resume_at(topic, queue, offset)
-        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, [], following, low, high)
+            found = self._read_entries(entries, place, limit, filtered, found)
+            if len(found.messages) >= limit:
+                return found
+        if found.next_offset > span.start:
+            return found
+        following = self._queue_index.resume_at(*span[:3])
+        return _Found(ReadStatus.OFFSET_FOUND_NULL, [], following)
 
     def _read_entries(
-        self, entries: QueueEntries, place: Place, limit: int, wanted: TagFilter, before: ReadResult
-    ) -> ReadResult:
+        self, entries: EntryChunk, place: Place, limit: int, wanted: TagFilter, before: _Found
+    ) -> _Found:
         """Return what was found `before`, and what these entries point to."""
-        status, messages, following, low, high = before
-        for log_offset, size, code in zip(*(column.tolist() for column in entries), strict=True):
+        status, messages, following = before
+        for log_offset, size, code in zip(*(c.tolist() for c in entries[1:]), strict=True):
             if len(messages) >= limit:
                 break
             following += 1
@@ -157,7 +170,7 @@ class Reader(ColumnReader):
                 status = ReadStatus.MESSAGE_WAS_REMOVING
             elif wanted.matches(message):
                 messages.append(message)
-        return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
+        return _Found(ReadStatus.FOUND if messages else status, messages, following)
 
     def _try(self, log_offset: int, size: int, place: Place, ordinal: int) -> StoredMessage | None:
         """Return a record, or None if it is gone or damaged; damage is logged."""
@@ -237,13 +250,8 @@ class Reader(ColumnReader):
         """Yield (log offset, size, queue, ordinal) of present entries below log offset `limit`."""
         high = self._queue_index.max_offset(topic, queue)
         place = Place.of(topic, queue)
-        at = start
-        while at < high:
-            entries = self._queue_index.entries(topic, queue, at, min(at + _CHUNK, high))
-            if len(entries.sizes) == 0:
-                at = self._queue_index.resume_at(topic, queue, at)
-                continue
-            present = np.nonzero(entries.sizes)[0]
+        for entries in self._queue_index.iter_entries(topic, queue, start, high):
+            at, present = entries.start, np.nonzero(entries.sizes)[0]
             offsets, sizes = entries.log_offsets[present], entries.sizes[present]
             doubted = out_of_line(offsets)
             for row, log_offset, size, is_doubted in zip(
@@ -254,7 +262,6 @@ class Reader(ColumnReader):
                     continue
                 if not is_doubted or self._try(log_offset, size, place, at + row) is not None:
                     yield log_offset, size, queue, at + row
-            at += len(entries.sizes)
 
     # --- by address, time and key
 
@@ -318,18 +325,12 @@ class Reader(ColumnReader):
     def _time_from(self, topic: str, queue: int, ordinal: int, stop: int) -> int | None:
         """Return the store time of the first readable record in [ordinal, stop)."""
         place = Place.of(topic, queue)
-        at, most = ordinal, 1
-        while at < stop:
-            entries = self._queue_index.entries(topic, queue, at, min(at + most, stop))
-            if len(entries.sizes) == 0:
-                at = self._queue_index.resume_at(topic, queue, at)
-            for log_offset, size in zip(*(c.tolist() for c in entries[:2]), strict=True):
-                message = self._try(log_offset, size, place, at) if size else None
+        chunks = self._queue_index.iter_entries(topic, queue, ordinal, stop, _NEAR)
+        for at, offsets, sizes, _ in chunks:
+            for row in np.nonzero(sizes)[0].tolist():
+                message = self._try(int(offsets[row]), int(sizes[row]), place, at + row)
                 if message is not None:
                     return message.store_time_ms
-                at += 1
-            # The first one is there, as a rule.
-            most = _CHUNK
         return None
 
     def find(

@@ -16,18 +16,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import attrs
-
 from penstock.batch import DispatchBatch
-from penstock.contracts import Context, Dispatcher, QueueIndex, Stoppable, Trust
-from penstock.deletions import read_deletions
+from penstock.contracts import QueueIndex
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER, lock_mtime_ns
-from penstock.ranges import known_ranges
-from penstock.recovery import RecoveredLog
+from penstock.progress import SIDE_FOLDER, lock_mtime_ns, penstock_wrote_last
 from penstock.soundwalk import Sound, walk_segment
+from penstock.storeview import StoreView
 
 logger = get_logger(__name__)
 
@@ -64,7 +59,8 @@ class Workshop:
             self._files.write_whole(journal, json.dumps({"saved": name}).encode())
         self.saved = saved_root / name
         ready = self._read(self._ready)
-        if ready and ready.get("lock_mtime_ns") == lock_mtime_ns(self._files, self._root):
+        noted_ns = ready.get("lock_mtime_ns")
+        if isinstance(noted_ns, int) and penstock_wrote_last(self._files, self._root, noted_ns):
             self._swap(_names(ready.get("made")), _names(ready.get("gone")))
         self._clear()
 
@@ -104,36 +100,16 @@ class Workshop:
         self._files.make_folder_durably(target.parent)
         return target
 
-    def rebuild(
-        self,
-        olds: list[Dispatcher],
-        context: Context,
-        log: SegmentedLog,
-        damages: list[tuple[int, int]],
-        wrong: set[str],
-    ) -> None:
+    def rebuild(self, view: StoreView, damages: list[tuple[int, int]], wrong: set[str]) -> None:
         """Make the files of dispatchers anew from the sound records, and swap them in.
 
         Args:
-            olds: the dispatchers, opened read-only on the store as it is.
-            context: the store's; the new files are made under another root.
-            log: the log, mended.
+            view: the dispatchers as the store has them, and the log, mended.
             damages: stretches of it that are no sound record.
             wrong: names in the store's folder that must go even if nothing comes in their place.
         """
-        self._files.make_folder_durably(self.new / SIDE_FOLDER)
-        made = attrs.evolve(context, root=self.new, read_only=False, spawn=_no_worker)
-        news = [type(old)(old.options, made) for old in olds]
-        queues = next((each for each in olds if isinstance(each, QueueIndex)), None)
-        history = read_deletions(
-            self._files, self._root, known_ranges(self._files, self._root, log)
-        )
-        trust = Trust(
-            log=RecoveredLog(log, queues.end_log_offset() if queues else 0), durable_offset=0, is_clean=True,
-            was_abnormal=False, history=history, survivors=queues,
-        )  # fmt: skip
-        for new in news:
-            new.load(trust)
+        log, olds = view.log, view.dispatchers
+        news = view.begin_anew(self.new, log)
         for segment in log.segments:
             for piece in walk_segment(log, segment):
                 if isinstance(piece, Sound) and len(piece.columns):
@@ -234,10 +210,6 @@ class Workshop:
             self._clear()
             self._remove_tree(self._folder)
             self._files.sync_folder(self._root / SIDE_FOLDER)
-
-
-def _no_worker(name: str, step: object) -> Stoppable:
-    raise AssertionError(f"{name}: nothing runs in the background of a repair")
 
 
 def _names(value: object) -> list[str]:

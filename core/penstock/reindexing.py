@@ -23,14 +23,11 @@ import attrs
 
 from penstock.admission import check_foreign
 from penstock.batch import DispatchBatch
-from penstock.clock import Clock
 from penstock.condensed import Stretch, condense, restore, shard_rows
-from penstock.contracts import Context, Dispatcher, KeyIndex, QueueIndex, Stoppable, Trust
-from penstock.deletions import read_deletions
+from penstock.contracts import KeyIndex, QueueIndex
 from penstock.errors import ConfigError, PluginError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.log import SegmentedLog
 from penstock.opening import Opener
 from penstock.progress import (
     SIDE_FOLDER,
@@ -38,14 +35,12 @@ from penstock.progress import (
     Progress,
     SideFolder,
     fingerprint,
-    lock_mtime_ns,
+    penstock_wrote_last,
     vouched_for,
 )
-from penstock.ranges import known_ranges
 from penstock.rebuilding import Workshop
-from penstock.recovery import RecoveredLog
 from penstock.soundwalk import Broken, Sound, walk_segment
-from penstock.verifying import Recipe, open_parts
+from penstock.storeview import Recipe, StoreView
 
 logger = get_logger(__name__)
 
@@ -98,7 +93,7 @@ class ReindexTask:
     def condense(self, base: int) -> Stretch:
         """Note the rows of one segment; doing it twice changes nothing."""
         files = Files()
-        log, _ = open_parts(files, attrs.evolve(self.recipe, dispatchers=()))
+        log = StoreView.open(files, self.recipe.log_only).log
         segment = log.find(base)
         if segment is None:
             raise ConfigError(f"segment {base} of {self.recipe.root} is gone")
@@ -135,11 +130,11 @@ class ReindexTask:
         files, entries = Files(), 0
         name = f"made{part}-{uuid.uuid4().hex}"
         root = self.folder / name
+        log = StoreView.open(files, self.recipe.log_only).log
+        view = StoreView.open(files, self.recipe)
         _check_run(files, self.folder)
-        files.make_folder_durably(root / SIDE_FOLDER)
-        log, _ = open_parts(files, attrs.evolve(self.recipe, dispatchers=()))
         kind = KeyIndex if part == KEYS else QueueIndex
-        news = [d for d in _fresh(files, self.recipe, root, log, 0) if isinstance(d, kind)]
+        news = [d for d in view.begin_anew(root, log) if isinstance(d, kind)]
         rows = self._rows(part)
         for entry in files.entries(rows) if files.is_folder(rows) else ():
             # Not one that was half written when its process was killed.
@@ -152,6 +147,7 @@ class ReindexTask:
             new.flush()
             new.close()
         log.close()
+        view.close()
         return Made(name, entries)
 
 
@@ -172,32 +168,6 @@ def _write(files: Files, path: Path, data: bytes) -> None:
     finally:
         file.close()
     files.rename(side, path)
-
-
-def _fresh(
-    files: Files, recipe: Recipe, root: Path, log: SegmentedLog, end: int
-) -> list[Dispatcher]:
-    """Return dispatchers that write under another root."""
-    context = Context(
-        root=root, files=files, clock=Clock(), geometry=recipe.geometry, spawn=_no_worker,
-        log_min_offset=lambda: log.min_offset,
-    )  # fmt: skip
-    _, olds = open_parts(files, recipe)
-    queues = next((old for old in olds if isinstance(old, QueueIndex)), None)
-    extent = max(end, queues.end_log_offset() if queues else 0)
-    ranges = known_ranges(files, recipe.root, log)
-    trust = Trust(
-        log=RecoveredLog(log, extent), durable_offset=end, is_clean=True, was_abnormal=False,
-        history=read_deletions(files, recipe.root, ranges), survivors=queues,
-    )  # fmt: skip
-    made = [cls(options, context) for cls, options in recipe.dispatchers]
-    for new in made:
-        new.load(trust)
-    return made
-
-
-def _no_worker(name: str, step: object) -> Stoppable:
-    raise AssertionError(f"{name}: nothing runs in the background of a reindex")
 
 
 class Reindex:
@@ -230,7 +200,7 @@ class Reindex:
         known = tuple(each for each in recipe.dispatchers if issubclass(each[0], kinds))
         self._left = tuple(cls.name for cls, _ in recipe.dispatchers if not issubclass(cls, kinds))
         self._recipe = attrs.evolve(recipe, dispatchers=known)
-        self._log, _ = open_parts(files, attrs.evolve(recipe, dispatchers=()))
+        self._log = StoreView.open(files, recipe.log_only).log
         self.bases = [segment.base_offset for segment in self._log.segments]
         has_keys = any(issubclass(cls, KeyIndex) for cls, _ in known)
         self.parts = [*([KEYS] if has_keys else []), *range(shards)]
@@ -242,12 +212,11 @@ class Reindex:
     def _read_clean(self, side: SideFolder) -> CleanMark | None:
         """Return the mark of a clean close, if it is to be believed."""
         mark = side.read_clean()
-        known = Progress(self._files, self._root).read().lock_mtime_ns
-        is_ours = known != 0 and known == lock_mtime_ns(self._files, self._root)
-        is_right = mark is not None and mark.digest == fingerprint(
-            self._files, vouched_for(self._root)
-        )
-        return mark if is_ours and is_right else None
+        noted_ns = Progress(self._files, self._root).read().lock_mtime_ns
+        if mark is None or not penstock_wrote_last(self._files, self._root, noted_ns):
+            return None
+        is_right = mark.digest == fingerprint(self._files, vouched_for(self._root))
+        return mark if is_right else None
 
     def finish(
         self, stretches: Iterable[Stretch], made: Mapping[int, Made], *, keep: bool = True
@@ -323,19 +292,18 @@ class Reindex:
 
     def _adopt(self, damages: list[tuple[int, int]], end: int) -> int:
         """Take over from the old queues what the log does not tell; returns how many queues there are."""
-        new_root = self._workshop.new
-        self._files.make_folder_durably(new_root / SIDE_FOLDER)
-        _, olds = open_parts(self._files, self._recipe)
-        news = _fresh(self._files, self._recipe, new_root, self._log, end)
-        self._strays = [stray for old in olds for stray in old.strays()]
+        view = StoreView.open(self._files, self._recipe)
+        news = view.begin_anew(self._workshop.new, self._log, end)
+        self._strays = [stray for old in view.dispatchers for stray in old.strays()]
         queues = 0
-        for old, new in zip(olds, news, strict=True):
+        for old, new in zip(view.dispatchers, news, strict=True):
             if isinstance(new, QueueIndex) and isinstance(old, QueueIndex):
                 new.adopt(old, damages)
                 new.flush()
                 queues += len(new.queues())
-        for each in (*olds, *news):
-            each.close()
+        for new in news:
+            new.close()
+        view.close()
         return queues
 
     def close(self) -> None:

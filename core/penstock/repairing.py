@@ -40,6 +40,7 @@ from penstock.rebuilding import Workshop
 from penstock.record import BLANK_SIZE
 from penstock.recovery import rewrite
 from penstock.segment import Segment
+from penstock.storeview import StoreView, open_log
 from penstock.verify import Told
 
 _COPIED_BYTES = 8 << 20
@@ -158,10 +159,7 @@ class _Repair:
 
     def plan(self, told: Told, *, cut: bool, accept: bool) -> Plan:
         """Return what to do."""
-        log = SegmentedLog(
-            self._files, self._root / "commitlog", self._geometry.segment_bytes, mapped=False
-        )
-        log.refresh()
+        log = open_log(self._files, self._root, self._geometry)
         self._dispatchers = self._opener.dispatchers(self._context(log))
         planner = Planner(
             self._files, self._root, self._geometry.segment_bytes, self._dispatchers, told
@@ -295,7 +293,8 @@ class _Repair:
         paths = [finding.path for found in plan.rebuilds.values() for finding in found]
         wrong = {path.relative_to(self._root).parts[0] for path in paths}
         damages = [(damage.start, damage.stop) for damage in plan.damages]
-        workshop.rebuild(olds, self._context(plan.log), plan.log, damages, wrong)
+        view = StoreView(self._context(plan.log), plan.log, olds)
+        workshop.rebuild(view, damages, wrong)
         for old in olds:
             old.close()
 

@@ -21,8 +21,9 @@ from penstock.findings import Finding
 from penstock.opening import Opener, make_opener
 from penstock.reindexing import KEYS, Made, Reindex, ReindexReport, ReindexTask
 from penstock.store import Store
+from penstock.storeview import Recipe, StoreView
 from penstock.verify import Result, Scope, Tally, Told, Verification
-from penstock.verifying import Recipe, SegmentWorker, open_parts
+from penstock.verifying import SegmentWorker
 
 __all__ = [
     "DERIVED",
@@ -89,9 +90,9 @@ class CheckWorker:
 
     def _check_whole(self) -> Checked:
         files, recipe = Files(), self._task.recipe
-        log, dispatchers = open_parts(files, recipe)
+        seen = StoreView.open(files, recipe)
         counts = [Tally()]
-        whole = Verification(files, recipe.root, log, dispatchers)
+        whole = Verification(files, recipe.root, seen.log, seen.dispatchers)
         found = list(whole.run(counts.append, deep=self._task.scope.deep, jobs=1))
         return Checked(WHOLE, found, counts[-1], pack([]))
 
@@ -117,8 +118,8 @@ class Checkup:
         opener = view(path, config, settings)
         self.path = opener.root
         recipe = recipe_of(opener)
-        log, dispatchers = open_parts(opener.files, recipe)
-        self._verification = Verification(opener.files, opener.root, log, dispatchers)
+        seen = StoreView.open(opener.files, recipe)
+        self._verification = Verification(opener.files, opener.root, seen.log, seen.dispatchers)
         is_splittable = all(c.is_splittable for c in self._verification.checkers())
         # A store that is one piece is looked at as a whole by the task.
         self._plan = (
@@ -127,9 +128,9 @@ class Checkup:
             else (self._verification.scope(deep=deep), [])
         )
         self.task = CheckTask(recipe, self._plan[0])
-        bases = [segment.base_offset for segment in log.segments]
+        bases = [segment.base_offset for segment in seen.log.segments]
         self.pieces = [DERIVED, *bases] if is_splittable else [WHOLE]
-        self.bytes_total = sum(segment.capacity for segment in log.segments)
+        self.bytes_total = sum(segment.capacity for segment in seen.log.segments)
 
     def gather(
         self, checked: Mapping[int, Checked], told: Told = lambda _: None
@@ -164,9 +165,7 @@ def view(
 
 def recipe_of(opener: Opener) -> Recipe:
     """Return what other processes need to open the same store."""
-    classes = [opener.registry.dispatchers.get(name) for name in opener.config.index.use]
-    given = ((cls, opener.config.options_for("index", cls)) for cls in classes)
-    return Recipe(opener.root, opener.geometry(), tuple(given))
+    return Recipe(opener.root, opener.geometry(), opener.dispatcher_kinds())
 
 
 def start_reindex(

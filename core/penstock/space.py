@@ -39,13 +39,7 @@ def space_by_topic(index: QueueIndex, below: int, told: Callable[[int], None]) -
 def _add_queue(index: QueueIndex, space: TopicSpace, queue: int, below: int) -> TopicSpace:
     topic, messages, size, size_below = space
     low, high = index.min_offset(topic, queue), index.max_offset(topic, queue)
-    at = low
-    while at < high:
-        entries = index.entries(topic, queue, at, min(at + _ENTRIES_AT_ONCE, high))
-        if len(entries.sizes) == 0:
-            at = index.resume_at(topic, queue, at)
-            continue
-        at += len(entries.sizes)
+    for entries in index.iter_entries(topic, queue, low, high, _ENTRIES_AT_ONCE):
         messages += int(np.count_nonzero(entries.sizes))
         size += int(entries.sizes.sum())
         size_below += int(entries.sizes[entries.log_offsets < below].sum())

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.columns import Bools, Columns
-from penstock.contracts import QueueIndex
+from penstock.contracts import EntryChunk, QueueIndex
 from penstock.errors import CorruptionError, OffsetError
 from penstock.fetch import Place
 from penstock.javatext import Int64s, distinct_of
@@ -131,11 +131,11 @@ class Places:
 class _Feed:
     """The entries of one span, a chunk at a time."""
 
-    def __init__(self, number: int, span: QueueSpan, chunk: int) -> None:
+    def __init__(self, number: int, span: QueueSpan, chunks: Iterator[EntryChunk]) -> None:
         self.number = number
         self.span = span
         self.at = span.start
-        self._chunk = chunk
+        self._chunks = chunks
         self._end = 0
         self.rows = _nothing()
 
@@ -144,22 +144,18 @@ class _Feed:
         """Whether nothing is left to be read."""
         return self.at >= self.span.stop
 
-    def fill(self, log: SegmentedLog, index: QueueIndex, may_match: MayMatch, lost: Lost) -> None:
+    def fill(self, log: SegmentedLog, may_match: MayMatch, lost: Lost) -> None:
         """Read on until there are entries, or no more."""
-        span = self.span
         while not len(self.rows.offsets) and not self.is_done:
-            start = self.at
-            found = index.entries(
-                span.topic, span.queue, start, min(start + self._chunk, span.stop)
-            )
-            count = len(found.sizes)
-            if count == 0:
+            found = next(self._chunks, None)
+            start = self.span.stop if found is None else found.start
+            if start > self.at:
                 # A whole queue file is missing.
-                following = index.resume_at(span.topic, span.queue, start)
-                self.at = span.stop if following <= start else min(following, span.stop)
-                lost(span._replace(start=start, stop=self.at), None)
-                continue
-            self.at = start + count
+                lost(self.span._replace(start=self.at, stop=start), None)
+            self.at = start
+            if found is None:
+                return
+            self.at += len(found.sizes)
             present = np.nonzero(found.sizes)[0]
             offsets, sizes = found.log_offsets[present], found.sizes[present]
             self._check_order(log, offsets, sizes)
@@ -218,11 +214,13 @@ def merged(
 ) -> Iterator[Rows]:
     """Yield the entries of all spans in the order of the log, cut into batches."""
     chunk = max(_HELD // max(len(spans), 1), _CHUNK_MIN, min(limits.rows, _HELD))
-    feeds = [_Feed(number, span, chunk) for number, span in enumerate(spans)]
+    feeds = [
+        _Feed(number, span, index.iter_entries(*span, chunk)) for number, span in enumerate(spans)
+    ]
     rest = _nothing()
     while feeds:
         for feed in feeds:
-            feed.fill(log, index, may_match, lost)
+            feed.fill(log, may_match, lost)
         feeds = [feed for feed in feeds if len(feed.rows.offsets)]
         # Behind this there may be entries that have not been read yet.
         limit = min((int(f.rows.offsets[-1]) for f in feeds if not f.is_done), default=_NO_LIMIT)

@@ -25,8 +25,8 @@ from penstock.lives import Note
 from penstock.log import Rejected, SegmentedLog
 from penstock.looking import torn_end
 from penstock.marks import check_digest_files, check_marks
-from penstock.progress import Progress, lock_mtime_ns
-from penstock.ranges import known_ranges
+from penstock.progress import Progress, State, penstock_wrote_last
+from penstock.ranges import Ranges, known_ranges
 from penstock.segment import Segment
 from penstock.soundwalk import Broken, Sound, Stop, reject_by_counts, walk_segment
 
@@ -138,16 +138,16 @@ class Verification:
         no segment tells by itself.
         """
         scope = self.scope(deep=deep)
+        ranges = known_ranges(self._files, self._root, self._log)
         if not scope.is_live:
-            self._log.renew_coverage()
-            self._log.torn_at = torn_end(self._files, self._root, self._log)
-        notes = self._notes()
+            self._log.coverage = ranges.coverage
+            self._log.torn_at = torn_end(self._files, self._root, self._log, ranges)
+        notes = self._notes(ranges)
         rejected = tuple(sorted(self._log.rejected.items()))
         return attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at), notes
 
-    def _notes(self) -> list[Finding]:
+    def _notes(self, ranges: Ranges) -> list[Finding]:
         """Count the records of each queue, and let the log know which are corrupt; returns what else shows."""
-        ranges = known_ranges(self._files, self._root, self._log)
         found = reject_by_counts(self._log, ranges.is_own, ranges.gaps)
         return [self._noted(note) for note in found]
 
@@ -189,15 +189,12 @@ class Verification:
         if self._end is not None:
             end = self._end()
             return Scope(end=end, extent=end, claimed=end, is_ours=True, is_live=True, deep=deep)
-        progress = Progress(self._files, self._root)
-        try:
+        progress, state = Progress(self._files, self._root), State()
+        with contextlib.suppress(FormatVersionError):
             state = progress.read()
-            known = state.lock_mtime_ns
-        except FormatVersionError:
-            state, known = None, 0
-        is_ours = known != 0 and known == lock_mtime_ns(self._files, self._root)
+        is_ours = penstock_wrote_last(self._files, self._root, state.lock_mtime_ns)
         queued = next(d for d in self._dispatchers if isinstance(d, QueueIndex)).end_log_offset()
-        published = state.visible_offset if state is not None and is_ours else queued
+        published = state.visible_offset if is_ours else queued
         is_live = self._files.is_locked(self._root / "lock")
         claimed = min(queued, published)
         if is_live:
@@ -208,7 +205,7 @@ class Verification:
         was_abnormal = self._files.exists(self._root / "abort")
         # After a crash the tail of the log may lie before them, or behind; the next open sees to it.
         end = published if was_abnormal else NO_LIMIT
-        is_copied = state is not None and is_unfinished_copy(self._files, self._root, state)
+        is_copied = is_unfinished_copy(self._files, self._root, state)
         return Scope(
             end=end, extent=end, claimed=claimed, is_ours=is_ours, is_live=False, deep=deep,
             is_copy=is_copied, sequence=progress.sequence,

@@ -9,32 +9,14 @@ import multiprocessing
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from pathlib import Path
-from typing import Any
 
-import attrs
-
-from penstock.clock import Clock
-from penstock.contracts import Context, Dispatcher, Stoppable
 from penstock.files import Files
 from penstock.findings import Finding
-from penstock.geometry import Geometry
-from penstock.log import SegmentedLog
-from penstock.ranges import watch_coverage
+from penstock.storeview import Recipe, StoreView
 from penstock.verify import Result, Scope, Spread, Tally, Verification
-from penstock.witness import use_entries
 
 # So many segments are given out ahead for each process.
 _AHEAD = 2
-
-
-@attrs.frozen
-class Recipe:
-    """What a process needs to look at a store: sent to it whole."""
-
-    root: Path
-    geometry: Geometry
-    dispatchers: tuple[tuple[type[Dispatcher], Any], ...]
 
 
 class SegmentWorker:
@@ -42,10 +24,10 @@ class SegmentWorker:
 
     def __init__(self, recipe: Recipe, scope: Scope) -> None:
         files = Files()
-        self._log, dispatchers = open_parts(files, recipe)
+        view = StoreView.open(files, recipe)
+        self._log, self._scope = view.log, scope
         self._log.rejected, self._log.torn_at = dict(scope.rejected), scope.torn_at
-        self._scope = scope
-        self._verification = Verification(files, recipe.root, self._log, dispatchers)
+        self._verification = Verification(files, recipe.root, self._log, view.dispatchers)
         self._checkers = self._verification.checkers()
 
     def start(self) -> list[Finding]:
@@ -64,26 +46,6 @@ class SegmentWorker:
                 )
             )
         return findings, tally, [checker.seen() for checker in self._checkers]
-
-
-def open_parts(files: Files, recipe: Recipe) -> tuple[SegmentedLog, list[Dispatcher]]:
-    """Return log and dispatchers of a store, for reading only."""
-    log = SegmentedLog(
-        files, recipe.root / "commitlog", recipe.geometry.segment_bytes, mapped=False
-    )
-    log.refresh()
-    context = Context(
-        root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry, spawn=_no_worker,
-        read_only=True, log_min_offset=lambda: log.min_offset,
-    )  # fmt: skip
-    dispatchers = [cls(options, context) for cls, options in recipe.dispatchers]
-    watch_coverage(files, recipe.root, log)
-    use_entries(log, dispatchers)
-    return log, dispatchers
-
-
-def _no_worker(name: str, step: object) -> Stoppable:
-    raise AssertionError(f"{name}: nothing runs in the background of a verification")
 
 
 _process: SegmentWorker | None = None

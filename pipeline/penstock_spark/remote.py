@@ -214,6 +214,11 @@ class RemoteFiles(Files):
         """Return the names of the folders in `folder`, sorted."""
         return sorted(e.name for e in (self._listing(folder) or {}).values() if e.is_folder)
 
+    def numbered(self, folder: str) -> list[tuple[int, int]]:
+        """Return number and size of the objects in `folder` whose names are digits, sorted."""
+        found = [entry for entry in self.entries(Path(folder)) if entry.is_file]
+        return sorted((int(e.name), e.size) for e in found if e.name.isascii() and e.name.isdigit())
+
     def exists(self, path: Path) -> bool:
         """Say whether anything has that name."""
         return self.is_folder(path) or self._entry(path) is not None

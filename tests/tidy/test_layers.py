@@ -15,7 +15,7 @@ LAYERS = [
     "hookspecs registry profiles config brokerconf",
     "segment log fetch spans bulk lives survivors lane recent scan stamps appendlock tail handover commitlog",
     "checkpoint progress ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
-    "copies readback discover flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks verify verifying mendedlog planning rebuilding mending",
+    "copies readback discover flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks storeview verify verifying mendedlog planning rebuilding mending",
     "visibility encode arrow pairs_in arrow_in stagedfile closing engine putting columnar reader store",
     "choosing opening repairing reindexing several staged segmentwise",
     "__init__",

@@ -103,6 +103,14 @@ def check_healthy(directory: Directory) -> None:
     assert [step for step in steps if step.action != "marks"] == []
 
 
+def reindex(directory: Directory) -> None:
+    """Make all queues again, in parts that do not see each other's."""
+    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
+    with start_reindex(directory.root, shards=3, settings=settings) as work:
+        walked = [work.task.condense(base) for base in work.bases]
+        work.finish(walked, {part: work.task.make(part) for part in work.parts})
+
+
 def numbered(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{n}" for n in range(count)]
 
@@ -173,6 +181,46 @@ def test_a_broker_in_between_does_not_delete_what_penstock_put(directory: Direct
         assert "theirs" not in store.topics()
         assert [r.is_open for r in directory.ranges().written] == [True]
         assert store.stats()["log_end_offset"] == end
+
+
+@pytest.mark.parametrize("theirs", [0, 1])
+@pytest.mark.parametrize("count", [3, 400])
+def test_what_follows_ours_in_a_deleted_topic_is_kept_in_every_queue(
+    directory: Directory, count: int, theirs: int
+) -> None:
+    """Opening dropped it or not as batches fell, and by queue; verify then missed the entries."""
+    directory.put("gone", numbered("before", 4), queue=3)
+    directory.put("gone", numbered("before", 4), queue=2)
+    directory.make_foreign()
+    directory.put("gone", numbered("ours", count))
+    side = directory.root / "penstock"
+    shutil.copytree(side, directory.root / "kept")
+    directory.put("gone", numbered("theirs", count), queue=theirs)
+    directory.put("gone", numbered("last", 1), queue=2)
+    # As a broker leaves it that wrote after us, and deleted the topic.
+    shutil.rmtree(side)
+    (directory.root / "kept").rename(side)
+    (directory.root / "lock").write_bytes(b"lock")
+    directory.drop_queues("gone")
+    directory.list_topics()
+    with directory.open(read_only=True) as store:
+        texts = [f.text for f in store.verify() if f.part == "queue"]
+        missing = sum(int(text.split(": ")[1].split()[0]) for text in texts)
+    for turn in range(3):
+        with directory.open() as store:
+            ours = bodies(store, "gone")
+            other = numbered("theirs", count)
+            assert ours == numbered("ours", count) + (other if theirs == 0 else [])
+            assert bodies(store, "gone", 1) == (other if theirs else [])
+            # Its life goes on after ours began. That of queue 3 had ended.
+            assert bodies(store, "gone", 2) == [*numbered("before", 4), "last0"]
+            assert bodies(store, "gone", 3) == []
+        check_healthy(directory)
+        if turn == 0:
+            reindex(directory)
+        else:
+            directory.make_foreign(killed=turn == 1)
+    assert missing == 2 * count + 5
 
 
 def made_again(directory: Directory, old: int, new: int) -> None:
@@ -297,13 +345,11 @@ def test_queues_built_again_have_the_last_life_only(
         file.write(b"\0\1\2\3\4\5\6\7")
     if lost:
         directory.drop_queues("kept")
-    settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
     if way == "repair":
+        settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
         assert penstock.repair(directory.root, environ={}, apply=True, **settings).applied
     else:
-        with start_reindex(directory.root, shards=3, settings=settings) as reindex:
-            walked = [reindex.task.condense(base) for base in reindex.bases]
-            reindex.finish(walked, {part: reindex.task.make(part) for part in reindex.parts})
+        reindex(directory)
     for read_only in (True, False):
         with directory.open(read_only=read_only) as store:
             assert store.topics() == {"again": [0], "kept": [0]}

@@ -11,11 +11,12 @@ import pytest
 from tests.conftest import SMALL
 
 import penstock
+from penstock import ranges as ranges_module
 from penstock import repairing
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.log import SegmentedLog
-from penstock.progress import Progress
+from penstock.progress import Progress, penstock_wrote_last
 from penstock.ranges import Ranges, WrittenRange, known_ranges, read_ranges, write_ranges
 from penstock.record import CRC_PROPERTY_SIZE
 from penstock.store import Store
@@ -84,6 +85,44 @@ def test_another_program_ends_an_open_range(tmp_path: Path) -> None:
     with opened(path, **BODY) as store:
         store.put("t", b"two")
     assert ranges(path) == [(0, end, "crc32+record"), (end, None, "crc32")]
+
+
+def test_penstock_wrote_last_while_the_lock_file_has_a_time_that_was_noted(tmp_path: Path) -> None:
+    """A lock file that is not there, and a time that was never noted, tell nothing: not even of each other."""
+    assert not penstock_wrote_last(Files(), tmp_path, 0)
+    lock = tmp_path / "lock"
+    lock.touch()
+    os.utime(lock, ns=(7, 7))
+    assert penstock_wrote_last(Files(), tmp_path, 7)
+    assert penstock_wrote_last(Files(), tmp_path, 0, 7)
+    assert not penstock_wrote_last(Files(), tmp_path, 0, 6)
+    assert not penstock_wrote_last(Files(), tmp_path)
+    os.utime(lock, ns=(0, 0))
+    assert not penstock_wrote_last(Files(), tmp_path, 0)
+
+
+@pytest.mark.parametrize("way", ["verify", "repair"])
+def test_what_another_program_wrote_is_looked_for_once(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coverage, a torn tail and the counts of queues each looked through the log for it."""
+    path, look, looks = tmp_path / "s", ranges_module._as_the_log_is, []
+
+    def counted(found: Ranges, log: SegmentedLog) -> Ranges:
+        looks.append(log)
+        return look(found, log)
+
+    with opened(path, **RECORD) as store:
+        store.put("t", b"one")
+    os.utime(path / "lock", ns=(1, 1))
+    (path / "abort").touch()
+    with opened(path, read_only=True) as store:
+        monkeypatch.setattr(ranges_module, "_as_the_log_is", counted)
+        if way == "verify":
+            assert [f.part for f in store.verify(deep=True) if not f.is_note] == []
+        else:
+            assert not penstock.repair(path, environ={}, **SETTINGS).standing
+    assert len(looks) == 1
 
 
 def test_another_program_s_log_from_the_same_offset_on_is_not_taken_for_ours(

@@ -37,6 +37,7 @@ from penstock.contracts.base import (
 )
 from penstock.contracts.dispatching import (
     Dispatcher,
+    EntryChunk,
     History,
     KeyIndex,
     LogView,
@@ -69,6 +70,7 @@ __all__ = [
     "Context",
     "DiskUse",
     "Dispatcher",
+    "EntryChunk",
     "FlushPolicy",
     "Flusher",
     "History",

@@ -46,6 +46,9 @@ class History(Protocol):
     def are_ours(self, log_offsets: Int64s) -> Any:
         """Return, as an array of bool, which records Penstock wrote, or may have written."""
 
+    def may_have_ours(self, first: int, last: int) -> bool:
+        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+
     def is_one_run(self, first: int, last: int) -> bool:
         """Return whether Penstock surely wrote everything from one log offset to another."""
 
@@ -60,6 +63,10 @@ class NoHistory:
     def are_ours(self, log_offsets: Int64s) -> Any:
         """See `History`."""
         return np.ones(len(log_offsets), np.bool_)
+
+    def may_have_ours(self, first: int, last: int) -> bool:
+        """See `History`."""
+        return True
 
     def is_one_run(self, first: int, last: int) -> bool:
         """See `History`."""
@@ -177,6 +184,19 @@ class QueueEntries(NamedTuple):
     tag_codes: Any
 
 
+class EntryChunk(NamedTuple):
+    """Entries of one queue that follow each other, as `QueueEntries`; at least one.
+
+    Attributes:
+        start: the queue offset of the first one.
+    """
+
+    start: int
+    log_offsets: Any
+    sizes: Any
+    tag_codes: Any
+
+
 class QueueBounds(NamedTuple):
     """What there is to read of one queue: messages [min_offset, max_offset).
 
@@ -199,8 +219,9 @@ class QueueBounds(NamedTuple):
     record_bytes: float = 0.0
 
 
-# Entries looked at in one read at a queue's end.
+# Entries looked at in one read at a queue's end, and in one of many.
 _LAST = 64
+_CHUNK = 512
 
 
 class QueueIndex(Dispatcher):
@@ -229,6 +250,21 @@ class QueueIndex(Dispatcher):
         """
         return self.max_offset(topic, queue)
 
+    def iter_entries(
+        self, topic: str, queue: int, start: int, stop: int, chunk: int = _CHUNK
+    ) -> Iterator[EntryChunk]:
+        """Yield the entries [start, stop), at most `chunk` at a time, without the ranges whose files are missing."""
+        at = start
+        while at < stop:
+            found = self.entries(topic, queue, at, min(at + chunk, stop))
+            if len(found.sizes):
+                yield EntryChunk(at, *found)
+                at += len(found.sizes)
+            else:
+                following = self.resume_at(topic, queue, at)
+                # Not forwards where another process has cut the queue, or taken it away.
+                at = following if following > at else stop
+
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
         """Return what there is to read of each queue of the wanted topics, sorted.
 
@@ -244,18 +280,19 @@ class QueueIndex(Dispatcher):
         end, chunk = high if below is None else 0, _LAST
         while high > low:
             start = max(high - chunk, low)
-            offsets, sizes, _ = self.entries(topic, queue, start, high)
-            good = sizes > 0
-            if below is not None:
-                good &= offsets + sizes <= below
-            present = good.nonzero()[0]
-            if len(present):
-                last = int(present[-1])
-                first = self.entries(topic, queue, low, low + 1).log_offsets
-                return QueueBounds(
-                    topic, queue, low, max(start + last + 1, end), int(first[0]) if len(first) else 0,
-                    int(offsets[last]), float(sizes[present].mean()),
-                )  # fmt: skip
+            found = list(self.iter_entries(topic, queue, start, high, chunk))
+            for at, offsets, sizes, _ in reversed(found):
+                good = sizes > 0
+                if below is not None:
+                    good &= offsets + sizes <= below
+                present = good.nonzero()[0]
+                if len(present):
+                    last = int(present[-1])
+                    first = self.entries(topic, queue, low, low + 1).log_offsets
+                    return QueueBounds(
+                        topic, queue, low, max(at + last + 1, end), int(first[0]) if len(first) else 0,
+                        int(offsets[last]), float(sizes[present].mean()),
+                    )  # fmt: skip
             high, chunk = start, min(chunk * 4, 1 << 16)
         return QueueBounds(topic, queue, low, low)
 

@@ -274,6 +274,15 @@ class SimulatedDisk(Files):
                 for name, it in found
             ]
 
+    def folders(self, folder: str) -> list[str]:
+        """See `Files`."""
+        return [entry.name for entry in self.entries(Path(folder)) if entry.is_folder]
+
+    def numbered(self, folder: str) -> list[tuple[int, int]]:
+        """See `Files`."""
+        found = [entry for entry in self.entries(Path(folder)) if entry.is_file]
+        return sorted((int(e.name), e.size) for e in found if e.name.isascii() and e.name.isdigit())
+
     def exists(self, path: Path) -> bool:
         """See `Files`."""
         with self.guard:

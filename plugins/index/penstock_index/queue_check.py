@@ -144,12 +144,8 @@ class QueueChecker(Checker):
         """Say which entries belong to no record."""
         low, high = self._index.min_offset(*key), self._index.max_offset(*key)
         for start, stop in self._strays.gaps(key, low, high):
-            at = start
-            while at < stop:
-                more = self._index.entries(*key, at, min(at + _LOOKED_AT, stop))
-                if len(more.sizes) == 0:
-                    at = self._index.resume_at(*key, at)
-                    continue
+            for more in self._index.iter_entries(*key, start, stop, _LOOKED_AT):
+                at = more.start
                 extra = (more.sizes > 0) & (more.log_offsets < end)
                 for begin, close in self._damaged:
                     extra &= (more.log_offsets < begin) | (more.log_offsets >= close)
@@ -163,4 +159,3 @@ class QueueChecker(Checker):
                     first = int(np.argmax(extra))
                     text = f"{count} entries from here on belong to no record"
                     yield self._finding(key, at + first, int(more.log_offsets[first]), text)
-                at += len(more.sizes)

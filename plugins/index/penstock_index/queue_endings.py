@@ -1,11 +1,16 @@
-"""When a topic that was deleted and made again was deleted, as the log and the surviving queues tell."""
+"""Which records of queues without entries are of a deleted topic, or of an ended life of one that was made again."""
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.contracts import History
+
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+_NOWHERE = 1 << 62
 
 
 class _Life(NamedTuple):
@@ -16,16 +21,23 @@ class _Life(NamedTuple):
 
 
 class Endings:
-    """Collects the records of the whole log, in log order. Not thread-safe.
+    """Collects the records of the whole log, in log order, then gives one verdict on all queues of a topic.
 
     A broker deletes all queues of a topic at once. Where a queue has records from before the first entry of its
     present life, the topic was deleted before that entry: what other queues without entries have from before it
     is of an ended life as well. Not a life that goes on behind it: no deletion was in between.
+
+    A topic that the broker does not list is deleted, but for what Penstock wrote, or may have written: that gets
+    entries again, and all queues keep what is stored after its life began, whoever wrote it. So they do after an
+    entry that survives, and after the first record of a life that goes on behind such a place. Not thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
+        self._history = history
         self._again: dict[str, int] = {}
-        self._lives: dict[tuple[str, int], list[_Life]] = {}
+        self._kept: dict[str, int] = {}
+        self._decided: dict[str, int] = {}
+        self._lives: dict[str, dict[int, list[_Life]]] = {}
 
     def take(
         self, key: tuple[str, int], ordinal: int, offsets: Int64s, first: tuple[int, int] | None
@@ -34,20 +46,45 @@ class Endings:
 
         `first` is the queue offset and the log offset at which its present life begins; None without entries.
         """
+        topic, queue = key
         if first is not None:
+            self.keep(topic, first[1])
             if first[0] == 0 and offsets[0] < first[1]:
-                self._again[key[0]] = min(self._again.get(key[0], first[1]), first[1])
+                self._again[topic] = min(self._again.get(topic, first[1]), first[1])
             return
-        lives = self._lives.setdefault(key, [])
+        lives = self._lives.setdefault(topic, {}).setdefault(queue, [])
         if ordinal == 0 or not lives:
             lives.append(_Life(int(offsets[0]), int(offsets[-1])))
         else:
             lives[-1] = lives[-1]._replace(last=int(offsets[-1]))
+        if self._history.is_unlisted(topic) and self._history.are_ours(offsets).any():
+            self.keep(topic, lives[-1].first)
 
-    def before(self, key: tuple[str, int]) -> int:
+    def keep(self, topic: str, log_offset: int) -> None:
+        """Take note that the record there has its entry, or is to have it whatever became of the topic."""
+        self._kept[topic] = min(self._kept.get(topic, _NOWHERE), log_offset)
+
+    def are_gone(self, key: tuple[str, int], offsets: Int64s) -> Bools:
+        """Return which records of a queue without entries need none; to be asked when all were taken in."""
+        gone: Bools = offsets < self._ended_before(key)
+        if self._history.is_unlisted(key[0]):
+            gone |= offsets < self._kept_from(key[0])
+        if gone.any():
+            gone &= ~self._history.are_ours(offsets)
+        return gone
+
+    def _ended_before(self, key: tuple[str, int]) -> int:
         """Return the log offset before which the records of a queue without entries are of ended lives."""
         end = self._again.get(key[0], 0)
-        going_on = (
-            life.first for life in self._lives.get(key, ()) if life.first < end <= life.last
-        )
-        return min(going_on, default=end)
+        lives = self._lives.get(key[0], {}).get(key[1], ())
+        return min((life.first for life in lives if life.first < end <= life.last), default=end)
+
+    def _kept_from(self, topic: str) -> int:
+        """Return the log offset from which on the records of a topic that is not listed are kept."""
+        if topic not in self._decided:
+            kept = self._kept.get(topic, _NOWHERE)
+            lives = itertools.chain.from_iterable(self._lives.get(topic, {}).values())
+            for life in sorted(lives, key=lambda life: life.last, reverse=True):
+                kept = min(kept, life.first) if life.last >= kept else kept
+            self._decided[topic] = kept
+        return self._decided[topic]

@@ -150,12 +150,11 @@ def entries_within(
                 if fields[1] > 0:
                     yield topic, number, high - 1, np.array([fields], ENTRY).tobytes()
             continue
-        for start in range(low, high, _CHECK_ENTRIES):
-            found = old.entries(topic, number, start, min(start + _CHECK_ENTRIES, high))
+        for found in old.iter_entries(topic, number, low, high, _CHECK_ENTRIES):
             inside = np.zeros(len(found.sizes), np.bool_)
             ends = found.log_offsets + found.sizes
             for begin, stop in damages:
                 inside |= (found.log_offsets >= begin) & (ends <= stop) & (found.sizes > 0)
             for row in np.nonzero(inside)[0].tolist():
                 fields = (found.log_offsets[row], found.sizes[row], found.tag_codes[row])
-                yield topic, number, start + row, np.array([fields], ENTRY).tobytes()
+                yield topic, number, found.start + row, np.array([fields], ENTRY).tobytes()

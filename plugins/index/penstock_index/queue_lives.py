@@ -6,8 +6,8 @@ counts is, in this order:
 
     1. The entries that survive: records before the first of them that have an offset it already had are of an
        earlier life. An entry stays as long as it leads to a record of its queue.
-    2. The broker's list of topics (`contracts.History`): records of a topic that is not listed, and has no
-       entry at them or before them, are of a deleted topic unless Penstock wrote them.
+    2. The broker's list of topics (`contracts.History`): records of a topic that is not listed are of a deleted
+       topic, unless it has an entry, or a record that Penstock wrote, at them or before them (see `queue_endings`).
     3. The other queues of the topic, since a broker deletes all at once: where one of them was made again, what
        was stored before that in a queue without entries is of an earlier life as well (see `queue_endings`).
     4. The restart at 0 in the log: a record with offset 0 after all entries begins a new life.
@@ -39,7 +39,6 @@ Bools = npt.NDArray[np.bool_]
 _SEARCHED = 1024
 # So far the next record of a queue is searched.
 _AHEAD_BYTES = 64 << 20
-_NOWHERE = 1 << 62
 
 
 class First(NamedTuple):
@@ -142,47 +141,38 @@ class Lives:
             if queue is not None:
                 yield from queue.present(queue.min_offset)
             return
-        at, high = survivors.min_offset(*key), survivors.max_offset(*key)
-        while at < high:
-            found = survivors.entries(*key, at, min(at + _SEARCHED, high))
-            if len(found.sizes) == 0:
-                at = survivors.resume_at(*key, at)
-                continue
+        low, high = survivors.min_offset(*key), survivors.max_offset(*key)
+        for found in survivors.iter_entries(*key, low, high, _SEARCHED):
             for row in np.flatnonzero(found.sizes > 0).tolist():
-                yield at + row, int(found.log_offsets[row])
-            at += len(found.sizes)
+                yield found.start + row, int(found.log_offsets[row])
 
     # --- queues without an entry
 
     def _are_gone(self, key: Key, offsets: Int64s) -> Bools:
         """Return which records of a queue without entries are of a deleted topic, or of an earlier life."""
-        topic = key[0]
-        gone = np.zeros(len(offsets), np.bool_)
-        is_unlisted = self._history.is_unlisted(topic)
-        numbers = self._numbers.get(topic, ())
-        if not (is_unlisted or numbers):
-            return gone
-        firsts = [first for number in numbers if (first := self.first((topic, number)))]
-        if is_unlisted:
-            gone |= offsets < min((first.log_offset for first in firsts), default=_NOWHERE)
+        topic, history, log = key[0], self._history, self._log
+        if history.are_ours(offsets).all():
+            return np.zeros(len(offsets), np.bool_)
+        places = ((topic, number) for number in self._numbers.get(topic, ()))
+        firsts = [first for place in places if (first := self.first(place))]
         remade = max((first.log_offset for first in firsts if first.ordinal == 0), default=0)
-        if offsets[0] < remade:
-            gone |= offsets < self._ended_before(key)
-        if gone.any():
-            gone &= ~self._history.are_ours(offsets)
-        return gone
+        is_kept = bool(firsts) or history.may_have_ours(log.min_offset, log.end_offset - 1)
+        # Only then do other records of the log matter.
+        is_all = offsets[0] < remade or (is_kept and history.is_unlisted(topic))
+        endings = self._all_endings() if is_all else Endings(history)
+        return endings.are_gone(key, offsets)
 
-    def _ended_before(self, key: Key) -> int:
-        """Return the log offset before which the records of a queue without entries are of ended lives."""
+    def _all_endings(self) -> Endings:
+        """Return what all records of the log tell of ended lives."""
         if self._endings is None:
-            self._endings = Endings()
+            self._endings = Endings(self._history)
             for batch in self._log.batches(self._log.min_offset, self._log.end_offset):
                 for run in runs_of(batch):
                     if run.topic is not None:
                         place = run.topic, run.queue
                         offsets = np.frombuffer(run.data, ENTRY)["log_offset"].astype(np.int64)
                         self._endings.take(place, run.ordinal, offsets, self.first(place))
-        return self._endings.before(key)
+        return self._endings
 
     # --- queues with entries
 

@@ -3,6 +3,7 @@
 A dispatcher that only reads looks at the files again at each question: another process may write them.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -101,8 +102,9 @@ class QueueLookUp(QueueIndex):
         if (queue := self._known(topic, number)) is None:
             return 0
         low = max(queue.max_offset - 8, queue.min_offset)  # of the last few: one may be damaged
-        offsets, sizes, _ = self.entries(topic, number, low, queue.max_offset)
-        return max(map(int.__add__, offsets.tolist(), sizes.tolist()), default=0)
+        chunks = self.iter_entries(topic, number, low, queue.max_offset)
+        ends = (map(int.__add__, c.log_offsets.tolist(), c.sizes.tolist()) for c in chunks)
+        return max(itertools.chain.from_iterable(ends), default=0)
 
     def _known(self, topic: str, number: int) -> Queue | None:
         before = self._queues.get((topic, number))

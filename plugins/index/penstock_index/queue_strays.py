@@ -16,7 +16,6 @@ from penstock_index.queue_endings import Endings
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-_NOWHERE = 1 << 62
 
 
 class Matched(NamedTuple):
@@ -129,10 +128,10 @@ class Strays:
 
     def missing(self, history: History) -> tuple[list[tuple[Stray, int]], int]:
         """Return what lacks its entry, each with a count of records, and how many others need none."""
-        endings, found, others = self._endings(), [], 0
+        endings, found, others = self._endings(history), [], 0
         for key, strays in self._strays.items():
             for stray in strays:
-                needs = self._needs_entry(stray, history, endings)
+                needs = self._needs_entry(stray, endings)
                 others += int((~needs).sum())
                 for start, stop in stretches(needs):
                     size = stop - start if stray.is_beyond else 1
@@ -141,12 +140,12 @@ class Strays:
                         found.append((Stray(key, stray.ordinal + at, part, stray.is_beyond), size))
         return sorted(found, key=lambda each: each[0].log_offsets[0]), others
 
-    def _needs_entry(self, stray: Stray, history: History, endings: Endings) -> Bools:
+    def _needs_entry(self, stray: Stray, endings: Endings) -> Bools:
         offsets = np.array(stray.log_offsets, np.int64)
         ordinals = stray.ordinal + np.arange(len(offsets))
         first = self._first(stray.key)
         if first is None:
-            return ~self._are_gone(stray.key, offsets, history, endings)
+            return ~endings.are_gone(stray.key, offsets)
         needs = (offsets >= first[1]) | (ordinals < first[0])
         matched = self._matched[stray.key]
         for one in matched:
@@ -155,21 +154,16 @@ class Strays:
             needs &= offsets > max(one.last for one in matched)
         return needs
 
-    def _are_gone(self, key: Key, offsets: Int64s, history: History, endings: Endings) -> Bools:
-        gone = offsets < endings.before(key)
-        if history.is_unlisted(key[0]):
-            firsts = [self._first(place) for place in self._matched if place[0] == key[0]]
-            gone |= offsets < min((first[1] for first in firsts if first), default=_NOWHERE)
-        gone &= ~history.are_ours(offsets)
-        return gone
-
     def _first(self, key: Key) -> tuple[int, int] | None:
         """Return queue offset and log offset at which the present life of a queue begins."""
         found = min(self._matched.get(key, ()), default=None)
         return (found.start, found.first) if found else None
 
-    def _endings(self) -> Endings:
-        endings = Endings()
+    def _endings(self, history: History) -> Endings:
+        endings = Endings(history)
+        for topic, number in self._matched:
+            if first := self._first((topic, number)):
+                endings.keep(topic, first[1])
         for key, strays in self._strays.items():
             for stray in strays:
                 offsets = np.array(stray.log_offsets, np.int64)

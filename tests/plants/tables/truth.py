@@ -60,8 +60,8 @@ PLANTS = {
     "range-goes-on": Plant(
         "a covered range goes on over what another program wrote",
         "penstock.ranges",
-        "    if now != 0 and now in (state.lock_mtime_ns, ranges.lock_mtime_ns):",
-        "    if now != 0:",
+        "    if penstock_wrote_last(files, root, state.lock_mtime_ns, ranges.lock_mtime_ns):",
+        "    if state.lock_mtime_ns != 0:",
         (f"{RANGES}::test_another_program_ends_an_open_range",),
     ),
     "range-not-renewed": Plant(
@@ -109,7 +109,7 @@ PLANTS = {
     "repair-sees-no-torn-tail": Plant(
         "repair takes what the next opening would cut off for messages",
         "penstock.planning",
-        "        plan.log.torn_at = torn_end(self._files, self._root, plan.log)",
+        "        plan.log.torn_at = torn_end(self._files, self._root, plan.log, ranges)",
         "        plan.log.torn_at = None",
         (f"{INNER}::test_a_first_sector_that_never_reached_the_disk_is_a_torn_tail[at the end-mapped-crc32]",),
     ),

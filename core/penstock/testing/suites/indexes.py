@@ -1,5 +1,9 @@
 """The contracts of a dispatcher that knows the queues, and of one that finds by key, as tests."""
 
+import itertools
+
+import pytest
+
 from penstock.contracts import Dispatcher, KeyIndex, QueueIndex
 from penstock.testing.kit import WrittenLog
 from penstock.testing.suites.dispatcher import DispatcherContract, MakeDispatcher
@@ -33,6 +37,52 @@ class QueueIndexContract(DispatcherContract):
                     int(batch.log_offsets[row]), int(batch.sizes[row]), int(batch.tag_codes[row]),
                 ]  # fmt: skip
         assert dispatcher.end_log_offset() == log.end_offset
+
+    @pytest.mark.parametrize("chunk", [1, 7, 512, 1 << 20])
+    def test_entries_come_in_chunks_too(
+        self, make: MakeDispatcher, log: WrittenLog, chunk: int
+    ) -> None:
+        """Each begins where the one before ends, none is empty, and together they are what `entries` gives."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        for topic, queue in dispatcher.queues():
+            high = dispatcher.max_offset(topic, queue)
+            for start, stop in ((0, high), (3, high - 3), (high - 1, high + 50)):
+                at, found = start, []
+                for one in dispatcher.iter_entries(topic, queue, start, stop, chunk):
+                    assert one.start == at
+                    assert 0 < len(one.sizes) == len(one.log_offsets) == len(one.tag_codes) <= chunk
+                    at += len(one.sizes)
+                    found += list(zip(*(column.tolist() for column in one[1:]), strict=True))
+                assert at == min(stop, high)
+                expected = dispatcher.entries(topic, queue, start, stop)
+                assert found == list(zip(*(c.tolist() for c in expected), strict=True))
+
+    def test_there_are_no_chunks_of_nothing(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """Of an empty range, of one past the queue's end, and of a queue that is not there."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        for topic, queue in (*dispatcher.queues(), ("nothing", 3)):
+            high = dispatcher.max_offset(topic, queue)
+            for start, stop in ((high, high), (high, high + 10), (7, 7), (7, 3)):
+                assert list(dispatcher.iter_entries(topic, queue, start, stop)) == []
+
+    @pytest.mark.parametrize("chunk", [7, 512])
+    def test_chunks_skip_what_trim_took_away(
+        self, make: MakeDispatcher, log: WrittenLog, chunk: int
+    ) -> None:
+        """Whoever begins before the first file that is left gets all entries that are."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        dispatcher.trim(log.view.spans()[-1][0])
+        for topic, queue in dispatcher.queues():
+            low, high = dispatcher.min_offset(topic, queue), dispatcher.max_offset(topic, queue)
+            chunks = list(dispatcher.iter_entries(topic, queue, 0, high, chunk))
+            assert all(a.start + len(a.sizes) == b.start for a, b in itertools.pairwise(chunks))
+            offsets = [at for each in chunks for at in each.log_offsets.tolist()]
+            expected = dispatcher.entries(topic, queue, low, high).log_offsets.tolist()
+            assert offsets[len(offsets) - len(expected) :] == expected
+            assert chunks[0].start <= low
 
     def test_a_queue_that_is_not_there_is_empty(
         self, make: MakeDispatcher, log: WrittenLog
