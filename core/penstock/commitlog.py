@@ -20,6 +20,7 @@ import numpy as np
 
 from penstock._kernel import Appender, AppendLock, Batch, Draft, RecordEncoder
 from penstock.batch import DispatchBatch
+from penstock.batches import read_batches
 from penstock.clock import Clock
 from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel
@@ -27,7 +28,6 @@ from penstock.errors import MessageTooLargeError, OffsetError, StoreClosedError
 from penstock.handover import HandOver
 from penstock.log import SegmentedLog
 from penstock.record import BLANK_SIZE
-from penstock.scan import read_batches
 from penstock.segment import Segment
 from penstock.tail import LogTail, Piece
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.bulk import LEAST, read_sound
 from penstock.columnar import ColumnReader
 from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueIndex
 from penstock.errors import (
@@ -24,7 +23,7 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.escape import get_logger
-from penstock.fetch import Place, RecordReader
+from penstock.fetch import Entries, Place, RecordReader
 from penstock.log import SegmentedLog
 from penstock.matching import TagFilter, has_key, out_of_bounds, out_of_line
 from penstock.message import ReadStatus
@@ -123,21 +122,11 @@ class Reader(ColumnReader):
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
-        span = QueueSpan(topic, queue, offset, min(high, offset + limit))
-        found = self._read_whole(span) if tag == "*" else None
-        if found is None:
-            span = span._replace(stop=min(high, offset + max(LOOKED_AT_MAX, limit)))
-            found = self._read_wanted(span, limit, tag)
+        span = QueueSpan(topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit)))
+        found = self._read_span(span, limit, tag)
         return ReadResult(found.status, found.messages, found.next_offset, low, high)
 
-    def _read_whole(self, span: QueueSpan) -> _Found | None:
-        """Return all messages of a span, read together; None where they must be looked at one by one."""
-        if span.stop - span.start < LEAST:
-            return None
-        found = read_sound(self._log, self._queue_index.entries(*span), span)
-        return None if found is None else _Found(ReadStatus.FOUND, found, span.stop)
-
-    def _read_wanted(self, span: QueueSpan, limit: int, tag: str) -> _Found:
+    def _read_span(self, span: QueueSpan, limit: int, tag: str) -> _Found:
         """Return up to `limit` messages of a span that match, none after a missing queue file."""
         found = _Found(ReadStatus.NO_MATCHED_MESSAGE, [], span.start)
         # As a rule every entry is wanted where no tag is.
@@ -159,18 +148,41 @@ class Reader(ColumnReader):
     ) -> _Found:
         """Return what was found `before`, and what these entries point to."""
         status, messages, following = before
-        for log_offset, size, code in zip(*(c.tolist() for c in entries[1:]), strict=True):
-            if len(messages) >= limit:
-                break
-            following += 1
-            if size == 0 or not wanted.may_match(code):
-                continue
-            message = self._try(log_offset, size, place, following - 1)
-            if message is None:
+        end = following + len(entries.sizes)
+        asked = Entries(np.arange(following, end), entries.log_offsets, entries.sizes)
+        is_wanted = (entries.sizes != 0) & wanted.may_match(entries.tag_codes)
+        if not is_wanted.all():
+            asked = Entries(*(column[is_wanted] for column in asked))
+        while len(messages) < limit and len(asked.sizes):
+            count = limit - len(messages)
+            found = self._messages(Entries(*(column[:count] for column in asked)), place)
+            if None in found:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
-            elif wanted.matches(message):
-                messages.append(message)
+            messages += [m for m in found if m is not None and wanted.matches(m)]
+            following, asked = int(asked.ordinals[len(found) - 1]) + 1, asked.after(len(found))
+        if len(messages) < limit:
+            following = end
         return _Found(ReadStatus.FOUND if messages else status, messages, following)
+
+    def _messages(self, asked: Entries, place: Place) -> list[StoredMessage | None]:
+        """Return the record of each entry, None for one that is gone or corrupt; corruption is logged."""
+        found: list[StoredMessage | None] = []
+        while len(asked.sizes):
+            some = self._leading(asked, place)
+            found += some
+            asked = asked.after(len(some))
+            if not some:
+                ordinal, offset, size = (int(column[0]) for column in asked)
+                found.append(self._try(offset, size, place, ordinal))
+                asked = asked.after(1)
+        return found
+
+    def _leading(self, asked: Entries, place: Place) -> list[StoredMessage]:
+        """Return the first records as far as they are valid; which one is not, and why, is found out one by one."""
+        try:
+            return self._records.leading(asked, place)
+        except (OffsetError, CorruptionError):
+            return []
 
     def _try(self, log_offset: int, size: int, place: Place, ordinal: int) -> StoredMessage | None:
         """Return a record, or None if it is gone or damaged; damage is logged."""

@@ -63,7 +63,7 @@ def losing(base: type[SegmentWriter], how: str) -> type[SegmentWriter]:
     return LosingWriter
 
 
-def put(store: Store, at: int, batch: int) -> list[Any]:
+def put(store: Store, at: int, batch: int) -> Sequence[Any]:
     if batch == 1:
         return [store.put("t", b"%d:" % at + b"x" * 50, keys=[f"k{at}"])]
     return store.put_many([Message("t", b"%d-%d:" % (at, n) + b"x" * 50) for n in range(batch)])

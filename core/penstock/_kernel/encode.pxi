@@ -228,7 +228,7 @@ cdef class Batch:
         self.lent -= 1
 
     def __len__(self):
-        return self.places.n // <Py_ssize_t>sizeof(Place)
+        return self.places.n // <Py_ssize_t>sizeof(Appended)
 
     @property
     def size(self):
@@ -238,7 +238,7 @@ cdef class Batch:
     @property
     def largest(self):
         """Bytes of the largest record; 0 for none."""
-        cdef Place *places = <Place *>self.places.p
+        cdef Appended *places = <Appended *>self.places.p
         cdef int32_t largest = 0
         cdef Py_ssize_t row
         for row in range(len(self)):
@@ -249,13 +249,13 @@ cdef class Batch:
     @property
     def end_offset(self):
         """Log offset behind the last record; of a batch that was appended."""
-        cdef Place *last = <Place *>(self.places.p + self.places.n) - 1
+        cdef Appended *last = <Appended *>(self.places.p + self.places.n) - 1
         return last.log_offset + last.size if self.places.n else 0
 
     def columns(self):
         """Return log offsets, queue offsets, sizes and lane numbers, native i64 each, a row a record."""
         cdef Py_ssize_t row, count = len(self)
-        cdef Place *places = <Place *>self.places.p
+        cdef Appended *places = <Appended *>self.places.p
         cdef bytearray made = bytearray(32 * count)
         cdef int64_t *numbers = <int64_t *><char *>made
         for row in range(count):
@@ -295,7 +295,7 @@ cdef class Batch:
     cdef int put(self, Parts *m, int32_t number) except -1 nogil:
         """Add a record of these parts; its offsets and store time are stamped later."""
         cdef int64_t text = text_size(m), size
-        cdef Place *place
+        cdef Appended *place
         cdef LaneName *name = &(<LaneName *>self.names.p)[number]
         m.topic, m.queue, m.store_host = name.topic, name.queue, self.host
         if m.born_host.n == 0:
@@ -306,13 +306,13 @@ cdef class Batch:
             with gil:
                 raise BufferError("the batch's bytes are looked at, or a record or its text is too large")
         grow(&self.data, size)
-        grow(&self.places, sizeof(Place))
+        grow(&self.places, sizeof(Appended))
         record_write(self.data.p + self.data.n, m, size, text)
         self.data.n += size
-        place = <Place *>(self.places.p + self.places.n)
+        place = <Appended *>(self.places.p + self.places.n)
         place.log_offset = place.queue_offset = -1
         place.size, place.lane = <int32_t>size, number
-        self.places.n += sizeof(Place)
+        self.places.n += sizeof(Appended)
         return 0
 
     def add(self, Message message not None):
@@ -390,7 +390,7 @@ cdef class Batch:
 
     def fit(self, Py_ssize_t start, int64_t room):
         """Return the first row from `start` on that `room` bytes have no room for, and how many bytes those before it have."""
-        cdef Place *places = <Place *>self.places.p
+        cdef Appended *places = <Appended *>self.places.p
         cdef Py_ssize_t row, count = len(self)
         cdef int64_t size = 0
         for row in range(max(start, 0), count):
@@ -401,7 +401,7 @@ cdef class Batch:
 
     def sizes(self, Py_ssize_t start, Py_ssize_t stop):
         """Return the sizes of some records, native i32."""
-        cdef Place *places = <Place *>self.places.p
+        cdef Appended *places = <Appended *>self.places.p
         cdef Py_ssize_t row, first = max(start, 0)
         cdef Py_ssize_t count = max(min(stop, <Py_ssize_t>len(self)) - first, 0)
         cdef bytearray made = bytearray(4 * count)
@@ -422,7 +422,7 @@ cdef class Batch:
         cdef int64_t at = 0, log_offset = 0, is_counted
         cdef int64_t *numbers
         cdef int64_t *starts
-        cdef Place *place
+        cdef Appended *place
         cdef bint sealed = self.encoder.crc_property
         self.nexts.n = 0
         grow(&self.nexts, (lane_count + 2 * piece_count + 2) * <int64_t>sizeof(int64_t))
@@ -438,7 +438,7 @@ cdef class Batch:
                 if row == starts[2 * piece]:
                     log_offset = starts[2 * piece + 1]
                     piece += 1
-                place = &(<Place *>self.places.p)[row]
+                place = &(<Appended *>self.places.p)[row]
                 is_counted = record_is_counted(self.data.p + at)
                 place.log_offset, place.queue_offset = log_offset, numbers[place.lane] * is_counted
                 numbers[place.lane] += is_counted
@@ -463,7 +463,7 @@ cdef class Batch:
     def receipts(self, int64_t store_ms, status, durability):
         """Return the receipts of records that were appended; the batch is empty then."""
         cdef Receipts made = Receipts.__new__(Receipts)
-        made.places, made.length = <Place *>self.places.p, len(self)
+        made.places, made.length = <Appended *>self.places.p, len(self)
         self.places.p, self.places.n, self.places.room = NULL, 0, 0
         made.lanes, made.store_host, made.store_time_ms = self.lanes, self.encoder.store_host, store_ms
         made.status, made.durability = status, durability

@@ -169,7 +169,7 @@ cdef class Receipt:
         return _made_receipt, self._tuple()
 
 
-cdef struct Place:
+cdef struct Appended:
     int64_t log_offset, queue_offset
     int32_t size, lane
 
@@ -178,7 +178,7 @@ cdef struct Place:
 cdef class Receipts:
     """The receipts of a batch, in the order of its messages: a sequence that makes each when it is asked for."""
 
-    cdef Place *places
+    cdef Appended *places
     cdef Py_ssize_t length
     cdef list lanes
     cdef object status, durability, store_host
@@ -195,7 +195,7 @@ cdef class Receipts:
 
     cdef Receipt _at(self, Py_ssize_t row):
         cdef Receipt made = Receipt.__new__(Receipt)
-        cdef Place *place = &self.places[row]
+        cdef Appended *place = &self.places[row]
         made.status, made.durability, made.store_host = self.status, self.durability, self.store_host
         made.log_offset, made.queue_offset, made.size = place.log_offset, place.queue_offset, place.size
         made.queue, made.store_time_ms = (<Lane>self.lanes[place.lane]).queue, self.store_time_ms
