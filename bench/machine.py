@@ -20,7 +20,7 @@ def words() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of what is measured."""
-    names = ("numpy", "pyarrow", "isal", "lmdb", "rocksdict")
+    names = ("numpy", "pyarrow", "lmdb", "rocksdict")
     return {name: metadata.version(name) for name in names}
 
 

@@ -5,31 +5,36 @@
 ...     receipt = store.put("orders", b"...", tag="created", keys=["A-17"])
 """
 
+from importlib import import_module, util
+from typing import TYPE_CHECKING
+
 # Before all else: most of what follows imports the compiled kernel, which may lie in a zip.
 from penstock import kernel
 
-kernel.load()
+if not kernel.is_rescue():
+    kernel.load()
 
-from penstock.contracts import (
-    Allocator,
-    Dispatcher,
-    FlushPolicy,
-    KeyIndex,
-    QueueBounds,
-    QueueIndex,
-    RetentionPolicy,
-    SegmentWriter,
-)
-from penstock.errors import BusyError, PenstockError
-from penstock.hookspecs import hookimpl
-from penstock.message import Durability, Message, PutStatus, ReadStatus, Receipt
-from penstock.opening import open_store as open  # noqa: A004 - the public face: penstock.open
-from penstock.recovery import RecoveryReport
-from penstock.repairing import RepairReport, RepairStep, repair
-from penstock.several import open_several
-from penstock.spans import Lost, QueueSpan
-from penstock.store import Store
-from penstock.stored import ReadResult, StoredMessage
+if TYPE_CHECKING:
+    from penstock.contracts import (
+        Allocator,
+        Dispatcher,
+        FlushPolicy,
+        KeyIndex,
+        QueueBounds,
+        QueueIndex,
+        RetentionPolicy,
+        SegmentWriter,
+    )
+    from penstock.errors import BusyError, PenstockError
+    from penstock.hookspecs import hookimpl
+    from penstock.message import Durability, Message, PutStatus, ReadStatus, Receipt
+    from penstock.opening import open_store as open  # noqa: A004 - the public face: penstock.open
+    from penstock.recovery import RecoveryReport
+    from penstock.repairing import RepairReport, RepairStep, repair
+    from penstock.several import open_several
+    from penstock.spans import Lost, QueueSpan
+    from penstock.store import Store
+    from penstock.stored import ReadResult, StoredMessage
 
 __version__ = "0.1.0"
 
@@ -63,3 +68,64 @@ __all__ = [
     "open_several",
     "repair",
 ]
+
+# Where the public names come from. Each is imported when it is first asked for: who only stores needs little of it.
+_NAMES = {
+    "penstock.contracts": (
+        "Allocator",
+        "Dispatcher",
+        "FlushPolicy",
+        "KeyIndex",
+        "QueueBounds",
+        "QueueIndex",
+        "RetentionPolicy",
+        "SegmentWriter",
+    ),
+    "penstock.errors": (
+        "BusyError",
+        "PenstockError",
+    ),
+    "penstock.hookspecs": ("hookimpl",),
+    "penstock.message": (
+        "Durability",
+        "Message",
+        "PutStatus",
+        "ReadStatus",
+        "Receipt",
+    ),
+    "penstock.opening": ("open",),
+    "penstock.recovery": ("RecoveryReport",),
+    "penstock.repairing": (
+        "RepairReport",
+        "RepairStep",
+        "repair",
+    ),
+    "penstock.several": ("open_several",),
+    "penstock.spans": (
+        "Lost",
+        "QueueSpan",
+    ),
+    "penstock.store": ("Store",),
+    "penstock.stored": (
+        "ReadResult",
+        "StoredMessage",
+    ),
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, or a module of the package, imported now."""
+    home = _HOMES.get(name)
+    if home is not None:
+        value = globals()[name] = getattr(
+            import_module(home), "open_store" if name == "open" else name
+        )
+        return value
+    if not name.startswith("_") and util.find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

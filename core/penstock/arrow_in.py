@@ -18,6 +18,8 @@ from penstock.javatext import Int64s
 from penstock.message import Durability, PutStatus
 
 _COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")
+# What a column without values may leave out.
+_NO_BOUNDS = np.zeros(1, np.int32)
 # Offsets, bytes, and the number of the first value.
 Texts = tuple[Any, Any, int]
 
@@ -185,9 +187,7 @@ def _whole_numbers(column: pa.Array) -> Int64s:
 def texts_of(column: pa.Array) -> Texts:
     """Return where the values of a binary or string column lie."""
     _, bounds, data = column.buffers()
-    if bounds is None:
-        bounds = np.zeros(1, np.int32)
-    return bounds, data, column.offset
+    return (_NO_BOUNDS, None, 0) if bounds is None else (bounds, data, column.offset)
 
 
 def _are_texts(column: pa.Array) -> bool:
@@ -207,9 +207,10 @@ def _pairs_of(column: pa.Array | None) -> tuple[Any, int, Texts, Texts, int] | N
     _, bounds, *_ = column.buffers()
     names, values = column.keys, column.items
     count = min(len(names), len(values))
+    first = column.offset
     if bounds is None:
-        bounds = np.zeros(1, np.int32)
-    return bounds, column.offset, texts_of(names), texts_of(values), count
+        bounds, first = _NO_BOUNDS, 0
+    return bounds, first, texts_of(names), texts_of(values), count
 
 
 def receipts(batch: Batch, store_ms: int, status: PutStatus, durability: Durability) -> pa.Table:

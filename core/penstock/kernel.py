@@ -55,6 +55,11 @@ def load() -> None:
     sys.modules["penstock"].__dict__["_kernel"] = module
 
 
+def is_rescue() -> bool:
+    """Tell whether this process runs `python -m penstock.rescue`, which needs no kernel."""
+    return sys.orig_argv[1:3] == ["-m", "penstock.rescue"]
+
+
 def sources(package: Path) -> list[Path]:
     """Return all files that the object is compiled from, in the order of their names."""
     parts = (path for path in (package / "_kernel").iterdir() if path.suffix in _SUFFIXES)

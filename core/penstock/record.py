@@ -17,10 +17,9 @@ the property itself. What makes a record valid is decided in `validity`. Source:
 
 import ipaddress
 import struct
-from collections.abc import Callable
+import zlib
 
 import attrs
-from isal import isal_zlib
 
 from penstock.errors import MessageTooLargeError
 
@@ -54,7 +53,7 @@ SIZE_AND_MAGIC = struct.Struct(">ii")
 assert BLANK.size == BLANK_SIZE
 assert len(CRC_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 
-crc32: Callable[..., int] = isal_zlib.crc32
+crc32 = zlib.crc32
 
 
 class MalformedRecordError(ValueError):

@@ -18,7 +18,7 @@ LAYERS = [
     "copies readback discover flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks storeview verify verifying mendedlog planning rebuilding mending",
     "visibility encode arrow arrow_in stagedfile closing engine putting columnar reader store",
     "choosing opening repairing reindexing several staged segmentwise",
-    "__init__",
+    "__init__ rescue",
     "matrix testing cli __main__",
 ]
 ORDER = {name: rank for rank, line in enumerate(LAYERS) for name in line.split()}

@@ -171,7 +171,7 @@ def machine(folder: Path) -> dict[str, str]:
         "disk": _disk(folder),
         "python": platform.python_version(),
         "penstock": penstock.__version__,
-        **{name: version(name) for name in ("numpy", "isal", "crc32c")},
+        **{name: version(name) for name in ("numpy", "crc32c")},
     }
 
 

@@ -1,0 +1,165 @@
+"""Every way in makes the bytes that the plain encoder of `penstock.record` makes; whatever a caller gives is read once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.conftest import SMALL
+
+import penstock
+from penstock import Message
+from penstock._kernel import Batch, Lane, RecordEncoder
+from penstock.encode import encode_messages, host_bytes
+from penstock.properties import encode_properties
+from penstock.record import RecordFields, encode_record
+from penstock.store import Store
+from penstock.testing import ManualClock
+
+HOSTS = ["127.0.0.1:10911", "10.1.2.3:-7", "[2001:db8::7]:65535"]
+TOPICS = ["t", "тема", "l" * 127, "l" * 128, "ü" * 120]
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=30)
+WORD = TEXT.filter(lambda text: text.strip(" "))
+I32, I64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
+NAMES = TEXT.filter(
+    lambda n: n not in ("TAGS", "KEYS", "__CRC32#") and "DELAY" not in n and "DELIVER" not in n
+)
+MESSAGES = st.builds(
+    Message,
+    st.sampled_from(TOPICS), st.binary(max_size=400),
+    queue=st.integers(0, 65_535), tag=st.one_of(st.just(""), TEXT), keys=st.lists(WORD, max_size=20),
+    properties=st.dictionaries(NAMES, TEXT, max_size=4), flag=I32,
+    born_time_ms=st.one_of(st.none(), I64), born_host=st.one_of(st.none(), st.sampled_from(HOSTS)),
+    sys_flag=st.sampled_from([0, 1, 0x8, 0x80, 0x30, -1 & ~0xC]), reconsume_times=I32, prepared_offset=I64,
+)  # fmt: skip
+
+
+def encoder(host: str, *, crc_property: bool) -> RecordEncoder:
+    return RecordEncoder(
+        host_bytes(host), crc_property=crc_property, body_bytes_max=1 << 20,
+        make_lane=lambda topic, queue: Lane(topic, queue, 0), time_ms=lambda: 77,
+    )  # fmt: skip
+
+
+def plain(
+    message: Message, host: str, ordinal: int, at: int, store_ms: int, *, crc_property: bool
+) -> bytes:
+    """Return the record as the plain encoder makes it."""
+    fields = RecordFields(
+        topic=message.topic.encode(), body=message.body, queue=message.queue, flag=message.flag,
+        queue_offset=ordinal, log_offset=at, sys_flag=message.sys_flag & ~0x30,
+        born_time_ms=77 if message.born_time_ms is None else message.born_time_ms,
+        born_host=host_bytes(message.born_host or host), store_time_ms=store_ms, store_host=host_bytes(host),
+        reconsume_times=message.reconsume_times, prepared_offset=message.prepared_offset,
+        properties=encode_properties(message.tag, message.keys, message.properties),
+    )  # fmt: skip
+    return encode_record(fields, crc_property=crc_property)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    messages=st.lists(MESSAGES, max_size=6),
+    host=st.sampled_from(HOSTS),
+    crc_property=st.booleans(),
+    start=st.integers(0, 1 << 62),
+)
+def test_a_batch_has_the_records_of_the_plain_encoder(
+    messages: list[Message], host: str, crc_property: bool, start: int
+) -> None:
+    batch = encode_messages(encoder(host, crc_property=crc_property), messages)
+    batch.stamp([(0, start)], 1234)
+    nexts: dict[tuple[str, int], int] = {}
+    expected = b""
+    for message in messages:
+        place = (message.topic, message.queue)
+        ordinal = nexts[place] = nexts.get(place, -1) + 1
+        expected += plain(message, host, ordinal, start + len(expected), 1234, crc_property=crc_property)  # fmt: skip
+    assert bytes(batch) == expected
+    batch.count_up()
+    assert {(lane.topic, lane.queue): lane.next_offset - 1 for lane in batch.lanes} == nexts
+    assert batch.end_offset == (start + len(expected) if messages else 0)
+
+
+SIMPLE = st.builds(
+    Message, st.sampled_from(TOPICS[:2]), st.binary(max_size=300), queue=st.integers(0, 3),
+    tag=st.one_of(st.just(""), TEXT), keys=st.lists(WORD, max_size=3),
+    properties=st.dictionaries(NAMES, TEXT, max_size=3), flag=I32, born_time_ms=I64,
+)  # fmt: skip
+
+
+def table(messages: list[Message]) -> pa.Table:
+    return pa.table({
+        "topic": pa.array([m.topic for m in messages], pa.string()),
+        "body": pa.array([m.body for m in messages], pa.binary()),
+        "queue": pa.array([m.queue for m in messages], pa.int32()),
+        "tag": pa.array([m.tag or None for m in messages], pa.string()),
+        "keys": pa.array([list(m.keys) for m in messages], pa.list_(pa.string())),
+        "properties": pa.array([list(m.properties.items()) for m in messages], pa.map_(pa.string(), pa.string())),
+        "flag": pa.array([m.flag for m in messages], pa.int32()),
+        "born_time": pa.array([m.born_time_ms for m in messages], pa.int64()),
+    })  # fmt: skip
+
+
+def put_columns(store: Store, messages: list[Message]) -> None:
+    # A slice, so that no column begins at its first value.
+    around = [Message("x", b"before", keys=["k"], properties={"a": "b"}, born_time_ms=1)]
+    store.put_arrow(table(around + messages + around)[1:-1])
+
+
+WAYS: dict[str, Callable[[Store, list[Message]], Any]] = {
+    "put": lambda store, messages: [
+        store.put(m.topic, m.body, queue=m.queue, tag=m.tag, keys=m.keys, properties=m.properties,
+                  flag=m.flag, born_time_ms=m.born_time_ms) for m in messages
+    ],
+    "put_many": lambda store, messages: store.put_many(messages),
+    "put_arrow": put_columns,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("write", ["mmap", "file"])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(messages=st.lists(SIMPLE, min_size=1, max_size=40))
+def test_every_way_in_puts_the_records_of_the_plain_encoder_into_the_log(
+    way: str, write: str, messages: list[Message], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("ways") / "s"
+    clock = ManualClock()
+    chosen: dict[str, Any] = {**SMALL, "write": write, "geometry.segment_bytes": 1 << 20}
+    with penstock.open(root, clock=clock, environ={}, **chosen) as store:
+        WAYS[way](store, messages)
+        found = [m.record for m in sorted(all_of(store), key=lambda m: m.log_offset)]
+    nexts: dict[tuple[str, int], int] = {}
+    at, expected = 0, []
+    for message in messages:
+        place = (message.topic, message.queue)
+        nexts[place] = nexts.get(place, -1) + 1
+        record = plain(message, "127.0.0.1:10911", nexts[place], at, clock.time_ms(), crc_property=True)  # fmt: skip
+        expected.append(record)
+        at += len(record)
+    assert found == expected
+
+
+def all_of(store: Store) -> Any:
+    for topic in store.topics():
+        yield from store.scan(topic)
+
+
+@settings(max_examples=60, deadline=None)
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=4), had_crc=st.booleans(), has_crc=st.booleans())  # fmt: skip
+def test_a_record_encoded_elsewhere_comes_in_the_form_of_the_store(
+    messages: list[Message], had_crc: bool, has_crc: bool
+) -> None:
+    """As those of staged files do: with room for a CRC of its own, or without it."""
+    here, host = encoder(HOSTS[0], crc_property=has_crc), HOSTS[0]
+    batch = Batch(here)
+    for message in messages:
+        record = plain(message, host, 5, 7, 9, crc_property=had_crc)
+        batch.add_record(here.lane_of(message.topic, message.queue), record, has_crc=had_crc)
+    batch.stamp([(0, 0)], 4)
+    first = bytes(batch)[: batch.sizes(0, 1)[0]]
+    assert first == plain(messages[0], host, 0, 0, 4, crc_property=has_crc)
