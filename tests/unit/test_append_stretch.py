@@ -143,11 +143,12 @@ class ReentrantWriter(FileWriter):
 @pytest.mark.parametrize("way", ["put", "put_many", "put_arrow"])
 def test_an_append_within_an_append_of_the_same_thread_is_refused(way: str, tmp_path: Path) -> None:
     ways: dict[str, Callable[[], object]] = {
-        "put": lambda: store.put("t", b"inner"),
-        "put_many": lambda: store.put_many([Message("t", b"inner")] * 3),
-        "put_arrow": lambda: store.put_arrow(pa.table({"topic": ["t"], "body": [b"inner"]})),
+        "put": lambda: opened[0].put("t", b"inner"),
+        "put_many": lambda: opened[0].put_many([Message("t", b"inner")] * 3),
+        "put_arrow": lambda: opened[0].put_arrow(pa.table({"topic": ["t"], "body": [b"inner"]})),
     }
     refused: list[BaseException] = []
+    opened: list[Store] = []
 
     def put() -> None:
         try:
@@ -155,7 +156,10 @@ def test_an_append_within_an_append_of_the_same_thread_is_refused(way: str, tmp_
         except PenstockError as error:
             refused.append(error)
 
-    with open_store(tmp_path / "s", spawn=ManualWorkers(), strategies=[ReentrantWriter], write="under-test") as store:  # fmt: skip
+    with open_store(
+        tmp_path / "s", spawn=ManualWorkers(), strategies=[ReentrantWriter], write="under-test"
+    ) as store:
+        opened.append(store)  # fmt: skip
         ReentrantChannel.does = staticmethod(put)
         try:
             for outer in ways.values():
@@ -163,8 +167,8 @@ def test_an_append_within_an_append_of_the_same_thread_is_refused(way: str, tmp_
         finally:
             ReentrantChannel.does = staticmethod(lambda: None)
         assert [type(error) for error in refused] == [BusyError] * 3
-        assert len(list(store.scan("t"))) == 5
-        assert not list(store.verify())
+        assert len(list(opened[0].scan("t"))) == 5
+        assert not list(opened[0].verify())
 
 
 def test_a_finaliser_that_puts(store: Store) -> None:
@@ -183,7 +187,8 @@ def test_a_finaliser_that_puts(store: Store) -> None:
 
 
 def test_a_closed_store_is_refused_however_it_is_put_to(tmp_path: Path) -> None:
-    store = penstock.open(tmp_path / "s", environ={}, **SMALL)
+    small: dict[str, Any] = {**SMALL}
+    store = penstock.open(tmp_path / "s", environ={}, **small)
     bound = store.put
     store.put("t", b"x")
     store.close()
