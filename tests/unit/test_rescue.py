@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import SMALL
+from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message, _kernel, rescue
@@ -22,13 +22,12 @@ PACKAGE = Path(penstock.__file__).parent
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    path = tmp_path / "s"
-    with penstock.open(path, environ={}, **SMALL) as store:
+def directory(open_small: OpenStore) -> Path:
+    with open_small() as store:
         for number in range(150):
             store.put("orders", b"%d" % number * (number % 90), tag="created", keys=[f"k{number}"])
         store.put_many([Message("l" * 128, bytes(900), queue=n, properties={"a": "ü"}) for n in range(60)])  # fmt: skip
-    return path
+    return store.path
 
 
 def rows(window: bytes, base: int) -> list[tuple[int, int]]:
