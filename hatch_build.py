@@ -184,20 +184,20 @@ def recipe_of(root: Path) -> Recipe:
     return Recipe(target=target, compiler=compiler, flags=flags, sources=sources, build=build)
 
 
-def is_built(recipe: Recipe) -> bool:
-    """Tell whether the object there is of this recipe."""
+def holds(path: Path, build: str) -> bool:
+    """Tell whether the object at `path` is of the recipe with the digest `build`."""
     try:
-        found = _MARK.search(recipe.target.read_bytes())
+        found = _MARK.search(path.read_bytes())
     except FileNotFoundError:
         return False
-    return found is not None and found[1].decode() == recipe.build
+    return found is not None and found[1].decode() == build
 
 
 def build(root: Path, say: Callable[[str], None]) -> Recipe:
     """Build the kernel of the checkout `root` unless it is there; the caller holds `exclusive`."""
     check_tools()
     recipe = recipe_of(root)
-    if is_built(recipe):
+    if holds(recipe.target, recipe.build):
         return recipe
     say(f"building {recipe.target.relative_to(root)} with {shlex.join(recipe.compiler)}")
     # Nobody else writes here meanwhile, so what an earlier build was killed in is written over.
@@ -206,6 +206,10 @@ def build(root: Path, say: Callable[[str], None]) -> Recipe:
     warnings = compile_to(part, recipe, root)
     if warnings:
         say(warnings)
+    if not holds(part, recipe.build):
+        raise KernelBuildError(
+            'core/penstock/_kernel.pyx lacks the line `include "_kernel/build.pxi"`: add it'
+        )
     part.replace(recipe.target)
     return recipe
 

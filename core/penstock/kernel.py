@@ -38,7 +38,7 @@ def load() -> None:
     package = Path(__file__).parent
     loader: object = __spec__.loader
     if isinstance(loader, zipimport.zipimporter):
-        path, expected, cure = _from_zip(loader, package)
+        path, expected, cure = _from_zip(loader)
     elif (package / _SOURCE).is_file():
         path, expected, cure = _from_checkout(package)
     else:
@@ -145,34 +145,38 @@ def _from_wheel(package: Path) -> tuple[Path, str, str]:
     return path, noted.read_text().strip() if noted.is_file() else "nothing", cure
 
 
-def _from_zip(loader: zipimport.zipimporter, package: Path) -> tuple[Path, str, str]:
-    """Return the object copied out of a zip, the digest it must have, and what to do if it has another."""
-    archive = Path(loader.archive)
-    cure = (
-        f"make {archive.name} from wheels of one version, one of them for this Python and machine"
-    )
-    try:
-        data = loader.get_data(str(package / OBJECT))
-    except OSError:
-        found = ", ".join(_objects_in(archive)) or "none"
+def _from_zip(loader: zipimport.zipimporter) -> tuple[Path, str, str]:
+    """Return the object copied out of a zip, the digest it must have, and what to do if it has another.
+
+    Files are asked for by their names within the zip: how its own path is written (Spark says `./penstock.zip`) is nothing to rely on.
+    """
+    name = Path(loader.archive).name
+    cure = f"make {name} from wheels of one version, one of them for this Python and machine"
+    data = _read(loader, OBJECT)
+    if data is None:
+        found = ", ".join(_objects_in(loader)) or "none"
         raise ImportError(
-            f"{archive} has no compiled kernel for this Python ({OBJECT}; there: {found}); {cure}",
+            f"{loader.archive} has no compiled kernel for this Python ({OBJECT}; there: {found}); {cure}",
             name=NAME,
-        ) from None
+        )
+    return copy_out(data), (_read(loader, ABI) or b"nothing").decode().strip(), cure
+
+
+def _read(loader: zipimport.zipimporter, name: str) -> bytes | None:
+    """Return a file that lies beside this module in its zip."""
     try:
-        noted = loader.get_data(str(package / ABI)).decode().strip()
+        return loader.get_data(loader.prefix + name)
     except OSError:
-        noted = "nothing"
-    return copy_out(data), noted, cure
+        return None
 
 
-def _objects_in(archive: Path) -> Iterator[str]:
+def _objects_in(loader: zipimport.zipimporter) -> Iterator[str]:
     import zipfile  # noqa: PLC0415 - only where there is a zip, and no object in it
 
-    with zipfile.ZipFile(archive) as opened:
+    with zipfile.ZipFile(loader.archive) as opened:
         for name in sorted(opened.namelist()):
-            if name.startswith("penstock/_kernel.") and name.endswith(".so"):
-                yield Path(name).name
+            if name.startswith(f"{loader.prefix}_kernel.") and name.endswith(".so"):
+                yield name.removeprefix(loader.prefix)
 
 
 def copy_out(data: bytes) -> Path:

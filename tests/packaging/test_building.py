@@ -80,6 +80,13 @@ def test_a_build_that_fails_leaves_the_object_that_was_there(small: Path) -> Non
     assert object_of(small).read_bytes() == b"an older one"
 
 
+def test_a_kernel_that_does_not_say_what_it_was_built_from_is_refused(small: Path) -> None:
+    """It could never be told from a stale one, and would be built again each time."""
+    (small / "core" / "penstock" / "_kernel.pyx").write_text("def answer(): return 42\n")
+    assert 'lacks the line `include "_kernel/build.pxi"`' in build(small, code=1)
+    assert not object_of(small).exists()
+
+
 def test_a_compiler_that_dies_within_its_work_leaves_the_object_that_was_there(small: Path) -> None:
     """And bytes written into a file that is mapped would change the code that runs."""
     object_of(small).write_bytes(b"an older one")

@@ -243,11 +243,11 @@ def test_objects_with_sanitizers_lie_apart(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_object_of_something_else_is_not_taken_for_built(checkout: Path) -> None:
     build(checkout)
     recipe = hatch_build.recipe_of(checkout)
-    assert hatch_build.is_built(recipe)
+    assert hatch_build.holds(recipe.target, recipe.build)
     data = object_of(checkout).read_bytes()
     for other in (b"", data[: len(data) // 2], data.replace(recipe.build.encode(), b"0" * 64)):
         object_of(checkout).write_bytes(other)
-        assert not hatch_build.is_built(recipe)
+        assert not hatch_build.holds(recipe.target, recipe.build)
 
 
 def test_the_name_of_the_object_is_that_of_this_interpreter() -> None:

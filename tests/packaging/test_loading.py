@@ -117,7 +117,7 @@ def test_an_interpreter_that_it_is_not_built_for_is_refused(
 
 
 IN_SUB_INTERPRETER = """
-import importlib, sys
+import importlib, os, sys
 name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 interpreters = importlib.import_module(name)
 source = '''
@@ -132,6 +132,8 @@ print(interpreters.run_string(inside, source) or "", flush=True)
 interpreters.destroy(inside)
 import penstock._kernel
 print("loaded in the first", flush=True)
+# CPython 3.12.1 aborts at the end of any process that had another interpreter.
+os._exit(0)
 """
 
 
@@ -175,7 +177,7 @@ def test_an_installed_object_of_another_version_is_refused(wheel: Path, tmp_path
     assert "was built from other sources" in refused(tmp_path, package.parent)
 
 
-def run_zipped(archive: Path, folder: Path) -> Path:
+def run_zipped(archive: Path | str, folder: Path) -> Path:
     """Put and read with the Penstock of a zip; returns the file that its kernel was loaded from."""
     (folder / "tmp").mkdir(exist_ok=True)
     given = {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(archive)}
@@ -199,6 +201,23 @@ def test_of_a_zip_the_object_for_this_python_is_loaded(zipped: Path, tmp_path: P
     assert loaded.parent == tmp_path / "tmp" / f"penstock-{os.getuid()}"
     assert stat.S_IMODE(loaded.parent.stat().st_mode) == 0o700
     assert [path.name for path in loaded.parent.iterdir()] == [loaded.name]
+
+
+@pytest.mark.parametrize("path", ["penstock.zip", "./penstock.zip", "tmp/../penstock.zip"])
+def test_however_the_path_of_the_zip_is_written_it_is_loaded(
+    path: str, zipped: Path, tmp_path: Path
+) -> None:
+    """On Spark's executors it was `./penstock.zip`, and no object was found there."""
+    assert zipped.parent == tmp_path
+    assert run_zipped(path, tmp_path).parent == tmp_path / "tmp" / f"penstock-{os.getuid()}"
+
+
+def test_a_zip_may_hold_it_below_a_folder(zipped: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "outer.zip"
+    with zipfile.ZipFile(zipped) as source, zipfile.ZipFile(archive, "w") as target:
+        for name in source.namelist():
+            target.writestr(f"lib/{name}", source.read(name))
+    assert run_zipped(archive / "lib", tmp_path).is_relative_to(tmp_path / "tmp")
 
 
 def test_the_copy_is_made_once_and_made_again_if_it_is_not_whole(
