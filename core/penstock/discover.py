@@ -49,6 +49,17 @@ _OWN_NAMES = frozenset(
         "compaction",
     ]
 )
+# What must be a folder, or a plain file, where there is anything of that name; and what only a writer minds.
+_FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "penstock")
+_FILES = ("checkpoint", "abort", "lock", "penstock/progress")
+_WRITTEN_FOLDERS = ("penstock/saved", "penstock/repair")
+_WHOLE = ("checkpoint", "abort", "penstock/progress", "penstock/clean", "penstock/ranges", "penstock/holder",
+          "penstock/geometry.json", "penstock/repair/journal", "penstock/repair/ready")  # fmt: skip
+# `geometry.json` itself has an error of its own.
+_WRITTEN_FILES = (
+    *(name for name in _WHOLE if not name.endswith(".json")),
+    *(f"{name}.new" for name in _WHOLE),
+)
 _USUAL_ENTRIES_A_SLOT = 4
 _ADVICE = (
     "remove it: sizes are then read from the files, and the store keeps all messages and covers bodies by its "
@@ -83,19 +94,19 @@ def is_store(files: Files, root: Path) -> bool:
     return False
 
 
-def check_layout(files: Files, root: Path) -> None:
-    """Refuse links and wrong kinds of files where the store will follow names."""
+def check_layout(files: Files, root: Path, *, writes: bool) -> None:
+    """Refuse links and wrong kinds of files where the store will follow names, or write under them."""
     if not files.exists(root):
         return
-    for name in ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", SIDE_FOLDER):
+    for name in _FOLDERS + (_WRITTEN_FOLDERS if writes else ()):
         path = root / name
         if files.exists(path) and not files.is_folder(path):
             raise StrayFileError(path, "a folder must stand there, not a link or a file")
-    for name in ("checkpoint", "abort", "lock"):
-        for entry in (e for e in files.entries(root) if e.name == name and not e.is_file):
-            raise StrayFileError(
-                entry.path, "a plain file must stand there, not a link or a folder"
-            )
+    for name in _FILES + (_WRITTEN_FILES if writes else ()):
+        path = root / name
+        found = files.entries(path.parent) if files.exists(path) else []
+        if any(entry.name == path.name and not entry.is_file for entry in found):
+            raise StrayFileError(path, "a plain file must stand there, not a link or a folder")
 
 
 def write_geometry(files: Files, root: Path, geometry: Geometry, profile: Profile) -> None:

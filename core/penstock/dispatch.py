@@ -68,11 +68,6 @@ class TailFollower:
         """The log offset that every dispatcher has reached."""
         return min(dispatcher.progress for dispatcher in self._dispatchers)
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether there is anything to hand over."""
-        return self.progress < self.visible()
-
     def catch_up(self, dispatcher: Dispatcher | None = None) -> None:
         """Dispatch all that is visible now; returns at once where nothing is new.
 

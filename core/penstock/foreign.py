@@ -259,11 +259,6 @@ def has_broker_files(files: Files, root: Path) -> bool:
     return any(files.exists(root / name) for name in BROKER_FILES)
 
 
-def has_queue_folders(files: Files, root: Path) -> bool:
-    """Say whether there is any topic with queues in files."""
-    return next(iter(_folders(files, root / "consumequeue")), None) is not None
-
-
 def stopping(found: Iterable[Foreign]) -> tuple[Foreign, ...]:
     """Return what stops writing."""
     return tuple(each for each in found if each.kind.stops_writing)

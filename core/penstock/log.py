@@ -206,13 +206,6 @@ class SegmentedLog:
         """Return the base of the first segment behind the one that holds `log_offset`, or None."""
         return next((s.base_offset for s in self._segments if s.base_offset > log_offset), None)
 
-    def find_by_time(self, time_ms: int) -> Segment | None:
-        """Return the first segment last written at or after `time_ms`, else the last one."""
-        for segment in self._segments:
-            if segment.last_write_ms() >= time_ms:
-                return segment
-        return self._segments[-1] if self._segments else None
-
     @contextmanager
     def lease(self, log_offset: int) -> Iterator[Segment]:
         """Hold the segment of a byte while its bytes are looked at."""

@@ -212,7 +212,7 @@ class Opener(Choices):
         self.check_strategies()
         if not is_store(self.files, self.root):
             raise NotAStoreError(self.root, "there is no commitlog folder in it")
-        check_layout(self.files, self.root)
+        check_layout(self.files, self.root, writes=False)
         geometry = self.geometry()
         log = open_log(self.files, self.root, geometry)
         context = self.context(geometry, log, read_only=True)
@@ -236,7 +236,7 @@ class Opener(Choices):
         self.warn_of_idle_policies()
         began = time.monotonic_ns()
         is_new = not is_store(self.files, self.root)
-        check_layout(self.files, self.root)
+        check_layout(self.files, self.root, writes=True)
         geometry = self.geometry()
         self.files.make_folder(self.root)
         if is_new:

@@ -8,7 +8,6 @@ out, named in the log and in the result, and costs no other.
 import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,14 +38,6 @@ LOOKED_AT_MAX = 800
 # Entries read at once where the first one is there, as a rule.
 _NEAR = 8
 _FOLLOW_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
-
-
-class _Found(NamedTuple):
-    """What a read found, and the queue offset to go on with."""
-
-    status: ReadStatus
-    messages: list[StoredMessage]
-    next_offset: int
 
 
 class Reader(ColumnReader):
@@ -123,31 +114,30 @@ class Reader(ColumnReader):
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
         span = QueueSpan(topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit)))
-        found = self._read_span(span, limit, tag)
-        return ReadResult(found.status, found.messages, found.next_offset, low, high)
+        nothing = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, [], offset, low, high)
+        return self._read_span(span, limit, tag, nothing)
 
-    def _read_span(self, span: QueueSpan, limit: int, tag: str) -> _Found:
+    def _read_span(self, span: QueueSpan, limit: int, tag: str, result: ReadResult) -> ReadResult:
         """Return up to `limit` messages of a span that match, none after a missing queue file."""
-        found = _Found(ReadStatus.NO_MATCHED_MESSAGE, [], span.start)
         # As a rule every entry is wanted where no tag is.
-        chunk = max(limit, 1) if tag == "*" else LOOKED_AT_MAX
-        filtered, place = TagFilter(tag), Place.of(span.topic, span.queue)
+        chunk = max(limit, _NEAR) if tag == "*" else LOOKED_AT_MAX
+        wanted, place = TagFilter(tag), Place.of(span.topic, span.queue)
         for entries in self._queue_index.iter_entries(*span, chunk):
-            if entries.start > found.next_offset:
+            if entries.start > result.next_offset:
                 break
-            found = self._read_entries(entries, place, limit, filtered, found)
-            if len(found.messages) >= limit:
-                return found
-        if found.next_offset > span.start:
-            return found
+            result = self._read_entries(entries, place, limit, wanted, result)
+            if len(result.messages) >= limit:
+                return result
+        if result.next_offset > span.start:
+            return result
         following = self._queue_index.resume_at(*span[:3])
-        return _Found(ReadStatus.OFFSET_FOUND_NULL, [], following)
+        return result._replace(status=ReadStatus.OFFSET_FOUND_NULL, next_offset=following)
 
     def _read_entries(
-        self, entries: EntryChunk, place: Place, limit: int, wanted: TagFilter, before: _Found
-    ) -> _Found:
+        self, entries: EntryChunk, place: Place, limit: int, wanted: TagFilter, before: ReadResult
+    ) -> ReadResult:
         """Return what was found `before`, and what these entries point to."""
-        status, messages, following = before
+        status, messages, following, low, high = before
         end = following + len(entries.sizes)
         asked = Entries(np.arange(following, end), entries.log_offsets, entries.sizes)
         is_wanted = (entries.sizes != 0) & wanted.may_match(entries.tag_codes)
@@ -162,7 +152,7 @@ class Reader(ColumnReader):
             following, asked = int(asked.ordinals[len(found) - 1]) + 1, asked.after(len(found))
         if len(messages) < limit:
             following = end
-        return _Found(ReadStatus.FOUND if messages else status, messages, following)
+        return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
 
     def _messages(self, asked: Entries, place: Place) -> list[StoredMessage | None]:
         """Return the record of each entry, None for one that is gone or corrupt; corruption is logged."""

@@ -128,7 +128,7 @@ def repair_with(
     opener.check_strategies()
     if not is_store(files, root):
         raise NotAStoreError(root, "there is no commitlog folder in it")
-    check_layout(files, root)
+    check_layout(files, root, writes=apply)
     if not apply:
         if files.is_locked(root / "lock"):
             raise StoreLockedError(root, SideFolder(files, root).read_holder())

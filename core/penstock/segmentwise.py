@@ -115,7 +115,7 @@ class Checkup:
         deep: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        opener = view(path, config, settings)
+        opener = view(path, config, settings, writes=False)
         self.path = opener.root
         recipe = recipe_of(opener)
         seen = StoreView.open(opener.files, recipe)
@@ -153,13 +153,15 @@ def view(
     path: str | os.PathLike[str],
     config: str | os.PathLike[str] | None,
     settings: Mapping[str, Any] | None,
+    *,
+    writes: bool,
 ) -> Opener:
     """Return what knows the store at `path`, checked as for opening it; nothing is opened yet."""
     opener = make_opener(path, config, None, None, None, None, settings or {})
     opener.check_strategies()
     if not is_store(opener.files, opener.root):
         raise NotAStoreError(opener.root, "there is no commitlog folder in it")
-    check_layout(opener.files, opener.root)
+    check_layout(opener.files, opener.root, writes=writes)
     return opener
 
 
@@ -176,7 +178,7 @@ def start_reindex(
     settings: Mapping[str, Any] | None = None,
 ) -> Reindex:
     """Take a store's lock, and return what makes its queues and index anew in so many parts."""
-    opener = view(path, config, settings)
+    opener = view(path, config, settings, writes=True)
     return Reindex(opener, recipe_of(opener), shards=shards)
 
 

@@ -197,19 +197,23 @@ class Verification:
         published = state.visible_offset if is_ours else queued
         is_live = self._files.is_locked(self._root / "lock")
         claimed = min(queued, published)
+        scope = Scope(
+            end=claimed,
+            extent=claimed,
+            claimed=claimed,
+            is_ours=is_ours,
+            is_live=is_live,
+            deep=deep,
+        )
         if is_live:
-            return Scope(
-                end=claimed, extent=claimed, claimed=claimed, is_ours=is_ours, is_live=True,
-                deep=deep,
-            )  # fmt: skip
+            return scope
         was_abnormal = self._files.exists(self._root / "abort")
         # After a crash the tail of the log may lie before them, or behind; the next open sees to it.
         end = published if was_abnormal else NO_LIMIT
         is_copied = is_unfinished_copy(self._files, self._root, state)
-        return Scope(
-            end=end, extent=end, claimed=claimed, is_ours=is_ours, is_live=False, deep=deep,
-            is_copy=is_copied, sequence=progress.sequence,
-        )  # fmt: skip
+        return attrs.evolve(
+            scope, end=end, extent=end, is_copy=is_copied, sequence=progress.sequence
+        )
 
     def _whole(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.batch import DispatchBatch
-from penstock.contracts import EntryChunk, QueueBounds, QueueEntries, QueueIndex, Trust
+from penstock.contracts import QueueBounds, QueueEntries, QueueIndex, Trust
 from penstock.errors import ForeignContentError
 from penstock.foreign import BATCH_QUEUES, ROCKSDB_QUEUES, Foreign
 
@@ -94,13 +94,6 @@ class ServedQueues(QueueIndex):
         """See `QueueIndex`."""
         self._check(topic)
         return self._index.resume_at(topic, queue, offset)
-
-    def iter_entries(
-        self, topic: str, queue: int, start: int, stop: int, chunk: int = 512
-    ) -> Iterator[EntryChunk]:
-        """See `QueueIndex`."""
-        self._check(topic)
-        return self._index.iter_entries(topic, queue, start, stop, chunk)
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
         """See `QueueIndex`."""

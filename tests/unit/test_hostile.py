@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import struct
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import penstock
 from penstock import Message
 from penstock.batch import DELAY_SECONDS, DispatchBatch
 from penstock.columns import Columns
-from penstock.errors import CorruptionError, OffsetError, PenstockError
+from penstock.errors import CorruptionError, OffsetError, PenstockError, StrayFileError
 from penstock.progress import State, decode_slot, encode_slot
 from penstock.record import (
     MalformedRecordError,
@@ -163,6 +164,57 @@ def test_hostile_marks_are_not_believed(
     with open_small(path=made) as store:
         assert sum(1 for _ in store.scan("t")) == 100
         assert not list(store.verify())
+
+
+def test_a_folder_in_place_of_a_mark_is_named_before_anything_changes(
+    made: Path, open_small: OpenStore
+) -> None:
+    """Of `ranges` Python said that it is a directory, after the store had been marked as in use."""
+    with open_small(path=made):
+        marks = {
+            path for path in (*made.iterdir(), *(made / "penstock").iterdir()) if path.is_file()
+        }
+    marks -= {made / "lock", made / "penstock" / "geometry.json"}
+    assert {path.name for path in marks} == {"abort", "checkpoint", "progress", "ranges", "holder"}
+    swap = {made / "penstock" / "repair" / name for name in ("journal", "ready")}
+    every = {*marks, made / "penstock" / "clean", *swap, made / "lock"}
+    fresh = {path.with_name(path.name + ".new") for path in every if path.name != "lock"}
+    for path in sorted({*every, *fresh, made / "penstock" / "geometry.json.new"}):
+        is_read = path.name in ("abort", "checkpoint", "lock", "progress")
+        kept = path.read_bytes() if path.is_file() else None
+        path.unlink(missing_ok=True)
+        path.mkdir(parents=True)
+        before = {each: each.stat().st_mtime_ns for each in made.rglob("*") if each.is_file()}
+        with pytest.raises(StrayFileError, match=re.escape(str(path))):
+            open_small(path=made)
+        with pytest.raises(StrayFileError, match=re.escape(str(path))):
+            penstock.repair(made, environ={}, apply=True)
+        if is_read:
+            with pytest.raises(StrayFileError, match=re.escape(str(path))):
+                open_small(path=made, read_only=True)
+        else:
+            with open_small(path=made, read_only=True) as store:
+                assert sum(1 for _ in store.scan("t")) == 100
+        assert before == {e: e.stat().st_mtime_ns for e in made.rglob("*") if e.is_file()}
+        path.rmdir()
+        if path in swap or path.with_suffix("") in swap:
+            path.parent.rmdir()
+        if kept is not None:
+            path.write_bytes(kept)
+    with open_small(path=made) as store:
+        assert sum(1 for _ in store.scan("t")) == 100
+
+
+@pytest.mark.parametrize("name", ["saved", "repair"])
+def test_a_file_in_place_of_a_folder_of_ours_is_named(
+    made: Path, name: str, open_small: OpenStore
+) -> None:
+    """What a recovery keeps would have nowhere to go, and a reader needs neither."""
+    (made / "penstock" / name).write_text("x")
+    with pytest.raises(StrayFileError, match=name):
+        open_small(path=made)
+    with open_small(path=made, read_only=True) as store:
+        assert sum(1 for _ in store.scan("t")) == 100
 
 
 @pytest.mark.parametrize("place", ["commitlog", "consumequeue/t/0", "index"])

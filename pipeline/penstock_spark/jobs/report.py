@@ -1,7 +1,7 @@
 """What every job's report has, and how its tables look as rows. No pyspark in here."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,3 @@ def _plain(_instance: object, _field: object, value: Any) -> Any:
 def rate(count: float, seconds: float) -> float:
     """Return how many a second; 0 where no time has passed."""
     return count / seconds if seconds > 0 else 0.0
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the first row's fields."""
-    return list(rows[0]) if rows else []
