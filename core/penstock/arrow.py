@@ -65,9 +65,11 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, COLUMNS[name]) for name in columns])
 
 
-def table_of(batches: list[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:
-    """Return batches of these columns as one table."""
-    return pa.Table.from_batches(batches, schema_of(columns))
+def reader_of(
+    batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None
+) -> pa.RecordBatchReader:
+    """Return batches of these columns as a stream; an error of theirs comes out as it is."""
+    return pa.RecordBatchReader.from_batches(schema_of(check_columns(columns)), batches)
 
 
 def span_batches(

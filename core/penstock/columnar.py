@@ -3,7 +3,7 @@
 The half of a reader that has no Python object for a message; see `reader`. Changes nothing on disk.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,28 @@ _TABLE_ROWS = 8192
 _SAMPLED = 32
 
 
+# Of the only queue, or by topic and queue.
+Offsets = int | Mapping[tuple[str, int], int]
+
+
+def _by_queue(
+    name: str, offsets: Offsets | None, topics: set[str], queues: Sequence[QueueBounds]
+) -> Mapping[tuple[str, int], int]:
+    """Return queue offsets by topic and queue; refuse one that could mean several queues, or none that is asked for."""
+    if offsets is None:
+        return {}
+    if isinstance(offsets, Mapping):
+        for topic, queue in offsets:
+            if topic not in topics:
+                raise ValueError(f"{name} names queue {queue} of {topic!r}, which is not read here")
+        return offsets
+    if len(queues) > 1:
+        raise ValueError(
+            f"{name}={offsets} could mean any of {len(queues)} queues: give a mapping of (topic, queue) to offset"
+        )
+    return {b[:2]: offsets for b in queues}
+
+
 class ColumnReader:
     """Reads by columns. Safe from any thread; made by `Reader`, which says what is open."""
 
@@ -33,6 +55,10 @@ class ColumnReader:
 
     def _settle(self) -> None:
         """Make what this process has written findable."""
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        """Raise if the store is closed."""
         raise NotImplementedError
 
     def to_arrow(
@@ -54,7 +80,60 @@ class ColumnReader:
         batches = self.arrow_batches(
             topic, queue, start, stop, columns, rows=_TABLE_ROWS, verify=verify
         )
-        return arrow.table_of(list(batches), arrow.check_columns(columns))
+        return arrow.reader_of(batches, columns).read_all()
+
+    def to_reader(
+        self,
+        topics: str | Iterable[str],
+        columns: Sequence[str] | None = None,
+        *,
+        start: Offsets | None = None,
+        stop: Offsets | None = None,
+        tags: str | Iterable[str] = (),
+        rows: int = 65_536,
+        verify: bool = True,
+    ) -> "pa.RecordBatchReader":
+        """Return all messages of some topics as a stream of Arrow record batches, in the order in which they were stored.
+
+        It reads as it is asked for batches, passes through the log once, and ends with what there is to read now. Whatever takes
+        an Arrow stream can read it: `pyarrow`, DuckDB, Polars, pandas. The store must stay open meanwhile. Errors are raised
+        where a batch is asked for, as Penstock's.
+
+        Args:
+            topics: one topic or more; all their queues are read. One that is not there has no messages.
+            columns: see `penstock.arrow.COLUMNS`.
+            start: the queue offset to begin at, where the topics have one queue; else a mapping of (topic, queue) to
+                one. Queues that it does not name are read from their first message on.
+            stop: the queue offset before which to end, in the same way.
+            tags: only messages with one of these tags; all if there are none.
+            rows: a batch has so many rows at most.
+            verify: check every record's CRC; a corrupt one is an error either way.
+        """
+        from penstock import arrow  # noqa: PLC0415 - as in `to_arrow`
+
+        names = {check_topic(t) for t in ([topics] if isinstance(topics, str) else topics)}
+        found = self.bounds(names.__contains__)
+        firsts, stops = (
+            _by_queue("start", start, names, found),
+            _by_queue("stop", stop, names, found),
+        )
+        spans = [
+            QueueSpan(
+                b.topic, b.queue, max(firsts.get(b[:2], b.min_offset), b.min_offset),
+                min(stops.get(b[:2], b.max_offset), b.max_offset),
+            )
+            for b in found
+        ]  # fmt: skip
+        wanted = [tags] if isinstance(tags, str) else tags
+        batches = self.arrow_spans(spans, columns, rows=rows, verify=verify, tags=wanted)
+        return arrow.reader_of(self._while_open(batches), columns)
+
+    def _while_open(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """Yield batches; raise once the store is closed."""
+        self._check_open()
+        for batch in batches:
+            yield batch
+            self._check_open()
 
     def arrow_batches(
         self,

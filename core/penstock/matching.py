@@ -20,17 +20,18 @@ class TagFilter:
         words = [word.strip() for word in expression.split("||")]
         self._tags = frozenset(word for word in words if word)
         self._hashes = np.array(sorted({java_hash(tag) for tag in self._tags}), np.int64)
-        self._all = not self._tags or "*" in self._tags
+        # Whether every message is wanted.
+        self.is_any = not self._tags or "*" in self._tags
 
     def may_match(self, tag_codes: Int64s) -> Bools:
         """Look at queue entries' codes; one below all hashes is an address and says nothing."""
-        if self._all:
+        if self.is_any:
             return np.ones(len(tag_codes), np.bool_)
         return (tag_codes < _INT32_MIN) | np.isin(tag_codes, self._hashes)
 
     def matches(self, message: StoredMessage) -> bool:
         """Look at the text: hashes collide."""
-        return self._all or message.tag in self._tags
+        return self.is_any or message.tag in self._tags
 
 
 class Wanted:

@@ -145,27 +145,34 @@ class Reader(ColumnReader):
             asked = Entries(*(column[is_wanted] for column in asked))
         while len(messages) < limit and len(asked.sizes):
             count = limit - len(messages)
-            found = self._messages(Entries(*(column[:count] for column in asked)), place)
-            if None in found:
+            looked_at = Entries(*(column[:count] for column in asked))
+            found, missing = self._messages(looked_at, place)
+            if missing:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
-            messages += [m for m in found if m is not None and wanted.matches(m)]
-            following, asked = int(asked.ordinals[len(found) - 1]) + 1, asked.after(len(found))
+            messages += found if wanted.is_any else filter(wanted.matches, found)
+            count = len(looked_at.sizes)
+            following, asked = int(looked_at.ordinals[-1]) + 1, asked.after(count)
         if len(messages) < limit:
             following = end
         return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
 
-    def _messages(self, asked: Entries, place: Place) -> list[StoredMessage | None]:
-        """Return the record of each entry, None for one that is gone or corrupt; corruption is logged."""
-        found: list[StoredMessage | None] = []
+    def _messages(self, asked: Entries, place: Place) -> tuple[list[StoredMessage], int]:
+        """Return the records of entries, and how many are gone or corrupt; corruption is logged."""
+        found: list[StoredMessage] = []
+        missing = 0
         while len(asked.sizes):
             some = self._leading(asked, place)
             found += some
             asked = asked.after(len(some))
             if not some:
                 ordinal, offset, size = (int(column[0]) for column in asked)
-                found.append(self._try(offset, size, place, ordinal))
+                message = self._try(offset, size, place, ordinal)
+                if message is None:
+                    missing += 1
+                else:
+                    found.append(message)
                 asked = asked.after(1)
-        return found
+        return found, missing
 
     def _leading(self, asked: Entries, place: Place) -> list[StoredMessage]:
         """Return the first records as far as they are valid; which one is not, and why, is found out one by one."""

@@ -138,6 +138,9 @@ class Verification:
         no segment tells by itself.
         """
         scope = self.scope(deep=deep)
+        if not self._log.is_mapped:
+            # Another process may have begun segments since they were listed: what the scope reaches lies in them.
+            self._log.refresh()
         ranges = known_ranges(self._files, self._root, self._log)
         if not scope.is_live:
             self._log.coverage = ranges.coverage

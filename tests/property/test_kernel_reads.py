@@ -48,7 +48,7 @@ PAIRS = st.lists(st.tuples(WORDS, WORDS), max_size=5).map(
 )
 TEXTS = st.one_of(PAIRS, PAIRS.map(lambda text: text.removesuffix(b"\x02")), st.binary(max_size=40))
 TOPICS = st.one_of(
-    st.sampled_from([b"t", b"topic", b"long-" * 26, b"\xff" * 3, "тема".encode()]),
+    st.sampled_from([b"t", b"topic", b"long-" * 26, b"longer" * 60, b"\xff" * 3, "тема".encode()]),
     st.binary(min_size=1, max_size=140),
 )
 FIELDS = st.builds(
@@ -158,6 +158,7 @@ def compare_arrow(columns: Columns, decoded: list[RecordFields]) -> None:
     cut=st.integers(0, 120),
     is_covered=st.booleans(),
     is_mended=st.booleans(),
+    wrong=st.one_of(st.none(), st.sampled_from([0, 0, 1, 2, 3])),
 )
 def test_what_is_wrong_is_refused_as_the_plain_check_does(
     shapes: list[tuple[RecordFields, bool]],
@@ -165,6 +166,7 @@ def test_what_is_wrong_is_refused_as_the_plain_check_does(
     cut: int,
     is_covered: bool,
     is_mended: bool,
+    wrong: int | None,
 ) -> None:
     records = log_of(shapes, 0)
     whole = bytearray(b"".join(records))
@@ -177,7 +179,7 @@ def test_what_is_wrong_is_refused_as_the_plain_check_does(
     window = guarded(data)
     columns, stop, state = scanned(window, 0, coverage)
     assert (columns.positions.tolist(), stop, state) == scanned_plainly(data, coverage)
-    check_entries(window, data, records, coverage)
+    check_entries(window, data, records, coverage, wrong)
     # Whatever is valid by its lengths is taken apart, and whatever is not is none.
     starts = starts_of(records)
     parsed = Columns.parse(window, starts, 0)
@@ -205,12 +207,14 @@ def mend(whole: bytearray, records: list[bytes]) -> None:
 
 
 def check_entries(
-    window: memoryview, data: bytes, records: list[bytes], coverage: Coverage
+    window: memoryview, data: bytes, records: list[bytes], coverage: Coverage, wrong: int | None
 ) -> None:
-    """Read by entries that are as the records were: what is there must be what the entries say."""
+    """Read by entries that are as the records were, but for one ordinal: what is there must be what they say."""
     starts, fields = starts_of(records), [decode_record(record) for record in records]
     sizes = np.array([len(record) for record in records], np.int64)
     ordinals = np.array([f.queue_offset for f in fields], np.int64)
+    if wrong is not None:
+        ordinals[wrong % len(ordinals)] ^= 1
     first = fields[0]
     for topic in (None, first.topic):
         place = Place(topic, first.queue)

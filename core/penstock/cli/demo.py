@@ -127,7 +127,7 @@ class Demo:
             note(f"  by time: {topic} reaches {first.store_time_ms} ms at offset {at}")
             self._timed("find by key", "look-ups", lambda: _find_many(store))
             self._timed("read by queue", "messages", lambda: _read_some(store))
-            self._timed("to_arrow", "messages", lambda: _arrow_all(store))
+            self._timed("to_reader", "messages", lambda: _arrow_all(store))
 
     def spark(self) -> None:
         """Let Spark count per topic and tag, and write the counts as Parquet."""
@@ -259,11 +259,7 @@ def _read_some(store: Store) -> int:
 
 
 def _arrow_all(store: Store) -> int:
-    return sum(
-        store.to_arrow(topic, queue).num_rows
-        for topic, queues in store.topics().items()
-        for queue in queues
-    )
+    return sum(batch.num_rows for batch in store.to_reader(store.topics()))
 
 
 def _recover(path: Path, told: int) -> int:

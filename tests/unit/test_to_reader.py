@@ -1,0 +1,131 @@
+"""`Store.to_reader`: all queues of some topics as one Arrow stream."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.conftest import SMALL
+from tests.damage.stores import flip
+
+import penstock
+from penstock import Message, Store
+from penstock.arrow import DEFAULT_COLUMNS, schema_of
+from penstock.errors import ConfigError, CorruptionError, OffsetError, StoreClosedError
+
+SETTINGS: dict[str, Any] = {**SMALL}
+COUNT = 600
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with penstock.open(tmp_path / "s", environ={}, **SETTINGS) as store:
+        for number in range(COUNT):
+            topic = ("a", "b", "other")[number % 3]
+            store.put(topic, b"%d" % number, queue=number % 2, tag=("x", "y", "")[number % 5 % 3])
+    return tmp_path / "s"
+
+
+@pytest.fixture(params=[True, False])
+def store(request: pytest.FixtureRequest, root: Path) -> Iterator[Store]:
+    with penstock.open(root, environ={}, read_only=request.param) as store:
+        yield store
+
+
+def bodies(reader: Any) -> list[int]:
+    return [int(body) for body in reader.read_all()["body"].to_pylist()]
+
+
+def test_all_queues_come_in_the_order_of_the_log(store: Store) -> None:
+    assert bodies(store.to_reader("a")) == list(range(0, COUNT, 3))
+    assert bodies(store.to_reader(["b", "a"])) == [n for n in range(COUNT) if n % 3 < 2]
+    assert bodies(store.to_reader("not there")) == []
+
+
+def test_the_schema_is_known_before_anything_is_read(store: Store) -> None:
+    assert store.to_reader("a").schema == schema_of(DEFAULT_COLUMNS)
+    assert store.to_reader("not there", ["body", "tag"]).schema.names == ["body", "tag"]
+    with pytest.raises(ConfigError, match="no column 'boddy'"):
+        store.to_reader("a", ["boddy"])
+
+
+def test_batches_have_so_many_rows(store: Store) -> None:
+    sizes = [batch.num_rows for batch in store.to_reader("a", rows=7)]
+    assert max(sizes) == 7
+    assert sum(sizes) == COUNT // 3
+
+
+def test_any_consumer_of_arrow_streams_can_read_it(store: Store) -> None:
+    class Foreign:
+        """What DuckDB and Polars see of it."""
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return store.to_reader("a", ["body"]).__arrow_c_stream__(requested_schema)
+
+    assert bodies(pa.RecordBatchReader.from_stream(Foreign())) == list(range(0, COUNT, 3))
+    assert len(store.to_reader("a").read_pandas()) == COUNT // 3
+
+
+def test_ranges_are_given_by_queue(store: Store) -> None:
+    found = store.to_reader(
+        ["a", "b"], ["topic", "queue", "queue_offset"], start={("a", 0): 90, ("b", 1): 99}, stop={("a", 1): 2}
+    ).read_all()  # fmt: skip
+    seen: dict[tuple[str, int], list[int]] = {}
+    for row in found.to_pylist():
+        seen.setdefault((row["topic"], row["queue"]), []).append(row["queue_offset"])
+    assert seen == {
+        ("a", 0): list(range(90, 100)), ("a", 1): [0, 1], ("b", 0): list(range(100)), ("b", 1): [99],
+    }  # fmt: skip
+
+
+def test_one_number_is_for_one_queue(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "s", environ={}, **SETTINGS) as store:
+        store.put_many(Message("t", b"%d" % number) for number in range(9))
+        assert bodies(store.to_reader("t", start=2, stop=5)) == [2, 3, 4]
+        assert bodies(store.to_reader("t", start=-3, stop=99)) == list(range(9))
+        store.put("t", b"9", queue=1)
+        with pytest.raises(ValueError, match="could mean any of 2 queues"):
+            store.to_reader("t", start=2)
+        with pytest.raises(ValueError, match="queue 1 of 'other', which is not read here"):
+            store.to_reader("t", stop={("other", 1): 2})
+
+
+def test_only_some_tags(store: Store) -> None:
+    expected = [n for n in range(0, COUNT, 3) if n % 5 % 3 == 1]
+    assert bodies(store.to_reader("a", tags="y")) == expected
+    assert bodies(store.to_reader("a", tags=["y", "nobody's"])) == expected
+
+
+def test_a_corrupt_record_is_an_error_by_its_name(root: Path) -> None:
+    with penstock.open(root, environ={}, read_only=True) as store:
+        message = store.read("a", 0, 50, 1).messages[0]
+        segment = next(s for s in sorted((root / "commitlog").iterdir(), reverse=True) if int(s.name) <= message.log_offset)  # fmt: skip
+        flip(segment, 8 * (message.log_offset - int(segment.name) + 89))
+        with pytest.raises(CorruptionError, match="commitlog"):
+            store.to_reader("a").read_all()
+
+
+def test_it_ends_with_its_store(root: Path) -> None:
+    with penstock.open(root, environ={}, read_only=True) as store:
+        reader = store.to_reader("a", rows=10)
+        assert reader.read_next_batch().num_rows == 10
+    with pytest.raises(StoreClosedError):
+        reader.read_next_batch()
+
+
+def test_messages_deleted_meanwhile_are_an_error(root: Path) -> None:
+    with penstock.open(root, environ={}) as store:
+        reader = store.to_reader("a", rows=10)
+        reader.read_next_batch()
+        last = store.to_arrow("a", 0, columns=["log_offset"])["log_offset"][-1].as_py()
+        store.discard_before(log_offset=last)
+        with pytest.raises(OffsetError):
+            reader.read_all()
+
+
+def test_what_is_put_after_it_was_asked_for_is_not_in_it(root: Path) -> None:
+    with penstock.open(root, environ={}) as store:
+        reader = store.to_reader("a")
+        store.put("a", b"-1")
+        assert bodies(reader) == list(range(0, COUNT, 3))
