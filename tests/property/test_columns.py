@@ -9,7 +9,7 @@ from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.javatext import hash_pieces, index_hash, java_hash
 from penstock.properties import decode_properties
-from penstock.texts import PropertyColumns
+from penstock.texts import Keys, PropertyColumns
 from penstock_index.index_file import ENTRY, HEADER, Header, IndexFile
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "TAG", "TAGSX"])
@@ -129,9 +129,8 @@ def test_an_index_file_has_javas_bytes(
             offsets.append(offset)
             times.append(time_ms)
         hashes = [index_hash(key) for key, _ in batch]
-        added = ours.add(
-            np.array(hashes, np.int32), np.array(offsets, np.int64), np.array(times, np.int64)
-        )
+        keys = Keys(np.arange(len(batch)), np.array(hashes, np.int32))
+        added = ours.add(keys, np.array(offsets, np.int64), np.array(times, np.int64))
         done = [
             java_add(java, 7, 40, h, o, t) for h, o, t in zip(hashes, offsets, times, strict=True)
         ]

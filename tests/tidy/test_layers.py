@@ -9,14 +9,14 @@ ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "core" / "penstock"
 # Lowest first; a module may import what stands in a line above its own, or to its left within it.
 LAYERS = [
-    "escape errors lazy",
+    "escape errors lazy _kernel",
     "clock lockfile file blocks files javatext properties message names geometry",
-    "record validity joining crcs texts columns walking stored matching batch condensed findings foreign contracts",
+    "record validity joining crcs texts columns walking stored matching batch condensed findings foreign contracts indexing",
     "hookspecs registry profiles config brokerconf",
     "segment log fetch spans bulk lives survivors lane recent scan stamps appendlock tail handover commitlog",
     "checkpoint progress ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
     "copies readback discover flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks verify verifying mendedlog planning rebuilding mending",
-    "visibility encode arrow pairs_in arrow_in stagedfile closing engine putting columnar reader store",
+    "visibility encode arrow pairs_in arrow_in stagedfile closing engine putting columnar lookup reader store",
     "choosing opening repairing reindexing several staged segmentwise",
     "__init__",
     "matrix testing cli __main__",
