@@ -3,10 +3,9 @@
 import re
 
 import attrs
-import numpy as np
 
 from penstock.columns import Columns
-from penstock.javatext import Int64s, hash_pieces, index_hashes, java_hash, powers_of_31
+from penstock.javatext import Int64s
 from penstock.lazy import lazy
 from penstock.properties import DELAY
 from penstock.stored import StoredMessage
@@ -97,51 +96,25 @@ class DispatchBatch:
     def tag_codes(self) -> Int64s:
         """The queue entry's third field: tag hash, or delivery time on the schedule topic."""
         codes = self.columns.properties.tag_codes()
-        if SCHEDULE_TOPIC in self.topics:
-            self._put_delivery_times(codes)
-        return codes
+        return self._with_delivery_times(codes) if SCHEDULE_TOPIC in self.topics else codes
 
-    def _put_delivery_times(self, codes: Int64s) -> None:
+    def _with_delivery_times(self, tag_codes: Int64s) -> Int64s:
         """Spec section 3.2: on the schedule topic the code is the time of delivery."""
+        codes = tag_codes.copy()
         scheduled = self.topic_rows == self.topics.index(SCHEDULE_TOPIC)
         delays = self.columns.properties.named(DELAY.encode())
         for row, text in zip(delays.rows.tolist(), delays.texts(), strict=True):
             if scheduled[row] and _LEVEL.fullmatch(text) and int(text) > 0:
                 level = min(int(text), len(DELAY_SECONDS))
                 codes[row] = int(self.store_times_ms[row]) + DELAY_SECONDS[level - 1] * 1000
+        return codes
 
     @lazy
     def keys(self) -> Keys:
         """Every key to be indexed, with the index hash of `topic#key`, in the order of the log."""
-        pieces = self.columns.properties.keys()
-        if len(pieces.rows) == 0:
-            return Keys(pieces.rows, np.zeros(0, np.int32))
-        own = hash_pieces(pieces.data, pieces.starts, pieces.sizes).view(np.uint32)
-        prefixes = np.array(
-            [
-                java_hash(topic.decode("utf-8", "replace") + "#") & 0xFFFFFFFF
-                for topic in self.topics
-            ],
-            np.uint32,
-        )
-        # H(topic# + key) = H(topic#) * 31^len(key) + H(key), lengths in UTF-16 units.
-        units = utf16_lengths(pieces.data, pieces.starts, pieces.sizes)
-        whole = prefixes[self.topic_rows[pieces.rows]] * powers_of_31(units) + own
-        return Keys(pieces.rows, index_hashes(whole.view(np.int32)))
+        return self.columns.properties.keys()
 
     def message(self, row: int) -> StoredMessage:
         """Return one record as a message of its own."""
         start = int(self.columns.positions[row])
         return StoredMessage(bytes(self.columns.window[start : start + int(self.sizes[row])]))
-
-
-def utf16_lengths(data: np.ndarray, starts: Int64s, sizes: Int64s) -> Int64s:
-    """Return how many UTF-16 units each UTF-8 piece has.
-
-    Every byte that begins a character counts one, and one that begins a character of four bytes two.
-    """
-    if not (data & 0x80).any():
-        return sizes
-    begins = np.zeros(len(data) + 1, np.int64)
-    np.cumsum(((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0), out=begins[1:])  # noqa: PLR2004 - UTF-8
-    return begins[starts + sizes] - begins[starts]

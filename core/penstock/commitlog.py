@@ -21,6 +21,7 @@ import numpy as np
 
 from penstock.appendlock import AppendLock
 from penstock.batch import DispatchBatch
+from penstock.batches import read_batches
 from penstock.clock import Clock
 from penstock.columns import Buffer
 from penstock.errors import (
@@ -41,7 +42,6 @@ from penstock.record import (
     TRANSACTION_MASK,
     seal_crc_property,
 )
-from penstock.scan import read_batches
 from penstock.segment import Segment
 from penstock.stamps import (
     LOG_OFFSET,

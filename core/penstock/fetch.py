@@ -4,10 +4,11 @@ A record is handed out only if it is valid (see `validity`); a corrupt one becom
 names file and position, and costs no other record. Read for a queue's entry, it must also say that it belongs there.
 """
 
-import struct
 from typing import NamedTuple, Self
 
+from penstock import _kernel
 from penstock.errors import CorruptionError, OffsetError
+from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
 from penstock.record import (
     FIXED_SIZE,
@@ -15,13 +16,17 @@ from penstock.record import (
     MAGIC_V2,
     SIZE_AND_MAGIC,
     MalformedRecordError,
+    decode_record,
 )
 from penstock.segment import Segment
 from penstock.stored import StoredMessage
 from penstock.validity import check
 
-_PLACE = struct.Struct(">iiq")
 _READ_AT_ONCE = 1 << 20
+# So many bytes of records are read and checked together.
+_BYTES = 4 << 20
+# Two records with less than this between them are read by one call: the copy costs less than a call.
+GAP_BYTES = 16 << 10
 _SHORT_BYTES = 2048
 _SHARED_PREFIX = "%LMQ%"
 
@@ -31,33 +36,40 @@ def is_shared(topic: str) -> bool:
     return topic.startswith(_SHARED_PREFIX)
 
 
+class Entries(NamedTuple):
+    """Queue entries that have a record, in the order of their queue."""
+
+    ordinals: Int64s
+    offsets: Int64s
+    sizes: Int64s
+
+    def after(self, count: int) -> "Entries":
+        """Return them without the first ones."""
+        return Entries(*(column[count:] for column in self))
+
+
 class Place(NamedTuple):
     """The topic and the queue that an entry belongs to; its record must say the same.
 
-    `topics` holds the topic with its length before it, as a V1 and as a V2 record has it.
+    `topic` is None where any record will do: the queues of some topics are shared.
     """
 
+    topic: bytes | None
     queue: int
-    topics: tuple[bytes, bytes]
-    is_shared: bool
 
     @classmethod
     def of(cls, topic: str, queue: int) -> Self:
         """Return the place of a queue."""
-        raw = topic.encode()
-        fields = (len(raw).to_bytes(2, "big")[1:] + raw, len(raw).to_bytes(2, "big") + raw)
-        return cls(queue, fields, is_shared(topic))
+        return cls(None if is_shared(topic) else topic.encode(), queue)
 
-    def has(self, record: bytes, body: slice, ordinal: int) -> bool:
-        """Say whether a sound record stands at that ordinal of this queue."""
-        queue, _flag, queue_offset = _PLACE.unpack_from(record, 12)
-        if self.is_shared:
-            return True
-        return (
-            queue == self.queue
-            and queue_offset == ordinal
-            and record.startswith(self.topics, body.stop)
-        )
+    def has(self, record: bytes, ordinal: int) -> bool:
+        """Say whether a valid record is the one of that ordinal of this queue."""
+        fields = decode_record(record)
+        found = (fields.topic, fields.queue, fields.queue_offset)
+        return self.topic is None or found == (self.topic, self.queue, ordinal)
+
+
+_ANYWHERE = Place(None, 0)
 
 
 class RecordReader:
@@ -75,12 +87,16 @@ class RecordReader:
         """Return a copy of `size` bytes; `OffsetError` where the log has not got them."""
         segment = self._held(log_offset)
         try:
-            # No size that a damaged or hostile file claims makes more memory than the file has bytes.
-            if size > _READ_AT_ONCE and not segment.has(log_offset - segment.base_offset, size):
+            if not self._has(segment, log_offset, size):
                 raise self.damage(log_offset, f"{size} bytes", "the end of the file")
             return bytes(self._log.read_from(segment, log_offset, size))
         finally:
             segment.lease.release()
+
+    def _has(self, segment: Segment, log_offset: int, size: int) -> bool:
+        """Say whether bytes may be read: no claimed size makes more memory than the file has bytes."""
+        position = log_offset - segment.base_offset
+        return size <= _READ_AT_ONCE or segment.has(position, size)
 
     def _held(self, log_offset: int) -> Segment:
         """Return the segment of a byte, held until it is released."""
@@ -93,7 +109,7 @@ class RecordReader:
         return segment
 
     def message(
-        self, log_offset: int, size: int, place: Place | None = None, ordinal: int = 0
+        self, log_offset: int, size: int, place: Place = _ANYWHERE, ordinal: int = 0
     ) -> StoredMessage:
         """Return the record of `size` bytes at `log_offset`, checked.
 
@@ -101,12 +117,30 @@ class RecordReader:
         """
         if size < FIXED_SIZE:
             raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")
-        record = self.bytes_at(log_offset, size)
-        body = self._checked(record, log_offset)
-        if place is not None and not place.has(record, body, ordinal):
-            what = f"entry {ordinal} of queue {place.topics[1][2:].decode()}/{place.queue}"
-            raise self.damage(log_offset, f"the record of {what}", "another one")
-        return StoredMessage(record, body)
+        return self._checked(self.bytes_at(log_offset, size), log_offset, place, ordinal)
+
+    def leading(self, entries: Entries, place: Place) -> list[StoredMessage]:
+        """Return the records of queue entries up to the first that is not valid, or not near the one before.
+
+        `OffsetError` where the log has not got the first of them.
+        """
+        log, offset = self._log, int(entries.offsets[0])
+        segment = self._held(offset)
+        try:
+            gap = _BYTES if log.is_mapped else GAP_BYTES
+            count, end = _kernel.run_of(
+                entries.offsets, entries.sizes, segment.end_offset, _BYTES, gap
+            )
+            if count == 0 or not self._has(segment, offset, end - offset):
+                return []
+            window = log.read_from(segment, offset, end - offset)
+            offsets, sizes = entries.offsets[:count], entries.sizes[:count]
+            return _kernel.messages(
+                window, offsets - offset, offsets, sizes, entries.ordinals[:count], *place,
+                log.coverage.packed,
+            )  # fmt: skip
+        finally:
+            segment.lease.release()
 
     def message_at(self, log_offset: int) -> StoredMessage:
         """Return the record that begins at `log_offset`; its size is read from it."""
@@ -126,8 +160,7 @@ class RecordReader:
             raise self.damage(log_offset, "a record that ends within its segment", f"size {size}")
         if not FIXED_SIZE <= size <= len(start):
             return self.message(log_offset, size)
-        record = start[:size]
-        return StoredMessage(record, self._checked(record, log_offset))
+        return self._checked(start[:size], log_offset, _ANYWHERE, 0)
 
     def damage(self, log_offset: int, expected: str, found: str) -> CorruptionError:
         """Return the error that names file and position of a log offset."""
@@ -138,12 +171,19 @@ class RecordReader:
             path, position, expected, found, "other records are not affected; see penstock verify"
         )
 
-    def _checked(self, record: bytes, log_offset: int) -> slice:
-        """Return where the body is in a valid record; `CorruptionError` if it is not one."""
+    def _checked(self, record: bytes, log_offset: int, place: Place, ordinal: int) -> StoredMessage:
+        """Return a record as a message; `CorruptionError` if it is not valid, or not the one of that place."""
         while True:
+            coverage = self._log.coverage
+            found = _kernel.message(record, log_offset, *place, ordinal, coverage.packed)
+            if found is not None:
+                return found
             try:
-                return check(record, log_offset, is_covered=self._log.coverage.has(log_offset))
+                check(record, log_offset, is_covered=coverage.has(log_offset))
             except MalformedRecordError as error:
                 # Another process may have noted another checksum since the coverage was read.
                 if not self._log.renew_coverage():
                     raise self.damage(log_offset, error.expected, error.found) from error
+            else:
+                what = f"entry {ordinal} of queue {(place.topic or b'').decode()}/{place.queue}"
+                raise self.damage(log_offset, f"the record of {what}", "another one")

@@ -89,4 +89,4 @@ class HandOver:
         each = np.array(sizes, np.int64)
         starts = np.cumsum(each) - each
         data = window[0] if len(window) == 1 else b"".join(window)
-        return DispatchBatch(Columns(data, starts, log_offset), log_offset, at)
+        return DispatchBatch(Columns.parse(data, starts, log_offset), log_offset, at)

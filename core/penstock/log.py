@@ -231,13 +231,16 @@ class SegmentedLog:
             raise OffsetError(log_offset, self.min_offset, self.committed_offset)
         return self.read_from(segment, log_offset, size)
 
-    def read_from(self, segment: Segment, log_offset: int, size: int) -> Buffer:
-        """Return `size` bytes of a segment that is already found, and held if it may go.
+    def read_from(
+        self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = False
+    ) -> Buffer:
+        """Return `size` bytes of a segment that is already found, and held if it may go; on request as a copy.
 
         `OffsetError` when another process has taken the segment away, or uses its file again.
         """
         try:
-            return take(segment, log_offset - segment.base_offset, size, mapped=self._mapped)
+            is_mapped = self._mapped and not is_copied
+            return take(segment, log_offset - segment.base_offset, size, mapped=is_mapped)
         except FileNotFoundError as error:
             self.refresh()
             raise OffsetError(log_offset, self.min_offset, self.committed_offset) from error

@@ -11,7 +11,7 @@ from penstock._kernel import record_time, record_with_key
 from penstock.columns import Buffer
 from penstock.contracts import QueueIndex
 from penstock.errors import OffsetError
-from penstock.fetch import is_shared
+from penstock.fetch import Place
 from penstock.log import SegmentedLog
 from penstock.matching import has_key
 from penstock.record import FIXED_SIZE
@@ -22,6 +22,8 @@ from penstock.stored import StoredMessage
 _REPLACED = "\ufffd"
 # Entries read at once when a time is searched.
 _CHUNK = 256
+# Larger records are read as messages where the log is not mapped.
+_SHORT_BYTES = 2048
 
 
 class KeySought(NamedTuple):
@@ -90,13 +92,12 @@ def _in_place(
     if segment is None or not segment.lease.hold():
         return False
     try:
-        found = record_with_key(
-            written_part(segment), log_offset - segment.base_offset, log_offset,
-            bool(log.coverage.ranges) and log.coverage.has(log_offset), *texts, sought.begin_ms, sought.end_ms,
+        position = log_offset - segment.base_offset
+        return record_with_key(
+            written_part(segment), position, log_offset, *texts, sought.begin_ms, sought.end_ms, log.coverage.packed
         )  # fmt: skip
     finally:
         segment.lease.release()
-    return StoredMessage(found[0], slice(found[1], found[2])) if found else found
 
 
 def written_part(segment: Segment) -> memoryview:
@@ -127,9 +128,7 @@ class TimeSearch:
         self._log = log
         self._index = index
         self._read = read
-        self._topic = topic.encode()
-        # Queues that share records of others are of no place of their own.
-        self._queue = -1 if is_shared(topic) else queue
+        self._place = Place.of(topic, queue)
         self._low, self._high = bounds
 
     def first_from(self, bound_ms: int) -> int:
@@ -190,7 +189,7 @@ class TimeSearch:
         return seen
 
     def _time_in_place(self, log_offset: int, size: int, queue_offset: int) -> int | None:
-        """Return the time that a record's head says, if it is the one that the entry is of."""
+        """Return the time that a record states, if it is the one that the entry is of."""
         log = self._log
         segment = log.find(log_offset)
         if segment is None or not FIXED_SIZE <= size <= segment.end_offset - log_offset:
@@ -201,11 +200,11 @@ class TimeSearch:
             window: Buffer
             if log.is_mapped:
                 window, position = written_part(segment), log_offset - segment.base_offset
+            elif size > _SHORT_BYTES:
+                return None
             else:
-                window, position = log.read_from(segment, log_offset, FIXED_SIZE), 0
-            return record_time(
-                window, position, log_offset, size, self._topic, self._queue, queue_offset
-            )
+                window, position = log.read_from(segment, log_offset, size), 0
+            return record_time(window, position, log_offset, size, *self._place, queue_offset)
         except OffsetError:
             return None
         finally:

@@ -9,7 +9,6 @@ from penstock.javatext import Int64s, java_hash
 from penstock.message import ReadStatus
 from penstock.properties import KEYS, TAGS, UNIQ_KEY
 from penstock.stored import StoredMessage
-from penstock.texts import distinct, split_at_spaces
 
 _INT32_MIN = -(1 << 31)
 
@@ -20,12 +19,14 @@ class TagFilter:
     def __init__(self, expression: str) -> None:
         words = [word.strip() for word in expression.split("||")]
         self._tags = frozenset(word for word in words if word)
-        self._hashes = frozenset(java_hash(tag) for tag in self._tags)
+        self._hashes = np.array(sorted({java_hash(tag) for tag in self._tags}), np.int64)
         self._all = not self._tags or "*" in self._tags
 
-    def may_match(self, tag_code: int) -> bool:
-        """Look at a queue entry's code; one below all hashes is an address and says nothing."""
-        return self._all or tag_code < _INT32_MIN or tag_code in self._hashes
+    def may_match(self, tag_codes: Int64s) -> Bools:
+        """Look at queue entries' codes; one below all hashes is an address and says nothing."""
+        if self._all:
+            return np.ones(len(tag_codes), np.bool_)
+        return (tag_codes < _INT32_MIN) | np.isin(tag_codes, self._hashes)
 
     def matches(self, message: StoredMessage) -> bool:
         """Look at the text: hashes collide."""
@@ -63,10 +64,8 @@ class Wanted:
         right = np.ones(len(records), np.bool_)
         if self._tags:
             tags = records.properties.named(TAGS.encode())
-            names, which = distinct(tags.data, tags.starts, tags.sizes)
-            is_wanted = np.array([name in self._tags for name in names], np.bool_)
             right[:] = False
-            right[tags.rows] = is_wanted[which]
+            right[tags.rows] = [text in self._tags for text in tags.texts()]
         if self._words or self._phrases:
             right &= self._has_key(records)
         return right
@@ -74,16 +73,16 @@ class Wanted:
     def _has_key(self, records: Columns) -> Bools:
         found = np.zeros(len(records), np.bool_)
         several, unique = (records.properties.named(n.encode()) for n in (KEYS, UNIQ_KEY))
-        if self._words:
-            for pieces in (split_at_spaces(several), unique):
-                is_key = np.array([text in self._words for text in pieces.texts()], np.bool_)
-                found[pieces.rows[is_key]] = True
-        for phrase in self._phrases:
-            has = np.array([phrase in b" %s " % text for text in several.texts()], np.bool_)
-            found[several.rows[has]] = True
-            has = np.array([phrase[1:-1] == text for text in unique.texts()], np.bool_)
-            found[unique.rows[has]] = True
+        found[several.rows] = [self._is_among(text) for text in several.texts()]
+        is_one = [text in self._words or b" %s " % text in self._phrases for text in unique.texts()]
+        found[unique.rows] |= np.array(is_one, np.bool_)
         return found
+
+    def _is_among(self, text: bytes) -> bool:
+        """Say whether any of the keys is in a text of several."""
+        return not self._words.isdisjoint(filter(None, text.split(b" "))) or any(
+            phrase in b" %s " % text for phrase in self._phrases
+        )
 
 
 def has_key(message: StoredMessage, key: str) -> bool:

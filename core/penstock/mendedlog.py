@@ -69,8 +69,10 @@ class MendedLog(SegmentedLog):
     def refresh(self) -> None:
         """Nothing: what was found at first is what is mended."""
 
-    def read_from(self, segment: Segment, log_offset: int, size: int) -> Buffer:
-        """See `SegmentedLog`."""
+    def read_from(
+        self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = True
+    ) -> Buffer:
+        """See `SegmentedLog`; always a copy."""
         position = log_offset - segment.base_offset
         if position < 0 or size < 0 or position + size > segment.capacity:
             raise OffsetError(log_offset, segment.base_offset, segment.end_offset)

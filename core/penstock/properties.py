@@ -107,7 +107,7 @@ def _utf8(text: str) -> bytes:
 def check_zeros(text: bytes) -> None:
     """Refuse a text with so many zero bytes on end that it could not be told from one that was never written.
 
-    Only for records without a CRC of their own; see `Columns.first_torn`.
+    Only for records without a CRC of their own; see `is_torn` in `_kernel/record.h`.
     """
     at = text.find(_UNWRITTEN)
     if at >= 0:

@@ -32,16 +32,15 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from penstock.columns import Columns
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
 from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, lock_mtime_ns
 from penstock.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
+from penstock.scan import Checks, scan_segment
 from penstock.segment import Segment
 from penstock.validity import Coverage
-from penstock.walking import walk
 
 COVERING = "crc32+record"
 Pair = tuple[int, int]
@@ -50,7 +49,7 @@ NO_END = 1 << 62
 _SIZE_MAX = 1 << 20
 # So many records, one right after the other, without a CRC of their own are another program's.
 _LOOKED_AT = 3
-_WALK_BYTES_MIN, _WALK_BYTES_MAX = 64 << 10, 8 << 20
+_WINDOW_BYTES_MIN = 64 << 10
 _NOT_UNDERSTOOD = (
     ValueError,
     TypeError,
@@ -301,29 +300,16 @@ def _valid_records(
     log: SegmentedLog, segment: Segment, written: WrittenRange
 ) -> Iterator[tuple[int, int, bool]]:
     """Yield log offset and size of each valid record of a range in a segment, and whether it ends in its own CRC."""
-    at, window_bytes = max(segment.base_offset, written.start), _WALK_BYTES_MIN
-    while at < min(segment.end_offset, written.stop):
-        left = segment.end_offset - at
-        window = log.read_from(segment, at, min(window_bytes, left))
-        found = walk(window)
-        columns = Columns(window, found.positions, at)
-        bad = columns.first_bad(check_crc=True)
-        valid = columns if bad is None else columns.head(bad)
-        rows = zip(
-            valid.log_offsets.tolist(),
-            valid.sizes.tolist(),
-            valid.end_in_own_crc().tolist(),
-            strict=True,
-        )
-        for offset, size, is_own in rows:
+    start = max(segment.base_offset, written.start)
+    for scanned in scan_segment(
+        log, segment, start, segment.end_offset, Checks(), window_bytes=_WINDOW_BYTES_MIN
+    ):
+        valid = scanned.records
+        columns = (valid.log_offsets, valid.sizes, valid.end_in_own_crc())
+        for offset, size, is_own in zip(*(column.tolist() for column in columns), strict=True):
             if offset >= written.stop:
                 return
             yield offset, size, is_own
-        is_larger = 0 < found.first_size <= left
-        if bad is not None or found.reason != "end" or not (found.stop or is_larger):
-            return
-        at += found.stop
-        window_bytes = max(found.first_size, min(2 * window_bytes, _WALK_BYTES_MAX))
 
 
 def _looks_own(log: SegmentedLog, segment: Segment, offset: int, size: int) -> bool:

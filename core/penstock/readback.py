@@ -7,15 +7,10 @@ close says that the log goes up to its end. None of them believes the writer alo
 import numpy as np
 
 from penstock.batch import DispatchBatch
-from penstock.columns import Columns
 from penstock.log import SegmentedLog
-from penstock.record import BLANK_SIZE, FIXED_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
+from penstock.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
+from penstock.scan import Checks, StopReason, scan_segment
 from penstock.segment import Segment
-from penstock.validity import is_valid
-from penstock.walking import walk
-
-_WINDOW_BYTES = 8 << 20
-_SHORT_BYTES = 16 << 10
 
 
 def first_unreadable(log: SegmentedLog, start: int, stop: int) -> int | None:
@@ -29,53 +24,28 @@ def first_unreadable(log: SegmentedLog, start: int, stop: int) -> int | None:
         if segment is None:
             return at
         limit = min(stop, segment.end_offset)
-        size = min(_WINDOW_BYTES, limit - at)
-        bad = _first_bad(log, segment, at, size)
-        if bad == at and size < limit - at:
-            # A record larger than a window, perhaps.
-            size = limit - at
-            bad = _first_bad(log, segment, at, size)
-        if bad is None:
-            at = segment.end_offset
-        elif bad >= limit:
-            at = limit
-        elif bad == at or size == limit - at:
+        is_held = segment.lease.hold()
+        try:
+            bad = _first_bad(log, segment, at, limit)
+        finally:
+            if is_held:
+                segment.lease.release()
+        if bad is not None:
             return bad
-        else:
-            at = bad
+        at = limit
     return None
 
 
-def _first_bad(log: SegmentedLog, segment: Segment, at: int, size: int) -> int | None:
-    """Return where the valid records end in `size` bytes of a segment; None where filler ends them."""
-    window = log.read_from(segment, at, size)
-    if size <= _SHORT_BYTES:
-        return _first_bad_of_few(log, segment, at, bytes(window))
-    found = walk(window)
-    columns = Columns(window, found.positions, at)
-    bad = columns.first_bad(check_crc=True, coverage=log.coverage)
-    if bad is not None:
-        return at + int(columns.positions[bad])
-    if found.reason == "blank" and is_filler(log, segment, at + found.stop):
-        return None
-    return at + found.stop
-
-
-def _first_bad_of_few(log: SegmentedLog, segment: Segment, at: int, window: bytes) -> int | None:
-    """Return what `_first_bad` does; over a few records columns cost more than they save."""
-    done = 0
-    while done + SIZE_AND_MAGIC.size <= len(window):
-        size, magic = SIZE_AND_MAGIC.unpack_from(window, done)
-        if magic == MAGIC_BLANK and is_filler(log, segment, at + done):
-            return None
-        if not FIXED_SIZE <= size <= len(window) - done:
-            break
-        if not is_valid(
-            window[done : done + size], at + done, is_covered=log.coverage.has(at + done)
-        ):
-            break
-        done += size
-    return at + done
+def _first_bad(log: SegmentedLog, segment: Segment, start: int, stop: int) -> int | None:
+    """Return where the valid records of a segment end, None if they reach `stop` or the segment's filler."""
+    at, reason = start, StopReason.END
+    checks = Checks(log.coverage)
+    for _, at, reason in scan_segment(log, segment, start, stop, checks, is_copied=False):  # noqa: B007 - the last one counts
+        pass
+    is_end = reason is StopReason.END or (
+        reason is StopReason.FILLER and is_filler(log, segment, at)
+    )
+    return None if is_end else at
 
 
 def is_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from penstock.bulk import LEAST, read_sound
 from penstock.columnar import ColumnReader
 from penstock.contracts import Dispatcher, KeyIndex, QueueEntries, QueueIndex
 from penstock.errors import (
@@ -23,14 +22,13 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.escape import get_logger
-from penstock.fetch import Place, RecordReader
+from penstock.fetch import Entries, Place, RecordReader
 from penstock.log import SegmentedLog
 from penstock.lookup import KeySought, TimeSearch, find_keyed
 from penstock.matching import TagFilter, out_of_bounds, out_of_line
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
 from penstock.nearest import explain
-from penstock.spans import QueueSpan
 from penstock.stored import ReadResult, StoredMessage
 
 logger = get_logger(__name__)
@@ -116,15 +114,6 @@ class Reader(ColumnReader):
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
-        stop = min(high, offset + limit)
-        if tag == "*" and stop - offset >= LEAST:
-            found = read_sound(
-                self._log,
-                self._queue_index.entries(topic, queue, offset, stop),
-                QueueSpan(topic, queue, offset, stop),
-            )
-            if found is not None:
-                return ReadResult(ReadStatus.FOUND, found, stop, low, high)
         filtered = TagFilter(tag)
         result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, [], offset, low, high)
         end = min(high, offset + max(LOOKED_AT_MAX, limit))
@@ -149,18 +138,41 @@ class Reader(ColumnReader):
     ) -> ReadResult:
         """Return what was found `before`, and what these entries point to."""
         status, messages, following, low, high = before
-        for log_offset, size, code in zip(*(column.tolist() for column in entries), strict=True):
-            if len(messages) >= limit:
-                break
-            following += 1
-            if size == 0 or not wanted.may_match(code):
-                continue
-            message = self._try(log_offset, size, place, following - 1)
-            if message is None:
+        end = following + len(entries.sizes)
+        asked = Entries(np.arange(following, end), entries.log_offsets, entries.sizes)
+        is_wanted = (entries.sizes != 0) & wanted.may_match(entries.tag_codes)
+        if not is_wanted.all():
+            asked = Entries(*(column[is_wanted] for column in asked))
+        while len(messages) < limit and len(asked.sizes):
+            count = limit - len(messages)
+            found = self._messages(Entries(*(column[:count] for column in asked)), place)
+            if None in found:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
-            elif wanted.matches(message):
-                messages.append(message)
+            messages += [m for m in found if m is not None and wanted.matches(m)]
+            following, asked = int(asked.ordinals[len(found) - 1]) + 1, asked.after(len(found))
+        if len(messages) < limit:
+            following = end
         return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
+
+    def _messages(self, asked: Entries, place: Place) -> list[StoredMessage | None]:
+        """Return the record of each entry, None for one that is gone or corrupt; corruption is logged."""
+        found: list[StoredMessage | None] = []
+        while len(asked.sizes):
+            some = self._leading(asked, place)
+            found += some
+            asked = asked.after(len(some))
+            if not some:
+                ordinal, offset, size = (int(column[0]) for column in asked)
+                found.append(self._try(offset, size, place, ordinal))
+                asked = asked.after(1)
+        return found
+
+    def _leading(self, asked: Entries, place: Place) -> list[StoredMessage]:
+        """Return the first records as far as they are valid; which one is not, and why, is found out one by one."""
+        try:
+            return self._records.leading(asked, place)
+        except (OffsetError, CorruptionError):
+            return []
 
     def _try(self, log_offset: int, size: int, place: Place, ordinal: int) -> StoredMessage | None:
         """Return a record, or None if it is gone or damaged; damage is logged."""

@@ -80,7 +80,7 @@ class Recent:
 def known_batch(known: Known, window: Buffer, start: int) -> DispatchBatch | None:
     """Return what is known of records as a batch, given the log's bytes from `start` on; None if those are others."""
     offsets, sizes = known.log_offsets, known.sizes
-    columns = Columns(window, offsets - start, start, log_offsets=offsets)
+    columns = Columns.parse(window, offsets - start, start, log_offsets=offsets)
     # All of them: a writer may lose some, and whoever takes them in vouches for them.
     if not ((columns.sizes == sizes).all() and (columns.stored_offsets == offsets).all()):
         return None

@@ -22,22 +22,21 @@ from pathlib import Path
 import attrs
 
 from penstock.batch import DispatchBatch
+from penstock.batches import read_batches
 from penstock.checkpoint import Times
-from penstock.columns import Buffer, Columns
+from penstock.columns import Buffer
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.lives import QueueLives
 from penstock.log import SegmentedLog
-from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
-from penstock.scan import read_batches
+from penstock.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
+from penstock.scan import SECTOR_BYTES, Checks, StopReason, scan_segment
 from penstock.segment import Segment
 from penstock.survivors import find_survivor, used_windows
 from penstock.validity import is_valid
-from penstock.walking import walk
 
-_WALK_BYTES = 8 << 20
 _REWRITE_BYTES = 1 << 20
-SECTOR_BYTES = 512
+_IS_FULL = "the log's last segment is full"
 # So many zeros at a sector's end say that it was not written, where nothing was promised to be.
 _TORN_BYTES = 8
 _TELLING_ZEROS = 3
@@ -107,7 +106,8 @@ class RecoveredLog:
 
     def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
         """See `contracts.LogView`."""
-        return read_batches(self._log, start, min(stop, self.end_offset), check_crc=True)
+        stop = min(stop, self.end_offset)
+        return read_batches(self._log, start, stop, check_crc=True, is_copied=True)
 
     def spans(self) -> list[tuple[int, int]]:
         """See `contracts.LogView`."""
@@ -136,7 +136,7 @@ def _first_time_ms(log: SegmentedLog, segment: Segment) -> int | None:
     record = log.read(segment.base_offset, size)
     if not is_valid(record, segment.base_offset, is_covered=log.coverage.has(segment.base_offset)):
         return None
-    return int(Columns(record, [0], segment.base_offset).store_times_ms[0])
+    return decode_record(record).store_time_ms
 
 
 def find_end(
@@ -152,14 +152,15 @@ def find_end(
     `torn_from`: our own writer had synced what lies before that log offset, and perhaps nothing after it. `lives`
     counts the records, where they do not end in a CRC of their own.
     """
-    at, reason = start, "the log's last segment is full"
+    at, reason = start, _IS_FULL
     while (segment := log.find(at)) is not None:
-        at, reason, time_ms = _walk_segment(log, segment, at, lives, torn_from)
+        at, stop, time_ms = _walk_segment(log, segment, at, lives, torn_from)
         last_time_ms = max(last_time_ms, time_ms)
-        if reason != "blank":
+        if stop is not StopReason.FILLER:
+            reason = (StopReason.CUT if stop is StopReason.END else stop).value
             break
         at = segment.end_offset
-        reason = "the log's last segment is full"
+        reason = _IS_FULL
     rejected = {} if lives is None else lives.finish().rejected
     if rejected:
         first = min(rejected)
@@ -177,36 +178,16 @@ def find_end(
 
 def _walk_segment(
     log: SegmentedLog, segment: Segment, start: int, lives: QueueLives | None, torn_from: int | None
-) -> tuple[int, str, int]:
+) -> tuple[int, StopReason, int]:
     """Return where the valid records of one segment end, why, and the greatest store time."""
-    at, time_ms = start, 0
-    window_bytes = _WALK_BYTES
-    while True:
-        size = min(window_bytes, segment.end_offset - at)
-        window = log.read(at, size)
-        found = walk(window)
-        columns = Columns(window, found.positions, at)
-        bad = columns.first_bad(check_crc=True, coverage=log.coverage)
-        if torn_from is not None:
-            valid = columns.head(len(columns) if bad is None else bad)
-            torn = valid.first_torn(SECTOR_BYTES, torn_from)
-            bad = bad if torn is None else torn
-        good = columns if bad is None else columns.head(bad)
-        if len(good):
-            time_ms = max(time_ms, int(good.store_times_ms.max()))
+    at, reason, time_ms = start, StopReason.END, 0
+    checks = Checks(log.coverage, torn_from=torn_from)
+    for records, at, reason in scan_segment(log, segment, start, segment.end_offset, checks):  # noqa: B007 - the last one counts
+        if len(records):
+            time_ms = max(time_ms, int(records.store_times_ms.max()))
             if lives is not None:
-                lives.add(good)
-        if bad is not None:
-            return at + int(columns.positions[bad]), "a record there is not valid", time_ms
-        at += found.stop
-        if found.reason == "blank":
-            return at, "blank", time_ms
-        if found.reason == "bad":
-            return at, "no record begins there", time_ms
-        left = segment.end_offset - at
-        if found.first_size > left or left < SIZE_AND_MAGIC.size:
-            return at, "the record there does not end within its segment", time_ms
-        window_bytes = max(found.first_size, _WALK_BYTES)
+                lives.add(records)
+    return at, reason, time_ms
 
 
 def _look_after(log: SegmentedLog, end: int) -> tuple[int | None, int]:

@@ -14,11 +14,9 @@ import numpy as np
 from penstock.columns import Columns
 from penstock.lives import Due, Note, QueueLives
 from penstock.log import SegmentedLog
+from penstock.scan import Checks, StopReason, scan_segment
 from penstock.segment import Segment
 from penstock.survivors import Resync
-from penstock.walking import walk
-
-_WINDOW_BYTES = 8 << 20
 
 
 class Sound(NamedTuple):
@@ -57,29 +55,17 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
     """
     at, resync = segment.base_offset, Resync(log, segment)
     limit = segment.end_offset if log.torn_at is None else min(segment.end_offset, log.torn_at)
-    window_bytes = _WINDOW_BYTES
     while at < limit:
-        window = log.read(at, min(window_bytes, limit - at))
-        found = walk(window)
-        columns = Columns(window, found.positions, at)
-        bad = columns.first_bad(check_crc=True, coverage=log.coverage)
-        good = columns if bad is None else columns.head(bad)
-        stop = at + (found.stop if bad is None else int(columns.positions[bad]))
-        yield from _without_rejected(log, good, at, stop)
-        if bad is None and found.reason == "end" and len(window) < limit - at:
-            # The window ended right behind a record, or within one: a size that is only claimed makes no memory.
-            size = int.from_bytes(window[:4], "big") if stop == at else _WINDOW_BYTES
-            if stop > at or segment.has(at - segment.base_offset, size):
-                window_bytes, at = size, stop
-                continue
-        following = None
-        is_blank = bad is None and found.reason == "blank"
-        if not is_blank:
-            following = resync.next_valid(stop)
+        reason = StopReason.END
+        for records, end, reason in scan_segment(log, segment, at, limit, Checks(log.coverage)):  # noqa: B007 - the last one counts
+            yield from _without_rejected(log, records, at, end)
+            at = end
+        is_blank = reason is StopReason.FILLER
+        following = None if is_blank else resync.next_valid(at)
         if following is None or following >= limit:
-            yield Stop(stop, is_blank)
+            yield Stop(at, is_blank)
             return
-        yield Broken(stop, following)
+        yield Broken(at, following)
         at = following
     yield Stop(max(limit, segment.base_offset), is_blank=limit == segment.end_offset)
 
@@ -96,12 +82,10 @@ def _without_rejected(
         if row >= len(offsets) or int(offsets[row]) != offset:
             continue
         size, reason = log.rejected[offset]
-        yield Sound(columns.rows(np.arange(first, row)), start, offset)
+        yield Sound(columns.rows(slice(first, row)), start, offset)
         yield Broken(offset, offset + size, reason)
         first, start = row + 1, offset + size
-    yield Sound(
-        columns if first == 0 else columns.rows(np.arange(first, len(offsets))), start, stop
-    )
+    yield Sound(columns.rows(slice(first, None)), start, stop)
 
 
 def reject_by_counts(

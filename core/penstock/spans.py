@@ -15,19 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.columns import Bools, Columns
+from penstock import _kernel
+from penstock.columns import Bools, Buffer
 from penstock.contracts import QueueIndex
 from penstock.errors import CorruptionError, OffsetError
-from penstock.fetch import Place
-from penstock.javatext import Int64s, distinct_of
+from penstock.fetch import GAP_BYTES
+from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
 from penstock.record import FIXED_SIZE
 
 # Entries held at once, shared among the spans; and the fewest read at a time.
 _HELD = 65_536
 _CHUNK_MIN = 256
-# Two records with less than this between them are read by one call: the copy costs less than a call.
-_GAP_BYTES = 16 << 10
 # Of records at least so long on average, bodies that nobody looks at are not read: two short reads cost less.
 _LONG_BYTES = 32 << 10
 # What stands before the body, with both hosts in IPv6.
@@ -76,56 +75,6 @@ def refuse_lost(_span: QueueSpan, error: OffsetError | None) -> None:
     """Raise for records that the log has let go; a missing queue file is passed over, as `read` does."""
     if error is not None:
         raise error
-
-
-class Places:
-    """Which topic and queue each span belongs to; its records must say the same."""
-
-    def __init__(self, spans: Sequence[QueueSpan]) -> None:
-        places = [Place.of(span.topic, span.queue) for span in spans]
-        self._queues = np.array([place.queue for place in places], np.int64)
-        self._is_shared = np.array([place.is_shared for place in places], np.bool_)
-        numbers: dict[str, int] = {}
-        self.topic_of = np.array(
-            [numbers.setdefault(span.topic, len(numbers)) for span in spans], np.int64
-        )
-        self.topics = list(numbers)
-        self._texts = [np.frombuffer(topic.encode(), np.uint8) for topic in self.topics]
-
-    @property
-    def are_shared(self) -> bool:
-        """Whether some records belong to other topics, on purpose."""
-        return bool(self._is_shared.any())
-
-    def topics_of(self, rows: Rows) -> tuple[list[bytes], Int64s]:
-        """Return the topics, and for each entry the index of its own."""
-        return [topic.encode() for topic in self.topics], self.topic_of[rows.spans]
-
-    def are_at(self, records: Columns, rows: Rows) -> Bools:
-        """Return which sound records belong to their entries: an entry has no checksum."""
-        right: Bools = records.queues == self._queues[rows.spans]
-        right &= records.queue_offsets == rows.ordinals
-        if len(self._texts) == 1:
-            right &= self._have_topic(records, 0, np.arange(len(records)))
-        else:
-            topics = self.topic_of[rows.spans]
-            for number in distinct_of(topics):
-                mine = np.nonzero(topics == number)[0]
-                right[mine] &= self._have_topic(records, number, mine)
-        if self.are_shared:
-            right |= self._is_shared[rows.spans]
-        return right
-
-    def _have_topic(self, records: Columns, number: int, rows: Int64s) -> Bools:
-        text = self._texts[number]
-        right: Bools = records.topic_sizes[rows] == len(text)
-        if not right.any():
-            return right
-        # Where it is as long, it lies within the window.
-        starts = np.where(right, records.topic_starts[rows], 0)
-        for at in range(len(text)):
-            right &= records.raw[starts + at] == text[at]
-        return right
 
 
 class _Feed:
@@ -269,11 +218,14 @@ class Window:
         self._bodies = bodies
         self._memory = bytearray()
 
-    def records(self, rows: Rows) -> Columns:
-        """Return the records of a batch, whose segment the caller holds; `OffsetError` where it is gone."""
+    def read(self, rows: Rows) -> tuple[Buffer, Int64s]:
+        """Return bytes, and where in them each record of a batch begins; `OffsetError` where it is gone.
+
+        The caller holds the segment.
+        """
         base, size = int(rows.offsets[0]), int(rows.offsets[-1] + rows.sizes[-1] - rows.offsets[0])
         if self._log.is_mapped:
-            return Columns(self._log.read(base, size), rows.offsets - base, base)
+            return self._log.read(base, size), rows.offsets - base
         if not self._bodies and int(rows.sizes.sum()) >= len(rows.sizes) * _LONG_BYTES:
             return self._without_bodies(rows)
         first, stops = _stretches(rows)
@@ -283,7 +235,7 @@ class Window:
         befores = np.cumsum(sizes) - sizes
         self._fill(window, starts, befores, sizes)
         moved = np.repeat(befores - starts, np.diff([*first.tolist(), len(rows.offsets)]))
-        return Columns(window, rows.offsets + moved, base, log_offsets=rows.offsets)
+        return window, rows.offsets + moved
 
     def _window(self, total: int, base: int) -> memoryview:
         # No size that a damaged entry claims makes more memory than a segment has bytes.
@@ -294,17 +246,16 @@ class Window:
             self._memory = bytearray(max(1 << (total - 1).bit_length(), 1 << 20))
         return memoryview(self._memory)[:total]
 
-    def _without_bodies(self, rows: Rows) -> Columns:
+    def _without_bodies(self, rows: Rows) -> tuple[Buffer, Int64s]:
         """Read what stands before each body, and then what stands behind it."""
         starts = np.cumsum(rows.sizes) - rows.sizes
         window = self._window(int(rows.sizes.sum()), int(rows.offsets[0]))
         heads = np.minimum(rows.sizes, _HEAD_BYTES)
         self._fill(window, rows.offsets, starts, heads)
-        records = Columns(window, starts, int(rows.offsets[0]), log_offsets=rows.offsets)
-        ends = starts + rows.sizes
-        tails = np.clip(records.body_starts + records.body_sizes, starts + heads, ends)
+        found = _kernel.tails(window, starts, rows.sizes, _HEAD_BYTES)
+        tails, ends = np.frombuffer(found, np.int64), starts + rows.sizes
         self._fill(window, rows.offsets + tails - starts, tails, ends - tails)
-        return records
+        return window, starts
 
     def _fill(self, window: memoryview, offsets: Int64s, starts: Int64s, sizes: Int64s) -> None:
         pieces = zip(offsets.tolist(), starts.tolist(), sizes.tolist(), strict=True)
@@ -314,6 +265,6 @@ class Window:
 def _stretches(rows: Rows) -> tuple[Int64s, Int64s]:
     """Return the first row of each stretch that is read by one call, and where its bytes end."""
     ends = rows.offsets + rows.sizes
-    apart = np.nonzero(rows.offsets[1:] - ends[:-1] > _GAP_BYTES)[0] + 1
+    apart = np.nonzero(rows.offsets[1:] - ends[:-1] > GAP_BYTES)[0] + 1
     first = np.concatenate([[0], apart])
     return first, ends[np.concatenate([apart, [len(ends)]]) - 1]

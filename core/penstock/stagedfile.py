@@ -292,7 +292,7 @@ class _Reading:
     def _check_records(self, batch: StagedBatch, at: int) -> None:
         """Hold every record against the format, its lane and the file's header."""
         ends = np.cumsum(batch.sizes)
-        columns = Columns(batch.data, ends - batch.sizes, 0)
+        columns = Columns.parse(batch.data, ends - batch.sizes, 0)
         sound = bool(ends[-1] == len(batch.data) and batch.lane_rows.max() < len(batch.lanes))
         # Only then may anything be looked up by them.
         sound = sound and bool(batch.sizes.min() >= FIXED_SIZE and columns.valid.all())

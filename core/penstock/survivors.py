@@ -21,7 +21,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from penstock.columns import Columns
 from penstock.log import SegmentedLog
 from penstock.record import (
     BLANK_SIZE,
@@ -37,9 +36,9 @@ from penstock.record import (
     TRANSACTION_MASK,
     decode_record,
 )
+from penstock.scan import Checks, scan_segment
 from penstock.segment import Segment
 from penstock.validity import is_valid
-from penstock.walking import walk
 
 _SEARCH_BYTES = 1 << 20
 # Some overlap, so that all that is compared without another read is seen across two windows.
@@ -248,27 +247,17 @@ class Resync:
 
     def _chain(self, at: int) -> tuple[list[int], int]:
         """Return the valid records that follow each other from `at` on, and where they end."""
-        log, found = self._log, list[int]()
-        while True:
-            window = log.read(at, min(_WALK_BYTES, self._segment.end_offset - at))
-            columns = Columns(window, walk(window).positions, at)
-            bad = columns.first_bad(check_crc=True, coverage=log.coverage)
-            offsets = columns.log_offsets[:bad].tolist()
-            for offset in offsets:
+        log, segment, found = self._log, self._segment, list[int]()
+        checks = Checks(log.coverage)
+        for scanned in scan_segment(
+            log, segment, at, segment.end_offset, checks, window_bytes=_WALK_BYTES
+        ):
+            for offset in scanned.records.log_offsets.tolist():
                 if offset in self._leads:
                     return found, offset
                 found.append(offset)
-            if offsets:
-                at = offsets[-1] + int(columns.sizes[len(offsets) - 1])
-            if bad is not None or at + FIXED_SIZE > self._segment.end_offset:
-                return found, at
-            if not offsets:
-                # A record larger than the window, or none.
-                record = self._record_at(at)
-                if record is None:
-                    return found, at
-                found.append(at)
-                at += len(record)
+            at = scanned.end_offset
+        return found, at
 
     def _is_end(self, at: int) -> bool:
         """Return whether the segment's records end at `at`: with a blank record, or with nothing after it."""

@@ -8,8 +8,9 @@ the writer, and never guessed from a record: its last twenty bytes are text that
 covered ranges a CRC property that matches proves that no byte of the record has changed; one that does not
 match proves nothing, since brokers copy stale ones, and callers may write what looks like one.
 
-`check` decides about one record; `Columns.first_bad` decides the same about many. Property tests hold them
-to each other and to `record.decode_record`.
+The kernel decides (`is_valid_at` in `_kernel/record.h`), about one record or many. `check` is the same rule in plain
+Python: it says what is wrong with a record that the kernel has refused. Property tests hold them to each other and
+to `record.decode_record`.
 """
 
 import struct
@@ -17,9 +18,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
+from penstock import _kernel
 from penstock.record import (
     BORN_IPV6,
     CRC_MASK,
@@ -48,6 +48,12 @@ class Coverage:
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
+    # As the kernel takes them.
+    packed: bytes = attrs.field(init=False, repr=False, eq=False)
+
+    @packed.default
+    def _pack(self) -> bytes:
+        return b"".join(struct.pack("=qq", *each) for each in self.ranges)
 
     def has(self, log_offset: int) -> bool:
         """Return whether a record that begins at `log_offset` must end in a CRC."""
@@ -61,13 +67,6 @@ class Coverage:
                 start = end
         return start >= stop
 
-    def rows(self, log_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return the same for many records."""
-        covered = np.zeros(len(log_offsets), np.bool_)
-        for start, stop in self.ranges:
-            covered |= (log_offsets >= start) & (log_offsets < stop)
-        return covered
-
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]]) -> "Coverage":
         """Return the coverage of some ranges, in any order, empty ones among them."""
@@ -79,11 +78,7 @@ NO_COVERAGE = Coverage()
 
 def is_valid(record: Buffer, log_offset: int, *, is_covered: bool = False) -> bool:
     """Return whether these bytes are one whole valid record of that log offset."""
-    try:
-        check(record, log_offset, is_covered=is_covered)
-    except MalformedRecordError:
-        return False
-    return True
+    return _kernel.is_valid(record, log_offset, is_covered)
 
 
 def check(record: Buffer, log_offset: int, *, is_covered: bool) -> slice:

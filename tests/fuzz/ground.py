@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.batch import DispatchBatch
+from penstock.batches import read_batches
 from penstock.contracts import Context, Dispatcher
 from penstock.files import Files
 from penstock.findings import Finding
@@ -15,7 +16,6 @@ from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
 from penstock.message import Message
 from penstock.reader import Reader
-from penstock.scan import read_batches
 from penstock.testing import ManualClock, ManualWorkers
 from penstock.testing.kit import open_store
 from penstock.verify import Tally, Verification

@@ -3,24 +3,36 @@
 import contextlib
 import struct
 
+import numpy as np
+
+from penstock import _kernel
 from penstock.batch import DispatchBatch
-from penstock.columns import Columns
+from penstock.columns import ROW, Columns
 from penstock.javatext import index_hash, java_hash
-from penstock.properties import KEYS, TAGS, UNIQ_KEY
+from penstock.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
 from penstock.record import (
     CRC_PROPERTY_SIZE,
     FIXED_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
     MalformedRecordError,
     RecordFields,
     body_crc,
     decode_batch,
+    decode_host,
     decode_record,
     encode_batch,
 )
 from penstock.stored import StoredMessage
 from penstock.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc, is_valid
-from penstock.walking import walk
 from penstock_index.queue_runs import runs_of
+
+_LAST = (1 << 63) - 1
+SAME_NAMES = (
+    "body", "crc", "queue", "flag", "queue_offset", "log_offset", "sys_flag", "born_time_ms", "store_time_ms",
+    "reconsume_times", "prepared_offset", "size",
+)  # fmt: skip
 
 
 def target(data: bytes) -> None:
@@ -44,7 +56,7 @@ def mended(data: bytes) -> bytes:
 
 def _record(record: bytes) -> None:
     offset = struct.unpack_from(">q", record, 28)[0]
-    for coverage in (NO_COVERAGE, Coverage.of([(offset, offset + 1)])):
+    for coverage in (NO_COVERAGE, Coverage.of([(offset, min(offset + 1, _LAST))])):
         fields: RecordFields | None = None
         with contextlib.suppress(MalformedRecordError):
             fields = decode_record(record)
@@ -66,17 +78,9 @@ def _whole_record(
 ) -> None:
     assert record[body] == fields.body
     assert not is_valid(record, offset ^ 1)
-    message = StoredMessage(record, body)
-    assert message.all_properties.get(TAGS, "") == message.tag
-    for value in (
-        message.topic,
-        message.keys,
-        message.born_host,
-        message.store_host,
-        message.message_id,
-    ):
-        assert value is not None
-    columns = Columns(record, [0], offset)
+    message = StoredMessage(record)
+    compare_message(message, fields)
+    columns = Columns.parse(record, [0], offset)
     assert columns.first_bad(check_crc=True, coverage=coverage) is None, (
         "the columns' check agrees too"
     )
@@ -84,21 +88,64 @@ def _whole_record(
 
 
 def _window(data: bytes) -> None:
-    found = walk(data)
-    assert found.stop <= len(data)
-    columns = Columns(data, found.positions, 0)
-    bad = columns.first_bad(check_crc=False)
-    good = columns if bad is None else columns.head(bad)
-    batch = DispatchBatch(good, 0, found.stop)
-    assert sum(len(run.data) for run in runs_of(batch)) <= 20 * len(good)
-    for row in range(len(good)):
-        _compare(batch, row)
-    for coverage in (NO_COVERAGE, Coverage.of([(0, len(data))])):
-        right = good.crc_is_right(coverage).tolist()
-        for row in range(len(good)):
-            message = batch.message(row)
-            is_covered = coverage.has(message.log_offset)
-            assert right[row] == is_valid(message.record, message.log_offset, is_covered=is_covered)
+    """Scan some bytes as a log would be, and by its definition; compare what is found."""
+    for crc, coverage in ((0, NO_COVERAGE), (1, NO_COVERAGE), (1, Coverage.of([(0, len(data))]))):
+        rows, stop, state, claimed = _kernel.scan(
+            data, 0, _kernel.CRC if crc else 0, coverage.packed
+        )
+        fields = np.frombuffer(rows, ROW)
+        found = (fields["position"].tolist(), stop, state)
+        assert found == scanned_plainly(data, coverage if crc else None)
+        assert claimed == (struct.unpack_from(">i", data, stop)[0] if len(data) - stop >= 8 else 0)
+        batch = DispatchBatch(Columns(data, fields, fields["log_offset"]), 0, stop)
+        assert sum(len(run.data) for run in runs_of(batch)) <= 20 * len(fields)
+        for row in range(len(fields)):
+            _compare(batch, row)
+
+
+def scanned_plainly(data: bytes, coverage: Coverage | None) -> tuple[list[int], int, int]:
+    """Do what the kernel's `scan` does; without a coverage no CRC is checked."""
+    positions, at = list[int](), 0
+    while at + 8 <= len(data):
+        size, magic = struct.unpack_from(">ii", data, at)
+        if magic == MAGIC_BLANK:
+            return positions, at, _kernel.BLANK
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < FIXED_SIZE:
+            return positions, at, _kernel.NONE
+        if size > len(data) - at:
+            break
+        if not is_right_plainly(data[at : at + size], at, coverage):
+            return positions, at, _kernel.INVALID
+        positions.append(at)
+        at += size
+    return positions, at, _kernel.MORE
+
+
+def is_right_plainly(record: bytes, at: int, coverage: Coverage | None) -> bool:
+    try:
+        if coverage is not None:
+            check(record, at, is_covered=coverage.has(at))
+        return decode_record(record).log_offset == at
+    except MalformedRecordError:
+        return False
+
+
+def compare_message(message: StoredMessage, fields: RecordFields) -> None:
+    """Hold every field of a message against the plain decoder's."""
+    for name in SAME_NAMES:
+        assert getattr(message, name) == getattr(fields, name), name
+    assert message.topic == fields.topic.decode("utf-8", "replace")
+    pairs = decode_properties(fields.properties)
+    assert message.all_properties == pairs
+    assert list(message.all_properties) == list(pairs)
+    assert message.tag == pairs.get(TAGS, "")
+    assert message.keys == tuple(key for key in pairs.get(KEYS, "").split(" ") if key)
+    for name, host in (("born_host", fields.born_host), ("store_host", fields.store_host)):
+        assert getattr(message, name) == decode_host(host)
+    offset = fields.log_offset.to_bytes(8, "big", signed=True)
+    assert message.message_id == (fields.store_host + offset).hex().upper()
+    again = StoredMessage(message.record)
+    assert (again, hash(again), again.size) == (message, hash(message), len(again.record))
 
 
 def _compare(batch: DispatchBatch, row: int) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tests.fuzz.ground import folder, verified
 
+from penstock.batches import read_batches
 from penstock.errors import CorruptionError, OffsetError, PenstockError
 from penstock.fetch import RecordReader
 from penstock.files import Files
 from penstock.log import SegmentedLog
 from penstock.recovery import check_damage, find_end, rewrite
-from penstock.scan import read_batches
 from penstock.survivors import Resync
 
 _BYTES = 4096

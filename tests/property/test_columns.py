@@ -1,15 +1,19 @@
 """The vectorised paths say what the plain ones say."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.columns import Columns
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.javatext import hash_pieces, index_hash, java_hash
 from penstock.properties import decode_properties
-from penstock.texts import Keys, PropertyColumns
+from penstock.record import RecordFields, encode_record
+from penstock.texts import Keys
 from penstock_index.index_file import ENTRY, HEADER, Header, IndexFile
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "TAG", "TAGSX"])
@@ -24,15 +28,28 @@ def text_of(pairs: list[tuple[str, str]], trailing: bool) -> bytes:
     return (text if trailing else text.removesuffix("\x02")).encode("utf-8", "surrogatepass")
 
 
+def java_hash_plainly(text: str) -> int:
+    """Return `String.hashCode` as Java's documentation defines it."""
+    value = 0
+    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+        value = (value * 31 + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def parsed(texts: list[bytes]) -> Columns:
+    """Return records with these properties texts, parsed one behind the other."""
+    records = [encode_record(RecordFields(topic=b"t", body=b"", properties=t)) for t in texts]
+    starts = [0, *itertools.accumulate(map(len, records))][:-1]
+    return Columns.parse(b"".join(records), starts, 0)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(PAIRS, st.booleans()), max_size=6))
 def test_property_columns_are_the_decoded_properties(
     rows: list[tuple[list[tuple[str, str]], bool]],
 ) -> None:
     texts = [text_of(pairs, trailing) for pairs, trailing in rows]
-    sizes = np.array([len(t) for t in texts], np.int64)
-    raw = np.frombuffer(b"".join(texts), np.uint8)
-    columns = PropertyColumns.of_pieces(raw, np.cumsum(sizes) - sizes, sizes)
+    columns = parsed(texts).properties
     decoded = [decode_properties(text) for text in texts]
     for name in ("TAGS", "UNIQ_KEY", "a"):
         found = columns.named(name.encode())
@@ -44,14 +61,11 @@ def test_property_columns_are_the_decoded_properties(
             )
         )
         assert seen == {row: pairs[name] for row, pairs in enumerate(decoded) if name in pairs}
-    codes = [java_hash(pairs.get("TAGS", "")) for pairs in decoded]
-    assert columns.tag_codes().tolist() == codes
-    keys = columns.keys()
-    got = list(
-        zip(keys.rows.tolist(), (t.decode("utf-8", "replace") for t in keys.texts()), strict=True)
-    )
+    tags = [pairs.get("TAGS", "") for pairs in decoded]
+    assert columns.tag_codes().tolist() == [java_hash_plainly(tag) for tag in tags]
+    keys, tag_keys = columns.keys(), columns.tag_keys()
     expected = [
-        (row, key)
+        (row, index_hash(f"t#{key}"))
         for row, pairs in enumerate(decoded)
         for key in [
             *([pairs["UNIQ_KEY"]] if "UNIQ_KEY" in pairs else []),
@@ -59,17 +73,21 @@ def test_property_columns_are_the_decoded_properties(
         ]
         if key
     ]
-    assert got == expected
+    assert list(zip(keys.rows.tolist(), keys.hashes.tolist(), strict=True)) == expected
+    assert list(zip(tag_keys.rows.tolist(), tag_keys.hashes.tolist(), strict=True)) == [
+        (row, index_hash(f"t#T#{tag}")) for row, tag in enumerate(tags) if tag
+    ]
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.text(max_size=600), max_size=8))
-def test_hashes_of_pieces_are_javas(texts: list[str]) -> None:
+@given(st.lists(st.text(st.characters(), max_size=600), max_size=8))
+def test_hashes_are_javas(texts: list[str]) -> None:
+    assert [java_hash(text) for text in texts] == [java_hash_plainly(text) for text in texts]
     raw = [text.encode("utf-8", "replace") for text in texts]
     sizes = np.array([len(r) for r in raw], np.int64)
     data = np.frombuffer(b"".join(raw), np.uint8)
     found = hash_pieces(data, np.cumsum(sizes) - sizes, sizes)
-    assert found.tolist() == [java_hash(r.decode()) for r in raw]
+    assert found.tolist() == [java_hash_plainly(r.decode()) for r in raw]
 
 
 def java_add(

@@ -11,9 +11,9 @@ KERNEL = ROOT / "core" / "penstock"
 LAYERS = [
     "escape errors lazy _kernel",
     "clock lockfile file blocks files javatext properties message names geometry",
-    "record validity joining crcs texts columns walking stored matching batch condensed findings foreign contracts indexing",
+    "record validity joining crcs texts columns stored matching batch condensed findings foreign contracts indexing",
     "hookspecs registry profiles config brokerconf",
-    "segment log fetch spans bulk lives survivors lane recent scan stamps appendlock tail handover commitlog",
+    "segment log fetch spans scan lives survivors lane recent batches stamps appendlock tail handover commitlog",
     "checkpoint progress ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
     "copies readback discover flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks verify verifying mendedlog planning rebuilding mending",
     "visibility encode arrow pairs_in arrow_in stagedfile closing engine putting columnar lookup reader store",

@@ -187,5 +187,5 @@ def test_a_delay_level_that_is_no_number_is_no_level(level: bytes) -> None:
         fields = RecordFields(topic=b"SCHEDULE_TOPIC_XXXX", body=b"", store_time_ms=5,
                               properties=b"DELAY\x01" + text + b"\x02")  # fmt: skip
         record = encode_record(fields)
-        codes = DispatchBatch(Columns(record, [0], 0), 0, len(record)).tag_codes.tolist()
+        codes = DispatchBatch(Columns.parse(record, [0], 0), 0, len(record)).tag_codes.tolist()
         assert codes == ([0] if expected is None else [expected])

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import OpenStore
 
 import penstock
-from penstock import Message, recovery, scan
+from penstock import Message, batches, scan
 from penstock.columns import Buffer
 from penstock.errors import CorruptionError
 from penstock.files import Files
@@ -106,8 +106,8 @@ def test_records_larger_than_what_is_read_at_once(
 ) -> None:
     path, bodies = crashed
     shutil.rmtree(path / "consumequeue")
-    monkeypatch.setattr(recovery, "_WALK_BYTES", 100)
-    monkeypatch.setattr(scan, "BATCH_BYTES", 100)
+    monkeypatch.setattr(scan, "WINDOW_BYTES", 100)
+    monkeypatch.setattr(batches, "BATCH_BYTES", 100)
     with open_small(path=path) as store:
         check(store, bodies)
 

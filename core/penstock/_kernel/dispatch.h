@@ -12,9 +12,9 @@
 typedef struct {
     const uint8_t *p;
     int64_t n, stride, width;
-} Column;
+} NumberColumn;
 
-static inline int64_t at_row(const Column *c, int64_t row)
+static inline int64_t at_row(const NumberColumn *c, int64_t row)
 {
     const uint8_t *p = c->p + row * c->stride;
     int32_t narrow;
@@ -30,14 +30,14 @@ static inline int64_t at_row(const Column *c, int64_t row)
 enum { QUEUE_ENTRY_SIZE = 20, PRE_BLANK_SIZE = INT32_MAX, TYPE_PREPARED = 0x4, TYPE_ROLLBACK = 0xC };
 
 typedef struct {
-    Column log_offsets, sizes, queues, queue_offsets, types, tag_codes, topic_rows, times;
+    NumberColumn log_offsets, sizes, queues, queue_offsets, types, tag_codes, topic_rows, times;
     int64_t count, topics, queue_max, queue_offset_max;
 } EntryRows;
 
 /* One queue of the batch; `next` is how many rows it has, and then where its next one goes. */
 typedef struct {
     int64_t topic, queue, next;
-} Lane;
+} QueueLane;
 
 /* Entries of consecutive queue offsets, which begin at row `start` of those that are grouped. */
 typedef struct {
@@ -46,7 +46,7 @@ typedef struct {
 
 /* Memory of one grouping: all is for `count` rows, `table` for a power of two above twice as many. */
 typedef struct {
-    Lane *lanes;
+    QueueLane *lanes;
     int32_t *table, *row_lanes;
     int64_t *order, n_lanes, mask;
 } Grouping;
@@ -64,7 +64,7 @@ static inline int grouping_make(Grouping *g, int64_t count)
     while (room <= 2 * count)
         room *= 2;
     g->mask = room - 1, g->n_lanes = 0;
-    g->lanes = malloc((size_t)(count + 1) * sizeof(Lane));
+    g->lanes = malloc((size_t)(count + 1) * sizeof(QueueLane));
     g->table = malloc((size_t)room * sizeof(int32_t));
     g->row_lanes = malloc((size_t)(count + 1) * sizeof(int32_t));
     g->order = malloc((size_t)(count + 1) * sizeof(int64_t));
@@ -84,7 +84,7 @@ static inline uint64_t lane_place(const Grouping *g, int64_t topic, int64_t queu
     return v ^ v >> 31;
 }
 
-static inline int32_t lane_of(Grouping *g, int64_t topic, int64_t queue)
+static inline int32_t queue_lane_of(Grouping *g, int64_t topic, int64_t queue)
 {
     uint64_t at = lane_place(g, topic, queue) & (uint64_t)g->mask;
     int32_t found;
@@ -93,7 +93,7 @@ static inline int32_t lane_of(Grouping *g, int64_t topic, int64_t queue)
             return found;
         at = (at + 1) & (uint64_t)g->mask;
     }
-    g->lanes[g->n_lanes] = (Lane){topic, queue, 0};
+    g->lanes[g->n_lanes] = (QueueLane){topic, queue, 0};
     return g->table[at] = (int32_t)g->n_lanes++;
 }
 
@@ -117,7 +117,7 @@ static inline int64_t group_rows(const EntryRows *rows, Grouping *g, int64_t *re
             continue;
         }
         if (topic != last_topic || queue != last_queue)
-            lane = lane_of(g, topic, queue), last_topic = topic, last_queue = queue;
+            lane = queue_lane_of(g, topic, queue), last_topic = topic, last_queue = queue;
         g->row_lanes[row] = lane, g->lanes[lane].next++, kept++;
     }
     return kept;
@@ -172,15 +172,15 @@ enum {
 typedef struct {
     uint8_t *p;
     int64_t n, slots, entries;
-} Index;
+} IndexMemory;
 
-static inline int64_t slot_at(const Index *x, int32_t hash)
+static inline int64_t slot_at(const IndexMemory *x, int32_t hash)
 {
     int64_t slot = hash % x->slots;
     return INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (slot < 0 ? slot + x->slots : slot);
 }
 
-static inline int64_t entry_at(const Index *x, int64_t number)
+static inline int64_t entry_at(const IndexMemory *x, int64_t number)
 {
     return INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * x->slots + INDEX_ENTRY_SIZE * number;
 }
@@ -193,7 +193,7 @@ static inline int64_t seconds_since(int64_t time_ms, int64_t base_ms)
 }
 
 /* The next entry's number; what a header says that cannot be one is 1 below, and the end of the entries above. */
-static inline int64_t index_count(const Index *x)
+static inline int64_t index_count(const IndexMemory *x)
 {
     int64_t count = get32(x->p + INDEX_COUNT_AT);
     return count < 1 ? 1 : count > x->entries ? x->entries : count;
@@ -201,11 +201,11 @@ static inline int64_t index_count(const Index *x)
 
 /* What the records of keys are, by the keys' rows. */
 typedef struct {
-    Column rows, hashes, log_offsets, times;
+    NumberColumn rows, hashes, log_offsets, times;
 } KeyRows;
 
 /* Adds one key: entry, then slot. Returns whether its slot was empty. */
-static inline int put_key(const Index *x, int64_t number, int32_t hash, int64_t log_offset, int64_t seconds)
+static inline int put_key(const IndexMemory *x, int64_t number, int32_t hash, int64_t log_offset, int64_t seconds)
 {
     uint8_t *entry = x->p + entry_at(x, number), *slot = x->p + slot_at(x, hash);
     int32_t previous = get32(slot);
@@ -222,7 +222,7 @@ static inline int put_key(const Index *x, int64_t number, int32_t hash, int64_t 
 /* Adds keys in order, as many as fit, from key `first` on; returns how many, -1 for a row that is none. All of the
    file must be in memory, and may be stored to, up to the last entry that is added. The header comes last: killed
    before it, the file counts no entry that is not there. */
-static inline int64_t index_add(const Index *x, const KeyRows *keys, int64_t first)
+static inline int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64_t first)
 {
     int64_t number = index_count(x), start = number, used = get32(x->p + SLOT_COUNT_AT), stop, time_ms = 0, log_offset = 0;
     int64_t begin_ms = get64(x->p + BEGIN_MS_AT), begin_offset = get64(x->p + BEGIN_OFFSET_AT);
@@ -255,7 +255,7 @@ static inline int64_t index_add(const Index *x, const KeyRows *keys, int64_t fir
 /* What slots and predecessors are after adding `count` entries in order; both come in zeroed. */
 static inline void index_links(const uint8_t *entries, int64_t count, int64_t slot_count, int32_t *slots, int32_t *previous)
 {
-    Index x = {NULL, 0, slot_count, 0};
+    IndexMemory x = {NULL, 0, slot_count, 0};
     for (int64_t i = 0; i < count; i++) {
         int64_t slot = (slot_at(&x, get32(entries + INDEX_ENTRY_SIZE * i)) - INDEX_HEADER_SIZE) / INDEX_SLOT_SIZE;
         previous[i] = slots[slot], slots[slot] = (int32_t)(i + 1);
@@ -268,7 +268,7 @@ typedef struct {
     int64_t begin_ms, end_ms;
 } Sought;
 
-static inline int may_hold(const Index *x, const Sought *s)
+static inline int may_hold(const IndexMemory *x, const Sought *s)
 {
     return get32(x->p + INDEX_COUNT_AT) > 1 && get64(x->p + BEGIN_MS_AT) <= s->end_ms && get64(x->p + END_MS_AT) >= s->begin_ms;
 }
@@ -286,7 +286,7 @@ static inline int may_be_timed(const Sought *s, int64_t log_offset, int64_t firs
 /* Follows a chain from entry `*number` on, from its slot if that is 0, for some steps; puts the log offsets of those that may
    be what is sought into `found` and returns how many. `*number` is where to go on then, 0 at the end. Entries that the header
    does not count yet are taken too: each was whole before its slot. */
-static inline int64_t index_follow(const Index *x, const Sought *s, int64_t *number, int64_t *found, int64_t steps)
+static inline int64_t index_follow(const IndexMemory *x, const Sought *s, int64_t *number, int64_t *found, int64_t steps)
 {
     int64_t count = 0, at = *number, bound = x->entries, base_ms, first_offset;
     *number = 0;
@@ -344,29 +344,4 @@ static inline int is_keyed(const uint8_t *p, const Record *r, Span topic, Span k
         return 1;
     value = property(text, unique);
     return value.n > 0 && is_same(value, key);
-}
-
-/* Which record an entry is of: topic, queue and queue offset, where the queue is not negative. */
-typedef struct {
-    Span topic;
-    int64_t queue, queue_offset;
-} Place;
-
-/* Puts the store time of the record at p into `*time_ms`, if it states that log offset and that size, and that place. No checksum is
-   looked at; where only a head is in the room, no topic either. */
-static inline int time_of(const uint8_t *p, int64_t room, int64_t log_offset, int64_t size, Place place, int64_t *time_ms)
-{
-    Record r;
-    int32_t magic;
-    if (room < FIXED_SIZE || size < FIXED_SIZE || get32(p) != size || get64(p + LOG_OFFSET_AT) != log_offset)
-        return 0;
-    if (place.queue >= 0 && (get32(p + 12) != place.queue || get64(p + 20) != place.queue_offset))
-        return 0;
-    magic = get32(p + 4);
-    if (magic != MAGIC_V1 && magic != MAGIC_V2)
-        return 0;
-    *time_ms = get64(p + BORN_HOST_AT + (get32(p + 36) & BORN_IPV6 ? 20 : 8));
-    if (size > room)
-        return 1;
-    return record_parse(p, room, &r) == RECORD_OK && (place.queue < 0 || is_same(span_at(p, r.topic_at, r.topic_size), place.topic));
 }

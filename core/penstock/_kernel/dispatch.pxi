@@ -2,22 +2,22 @@
 # an index file as it lies in memory, a window of the log.
 
 cdef extern from "_kernel/dispatch.h" nogil:
-    ctypedef struct Column:
+    ctypedef struct NumberColumn:
         const uint8_t *p
         int64_t n, stride, width
     ctypedef struct EntryRows:
-        Column log_offsets, sizes, queues, queue_offsets, types, tag_codes, topic_rows, times
+        NumberColumn log_offsets, sizes, queues, queue_offsets, types, tag_codes, topic_rows, times
         int64_t count, topics, queue_max, queue_offset_max
     ctypedef struct EntryRun:
         pass
     ctypedef struct Grouping:
         int64_t n_lanes
         int32_t *row_lanes
-    ctypedef struct Index:
+    ctypedef struct IndexMemory:
         uint8_t *p
         int64_t n, slots, entries
     ctypedef struct KeyRows:
-        Column rows, hashes, log_offsets, times
+        NumberColumn rows, hashes, log_offsets, times
     ctypedef struct Sought:
         int32_t hash
         int64_t begin_ms, end_ms
@@ -25,18 +25,14 @@ cdef extern from "_kernel/dispatch.h" nogil:
         QUEUE_ENTRY_SIZE, PRE_BLANK_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, INDEX_ENTRY_SIZE, LANE_REFUSED
     int grouping_make(Grouping *g, int64_t count)
     void grouping_free(Grouping *g)
-    int64_t at_row(const Column *c, int64_t row)
+    int64_t at_row(const NumberColumn *c, int64_t row)
     int64_t group_rows(const EntryRows *rows, Grouping *g, int64_t *refused)
     int64_t lay_entries(const EntryRows *rows, Grouping *g, uint8_t *entries, int64_t *times, EntryRun *runs)
-    int64_t entry_at(const Index *x, int64_t number)
-    int64_t index_add(const Index *x, const KeyRows *keys, int64_t first)
+    int64_t entry_at(const IndexMemory *x, int64_t number)
+    int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64_t first)
     void index_links(const uint8_t *entries, int64_t count, int64_t slot_count, int32_t *slots, int32_t *previous)
-    int64_t index_follow(const Index *x, const Sought *s, int64_t *number, int64_t *found, int64_t steps)
+    int64_t index_follow(const IndexMemory *x, const Sought *s, int64_t *number, int64_t *found, int64_t steps)
     bint is_keyed(const uint8_t *p, const Record *r, Span topic, Span key)
-    ctypedef struct Place:
-        Span topic
-        int64_t queue, queue_offset
-    bint time_of(const uint8_t *p, int64_t room, int64_t log_offset, int64_t size, Place place, int64_t *time_ms)
 
 cdef extern from "Python.h":
     const void *PyUnicode_1BYTE_DATA(object text)
@@ -51,7 +47,7 @@ cdef enum: CHAIN_STEPS = 1024
 cdef enum: ROWS_MAX = 1 << 30
 
 
-cdef class Held64:
+cdef class HeldNumbers:
     """The whole numbers of a column, of 4 or 8 bytes and any stride, held until this goes."""
 
     cdef Py_buffer view
@@ -69,8 +65,8 @@ cdef class Held64:
         if self.is_held:
             PyBuffer_Release(&self.view)
 
-    cdef inline Column column(self) noexcept:
-        cdef Column c
+    cdef inline NumberColumn column(self) noexcept:
+        cdef NumberColumn c
         c.p, c.n, c.stride, c.width = <const uint8_t *>self.view.buf, self.view.shape[0], self.view.strides[0], self.view.itemsize
         return c
 
@@ -78,10 +74,10 @@ cdef class Held64:
 _WHOLE = {4: ("i", "l"), 8: ("l", "q")}
 
 
-cdef Column column_of(owner, list held, int64_t count) except *:
+cdef NumberColumn numbers_of(owner, list held, int64_t count) except *:
     """Return a column of so many rows, any number for -1; `held` keeps its memory."""
-    cdef Held64 made = Held64(owner)
-    cdef Column c = made.column()
+    cdef HeldNumbers made = HeldNumbers(owner)
+    cdef NumberColumn c = made.column()
     if (count >= 0 and c.n != count) or c.n > ROWS_MAX:
         raise ValueError(f"a column of {c.n} rows, not {count}")
     held.append(made)
@@ -113,12 +109,12 @@ def queue_entries(log_offsets, sizes, queues, queue_offsets, transaction_types, 
     cdef int64_t count, kept = 0, refused = 0
     cdef Grouping g
     memset(&g, 0, sizeof(Grouping))
-    rows.log_offsets = column_of(log_offsets, held, -1)
+    rows.log_offsets = numbers_of(log_offsets, held, -1)
     rows.count = count = rows.log_offsets.n
-    rows.sizes, rows.queues = column_of(sizes, held, count), column_of(queues, held, count)
-    rows.queue_offsets, rows.types = column_of(queue_offsets, held, count), column_of(transaction_types, held, count)
-    rows.tag_codes, rows.topic_rows = column_of(tag_codes, held, count), column_of(topic_rows, held, count)
-    rows.times = column_of(store_times_ms, held, count)
+    rows.sizes, rows.queues = numbers_of(sizes, held, count), numbers_of(queues, held, count)
+    rows.queue_offsets, rows.types = numbers_of(queue_offsets, held, count), numbers_of(transaction_types, held, count)
+    rows.tag_codes, rows.topic_rows = numbers_of(tag_codes, held, count), numbers_of(topic_rows, held, count)
+    rows.times = numbers_of(store_times_ms, held, count)
     rows.topics, rows.queue_max, rows.queue_offset_max = topics, queue_max, queue_offset_max
     try:
         if not grouping_make(&g, count):
@@ -205,8 +201,8 @@ def key_hash(str topic not None, str key not None):
     return index_hash(java_hash_more(value, span))
 
 
-cdef Index index_in(Span memory, int64_t slots, int64_t entries) except *:
-    cdef Index x
+cdef IndexMemory index_in(Span memory, int64_t slots, int64_t entries) except *:
+    cdef IndexMemory x
     if not (0 < slots <= ROWS_MAX and 0 < entries <= ROWS_MAX):
         raise ValueError(f"an index file of {slots} slots and {entries} entries")
     x.p, x.n, x.slots, x.entries = <uint8_t *>memory.p, memory.n, slots, entries
@@ -229,13 +225,13 @@ def index_file_add(memory, int64_t slots, int64_t entries, rows, hashes, log_off
         first: the first key that is to be added.
     """
     cdef Held to = Held(memory, True)
-    cdef Index x = index_in(to.span(), slots, entries)
+    cdef IndexMemory x = index_in(to.span(), slots, entries)
     cdef list held = []
     cdef KeyRows keys
     cdef int64_t added
-    keys.rows = column_of(rows, held, -1)
-    keys.hashes, keys.log_offsets = column_of(hashes, held, keys.rows.n), column_of(log_offsets, held, -1)
-    keys.times = column_of(store_times_ms, held, keys.log_offsets.n)
+    keys.rows = numbers_of(rows, held, -1)
+    keys.hashes, keys.log_offsets = numbers_of(hashes, held, keys.rows.n), numbers_of(log_offsets, held, -1)
+    keys.times = numbers_of(store_times_ms, held, keys.log_offsets.n)
     if entry_at(&x, entries) > x.n:
         raise ValueError(f"{x.n} bytes are too few for an index file of {slots} slots and {entries} entries")
     if not 0 <= first <= keys.rows.n:
@@ -255,7 +251,7 @@ def index_file_links(entries, int64_t slots):
     cdef Held held = Held(entries)
     cdef Span span = held.span()
     cdef int64_t count = span.n // INDEX_ENTRY_SIZE
-    cdef Index x = index_in(span, slots, 1)
+    cdef IndexMemory x = index_in(span, slots, 1)
     if count > ROWS_MAX:
         raise ValueError(f"{count} entries are more than an index file has")
     cdef bytearray table = bytearray(4 * slots), previous = bytearray(4 * count)
@@ -282,7 +278,7 @@ def index_file_find(memory, int64_t slots, int64_t entries, int32_t key_hash, in
         number: what the call before returned; 0 begins with the newest.
     """
     cdef Held held = Held(memory)
-    cdef Index x = index_in(held.span(), slots, entries)
+    cdef IndexMemory x = index_in(held.span(), slots, entries)
     cdef Sought sought
     cdef int64_t found[CHAIN_STEPS]
     cdef int64_t i, count
@@ -295,61 +291,59 @@ def index_file_find(memory, int64_t slots, int64_t entries, int32_t key_hash, in
 
 # --- from an address to a record
 
-def record_with_key(window, int64_t position, int64_t log_offset, bint is_covered, bytes topic not None, bytes key not None,
-                    int64_t begin_ms, int64_t end_ms):
-    """Return the record at a position, if it is valid, of a topic, has a key, and was stored within these times.
+def record_with_key(window, int64_t position, int64_t log_offset, bytes topic not None, bytes key not None,
+                    int64_t begin_ms, int64_t end_ms, bytes ranges not None):
+    """Return the message at a position, if it is valid, of a topic, has a key, and was stored within these times.
 
     Args:
         window: bytes of the log.
         position: where in it the record is said to begin.
         log_offset: which log offset that is.
-        is_covered: whether records end in a CRC of their own there.
         topic: the topic, UTF-8.
-        key: the key, UTF-8.
+        key: the key, UTF-8: a word or a phrase of KEYS, or the UNIQ_KEY.
         begin_ms: stored from here on,
         end_ms: up to here.
+        ranges: see `scan`.
 
     Returns:
-        The record, and where its body begins and ends in it; None where topic, key or time is another; False where
-        there is no valid record within the window.
+        None where topic, key or time is another; False where there is no valid record within the window.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
-    cdef const uint8_t *p
-    cdef Checks c
-    cdef Record r
-    cdef int64_t everywhere[2]
-    if not 0 <= position <= span.n or record_parse(span.p + position, span.n - position, &r) != RECORD_OK:
+    cdef Checks c = checks_of(CHECK_CRC, ranges, INT64_MAX, 512)
+    cdef Record row
+    cdef Target to
+    cdef StoredMessage made
+    if not 0 <= position <= span.n or record_parse(span.p + position, span.n - position, &row) != RECORD_OK:
         return False
-    everywhere[0], everywhere[1] = -INT64_MAX - 1, INT64_MAX
-    c.checks, c.n_ranges, c.ranges, c.torn_from, c.sector_bytes = CHECK_CRC, is_covered, everywhere, INT64_MAX, 512
-    p = span.p + position
-    if not is_valid_at(p, &r, log_offset, &c):
+    if not is_valid_at(span.p + position, &row, log_offset, &c):
         return False
-    if not (begin_ms <= r.store_ms <= end_ms and is_keyed(p, &r, span_of(topic), span_of(key))):
+    if not (begin_ms <= row.store_ms <= end_ms and is_keyed(span.p + position, &row, span_of(topic), span_of(key))):
         return None
-    return PyBytes_FromStringAndSize(<const char *>p, r.size), r.body_at, r.body_at + r.body_size
+    row.position = position
+    made = blank_message(&row, &to)
+    copy_out(span, &row, to)
+    return made
 
 
-def record_time(window, int64_t position, int64_t log_offset, int64_t size, bytes topic not None, int64_t queue, int64_t queue_offset):
+def record_time(window, int64_t position, int64_t log_offset, int64_t size, bytes topic, int64_t queue, int64_t ordinal):
     """Return the store time of the record at a position, if it says that it is the one asked for; else None.
 
-    No checksum is looked at: only for what a wrong answer does no harm to.
+    Lengths, log offset and place are looked at, and no checksum: only for what a wrong answer does no harm to.
 
     Args:
-        window: bytes of the log: the record, or at least its first 91 bytes; then its topic is not looked at.
+        window: bytes of the log.
         position: where in it the record is said to begin.
         log_offset: which log offset that is.
         size: the size that it is said to have.
-        topic: its topic, UTF-8.
-        queue: its queue; any queue and any topic if negative.
-        queue_offset: its queue offset, where a queue is given.
+        topic: its topic, UTF-8; None for a record of any topic and queue.
+        queue: its queue.
+        ordinal: its ordinal there.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
-    cdef Place place
-    cdef int64_t time_ms = 0
-    place.topic, place.queue, place.queue_offset = span_of(topic), queue, queue_offset
-    if 0 <= position <= span.n and time_of(span.p + position, span.n - position, log_offset, size, place, &time_ms):
-        return time_ms
-    return None
+    cdef Place place = place_from(topic, queue)
+    cdef Record row
+    if not entry_row(span, position, log_offset, size, &row) or not is_of(span.p + position, &row, &place, ordinal):
+        return None
+    return row.store_ms

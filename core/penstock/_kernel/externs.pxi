@@ -22,7 +22,7 @@ cdef extern from "_kernel/record.h" nogil:
         const int64_t *ranges
         int64_t torn_from, sector_bytes
     enum:
-        FIXED_SIZE, V1_TOPIC_MAX, TEXT_MAX, CRC_PROPERTY_SIZE, CRC_MASK
+        FIXED_SIZE, MAGIC_V1, BORN_IPV6, STORE_IPV6, V1_TOPIC_MAX, TEXT_MAX, CRC_PROPERTY_SIZE, CRC_MASK
     enum:
         CHECK_CRC, CHECK_TORN
     void crc_start()
@@ -48,6 +48,12 @@ cdef extern from "_kernel/text.h" nogil:
     bint is_utf8(Span s)
     int32_t java_hash_more(int32_t hash, Span s)
     int32_t index_hash(int32_t hash)
+
+cdef extern from "_kernel/columns.h" nogil:
+    int64_t text_room(Span s)
+    uint8_t *text_put(uint8_t *to, Span s)
+    uint8_t *hex_put(uint8_t *to, const uint8_t *p, int64_t n)
+    uint8_t *put_span(uint8_t *at, Span s)
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL

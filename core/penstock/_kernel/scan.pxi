@@ -1,5 +1,10 @@
 # Records taken apart: one after the other from a window's start, or at given positions.
 
+# For Python: how long a row is, what to check, and why a scan ends.
+ROW_BYTES = sizeof(Record)
+CRC, TORN = CHECK_CRC, CHECK_TORN
+MORE, BLANK, NONE, INVALID = RECORD_MORE, RECORD_BLANK, RECORD_NONE, RECORD_INVALID
+
 # Smaller windows are done before another thread could be let run.
 cdef enum: LONG_BYTES = 64 << 10
 
@@ -80,9 +85,9 @@ def scan(window, int64_t base, int checks, bytes ranges not None, int64_t torn_f
     Args:
         window: bytes of the log.
         base: log offset of the first of them.
-        checks: `CHECK_CRC`, `CHECK_TORN`, both, or neither; lengths and stated log offsets are always checked.
+        checks: `CRC`, `TORN`, both, or neither; lengths and stated log offsets are always checked.
         ranges: pairs of log offsets, native i64, ascending: where records end in a CRC of their own.
-        torn_from: first log offset whose records `CHECK_TORN` is about.
+        torn_from: first log offset whose records `TORN` is about.
         sector_bytes: what of a record may be missing as a whole.
 
     Returns:
@@ -199,3 +204,31 @@ def crc32(data, uint32_t value=0):
             value = crc32_more(value, span.p, <size_t>span.n)
         return value
     return crc32_more(value, span.p, <size_t>span.n)
+
+
+def tails(window, const int64_t[::1] starts, const int64_t[::1] sizes, int64_t head_bytes):
+    """Return where the part behind the body begins, native i64 each, of records of which only the head is there.
+
+    Each lies between the head's end and the record's end, whatever the head says.
+    """
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef int64_t i, low, high, at, count = starts.shape[0]
+    cdef bytearray made = bytearray(count * 8)
+    cdef int64_t *found = <int64_t *><char *>made
+    cdef const uint8_t *p
+    cdef int32_t flags
+    if sizes.shape[0] != count:
+        raise ValueError("as many sizes as starts")
+    for i in range(count):
+        if not (0 <= starts[i] <= span.n and 0 <= sizes[i] <= span.n - starts[i]):
+            raise ValueError("a record outside of the window")
+        p, high = span.p + starts[i], sizes[i]
+        low = head_bytes if head_bytes < high else high
+        at = 0
+        if low >= 112:
+            flags = get32(p + 36)
+            at = 88 + (12 if flags & BORN_IPV6 else 0) + (12 if flags & STORE_IPV6 else 0)
+            at += get32(p + at - 4)
+        found[i] = starts[i] + (low if at < low else high if at > high else at)
+    return made

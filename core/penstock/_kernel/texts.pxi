@@ -148,6 +148,25 @@ def keys(window, const Record[::1] rows):
     return found.taken()
 
 
+def tag_keys(window, const Record[::1] rows):
+    """Find every tag: columns of row (i64) and of the index hash of `topic#T#tag` (i64)."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span(), wanted = span_of(b"TAGS"), mark = span_of(b"#T#"), value
+    cdef Numbers found = Numbers(2)
+    cdef int32_t hash
+    cdef int64_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            if not is_within(span, &rows[i]):
+                continue
+            value = property(text_of(span, &rows[i]), wanted)
+            if value.n:
+                hash = java_hash_more(java_hash_more(0, topic_of(span, &rows[i])), mark)
+                put_number(&found.columns[0], i)
+                put_number(&found.columns[1], index_hash(java_hash_more(hash, value)))
+    return found.taken()
+
+
 def topics(window, const Record[::1] rows):
     """Return the distinct topics in the order of the log, and for each row the index of its own (native i64)."""
     cdef Held held = Held(window)
@@ -171,18 +190,16 @@ def topics(window, const Record[::1] rows):
     return list(known), made
 
 
-def java_hash(str text not None):
+def java_hash(text):
     """Return Java's `String.hashCode` of a text."""
     cdef bytes units
     cdef uint32_t value = 0
     cdef const uint8_t *p
     cdef Py_ssize_t i
-    cdef Span span
-    if text.isascii():
-        units = text.encode("ascii")
-        return java_hash_more(0, span_of(units))
+    if not isinstance(text, str):
+        raise TypeError(f"a text, not {type(text).__name__}")
     # Lone surrogates have no UTF-8; Java hashes them as they are.
-    units = text.encode("utf-16-le", "surrogatepass")
+    units = str.encode(text, "utf-16-le", "surrogatepass")
     p = <const uint8_t *>PyBytes_AS_STRING(units)
     for i in range(0, PyBytes_GET_SIZE(units), 2):
         value = value * 31 + (<uint32_t>p[i] | <uint32_t>p[i + 1] << 8)

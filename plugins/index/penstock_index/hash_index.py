@@ -399,7 +399,7 @@ def _is_of_its_record(entries: np.ndarray, log: LogView) -> bool:
         return False
     if not is_valid(record, at):
         return False
-    batch = DispatchBatch(Columns(record, [0], at), at, at + size)
+    batch = DispatchBatch(Columns.parse(record, [0], at), at, at + size)
     base_ms = record_time_ms(log, first, 0)
     # A file's first entry counts from another base; without the first record nothing can be said.
     is_timed = (

@@ -67,7 +67,8 @@ def record_time_ms(log: LogView | None, log_offset: int, default_ms: int) -> int
         return default_ms
     try:
         size = SIZE_AND_MAGIC.unpack(log.read(log_offset, SIZE_AND_MAGIC.size))[0]
-        return int(Columns(log.read(log_offset, max(size, 96)), [0], log_offset).store_times_ms[0])
+        record = log.read(log_offset, max(size, 96))
+        return int(Columns.parse(record, [0], log_offset).store_times_ms[0])
     except OffsetError:
         return default_ms
 

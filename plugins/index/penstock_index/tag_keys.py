@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from penstock.batch import DispatchBatch, utf16_lengths
+from penstock.batch import DispatchBatch
 from penstock.contracts import LogView
 from penstock.errors import OffsetError
-from penstock.javatext import Int32s, index_hash, index_hashes, java_hash, powers_of_31
+from penstock.javatext import Int32s, index_hash
 from penstock.record import FIXED_SIZE, SIZE_AND_MAGIC
 from penstock.stored import StoredMessage
 from penstock.validity import is_valid
@@ -25,17 +25,8 @@ _BYTES_MAX = 8 << 20
 
 def tag_key_hashes(batch: DispatchBatch) -> tuple[np.ndarray, Int32s]:
     """Return the rows that have a tag, and the index hash of each one's tag key."""
-    tags = batch.columns.properties.named(b"TAGS")
-    if len(tags.rows) == 0:
-        return tags.rows, np.zeros(0, np.int32)
-    prefixes = np.array(
-        [java_hash(t.decode("utf-8", "replace") + _MARK) & 0xFFFFFFFF for t in batch.topics],
-        np.uint32,
-    )
-    own = batch.columns.properties.tag_codes()[tags.rows].astype(np.int32).view(np.uint32)
-    units = utf16_lengths(tags.data, tags.starts, tags.sizes)
-    whole = prefixes[batch.topic_rows[tags.rows]] * powers_of_31(units) + own
-    return tags.rows, index_hashes(whole.view(np.int32))
+    rows, hashes = batch.columns.properties.tag_keys()
+    return rows, hashes
 
 
 def has_tag_keys(peeks: Iterable[Peek], log: LogView) -> bool:

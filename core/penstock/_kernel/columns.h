@@ -1,0 +1,63 @@
+/* Texts as they go into an Arrow column, which holds UTF-8 only: what is not UTF-8 is U+FFFD there. */
+#pragma once
+#include "text.h"
+
+enum { REPLACEMENT_SIZE = 3 };
+
+static inline int is_ascii(Span s)
+{
+    const uint8_t *p = s.p;
+    int64_t n = s.n;
+    uint64_t seen = 0, some;
+    for (; n >= 8; p += 8, n -= 8) {
+        memcpy(&some, p, 8);
+        seen |= some;
+    }
+    while (n-- > 0)
+        seen |= *p++;
+    return (seen & 0x8080808080808080u) == 0;
+}
+
+/* How many bytes a text takes in a column. */
+static inline int64_t text_room(Span s)
+{
+    const uint8_t *at = s.p, *end = s.p + s.n;
+    int64_t room = 0;
+    if (is_ascii(s))
+        return s.n;
+    while (at < end) {
+        const uint8_t *start = at;
+        int is_whole = 1;
+        utf8_next(&at, end, &is_whole);
+        room += is_whole ? at - start : REPLACEMENT_SIZE;
+    }
+    return room;
+}
+
+/* Writes a text, which takes `text_room` bytes, and returns where it ends. */
+static inline uint8_t *text_put(uint8_t *to, Span s)
+{
+    const uint8_t *at = s.p, *end = s.p + s.n;
+    if (is_ascii(s) || is_utf8(s))
+        return put_span(to, s);
+    while (at < end) {
+        const uint8_t *start = at;
+        int is_whole = 1;
+        utf8_next(&at, end, &is_whole);
+        if (is_whole)
+            memcpy(to, start, (size_t)(at - start)), to += at - start;
+        else
+            memcpy(to, "\xEF\xBF\xBD", REPLACEMENT_SIZE), to += REPLACEMENT_SIZE;
+    }
+    return to;
+}
+
+/* Writes bytes as upper-case hexadecimal digits, and returns where they end. */
+static inline uint8_t *hex_put(uint8_t *to, const uint8_t *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        *to++ = (uint8_t)"0123456789ABCDEF"[p[i] >> 4];
+        *to++ = (uint8_t)"0123456789ABCDEF"[p[i] & 15];
+    }
+    return to;
+}

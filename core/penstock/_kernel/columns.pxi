@@ -1,0 +1,256 @@
+# Columns as Arrow has them: 32-bit offsets, the bytes of all values, and a bit for each row that has one.
+# Each is made in two passes without the interpreter's lock: how large it gets, then its bytes.
+
+cdef enum: BORN_HOST_END = 56
+
+
+cdef class Pieces:
+    """One piece of a window for each row; p is NULL for a row without one."""
+
+    cdef Span *spans
+    cdef int64_t count
+
+    def __cinit__(self, int64_t count):
+        self.count = count
+        self.spans = <Span *>calloc(count + 1, sizeof(Span))
+        if self.spans is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.spans)
+
+
+cdef int64_t room_of(Pieces pieces, bint is_text, int64_t *missing) noexcept nogil:
+    cdef int64_t i, room = 0
+    missing[0] = 0
+    for i in range(pieces.count):
+        if pieces.spans[i].p is NULL:
+            missing[0] += 1
+        else:
+            room += text_room(pieces.spans[i]) if is_text else pieces.spans[i].n
+    return room
+
+
+cdef void fill(Pieces pieces, bint is_text, int32_t *offsets, uint8_t *data) noexcept nogil:
+    cdef int64_t i
+    cdef uint8_t *at = data
+    offsets[0] = 0
+    for i in range(pieces.count):
+        if pieces.spans[i].p is not NULL:
+            at = text_put(at, pieces.spans[i]) if is_text else put_span(at, pieces.spans[i])
+        offsets[i + 1] = <int32_t>(at - data)
+
+
+cdef tuple column_of(Pieces pieces, bint is_text):
+    """Return a bit a row, None where all rows have a value; offsets; bytes."""
+    cdef int64_t missing = 0, room, i
+    cdef uint8_t *bits
+    cdef int32_t *offsets
+    cdef uint8_t *data
+    with nogil:
+        room = room_of(pieces, is_text, &missing)
+    if room > INT32_MAX:
+        raise OverflowError(f"{room} bytes of one column in a batch; take fewer rows at a time")
+    starts = PyBytes_FromStringAndSize(NULL, 4 * (pieces.count + 1))
+    values = PyBytes_FromStringAndSize(NULL, room)
+    offsets, data = <int32_t *>PyBytes_AS_STRING(starts), <uint8_t *>PyBytes_AS_STRING(values)
+    with nogil:
+        fill(pieces, is_text, offsets, data)
+    if missing == 0:
+        return None, starts, values
+    present = bytearray((pieces.count + 7) // 8)
+    bits = <uint8_t *><char *>present
+    for i in range(pieces.count):
+        if pieces.spans[i].p is not NULL:
+            bits[i >> 3] |= <uint8_t>(1 << (i & 7))
+    return bytes(present), starts, values
+
+
+def body_column(window, const Record[::1] rows):
+    """Return the bodies as offsets and bytes."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef int64_t i
+    for i in range(pieces.count):
+        pieces.spans[i].p = span.p
+        if is_within(span, &rows[i]):
+            pieces.spans[i].p, pieces.spans[i].n = span.p + rows[i].position + rows[i].body_at, rows[i].body_size
+    return column_of(pieces, False)[1:]
+
+
+def topic_column(window, const Record[::1] rows):
+    """Return the topics as offsets and UTF-8."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef int64_t i
+    for i in range(pieces.count):
+        pieces.spans[i].p = span.p
+        if is_within(span, &rows[i]):
+            pieces.spans[i] = topic_of(span, &rows[i])
+    return column_of(pieces, True)[1:]
+
+
+def property_column(window, const Record[::1] rows, bytes name not None):
+    """Return one property of each row: a bit for each that has it, or None if all have; offsets; UTF-8."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span(), wanted = span_of(name), value
+    cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef int64_t i
+    with nogil:
+        for i in range(pieces.count):
+            if is_within(span, &rows[i]):
+                value = property(text_of(span, &rows[i]), wanted)
+                if value.n:
+                    pieces.spans[i] = value
+    return column_of(pieces, True)
+
+
+def pair_columns(window, const Record[::1] rows, bytes but not None):
+    """Return all properties but one name: offsets of each row's pairs; offsets and UTF-8 of names; the same of values."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span(), skipped = span_of(but), text, name, value
+    cdef int64_t i, count = 0, rows_count = rows.shape[0]
+    cdef const uint8_t *at
+    cdef bytearray firsts = bytearray(4 * (rows_count + 1))
+    cdef int32_t *first = <int32_t *><char *>firsts
+    cdef Growing names, values
+    cdef Pieces keys, items
+    memset(&names, 0, sizeof(names))
+    memset(&values, 0, sizeof(values))
+    try:
+        with nogil:
+            for i in range(rows_count):
+                if is_within(span, &rows[i]):
+                    text = text_of(span, &rows[i])
+                    at = text.p
+                    while pair_next(&at, text.p + text.n, &name, &value):
+                        if not is_same(name, skipped):
+                            put_piece(&names, name)
+                            put_piece(&values, value)
+                            count += 1
+                first[i + 1] = <int32_t>count
+        if count > INT32_MAX:
+            raise OverflowError("too many properties in one batch; take fewer rows at a time")
+        keys, items = Pieces(count), Pieces(count)
+        if count:
+            memcpy(keys.spans, names.p, <size_t>names.n)
+            memcpy(items.spans, values.p, <size_t>values.n)
+    finally:
+        free(names.p)
+        free(values.p)
+    return bytes(firsts), column_of(keys, True)[1:], column_of(items, True)[1:]
+
+
+cdef inline int put_piece(Growing *memory, Span piece) except -1 nogil:
+    grow(memory, sizeof(Span))
+    memcpy(memory.p + memory.n, &piece, sizeof(Span))
+    memory.n += sizeof(Span)
+    return 0
+
+
+def message_ids(window, const Record[::1] rows):
+    """Return offset message ids, hex of the store host and the log offset, as offsets and text."""
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef int64_t i, count = rows.shape[0]
+    cdef const uint8_t *p
+    cdef uint8_t own[8]
+    cdef int64_t host_at, host_size
+    cdef uint8_t *at
+    cdef uint8_t *data
+    starts = bytearray(4 * (count + 1))
+    cdef int32_t *offsets = <int32_t *><char *>starts
+    cdef bytes text = PyBytes_FromStringAndSize(NULL, 2 * 28 * count)
+    data = at = <uint8_t *>PyBytes_AS_STRING(text)
+    if 2 * 28 * count > INT32_MAX:
+        raise OverflowError("too many rows in one batch; take fewer at a time")
+    with nogil:
+        for i in range(count):
+            if is_within(span, &rows[i]):
+                p = span.p + rows[i].position
+                host_at = BORN_HOST_END + 8 + (12 if rows[i].sys_flag & BORN_IPV6 else 0)
+                host_size = 20 if rows[i].sys_flag & STORE_IPV6 else 8
+                if host_at + host_size <= rows[i].size:
+                    put64(own, <uint64_t>rows[i].log_offset)
+                    at = hex_put(hex_put(at, p + host_at, host_size), own, 8)
+            offsets[i + 1] = <int32_t>(at - data)
+    return bytes(starts), text[:at - data]
+
+
+# --- the records of queue entries
+
+cdef struct Place:
+    Span topic
+    int64_t queue
+    bint is_shared
+
+
+cdef inline bint is_of(const uint8_t *p, const Record *r, const Place *place, int64_t ordinal) noexcept nogil:
+    """Say whether a record belongs to a queue, at that ordinal. Shared queues point to records of others."""
+    cdef Span topic
+    topic.p, topic.n = p + r.topic_at, r.topic_size
+    return place.is_shared or (
+        r.queue == place.queue and r.queue_offset == ordinal and is_same(topic, place.topic)
+    )
+
+
+cdef inline bint entry_row(Span window, int64_t position, int64_t log_offset, int64_t size, Record *row) noexcept nogil:
+    """Take apart the record that a queue entry points at; say whether it is of that size and at its place."""
+    memset(row, 0, sizeof(Record))
+    row.position = position
+    if not (0 <= position <= window.n and FIXED_SIZE <= size <= window.n - position):
+        return False
+    if record_parse(window.p + position, size, row) != RECORD_OK or row.size != size or row.log_offset != log_offset:
+        return False
+    row.is_valid = 1
+    return True
+
+
+def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offsets, const int64_t[::1] sizes,
+               const int64_t[::1] ordinals, const int64_t[::1] numbers, list places not None):
+    """Take apart the records that queue entries point at, and hold each against its entry and its queue.
+
+    Args:
+        window: bytes of the log.
+        positions: where the records are in the window.
+        log_offsets: what the entries say, with sizes and ordinals.
+        sizes: as above.
+        ordinals: as above.
+        numbers: which of the places each entry belongs to.
+        places: topic (bytes; None where other topics' records are expected) and queue of each.
+
+    Returns:
+        Rows (see `penstock.columns.ROW`), and the first that is not as its entry says, or -1. CRCs are not checked.
+    """
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef int64_t i, count = positions.shape[0], known = len(places), bad = -1
+    cdef bytearray made = bytearray(count * sizeof(Record))
+    cdef Record *rows = <Record *><char *>made
+    cdef Place *all_places
+    if not (log_offsets.shape[0] == sizes.shape[0] == ordinals.shape[0] == numbers.shape[0] == count):
+        raise ValueError("as many of each as positions")
+    all_places = <Place *>calloc(known + 1, sizeof(Place))
+    if all_places is NULL:
+        raise MemoryError
+    try:
+        # `places` holds the topics meanwhile.
+        for i in range(known):
+            topic, all_places[i].queue = places[i]
+            all_places[i].is_shared = topic is None
+            if topic is not None:
+                all_places[i].topic = span_of(topic)
+        with nogil:
+            for i in range(count):
+                if not (
+                    0 <= numbers[i] < known
+                    and entry_row(span, positions[i], log_offsets[i], sizes[i], &rows[i])
+                    and is_of(span.p + positions[i], &rows[i], &all_places[numbers[i]], ordinals[i])
+                ):
+                    bad = i
+                    break
+    finally:
+        free(all_places)
+    return made, bad

@@ -1,0 +1,414 @@
+# Messages as they are read back: checked where they lie, then copied out, body and all else apart.
+
+cimport cython
+
+
+cdef object decode_host = None, decode_record = None
+
+
+cdef int plain_words() except -1:
+    """Take from the plain Python what is shown once in a while."""
+    global decode_host, decode_record
+    if decode_record is None:
+        from penstock import record
+        decode_host, decode_record = record.decode_host, record.decode_record
+    return 0
+
+
+# A record with nothing in it: what a message is before it is filled in, whoever made it.
+cdef bytes NOTHING = (<int>FIXED_SIZE).to_bytes(4, "big") + bytes.fromhex("daa320a7") + bytes(FIXED_SIZE - 8)
+
+
+# It holds nothing but bytes, so it is in no cycle.
+@cython.no_gc
+@cython.freelist(256)
+cdef class StoredMessage:
+    """One message of the store.
+
+    Holds a copy of its record, so it stays good after the store is closed or the segment deleted; texts and numbers are
+    decoded when they are asked for. Safe from any thread.
+
+    Args:
+        record: the bytes of a whole record; `MalformedRecordError` if they are not one. CRCs are not looked at.
+    """
+
+    # The record without its body, and the body: a body is asked for more often than a record.
+    cdef bytes outside
+    cdef bytes inside
+
+    def __cinit__(self):
+        self.outside, self.inside = NOTHING, b""
+
+    def __init__(self, bytes record not None):
+        cdef Record row
+        if record_parse(<const uint8_t *>PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record), &row) != RECORD_OK \
+                or row.size != PyBytes_GET_SIZE(record):
+            plain_words()
+            decode_record(record)
+            raise AssertionError("the kernel and penstock.record disagree about a record")
+        self.outside = record[:row.body_at] + record[row.body_at + row.body_size:]
+        self.inside = record[row.body_at:row.body_at + row.body_size]
+
+    cdef inline const uint8_t *start(self) noexcept:
+        return <const uint8_t *>PyBytes_AS_STRING(self.outside)
+
+    cdef inline int64_t born_host_size(self) noexcept:
+        return 20 if get32(self.start() + 36) & BORN_IPV6 else 8
+
+    cdef inline int64_t store_host_size(self) noexcept:
+        return 20 if get32(self.start() + 36) & STORE_IPV6 else 8
+
+    cdef inline int64_t body_at(self) noexcept:
+        return 56 + self.born_host_size() + self.store_host_size() + 16
+
+    cdef inline Span topic_span(self) noexcept:
+        cdef Span topic
+        cdef const uint8_t *at = self.start() + self.body_at()
+        if get32(self.start() + 4) == MAGIC_V1:
+            topic.p, topic.n = at + 1, at[0]
+        else:
+            topic.p, topic.n = at + 2, at[0] << 8 | at[1]
+        return topic
+
+    cdef inline Span text_span(self) noexcept:
+        cdef Span text, topic = self.topic_span()
+        text.p = topic.p + topic.n + 2
+        text.n = self.start() + PyBytes_GET_SIZE(self.outside) - text.p
+        return text
+
+    cdef inline Span value(self, bytes name) noexcept:
+        return property(self.text_span(), span_of(name))
+
+    @property
+    def record(self):
+        """The record's bytes."""
+        cdef int64_t at = self.body_at()
+        return b"".join((self.outside[:at], self.inside, self.outside[at:]))
+
+    @property
+    def size(self):
+        """Length of the record in bytes."""
+        return PyBytes_GET_SIZE(self.outside) + PyBytes_GET_SIZE(self.inside)
+
+    @property
+    def body(self):
+        """The body as stored; still compressed if its writer compressed it."""
+        return self.inside
+
+    @property
+    def topic(self):
+        """The topic's name."""
+        return text_from(self.topic_span())
+
+    @property
+    def crc(self):
+        """The stored CRC of the body."""
+        return get32(self.start() + 8)
+
+    @property
+    def queue(self):
+        """The queue's number."""
+        return get32(self.start() + 12)
+
+    @property
+    def flag(self):
+        """The caller's own 32 bits."""
+        return get32(self.start() + 16)
+
+    @property
+    def queue_offset(self):
+        """Ordinal in the queue."""
+        return get64(self.start() + 20)
+
+    @property
+    def log_offset(self):
+        """Byte address of the record in the commit log."""
+        return get64(self.start() + 28)
+
+    @property
+    def sys_flag(self):
+        """RocketMQ's SYSFLAG bits."""
+        return get32(self.start() + 36)
+
+    @property
+    def born_time_ms(self):
+        """When the producer made it, Unix milliseconds."""
+        return get64(self.start() + 40)
+
+    @property
+    def born_host(self):
+        """The producer's `address:port`."""
+        plain_words()
+        return decode_host(self.outside[48:48 + self.born_host_size()])
+
+    @property
+    def store_time_ms(self):
+        """When it was stored, Unix milliseconds."""
+        return get64(self.start() + 48 + self.born_host_size())
+
+    cdef bytes store_host_bytes(self):
+        cdef int64_t at = 56 + self.born_host_size()
+        return self.outside[at:at + self.store_host_size()]
+
+    @property
+    def store_host(self):
+        """The store's `address:port`."""
+        plain_words()
+        return decode_host(self.store_host_bytes())
+
+    @property
+    def reconsume_times(self):
+        """How often it was delivered again."""
+        return get32(self.start() + self.body_at() - 16)
+
+    @property
+    def prepared_offset(self):
+        """Log offset of the half message of a transaction; 0 for none."""
+        return get64(self.start() + self.body_at() - 12)
+
+    @property
+    def all_properties(self):
+        """Every property of the record, TAGS and KEYS and RocketMQ's own among them, in a new dictionary."""
+        return pairs_of(self.text_span(), ())
+
+    @property
+    def properties(self):
+        """The properties without TAGS and KEYS, which have fields of their own, in a new dictionary."""
+        return pairs_of(self.text_span(), ("TAGS", "KEYS"))
+
+    @property
+    def tag(self):
+        """The tag; empty for none."""
+        return text_from(self.value(b"TAGS"))
+
+    @property
+    def keys(self):
+        """The keys, split at spaces as the format does."""
+        text = text_from(self.value(b"KEYS"))
+        return tuple([key for key in text.split(" ") if key]) if " " in text else (text,) if text else ()
+
+    @property
+    def message_id(self):
+        """RocketMQ's offset message id."""
+        return (self.store_host_bytes() + self.outside[28:36]).hex().upper()
+
+    def __repr__(self):
+        return (
+            f"StoredMessage(topic={self.topic!r}, queue={self.queue}, "
+            f"queue_offset={self.queue_offset}, log_offset={self.log_offset}, {len(self.inside)} bytes)"
+        )
+
+    def __eq__(self, other):
+        cdef StoredMessage that
+        if not isinstance(other, StoredMessage):
+            return False
+        that = <StoredMessage>other
+        return self.inside == that.inside and self.outside == that.outside
+
+    def __hash__(self):
+        return hash((self.outside, self.inside))
+
+    def __reduce__(self):
+        return StoredMessage, (self.record,)
+
+
+cdef inline str text_from(Span text):
+    return PyUnicode_DecodeUTF8(<const char *>text.p, text.n, "replace")
+
+
+cdef dict pairs_of(Span text, tuple but):
+    """Return the properties of a text but some, and but the record's CRC; see `penstock.properties`."""
+    cdef Span name, value
+    cdef const uint8_t *at = text.p
+    cdef dict made = {}
+    while pair_next(&at, text.p + text.n, &name, &value):
+        key = text_from(name)
+        if key != "__CRC32#" and key not in but:
+            made[key] = text_from(value)
+    return made
+
+
+cdef struct Target:
+    uint8_t *outside
+    uint8_t *inside
+
+
+cdef inline void copy_out(Span window, const Record *row, Target to) noexcept nogil:
+    cdef const uint8_t *p = window.p + row.position
+    cdef int64_t end = row.body_at + row.body_size
+    memcpy(to.outside, p, row.body_at)
+    memcpy(to.inside, p + row.body_at, row.body_size)
+    memcpy(to.outside + row.body_at, p + end, row.size - end)
+
+
+cdef inline StoredMessage blank_message(const Record *row, Target *to):
+    """Return a message whose bytes are to be filled in before anybody sees it."""
+    cdef StoredMessage made = StoredMessage.__new__(StoredMessage)
+    made.outside = PyBytes_FromStringAndSize(NULL, row.size - row.body_size)
+    made.inside = PyBytes_FromStringAndSize(NULL, row.body_size)
+    to.outside = <uint8_t *>PyBytes_AS_STRING(made.outside)
+    to.inside = <uint8_t *>PyBytes_AS_STRING(made.inside)
+    return made
+
+
+cdef Place place_from(topic, int64_t queue):
+    """`topic` must be held by the caller."""
+    cdef Place place
+    place.queue, place.is_shared = queue, topic is None
+    place.topic.p, place.topic.n = NULL, 0
+    if topic is not None:
+        place.topic = span_of(topic)
+    return place
+
+
+def message(window, int64_t log_offset, bytes topic, int64_t queue, int64_t ordinal, bytes ranges not None):
+    """Return the one record that these bytes of the log are, or None if they are not a valid one.
+
+    Args:
+        window: bytes of the log from the log offset on, as many as the record is to have.
+        log_offset: where they are.
+        topic: the record's topic and queue, and its ordinal there, must be these; None for any.
+        queue: as above.
+        ordinal: as above.
+        ranges: see `scan`.
+    """
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef Checks c = checks_of(CHECK_CRC, ranges, INT64_MAX, 512)
+    cdef Place place = place_from(topic, queue)
+    cdef Record row
+    cdef Target to
+    cdef bint is_right
+    cdef StoredMessage made
+    if span.n < LONG_BYTES:
+        if not is_entry_valid(span, 0, log_offset, span.n, ordinal, &place, &c, &row):
+            return None
+        made = blank_message(&row, &to)
+        copy_out(span, &row, to)
+        return made
+    with nogil:
+        is_right = is_entry_valid(span, 0, log_offset, span.n, ordinal, &place, &c, &row)
+    if not is_right:
+        return None
+    made = blank_message(&row, &to)
+    with nogil:
+        copy_out(span, &row, to)
+    return made
+
+
+cdef inline bint is_entry_valid(Span window, int64_t position, int64_t log_offset, int64_t size, int64_t ordinal,
+                                const Place *place, const Checks *c, Record *row) noexcept nogil:
+    return (
+        entry_row(window, position, log_offset, size, row)
+        and is_of(window.p + position, row, place, ordinal)
+        and is_valid_at(window.p + position, row, log_offset, c)
+    )
+
+
+cdef struct Entries:
+    const int64_t *positions
+    const int64_t *log_offsets
+    const int64_t *sizes
+    const int64_t *ordinals
+    int64_t count
+
+
+cdef int64_t leading(Span window, const Entries *e, const Place *place, const Checks *c, Record *rows) noexcept nogil:
+    """Take apart and check the records of entries up to the first that is not valid; return how many are."""
+    cdef int64_t i
+    for i in range(e.count):
+        if not is_entry_valid(
+            window, e.positions[i], e.log_offsets[i], e.sizes[i], e.ordinals[i], place, c, &rows[i]
+        ):
+            return i
+    return e.count
+
+
+def messages(window, const int64_t[::1] positions, const int64_t[::1] log_offsets, const int64_t[::1] sizes,
+             const int64_t[::1] ordinals, bytes topic, int64_t queue, bytes ranges not None):
+    """Return the records that queue entries point at as messages, up to the first that is not a valid one.
+
+    Args:
+        window: bytes of the log.
+        positions: where the records are in the window.
+        log_offsets: what the entries say, with sizes and ordinals.
+        sizes: as above.
+        ordinals: as above.
+        topic: what the records must belong to; None for any.
+        queue: as above.
+        ranges: see `scan`.
+    """
+    cdef Held held = Held(window)
+    cdef Span span = held.span()
+    cdef Checks c = checks_of(CHECK_CRC, ranges, INT64_MAX, 512)
+    cdef Place place = place_from(topic, queue)
+    cdef Entries e
+    cdef int64_t count = positions.shape[0], good = 0
+    cdef Record *rows
+    if not (log_offsets.shape[0] == sizes.shape[0] == ordinals.shape[0] == count):
+        raise ValueError("as many of each as positions")
+    if count == 0:
+        return []
+    e.positions, e.log_offsets, e.sizes = &positions[0], &log_offsets[0], &sizes[0]
+    e.ordinals, e.count = &ordinals[0], count
+    rows = <Record *>malloc(count * sizeof(Record))
+    if rows is NULL:
+        raise MemoryError
+    try:
+        if span.n < LONG_BYTES:
+            good = leading(span, &e, &place, &c, rows)
+        else:
+            with nogil:
+                good = leading(span, &e, &place, &c, rows)
+        return copied(span, rows, good)
+    finally:
+        free(rows)
+
+
+cdef list copied(Span window, const Record *rows, int64_t count):
+    """Return a copy of each record as a message."""
+    cdef list made = [None] * count
+    cdef Target *to = <Target *>malloc((count + 1) * sizeof(Target))
+    cdef int64_t i, total = 0
+    if to is NULL:
+        raise MemoryError
+    try:
+        for i in range(count):
+            made[i] = blank_message(&rows[i], &to[i])
+            total += rows[i].size
+        if total < LONG_BYTES:
+            for i in range(count):
+                copy_out(window, &rows[i], to[i])
+        else:
+            with nogil:
+                for i in range(count):
+                    copy_out(window, &rows[i], to[i])
+    finally:
+        free(to)
+    return made
+
+
+def run_of(const int64_t[::1] log_offsets, const int64_t[::1] sizes, int64_t limit, int64_t room, int64_t gap):
+    """Return how many entries can be read together, and where the last of them ends.
+
+    Each begins where the one before ends or after it, at most `gap` bytes after it, and ends at or before the log offset
+    `limit`; together they span at most `room` bytes. The first is always taken where it ends before the limit.
+    """
+    cdef int64_t i, end, count = log_offsets.shape[0]
+    if sizes.shape[0] != count:
+        raise ValueError("as many sizes as log offsets")
+    if count == 0 or not is_before(log_offsets[0], sizes[0], limit):
+        return 0, 0
+    end = log_offsets[0] + sizes[0]
+    for i in range(1, count):
+        if not (
+            is_before(log_offsets[i], sizes[i], limit) and 0 <= log_offsets[i] - end <= gap
+            and log_offsets[i] + sizes[i] - log_offsets[0] <= room
+        ):
+            return i, end
+        end = log_offsets[i] + sizes[i]
+    return count, end
+
+
+cdef inline bint is_before(int64_t log_offset, int64_t size, int64_t limit) noexcept:
+    return 0 <= log_offset <= limit and 0 < size <= limit - log_offset

@@ -1,0 +1,75 @@
+"""The log from one offset to another, as batches of records for dispatchers."""
+
+from collections.abc import Iterator
+
+from penstock.batch import DispatchBatch
+from penstock.escape import get_logger
+from penstock.log import SegmentedLog
+from penstock.recent import Recent, known_batch
+from penstock.scan import Checks, Scanned, StopReason, scan_window
+from penstock.segment import Segment
+from penstock.survivors import find_survivor
+
+logger = get_logger(__name__)
+
+# A batch is at most so many bytes of log: what is made of it then stays in the cache of a core.
+BATCH_BYTES = 2 << 20
+# Of what is known already little is looked at.
+_KNOWN_BYTES = 16 << 20
+_GOES_ON = (StopReason.MORE, StopReason.END, StopReason.FILLER)
+
+
+def read_batches(
+    log: SegmentedLog,
+    start: int,
+    stop: int,
+    recent: Recent | None = None,
+    *,
+    check_crc: bool = False,
+    is_copied: bool = False,
+) -> Iterator[DispatchBatch]:
+    """Return the records in [start, stop) as batches; `start` must begin a record.
+
+    The lengths and the place of every record are checked, CRCs only where that is asked for. The batch before
+    corrupt bytes ends where the next valid record with a witness begins (see `survivors`), or where the segment
+    ends, so that none after them is left out. `recent` may know some of them. A mapped log is copied only where
+    that is asked for (see `scan`).
+    """
+    at = start
+    while at < stop:
+        with log.lease(at) as segment:
+            limit = min(stop, segment.end_offset)
+            known = _known(log, at, min(limit, at + _KNOWN_BYTES), recent)
+            if known is not None:
+                yield known
+                at = known.end_offset
+                continue
+            checks = Checks(log.coverage, crc=check_crc)
+            scanned = scan_window(
+                log, segment, at, limit, checks, window_bytes=BATCH_BYTES, is_copied=is_copied
+            )
+            end = _end_of(log, segment, scanned, stop)
+            yield DispatchBatch(scanned.records, at, end)
+        at = end
+
+
+def _known(log: SegmentedLog, at: int, limit: int, recent: Recent | None) -> DispatchBatch | None:
+    """Return the records from `at` on that `recent` knows, if they are there."""
+    known = None if recent is None else recent.within(at, limit)
+    if known is None:
+        return None
+    end = int(known.log_offsets[-1] + known.sizes[-1])
+    return known_batch(known, log.read(at, end - at), at)
+
+
+def _end_of(log: SegmentedLog, segment: Segment, scanned: Scanned, stop: int) -> int:
+    """Return where the records go on: after filler, and after bytes that are none."""
+    at = scanned.end_offset
+    if scanned.stop is StopReason.FILLER:
+        return segment.end_offset
+    if scanned.stop in _GOES_ON:
+        return at
+    following = find_survivor(log, segment, at)
+    end = segment.end_offset if following is None else following
+    logger.error("%s: %d bytes at log offset %d are not a valid record", segment.path, end - at, at)
+    return min(end, stop)
