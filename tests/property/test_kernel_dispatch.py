@@ -132,11 +132,12 @@ def test_a_topic_that_is_none_of_the_batch_is_refused(topic: int) -> None:
     ids=["floats", "short", "long", "i16", "big-endian", "unsigned", "2d", "bytes"],
 )  # fmt: skip
 def test_what_is_no_column_of_the_batch_is_refused(column: Any) -> None:
+    entries: Any = _kernel.queue_entries
     good = [np.zeros(3, np.int64) for _ in range(8)]
     for place in range(1, 8):
-        given_ = [*good[:place], column, *good[place + 1 :]]
+        given_: list[Any] = [*good[:place], column, *good[place + 1 :]]
         with pytest.raises((ValueError, BufferError)):
-            _kernel.queue_entries(*given_, 1, 10, 10)
+            entries(*given_, 1, 10, 10)
 
 
 @given(rows=st.lists(st.tuples(HUGE, HUGE32, HUGE), max_size=30), rest=st.integers(0, 19))
@@ -248,8 +249,9 @@ def test_links_are_those_that_adding_gives(keys: list[Key]) -> None:
     slots, previous = _kernel.index_file_links(guarded(entries), SLOTS)
     wanted = struct.unpack_from(f">{SLOTS}i", file, HEADER.size)
     assert np.frombuffer(slots, np.int32).tolist() == list(wanted)
-    wanted = [each[3] for each in ENTRY.iter_unpack(entries)]
-    assert np.frombuffer(previous, np.int32).tolist() == wanted
+    assert np.frombuffer(previous, np.int32).tolist() == [
+        each[3] for each in ENTRY.iter_unpack(entries)
+    ]
 
 
 def plain_find(file: bytes, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -397,7 +399,7 @@ def test_the_time_of_a_record_is_told_where_it_is_the_one_asked_for(
 ) -> None:
     fields = attrs.evolve(fields, log_offset=4096)
     record = encode_record(fields)
-    asked = {
+    asked: dict[str, Any] = {
         "position": 0, "offset": 4096, "size": len(record), "topic": fields.topic, "queue": fields.queue,
         "ordinal": fields.queue_offset,
     }  # fmt: skip
@@ -418,17 +420,21 @@ def test_the_time_of_a_record_is_told_where_it_is_the_one_asked_for(
 
 
 def test_no_call_keeps_or_loses_a_reference() -> None:
-    column, memory, key = np.zeros(3, np.int64), bytearray(SIZE), "k" * 40
-    record = keyed(attrs.evolve(BLANK), "a", "", "t")
+    column: Any = np.zeros(3, np.int64)
+    memory, key = bytearray(SIZE), "k" * 40
+    record = keyed(BLANK, "a", "", "t")
     bad = np.zeros(3, np.int16)
+    columns: list[Any] = [column] * 8
 
     def work() -> None:
-        _kernel.queue_entries(*[column] * 8, 1, 10, 10)
+        add: Any = _kernel.index_file_add
+        entries: Any = _kernel.queue_entries
+        entries(*columns, 1, 10, 10)
         with pytest.raises(ValueError, match="column"):
-            _kernel.queue_entries(*[column] * 7, bad, 1, 10, 10)
-        _kernel.index_file_add(memory, SLOTS, ENTRIES, *[column] * 4)
+            entries(*columns[:7], bad, 1, 10, 10)
+        add(memory, SLOTS, ENTRIES, *columns[:4])
         with pytest.raises(ValueError, match="no key"):
-            _kernel.index_file_add(memory, SLOTS, ENTRIES, *[column] * 4, 9)
+            add(memory, SLOTS, ENTRIES, *columns[:4], 9)
         _kernel.index_file_find(memory, SLOTS, ENTRIES, 0, 0, 1)
         _kernel.index_file_links(memory, 3)
         _kernel.entry_columns(memory)
