@@ -11,8 +11,9 @@ Invariants:
 Safe from any thread; no sync happens under the lock.
 """
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -366,20 +367,21 @@ class HashIndexDispatcher(KeyIndex):
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """See `KeyIndex`. Entry times are whole seconds, so the bounds are widened by that much."""
         hashed = key_hash(topic, key)
-        for peek in self._looks():
-            yield from peek.candidates(hashed, begin_ms, end_ms)
-
-    def _looks(self) -> Iterator[Peek]:
-        """Return a look at each file, the newest first."""
         if self.context.read_only:
-            names = self._folder.names()
+            newest, older = None, self._folder.names()
         else:
             with self._lock:
-                current, names = self._current, self._folder.known_names()
+                current, older = self._current, self._folder.known_names()
                 newest = current.peek() if current is not None else None
-            if newest is not None:
-                yield newest
-                names = names[:-1]
+        found = newest.candidates(hashed, begin_ms, end_ms) if newest is not None else ()
+        older = older if newest is None else older[:-1]
+        if not older:
+            return iter(found)
+        looks = (look.candidates(hashed, begin_ms, end_ms) for look in self._looks(older))
+        return itertools.chain(found, itertools.chain.from_iterable(looks))
+
+    def _looks(self, names: Sequence[str]) -> Iterator[Peek]:
+        """Return a look at each file, the newest first."""
         for name in reversed(names):
             try:
                 yield self._folder.reader(name)
