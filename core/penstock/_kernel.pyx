@@ -7,7 +7,7 @@ a reference to whatever a pointer leads into for as long as it is used.
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM
@@ -28,5 +28,6 @@ include "_kernel/encode.pxi"
 include "_kernel/append.pxi"
 include "_kernel/columns.pxi"
 include "_kernel/stored.pxi"
+include "_kernel/dispatch.pxi"
 
 crc_start()

@@ -106,6 +106,10 @@ class File:
                 raise
             end = os.lseek(self._fd, start, os.SEEK_HOLE)
 
+    def hole_from(self, position: int) -> int:
+        """Return the first position from `position` on that has no written block; the file's length where all have."""
+        return os.lseek(self._fd, position, os.SEEK_HOLE)
+
     def sync(self) -> None:
         """Make the bytes durable (`fdatasync`; releases the GIL, unlike `mmap.flush`)."""
         os.fdatasync(self._fd)

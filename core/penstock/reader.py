@@ -24,7 +24,8 @@ from penstock.errors import (
 from penstock.escape import get_logger
 from penstock.fetch import Entries, Place, RecordReader
 from penstock.log import SegmentedLog
-from penstock.matching import TagFilter, has_key, out_of_bounds, out_of_line
+from penstock.lookup import KeySought, TimeSearch, find_keyed
+from penstock.matching import TagFilter, out_of_bounds, out_of_line
 from penstock.message import ReadStatus
 from penstock.names import check_queue, check_topic
 from penstock.nearest import explain
@@ -37,6 +38,8 @@ logger = get_logger(__name__)
 LOOKED_AT_MAX = 800
 # Entries read at once where the first one is there, as a rule.
 _NEAR = 8
+# No record is stored later.
+_TIME_MAX = 1 << 62
 _FOLLOW_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
@@ -318,29 +321,14 @@ class Reader(ColumnReader):
         if boundary not in ("lower", "upper"):
             raise PenstockError(f"boundary is 'lower' or 'upper', not {boundary!r}")
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
-        first = low
-        # The first ordinal stored at or after the time (lower), or after it (upper).
-        bound = time_ms if boundary == "lower" else time_ms + 1
-        stop = high
-        while first < stop:
-            middle = (first + stop) // 2
-            seen = self._time_from(topic, queue, middle, stop)
-            if seen is not None and seen < bound:
-                first = middle + 1
-            else:
-                stop = middle
-        return first if boundary == "lower" else max(first - 1, low)
-
-    def _time_from(self, topic: str, queue: int, ordinal: int, stop: int) -> int | None:
-        """Return the store time of the first readable record in [ordinal, stop)."""
         place = Place.of(topic, queue)
-        chunks = self._queue_index.iter_entries(topic, queue, ordinal, stop, _NEAR)
-        for at, offsets, sizes, _ in chunks:
-            for row in np.nonzero(sizes)[0].tolist():
-                message = self._try(int(offsets[row]), int(sizes[row]), place, at + row)
-                if message is not None:
-                    return message.store_time_ms
-        return None
+        search = TimeSearch(
+            self._log, self._queue_index, (topic, queue), (low, high),
+            lambda log_offset, size, ordinal: self._try(log_offset, size, place, ordinal),
+        )  # fmt: skip
+        if boundary == "lower":
+            return search.first_from(time_ms)
+        return max(search.first_from(time_ms + 1) - 1, low)
 
     def find(
         self,
@@ -358,20 +346,13 @@ class Reader(ColumnReader):
         """
         self._settle(self._key_index)
         check_topic(topic)
-        low = 0 if begin_ms is None else begin_ms
-        high = (1 << 62) if end_ms is None else end_ms
-        found: dict[int, StoredMessage] = {}
-        for log_offset in self._candidates(topic, key, low, high):
-            if log_offset in found:
-                continue
-            message = self._try_at(log_offset)
-            if message is None or not low <= message.store_time_ms <= high:
-                continue
-            if message.topic == topic and has_key(message, key):
-                found[log_offset] = message
-                if len(found) >= limit:
-                    break
-        return [found[offset] for offset in sorted(found)]
+        low = 0 if begin_ms is None else max(begin_ms, -_TIME_MAX)
+        high = _TIME_MAX if end_ms is None else min(end_ms, _TIME_MAX)
+        candidates = self._candidates(topic, key, low, high)
+        if low > high:
+            return []
+        sought = KeySought(topic, key, low, high)
+        return find_keyed(self._log, self._try_at, candidates, sought, limit)
 
     def _candidates(self, topic: str, key: str, low: int, high: int) -> Iterator[int]:
         if self._key_index is None:

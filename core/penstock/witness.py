@@ -24,12 +24,9 @@ class EntryWitness:
         if name is None or queue < 0 or queue_offset < 0:
             return None
         try:
-            found = self._index.entries(name, queue, queue_offset, queue_offset + 1)
+            return self._index.place(name, queue, queue_offset)
         except (OSError, StorageError):
             return None
-        if len(found.sizes) == 0 or int(found.sizes[0]) <= 0:
-            return None
-        return int(found.log_offsets[0]), int(found.sizes[0])
 
     def end(self, topic: bytes, queue: int) -> int:
         """See `log.Witness`."""

@@ -13,6 +13,7 @@ from penstock.geometry import Geometry
 from penstock.javatext import hash_pieces, index_hash, java_hash
 from penstock.properties import decode_properties
 from penstock.record import RecordFields, encode_record
+from penstock.texts import Keys
 from penstock_index.index_file import ENTRY, HEADER, Header, IndexFile
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "TAG", "TAGSX"])
@@ -125,11 +126,19 @@ KEYS = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(batches=st.lists(KEYS, max_size=5), old_end=st.sampled_from([0, 1_700_000_000_000]))
+@given(
+    batches=st.lists(KEYS, max_size=5),
+    old_end=st.sampled_from([0, 1_700_000_000_000]),
+    # With many slots the first keys are written, and those after them stored through the map.
+    slots=st.sampled_from([7, 20 * 1024]),
+)
 def test_an_index_file_has_javas_bytes(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[str, int]]], old_end: int
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[list[tuple[str, int]]],
+    old_end: int,
+    slots: int,
 ) -> None:
-    geometry = Geometry(index_slots=7, index_entries=40)
+    geometry = Geometry(index_slots=slots, index_entries=40)
     path = tmp_path_factory.mktemp("index") / "file"
     file = Files().create(path)
     file.allocate(geometry.index_file_bytes)
@@ -146,11 +155,11 @@ def test_an_index_file_has_javas_bytes(
             offsets.append(offset)
             times.append(time_ms)
         hashes = [index_hash(key) for key, _ in batch]
-        added = ours.add(
-            np.array(hashes, np.int32), np.array(offsets, np.int64), np.array(times, np.int64)
-        )
+        keys = Keys(np.arange(len(batch)), np.array(hashes, np.int32))
+        added = ours.add(keys, np.array(offsets, np.int64), np.array(times, np.int64))
         done = [
-            java_add(java, 7, 40, h, o, t) for h, o, t in zip(hashes, offsets, times, strict=True)
+            java_add(java, slots, 40, h, o, t)
+            for h, o, t in zip(hashes, offsets, times, strict=True)
         ]
         assert added == sum(done)
     assert ours.chains_are_sound()

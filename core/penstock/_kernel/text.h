@@ -25,14 +25,19 @@ static inline int pair_next(const uint8_t **at, const uint8_t *end, Span *name, 
 
 static inline int is_same(Span a, Span b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, (size_t)a.n) == 0); }
 
-/* The value of a property; n = 0 where there is none. Of a name given twice the last counts, as in Java. */
+/* The value of a property; n = 0 where there is none. Of a name given twice the last counts, as in Java. The name wanted
+   has no NAME_END: so a pair's name is the one if it is there up to its first NAME_END. */
 static inline Span property(Span text, Span wanted)
 {
-    Span found = {text.p, 0}, name, value;
-    const uint8_t *at = text.p, *end = text.p + text.n;
-    while (pair_next(&at, end, &name, &value))
-        if (is_same(name, wanted))
-            found = value;
+    Span found = {text.p, 0};
+    const uint8_t *at = text.p, *end = text.p + text.n, *stop;
+    for (; at < end; at = stop + 1) {
+        stop = memchr(at, PAIR_END, (size_t)(end - at));
+        if (!stop)
+            stop = end;
+        if (stop - at > wanted.n + 1 && at[wanted.n] == NAME_END && memcmp(at, wanted.p, (size_t)wanted.n) == 0)
+            found.p = at + wanted.n + 1, found.n = stop - found.p;
+    }
     return found;
 }
 
@@ -98,14 +103,12 @@ static inline int is_utf8(Span s)
     return is_whole;
 }
 
-/* `String.hashCode` of what was hashed to `hash` followed by `s`: over UTF-16 units. */
-static inline int32_t java_hash_more(int32_t hash, Span s)
+/* `java_hash_more` from the first character on that is not ASCII. */
+static uint32_t java_hash_wide(uint32_t value, const uint8_t *at, const uint8_t *end)
 {
-    uint32_t value = (uint32_t)hash;
-    const uint8_t *at = s.p, *end = s.p + s.n;
     int is_whole = 1;
     while (at < end) {
-        uint32_t c = *at < 0x80 ? *at++ : utf8_next(&at, end, &is_whole);
+        uint32_t c = utf8_next(&at, end, &is_whole);
         if (c >= 0x10000) {
             c -= 0x10000;
             value = value * 31 + (0xD800 | c >> 10);
@@ -113,7 +116,24 @@ static inline int32_t java_hash_more(int32_t hash, Span s)
         }
         value = value * 31 + c;
     }
-    return (int32_t)value;
+    return value;
+}
+
+/* `String.hashCode` of what was hashed to `hash` followed by `s`: over UTF-16 units. */
+static inline int32_t java_hash_more(int32_t hash, Span s)
+{
+    const uint8_t *at = s.p, *end = s.p + s.n;
+    uint32_t value = (uint32_t)hash, four;
+    /* Four at a time: one multiplication by a power of 31 need not wait for the one before. */
+    for (; end - at >= 4; at += 4) {
+        memcpy(&four, at, 4);
+        if (four & 0x80808080u)
+            break;
+        value = value * (31u * 31 * 31 * 31) + at[0] * (31u * 31 * 31) + at[1] * (31u * 31) + at[2] * 31u + at[3];
+    }
+    while (at < end && *at < 0x80)
+        value = value * 31 + *at++;
+    return (int32_t)(at < end ? java_hash_wide(value, at, end) : value);
 }
 
 /* The form of the hash index: never negative, and 0 where Java's abs() overflows. */

@@ -243,6 +243,14 @@ class QueueIndex(Dispatcher):
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
         """Return the entries [start, stop), fewer where the queue ends or a file is missing."""
 
+    def place(self, topic: str, queue: int, offset: int) -> tuple[int, int] | None:
+        """Return log offset and size of the record that one entry leads to, None where there is none.
+
+        What `entries` says; an index that can tell it in less should.
+        """
+        log_offsets, sizes, _ = self.entries(topic, queue, offset, offset + 1)
+        return (int(log_offsets[0]), int(sizes[0])) if len(sizes) and sizes[0] else None
+
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
         """Return from where to read on when `entries` has nothing at `offset`: behind a missing file, say.
 

@@ -11,8 +11,9 @@ Invariants:
 Safe from any thread; no sync happens under the lock.
 """
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,11 +25,12 @@ from penstock.errors import OffsetError
 from penstock.escape import get_logger
 from penstock.findings import Checker
 from penstock.foreign import TAG_KEYS, Foreign
-from penstock.javatext import Int32s, Int64s, index_hash
+from penstock.indexing import key_hash
+from penstock.javatext import Int64s
 from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
+from penstock.texts import Keys
 from penstock.validity import is_valid
 from penstock_index.index_file import (
-    SECONDS_MAX,
     Header,
     IndexFile,
     Peek,
@@ -55,8 +57,6 @@ class HashIndexDispatcher(KeyIndex):
         self._progress = 0
         self._current: IndexFile | None = None
         self._dirty: list[IndexFile] = []
-        # Keys from `progress` on that are in the files already, since the disk was full before the rest.
-        self._added = 0
 
     @property
     def progress(self) -> int:
@@ -68,28 +68,44 @@ class HashIndexDispatcher(KeyIndex):
     def dispatch(self, batch: DispatchBatch) -> None:
         """Add the keys of a batch; records before `progress` are passed over."""
         with self._lock:
-            keys = batch.keys
-            if len(keys.rows):
-                rows, hashes = keys.rows, keys.hashes
-                wanted = batch.log_offsets[rows] >= self._progress
-                wanted &= batch.transaction_types[rows] != ROLLBACK
-                if not wanted.all():
-                    rows, hashes = rows[wanted], hashes[wanted]
-                self._add(hashes, batch.log_offsets[rows], batch.store_times_ms[rows])
+            self._add(self._wanted(batch), batch)
             self._progress = max(self._progress, batch.end_offset)
 
-    def _add(self, hashes: Int32s, offsets: Int64s, times_ms: Int64s) -> None:
-        """Add keys in order; tried again after an error it goes on behind those that were added then."""
-        skipped = min(self._added, len(hashes))
-        done = skipped
-        while done < len(hashes):
+    def _wanted(self, batch: DispatchBatch) -> Keys:
+        """Return the keys of a batch that are to be added."""
+        keys = batch.keys
+        is_rolled_back = batch.transaction_types == ROLLBACK
+        if batch.start_offset >= self._progress and not is_rolled_back.any():
+            return keys
+        rows = keys.rows
+        wanted = (batch.log_offsets[rows] >= self._progress) & ~is_rolled_back[rows]
+        return Keys(rows[wanted], keys.hashes[wanted])
+
+    def _add(self, keys: Keys, batch: DispatchBatch) -> None:
+        """Add keys in order; tried again after an error or an interrupt, it goes on behind those that were added then."""
+        count = len(keys.rows)
+        log_offsets, times_ms = batch.log_offsets, batch.store_times_ms
+        done = min(self._added(), count)
+        while done < count:
             file = self._current
             if file is None or file.is_full:
                 file = self._roll()
-            added = file.add(hashes[done:], offsets[done:], times_ms[done:])
-            self._added += added
-            done += added
-        self._added -= len(hashes)
+            done += file.add(keys, log_offsets, times_ms, done)
+
+    def _added(self) -> int:
+        """Return how many keys of records from `progress` on are in the files already."""
+        if self._current is None or self._current.header.end_offset < self._progress:
+            return 0
+        count = 0
+        for name in reversed(self._folder.names()):
+            file = self._folder.peekable(name)
+            entries = Peek(file, self.context.geometry).entries()
+            file.close()
+            beyond = int((entries["log_offset"] >= self._progress).sum())
+            count += beyond
+            if beyond < len(entries):
+                break
+        return count
 
     def _roll(self) -> IndexFile:
         """Make the next file; it takes over the full one's end as Java's does."""
@@ -139,8 +155,6 @@ class HashIndexDispatcher(KeyIndex):
             if self._current is not None and self._current.is_dirty:
                 # What is kept of it must not count as durable unsynced.
                 self._current.sync()
-            if log_offset <= self._progress:
-                self._added = 0
             self._close_current()
             if self._cut(log_offset, None):
                 self._folder.sync()
@@ -346,45 +360,33 @@ class HashIndexDispatcher(KeyIndex):
             head = self._current.header
             self._current.cut(len(self._current.entries()), head.begin_ms, head.end_ms)
             mended.append(f"made the chains of index file {names[-1]} anew")
+        self._current.warm()
 
     # --- looking up
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """See `KeyIndex`. Entry times are whole seconds, so the bounds are widened by that much."""
-        key_hash = index_hash(f"{topic}#{key}")
-        for peek in self._looks():
-            head = peek.header
-            if head.index_count > 1 and head.begin_ms <= end_ms and head.end_ms >= begin_ms:
-                yield from self._in_file(peek, key_hash, begin_ms, end_ms)
-
-    def _looks(self) -> Iterator[Peek]:
-        """Return a look at each file, the newest first."""
+        hashed = key_hash(topic, key)
         if self.context.read_only:
-            names = self._folder.names()
+            newest, older = None, self._folder.names()
         else:
             with self._lock:
-                current, names = self._current, self._folder.known_names()
+                current, older = self._current, self._folder.known_names()
                 newest = current.peek() if current is not None else None
-            if newest is not None:
-                yield newest
-                names = names[:-1]
+        found = newest.candidates(hashed, begin_ms, end_ms) if newest is not None else ()
+        older = older if newest is None else older[:-1]
+        if not older:
+            return iter(found)
+        looks = (look.candidates(hashed, begin_ms, end_ms) for look in self._looks(older))
+        return itertools.chain(found, itertools.chain.from_iterable(looks))
+
+    def _looks(self, names: Sequence[str]) -> Iterator[Peek]:
+        """Return a look at each file, the newest first."""
         for name in reversed(names):
             try:
                 yield self._folder.reader(name)
             except FileNotFoundError:
                 continue
-
-    @staticmethod
-    def _in_file(peek: Peek, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        base = peek.header.begin_ms
-        first = peek.header.begin_offset
-        for log_offset, seconds in peek.chain(key_hash):
-            at = base + seconds * 1000
-            # The first entry's seconds count from another base (see `IndexFile.add`).
-            # Without a base nothing is known, and the greatest number stands for all beyond it.
-            is_late_enough = at + 1000 > begin_ms or seconds == SECONDS_MAX
-            if log_offset == first or base <= 0 or (at - 1000 <= end_ms and is_late_enough):
-                yield log_offset
 
 
 def _is_of_its_record(entries: np.ndarray, log: LogView) -> bool:

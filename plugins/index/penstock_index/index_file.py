@@ -12,16 +12,17 @@ beginTimestamp. Entries of one slot form a chain from newest to oldest: `previou
 smaller than the entry's own number, so a chain that is not so is damage and is not followed.
 Source: spec sections 4.1 to 4.4.
 
-The file is sparse and written with plain writes: a store through a map into a hole would kill the process when the disk is
-full, and slots lie anywhere. Whoever writes it keeps its slots in memory.
+Keys are stored through a map, by the kernel, so that a slot anywhere costs no call of the system. A store into a hole
+would kill the process when the disk is full: so header and slots get their blocks before the first such key, and entries
+get theirs ahead, in whole units of the page cache (see `penstock.blocks`). What has no blocks is not even looked at through
+the map: on a tmpfs that needs room. As long as there are few keys they are written (see `index_draft`).
 
-Written in the order entries, slots, header: a killed process leaves no header that counts an entry
-which is not there. Not checksummed: rebuilt from the log.
+Written in the order entry, slot, and for all keys of a batch the header last: a killed process leaves no header that counts an
+entry which is not there. Not checksummed: rebuilt from the log.
 """
 
 import struct
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,10 +33,14 @@ from penstock.blocks import Blocks
 from penstock.columns import Columns
 from penstock.contracts import LogView
 from penstock.errors import OffsetError
-from penstock.files import File, Files
+from penstock.file import FOLIO_BYTES, NO_ROOM
+from penstock.files import File
 from penstock.geometry import INDEX_HEADER_SIZE, Geometry
+from penstock.indexing import find_in_index_file, index_file_add, index_file_links
 from penstock.javatext import Int32s, Int64s
 from penstock.record import SIZE_AND_MAGIC
+from penstock.texts import Keys
+from penstock_index.index_draft import Draft, draft_entries
 
 HEADER = struct.Struct(">qqqqii")
 ENTRY = np.dtype([("hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -46,8 +51,6 @@ assert ENTRY.itemsize == _ENTRY.size
 
 Entries = npt.NDArray[np.void]
 _NAME_DIGITS = 17
-# Slots are written in pieces of so many.
-_SLOTS_A_PIECE = 1024
 
 # An entry's time stops here: 68 years after the file's first record.
 SECONDS_MAX = (1 << 31) - 1
@@ -90,18 +93,30 @@ class IndexFile:
         self.path = file.path
         self._file = file
         self._geometry = geometry
-        self._slots_count = geometry.index_slots
+        self._monotonic_ms = monotonic_ms
         self._entries_count = geometry.index_entries
-        # Read-only: chains are followed in it, also when the file is closed.
-        self._map = file.map(geometry.index_file_bytes, writable=False)
         self._entries_at = INDEX_HEADER_SIZE + 4 * geometry.index_slots
-        self._slots = _read_slots(file, geometry.index_slots)
-        header = Header(*HEADER.unpack(file.pread(INDEX_HEADER_SIZE, 0)))
-        self.header = header if header.index_count > 0 else header._replace(index_count=1)
-        self._blocks = Blocks(
-            file, geometry.index_file_bytes, self._position_of(self._used), monotonic_ms
-        )
+        self._size = geometry.index_file_bytes
+        self._map = memoryview(file.map(self._size, writable=True))
+        self._header = Header(*HEADER.unpack(file.pread(INDEX_HEADER_SIZE, 0)))
+        # What the keys to come need; None until header and slots have blocks.
+        self._blocks: Blocks | None = None
+        self._draft: Draft | None = None
+        self._draft_entries = draft_entries(geometry)
+        # The look at what has blocks now; None when that has changed.
+        self._peek: Peek | None = None
         self.is_dirty = False
+
+    @property
+    def header(self) -> Header:
+        """The header, from where keys are added: it is right even where an interrupt has cut an `add` short."""
+        if self._blocks is not None:
+            header = Header(*HEADER.unpack_from(self._map))
+        elif self._draft is not None:
+            header = Header(*HEADER.unpack(self._draft.header))
+        else:
+            header = self._header
+        return header if header.index_count > 0 else header._replace(index_count=1)
 
     @property
     def is_full(self) -> bool:
@@ -113,77 +128,73 @@ class IndexFile:
         """Whether it holds no key."""
         return self.header.index_count <= 1
 
-    def add(self, hashes: Int32s, log_offsets: Int64s, times_ms: Int64s) -> int:
-        """Add keys in order; returns how many fitted. Same bytes as adding them one by one."""
-        head = self.header
-        count = min(len(hashes), self._entries_count - head.index_count)
+    def add(self, keys: Keys, log_offsets: Int64s, times_ms: Int64s, first: int = 0) -> int:
+        """Add keys in order, from key `first` on; returns how many fitted. Same bytes as adding them one by one.
+
+        `log_offsets` and `times_ms` are those of the rows that the keys name.
+        """
+        number = self._used
+        count = min(len(keys.rows) - first, self._entries_count - number)
         if count <= 0:
             return 0
-        hashes, log_offsets, times_ms = hashes[:count], log_offsets[:count], times_ms[:count]
-        numbers = np.arange(head.index_count, head.index_count + count, dtype=np.int64)
-        slots = hashes.astype(np.int64) % self._slots_count
-        previous = self._chain(slots, numbers)
-        begin_ms, begin_offset = head.begin_ms, head.begin_offset
-        seconds = seconds_since(times_ms, begin_ms)
-        if head.index_count == 1:
-            # The first entry of a file counts from what the header said before (the old file's end,
-            # after a roll), and only then sets the base for the others.
-            begin_ms, begin_offset = int(times_ms[0]), int(log_offsets[0])
-            seconds[1:] = seconds_since(times_ms[1:], begin_ms)
-        rows = np.empty(count, ENTRY)
-        rows["hash"], rows["log_offset"] = hashes, log_offsets
-        rows["seconds"], rows["previous"] = seconds, previous
-        self._blocks.reserve(self._position_of(head.index_count + count))
-        self._write(head.index_count, rows, slots, Header(
-            begin_ms, int(times_ms[-1]), begin_offset, int(log_offsets[-1]),
-            head.slot_count + int((previous == 0).sum()), head.index_count + count,
-        ))  # fmt: skip
-        return count
-
-    def _write(self, number: int, rows: Entries, slots: Int64s, header: Header) -> None:
-        """Write entries from `number` on, their slots, and the header; when this raises they do not count."""
-        before = self._slots[slots]
         try:
-            self._file.pwrite(rows.tobytes(), self._position_of(number))
-            # Of a slot given twice, the last stays.
-            self._slots[slots] = np.arange(number, number + len(rows))
-            self._put_slots(slots)
-            self.set_header(header)
-        except OSError:
-            self._slots[slots] = before
-            raise
+            if self._blocks is None and number + count <= self._draft_entries:
+                self._draft = self._draft or Draft(self._file, self._geometry)
+                return self._draft.add(number, keys, log_offsets, times_ms, first)
+            self._reserve(number + count)
+            return index_file_add(
+                self._map, self._geometry.index_slots, self._entries_count, keys.rows, keys.hashes,
+                log_offsets, times_ms, first,
+            )  # fmt: skip
+        finally:
+            # Only now: a sync that began before the last store says nothing of it.
+            self.is_dirty = True
 
-    def _chain(self, slots: Int64s, numbers: Int64s) -> Int64s:
-        """Return each new entry's predecessor: in the file, or earlier in the same batch."""
-        previous = self._slots[slots].astype(np.int64)
-        previous[(previous < 0) | (previous >= numbers[0])] = 0
-        order = np.argsort(slots, kind="stable")
-        same = slots[order][1:] == slots[order][:-1]
-        previous[order[1:][same]] = numbers[order[:-1][same]]
-        return previous
+    def _reserve(self, number: int) -> None:
+        """See that everything before entry `number` has blocks; `OSError` (ENOSPC) if it cannot."""
+        blocks = self._blocks or self._begin_blocks()
+        stop = self._position_of(number)
+        if blocks.mapped_end < stop:
+            blocks.reserve(min(stop + -stop % FOLIO_BYTES, self._size))
+            assert blocks.mapped_end >= stop
+            self._peek = None
 
-    def _put_slots(self, slots: Int64s) -> None:
-        """Write the pieces of the table that hold these slots, or all of it where that is most of it."""
-        size = _SLOTS_A_PIECE
-        pieces = np.unique(slots // size)
-        if 2 * size * len(pieces) > self._slots_count:
-            pieces, size = pieces[:1] * 0, self._slots_count
-        for piece in pieces.tolist():
-            data = self._slots[piece * size : (piece + 1) * size].tobytes()
-            self._file.pwrite(data, INDEX_HEADER_SIZE + piece * size * _SLOT.size)
+    def _begin_blocks(self) -> Blocks:
+        """Give header, slots and the used entries the blocks that they lack; whoever made the file may have left holes."""
+        if self._draft is not None:
+            self._draft.settle()
+        start = self._position_of(self._used)
+        blocks = Blocks(self._file, self._size, start, self._monotonic_ms, mapped=True)
+        whole = start - start % FOLIO_BYTES
+        if whole and not blocks.mapped_end:
+            self._file.allocate_range(0, whole)
+        blocks.reserve(min(whole + FOLIO_BYTES, self._size))
+        self._blocks, self._peek, self._draft = blocks, None, None
+        return blocks
+
+    def _forget(self) -> None:
+        """Do without blocks and draft from now on."""
+        self._header = self.header
+        if self._draft is not None:
+            self._draft.settle()
+        self._blocks = self._draft = self._peek = None
 
     def set_header(self, header: Header) -> None:
         """Write the header."""
-        self.is_dirty = True
+        self._forget()
         self._file.pwrite(HEADER.pack(*header), 0)
-        self.header = header
+        self._header = header
+        self.is_dirty = True
 
     def _position_of(self, number: int) -> int:
         return self._entries_at + number * ENTRY.itemsize
 
     def entries(self) -> Entries:
         """Return the used entries, as they are now; number 1 comes first."""
-        return self.peek().entries()
+        return self._read().entries()
+
+    def _read(self) -> "Peek":
+        return Peek(self._file, self._geometry, self.header)
 
     @property
     def _used(self) -> int:
@@ -196,51 +207,61 @@ class IndexFile:
         The times are those of the first and last record kept: the entries have only whole seconds.
         """
         kept = self.entries()[:keep].copy()
-        slots = kept["hash"].astype(np.int64) % self._slots_count
-        self._file.clear(self._position_of(keep + 1), self._geometry.index_file_bytes)
+        self._forget()
+        self._file.clear(self._position_of(keep + 1), self._size)
         self._file.clear(INDEX_HEADER_SIZE, self._position_of(1))
-        self._slots[:] = 0
         self.is_dirty = True
-        if keep:
-            previous = self._chain(slots, np.arange(1, keep + 1, dtype=np.int64))
-            kept["previous"] = previous
-            used = int((previous == 0).sum())
-            last = int(kept["log_offset"][-1])
-            first = int(kept["log_offset"][0])
-            header = Header(begin_ms, end_ms, first, last, used, keep + 1)
-            self._write(1, kept, slots, header)
-        else:
+        if not keep:
             self.set_header(Header())
+            return
+        slots, kept["previous"] = expected_chains(kept, self._geometry.index_slots)
+        used = int((kept["previous"] == 0).sum())
+        first, last = int(kept["log_offset"][0]), int(kept["log_offset"][-1])
+        self._file.pwrite(kept.tobytes(), self._position_of(1))
+        self._file.pwrite(slots.astype(">i4").tobytes(), INDEX_HEADER_SIZE)
+        self.set_header(Header(begin_ms, end_ms, first, last, used, keep + 1))
 
     def chains_are_sound(self) -> bool:
         """Say whether slots, their count and predecessors are what adding the entries in order gives."""
-        entries = self.entries()
-        slots, previous = expected_chains(entries, self._slots_count)
-        is_chained = (entries["previous"] == previous).all() and (self._slots == slots).all()
+        entries, table = self.entries(), self._read().slots()
+        slots, previous = expected_chains(entries, self._geometry.index_slots)
+        is_chained = (entries["previous"] == previous).all() and np.array_equal(table, slots)
         return bool(is_chained) and self.header.slot_count == int((previous == 0).sum())
 
     def peek(self) -> "Peek":
-        """Return a look at it as it is now; its chains are read through the map, also when the file is closed."""
-        mapped, slots, blocks = self._map, self._slots, self._blocks
-        first, used = self._entries_at, self._position_of(self._used)
+        """Return a look at it for look-ups; its chains are read through the map, also when the file is closed.
 
-        def read(size: int, at: int) -> bytes:
-            if at < first:
-                return _SLOT.pack(int(slots[(at - INDEX_HEADER_SIZE) // _SLOT.size]))
-            # Where there are no blocks nothing is looked at through the map: on a tmpfs even that needs room. Slots
-            # name entries that were added after this look was taken; their blocks came before them.
-            return mapped[at : at + size] if at + size <= max(used, blocks.end) else b""
+        They may lead to entries that are added later: those have blocks when a slot names them.
+        """
+        peek = self._peek
+        if peek is None:
+            peek, blocks = self._read(), self._blocks
+            if blocks is not None and blocks.mapped_end >= self._position_of(self._used):
+                memory = self._map[: blocks.mapped_end]
+                peek = self._peek = Peek(self._file, self._geometry, self.header, memory)
+        return peek
 
-        return Peek(self._file, self._geometry, self.header, read)
+    def warm(self) -> None:
+        """Make look-ups fast before a key is added, if there are many, and the disk has room for header and slots."""
+        if self._used < self._draft_entries:
+            return
+        try:
+            self._begin_blocks()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     def give_back(self) -> None:
         """Return the blocks that were allocated ahead to the disk, durably."""
-        if self._blocks.give_back(self._position_of(self._used)):
+        blocks = self._blocks
+        self._forget()
+        if blocks is not None and blocks.give_back(self._position_of(self._used)):
             self._file.sync()
 
     def clear_ahead(self) -> None:
         """Give up whatever lies after the used entries, whoever allocated it."""
-        self._file.punch(self._position_of(self._used), self._geometry.index_file_bytes)
+        self._forget()
+        self._file.punch(self._position_of(self._used), self._size)
 
     def sync(self) -> None:
         """Make it durable."""
@@ -256,11 +277,6 @@ class IndexFile:
         self._file.close()
 
 
-def _read_slots(file: File, count: int) -> Int32s:
-    data = file.pread(4 * count, INDEX_HEADER_SIZE).ljust(4 * count, b"\0")
-    return np.frombuffer(data, ">i4").copy()
-
-
 def seconds_since(times_ms: Int64s, begin_ms: int | Int64s) -> Int64s:
     """Return whole seconds since the base: 0 without a base or before it, capped at 2**31 - 1."""
     seconds: Int64s = np.where(np.asarray(begin_ms) > 0, (times_ms - begin_ms) // 1000, 0)
@@ -269,15 +285,8 @@ def seconds_since(times_ms: Int64s, begin_ms: int | Int64s) -> Int64s:
 
 def expected_chains(entries: Entries, slots_count: int) -> tuple[Int32s, Int32s]:
     """Return the slot table and the predecessors that adding these entries in order gives."""
-    at = entries["hash"].astype(np.int64) % slots_count
-    numbers = np.arange(1, len(entries) + 1, dtype=np.int32)
-    slots = np.zeros(slots_count, np.int32)
-    slots[at] = numbers
-    order = np.argsort(at, kind="stable")
-    same = at[order][1:] == at[order][:-1]
-    previous = np.zeros(len(entries), np.int32)
-    previous[order[1:][same]] = numbers[order[:-1][same]]
-    return slots, previous
+    slots, previous = index_file_links(np.ascontiguousarray(entries).view(np.uint8), slots_count)
+    return np.frombuffer(slots, np.int32), np.frombuffer(previous, np.int32)
 
 
 def sound_count(entries: Entries, log_offset: int) -> int:
@@ -292,40 +301,10 @@ def sound_count(entries: Entries, log_offset: int) -> int:
     return int(bad[0]) if len(bad) else len(offsets)
 
 
-class Readers:
-    """A few index files kept open for look-ups; one that is dropped closes when nobody reads it. Safe from any thread."""
-
-    def __init__(self, files: Files, folder: Path, geometry: Geometry, limit: int) -> None:
-        self._files = files
-        self._folder = folder
-        self._geometry = geometry
-        self._limit = max(min(limit, files.descriptors_max // 16), 2)
-        self._open: dict[str, Peek] = {}
-        self._lock = threading.Lock()
-
-    def get(self, name: str) -> "Peek":
-        """Return a look at an open file as it is now; `FileNotFoundError` where it is gone."""
-        peek = self._open.get(name)
-        if peek is not None:
-            # What is full has its last header.
-            return peek if peek.is_full else peek.anew()
-        with self._lock:
-            if len(self._open) >= self._limit:
-                self._open.pop(next(iter(self._open)))
-            peek = Peek(self._files.open(self._folder / name), self._geometry)
-            self._open[name] = peek
-            return peek
-
-    def close(self) -> None:
-        """Forget all; each is closed when the last look-up in it has ended."""
-        with self._lock:
-            self._open.clear()
-
-
 class Peek:
     """One index file as it lies there, read by plain reads: another process may write or remove it.
 
-    Whoever writes it himself gives its `header`, and how its bytes are `read`.
+    Whoever writes it himself gives its `header`, and as much of it from its start as has blocks as `memory`.
     """
 
     def __init__(
@@ -333,12 +312,12 @@ class Peek:
         file: File,
         geometry: Geometry,
         header: Header | None = None,
-        read: Callable[[int, int], bytes] | None = None,
+        memory: memoryview | None = None,
     ) -> None:
         self._file = file
         self._geometry = geometry
         self._entries_at = INDEX_HEADER_SIZE + 4 * geometry.index_slots
-        self._read = read or file.pread
+        self._memory = memory
         self.header = header or self._read_header()
 
     def _read_header(self) -> Header:
@@ -359,12 +338,40 @@ class Peek:
         """Return another look at the same file."""
         return Peek(self._file, self._geometry)
 
-    def chain(self, key_hash: int) -> Iterator[tuple[int, int]]:
-        """Yield (log offset, seconds) of the entries with that hash, newest first; ends where hostile.
+    def mapped(self) -> "Peek":
+        """Return a look at the same file through a map, if it is full, whole, and has no hole."""
+        size = self._geometry.index_file_bytes
+        if not self.is_full or self._file.size != size or self._file.hole_from(0) < size:
+            return self
+        memory = memoryview(self._file.map(size, writable=False))
+        return Peek(self._file, self._geometry, self.header, memory)
 
-        One that the header does not count yet is yielded as well: it was written before its slot.
+    def candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterable[int]:
+        """Return log offsets of the entries with that hash, newest first, as far as their times may be wanted.
+
+        One that the header does not count yet is among them: it was written before its slot.
         """
-        read, entries_at = self._read, self._entries_at
+        if self._memory is None:
+            return self._read_candidates(key_hash, begin_ms, end_ms)
+        return find_in_index_file(self._memory, self._geometry, key_hash, begin_ms, end_ms)
+
+    def _read_candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """As `penstock.indexing.find_in_index_file`, by plain reads."""
+        head = self.header
+        if head.index_count <= 1 or head.begin_ms > end_ms or head.end_ms < begin_ms:
+            return
+        for log_offset, seconds in self._chain(key_hash):
+            at = head.begin_ms + seconds * 1000
+            # The first entry's seconds count from another base: what the header said before (the end of the full file).
+            # Without a base nothing is known, and the greatest number stands for all beyond it.
+            is_late_enough = at + 1000 > begin_ms or seconds == SECONDS_MAX
+            is_timed = at - 1000 <= end_ms and is_late_enough
+            if log_offset == head.begin_offset or head.begin_ms <= 0 or is_timed:
+                yield log_offset
+
+    def _chain(self, key_hash: int) -> Iterator[tuple[int, int]]:
+        """Yield (log offset, seconds) of the entries with that hash, newest first; ends where hostile."""
+        read, entries_at = self._file.pread, self._entries_at
         raw = read(_SLOT.size, INDEX_HEADER_SIZE + 4 * (key_hash % self._geometry.index_slots))
         number = _SLOT.unpack(raw)[0] if len(raw) == _SLOT.size else 0
         bound = self._geometry.index_entries

@@ -6,12 +6,54 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.contracts import Context
-from penstock.files import File
+from penstock.files import File, Files
+from penstock.geometry import Geometry
 from penstock.progress import SIDE_FOLDER
-from penstock_index.index_file import HEADER, Header, IndexFile, Peek, Readers, is_index_name
+from penstock_index.index_file import HEADER, Header, IndexFile, Peek, is_index_name
 
 # Index files that stay open for look-ups.
 _READERS_MAX = 16
+
+
+class Readers:
+    """A few index files kept open for look-ups; one that is dropped closes when nobody reads it. Safe from any thread.
+
+    Args:
+        files: the file system.
+        folder: where the files lie.
+        geometry: their sizes.
+        limit: how many are kept open.
+        mapped: look at full files through maps: only for the process that alone shortens and removes them.
+    """
+
+    def __init__(
+        self, files: Files, folder: Path, geometry: Geometry, limit: int, *, mapped: bool
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._geometry = geometry
+        self._limit = max(min(limit, files.descriptors_max // 16), 2)
+        self._mapped = mapped
+        self._open: dict[str, Peek] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> "Peek":
+        """Return a look at an open file as it is now; `FileNotFoundError` where it is gone."""
+        peek = self._open.get(name)
+        if peek is not None:
+            # What is full has its last header.
+            return peek if peek.is_full else peek.anew()
+        with self._lock:
+            if len(self._open) >= self._limit:
+                self._open.pop(next(iter(self._open)))
+            peek = Peek(self._files.open(self._folder / name), self._geometry)
+            self._open[name] = peek = peek.mapped() if self._mapped else peek
+            return peek
+
+    def close(self) -> None:
+        """Forget all; each is closed when the last look-up in it has ended."""
+        with self._lock:
+            self._open.clear()
 
 
 class IndexFolder:
@@ -22,7 +64,9 @@ class IndexFolder:
         self._files = context.files
         self.path = context.root / "index"
         self._lock = threading.Lock()
-        self._readers = Readers(context.files, self.path, context.geometry, _READERS_MAX)
+        self._readers = Readers(
+            context.files, self.path, context.geometry, _READERS_MAX, mapped=not context.read_only
+        )
         # Names of the files, newest last; None when that may have changed.
         self._listed: list[str] | None = None
 
@@ -109,6 +153,9 @@ class IndexFolder:
 
     def known_names(self) -> list[str]:
         """Return the names of the files; only this process makes and removes them."""
+        listed = self._listed
+        if listed is not None:
+            return listed
         with self._lock:
             if self._listed is None:
                 self._listed = self.names()

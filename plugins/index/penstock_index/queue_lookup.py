@@ -4,6 +4,7 @@ A dispatcher that only reads looks at the files again at each question: another 
 """
 
 import itertools
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,12 +12,18 @@ from typing import Any
 import numpy as np
 
 from penstock.contracts import Context, QueueBounds, QueueEntries, QueueIndex
+from penstock.geometry import QUEUE_ENTRY_SIZE
+from penstock.indexing import split_entries
 from penstock.names import check_topic
 from penstock_index.queue_bounds import QuickLook
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_state import Queue
+from penstock_index.queue_units import ADDRESS_MAX
+
+# Log offset and size, at the beginning of an entry.
+_PLACE = struct.Struct(">qi")
 
 
 class QueueLookUp(QueueIndex):
@@ -77,12 +84,26 @@ class QueueLookUp(QueueIndex):
             found = self._known(topic, queue)
             if found is None:
                 return QueueEntries(*(np.zeros(0, np.int64) for _ in range(3)))
-            entries = found.folder.read(start, min(stop, found.max_offset))
-            codes = entries["tag_code"].astype(np.int64)
-            found.extension.resolve(codes)
-        sizes = entries["size"].astype(np.int64)
-        sizes[(sizes < 0) | (sizes == PRE_BLANK_SIZE)] = 0
-        return QueueEntries(entries["log_offset"].astype(np.int64), sizes, codes)
+            read = found.folder.read(start, min(stop, found.max_offset))
+            entries, least_code = split_entries(read.data)
+            if least_code <= ADDRESS_MAX:
+                found.extension.resolve(entries.tag_codes)
+        return entries
+
+    def place(self, topic: str, queue: int, offset: int) -> tuple[int, int] | None:
+        """See `QueueIndex`."""
+        with self._lock:
+            found = self._known(topic, queue)
+            if found is None or not 0 <= offset < found.max_offset:
+                return None
+            folder = found.folder
+            base = folder.file_base(offset)
+            position = QUEUE_ENTRY_SIZE * (offset - base)
+            data = self._pool.read(folder.path(base), _PLACE.size, position)
+        if len(data) < _PLACE.size:
+            return None
+        log_offset, size = _PLACE.unpack(data)
+        return (log_offset, size) if 0 < size < PRE_BLANK_SIZE else None
 
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
         """See `QueueIndex`: only a missing file makes a gap, and the next one begins behind it."""

@@ -84,6 +84,21 @@ class QueueIndexContract(DispatcherContract):
             assert offsets[len(offsets) - len(expected) :] == expected
             assert chunks[0].start <= low
 
+    def test_one_entry_is_told_as_among_others(self, make: MakeDispatcher, log: WrittenLog) -> None:
+        """`place` says what `entries` says, and nothing outside of the queue."""
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        dispatcher.trim(log.view.spans()[1][0])
+        for topic, queue in dispatcher.queues():
+            high = dispatcher.max_offset(topic, queue)
+            for at in (*range(0, high, 7), high - 1):
+                offsets, sizes, _ = dispatcher.entries(topic, queue, at, at + 1)
+                there = len(sizes) > 0 and sizes[0] > 0
+                expected = (int(offsets[0]), int(sizes[0])) if there else None
+                assert dispatcher.place(topic, queue, at) == expected
+            assert dispatcher.place(topic, queue, high) is None
+        assert dispatcher.place("nothing", 3, 0) is None
+
     def test_a_queue_that_is_not_there_is_empty(
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:

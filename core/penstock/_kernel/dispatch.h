@@ -1,0 +1,347 @@
+/* What dispatchers make of records: queue entries, keys in an index file, and the way back from a key or a time.
+
+   No Python. Columns, index files and queue entries may hold anything: every number from them is checked against the
+   memory that it leads into, and no sum of two numbers from disk is compared. */
+#pragma once
+#include <stdlib.h>
+#include "text.h"
+
+/* --- columns of a batch */
+
+/* Whole numbers of 4 or 8 bytes, `stride` bytes apart. */
+typedef struct {
+    const uint8_t *p;
+    int64_t n, stride, width;
+} NumberColumn;
+
+static inline int64_t at_row(const NumberColumn *c, int64_t row)
+{
+    const uint8_t *p = c->p + row * c->stride;
+    int32_t narrow;
+    int64_t wide;
+    if (c->width == 4)
+        return memcpy(&narrow, p, 4), narrow;
+    return memcpy(&wide, p, 8), wide;
+}
+
+/* --- queue entries */
+
+/* A pre-blank entry has this size; it stands for one whose record is gone. */
+enum { QUEUE_ENTRY_SIZE = 20, PRE_BLANK_SIZE = INT32_MAX, TYPE_PREPARED = 0x4, TYPE_ROLLBACK = 0xC };
+
+typedef struct {
+    NumberColumn log_offsets, sizes, queues, queue_offsets, types, tag_codes, topic_rows, times;
+    int64_t count, topics, queue_max, queue_offset_max;
+} EntryRows;
+
+/* One queue of the batch; `next` is how many rows it has, and then where its next one goes. */
+typedef struct {
+    int64_t topic, queue, next;
+} QueueLane;
+
+/* Entries of consecutive queue offsets, which begin at row `start` of those that are grouped. */
+typedef struct {
+    int64_t topic, queue, queue_offset, start, log_offset;
+} EntryRun;
+
+/* Memory of one grouping: all is for `count` rows, `table` for a power of two above twice as many. */
+typedef struct {
+    QueueLane *lanes;
+    int32_t *table, *row_lanes;
+    int64_t *order, n_lanes, mask;
+} Grouping;
+
+enum { LANE_NONE = -1, LANE_REFUSED = -2 };
+
+static inline void grouping_free(Grouping *g)
+{
+    free(g->lanes), free(g->table), free(g->row_lanes), free(g->order);
+}
+
+static inline int grouping_make(Grouping *g, int64_t count)
+{
+    int64_t room = 4;
+    while (room <= 2 * count)
+        room *= 2;
+    g->mask = room - 1, g->n_lanes = 0;
+    g->lanes = malloc((size_t)(count + 1) * sizeof(QueueLane));
+    g->table = malloc((size_t)room * sizeof(int32_t));
+    g->row_lanes = malloc((size_t)(count + 1) * sizeof(int32_t));
+    g->order = malloc((size_t)(count + 1) * sizeof(int64_t));
+    if (!g->lanes || !g->table || !g->row_lanes || !g->order)
+        return 0;
+    memset(g->table, 0xff, (size_t)room * sizeof(int32_t));
+    return 1;
+}
+
+/* Where a queue is looked for first. The table's own address is part of it: queue numbers that somebody chose to
+   collide do so in no other process. */
+static inline uint64_t lane_place(const Grouping *g, int64_t topic, int64_t queue)
+{
+    uint64_t v = (uint64_t)topic * 0x9E3779B97F4A7C15u + (uint64_t)queue + (uint64_t)(uintptr_t)g->table;
+    v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9u;
+    v = (v ^ v >> 27) * 0x94D049BB133111EBu;
+    return v ^ v >> 31;
+}
+
+static inline int32_t queue_lane_of(Grouping *g, int64_t topic, int64_t queue)
+{
+    uint64_t at = lane_place(g, topic, queue) & (uint64_t)g->mask;
+    int32_t found;
+    while ((found = g->table[at]) >= 0) {
+        if (g->lanes[found].topic == topic && g->lanes[found].queue == queue)
+            return found;
+        at = (at + 1) & (uint64_t)g->mask;
+    }
+    g->lanes[g->n_lanes] = (QueueLane){topic, queue, 0};
+    return g->table[at] = (int32_t)g->n_lanes++;
+}
+
+/* Gives each row its queue. Returns how many rows have an entry; -1 for a topic that is none of the batch's. */
+static inline int64_t group_rows(const EntryRows *rows, Grouping *g, int64_t *refused)
+{
+    int64_t kept = 0, last_topic = -1, last_queue = -1;
+    int32_t lane = LANE_NONE;
+    *refused = 0;
+    for (int64_t row = 0; row < rows->count; row++) {
+        int64_t type = at_row(&rows->types, row), topic = at_row(&rows->topic_rows, row);
+        int64_t queue = at_row(&rows->queues, row), place = at_row(&rows->queue_offsets, row);
+        if (topic < 0 || topic >= rows->topics)
+            return -1;
+        if (type == TYPE_PREPARED || type == TYPE_ROLLBACK) {
+            g->row_lanes[row] = LANE_NONE;
+            continue;
+        }
+        if (queue < 0 || queue > rows->queue_max || place < 0 || place >= rows->queue_offset_max) {
+            g->row_lanes[row] = LANE_REFUSED, ++*refused;
+            continue;
+        }
+        if (topic != last_topic || queue != last_queue)
+            lane = queue_lane_of(g, topic, queue), last_topic = topic, last_queue = queue;
+        g->row_lanes[row] = lane, g->lanes[lane].next++, kept++;
+    }
+    return kept;
+}
+
+static inline void put_entry(uint8_t *p, int64_t log_offset, int64_t size, int64_t tag_code)
+{
+    put64(p, (uint64_t)log_offset), put32(p + 8, (uint32_t)size), put64(p + 12, (uint64_t)tag_code);
+}
+
+/* Lays the entries out queue by queue, in the order of the log within each; `runs` has room for one a row. Returns
+   how many runs there are. */
+static inline int64_t lay_entries(const EntryRows *rows, Grouping *g, uint8_t *entries, int64_t *times, EntryRun *runs)
+{
+    int64_t start = 0, n_runs = 0;
+    for (int64_t lane = 0; lane < g->n_lanes; lane++) {
+        int64_t count = g->lanes[lane].next;
+        g->lanes[lane].next = start, start += count;
+    }
+    for (int64_t row = 0; row < rows->count; row++) {
+        int64_t to;
+        if (g->row_lanes[row] < 0)
+            continue;
+        g->order[to = g->lanes[g->row_lanes[row]].next++] = row;
+        put_entry(entries + QUEUE_ENTRY_SIZE * to, at_row(&rows->log_offsets, row), at_row(&rows->sizes, row),
+                  at_row(&rows->tag_codes, row));
+        times[to] = at_row(&rows->times, row);
+    }
+    start = 0;
+    for (int64_t lane = 0; lane < g->n_lanes; lane++)
+        for (int64_t following = -1; start < g->lanes[lane].next; start++) {
+            int64_t place = at_row(&rows->queue_offsets, g->order[start]);
+            if (place != following)
+                runs[n_runs++] = (EntryRun){g->lanes[lane].topic, g->lanes[lane].queue, place, start,
+                                            at_row(&rows->log_offsets, g->order[start])};
+            following = place + 1;
+        }
+    return n_runs;
+}
+
+/* --- an index file: header, slots, entries; see `penstock_index.index_file` */
+
+enum {
+    INDEX_HEADER_SIZE = 40, INDEX_SLOT_SIZE = 4, INDEX_ENTRY_SIZE = 20,
+    BEGIN_MS_AT = 0, END_MS_AT = 8, BEGIN_OFFSET_AT = 16, END_OFFSET_AT = 24, SLOT_COUNT_AT = 32, INDEX_COUNT_AT = 36,
+    ENTRY_OFFSET_AT = 4, ENTRY_SECONDS_AT = 12, ENTRY_PREVIOUS_AT = 16,
+    SLOTS_AHEAD = 8,
+};
+#define SECONDS_MAX INT32_MAX
+
+/* A file as it lies in memory; `n` may be less than its size, where nothing beyond may be looked at. */
+typedef struct {
+    uint8_t *p;
+    int64_t n, slots, entries;
+} IndexMemory;
+
+static inline int64_t slot_at(const IndexMemory *x, int32_t hash)
+{
+    int64_t slot = hash % x->slots;
+    return INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (slot < 0 ? slot + x->slots : slot);
+}
+
+static inline int64_t entry_at(const IndexMemory *x, int64_t number)
+{
+    return INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * x->slots + INDEX_ENTRY_SIZE * number;
+}
+
+/* Whole seconds since the base: 0 without a base or before it. */
+static inline int64_t seconds_since(int64_t time_ms, int64_t base_ms)
+{
+    int64_t seconds = base_ms > 0 && time_ms > base_ms ? (time_ms - base_ms) / 1000 : 0;
+    return seconds > SECONDS_MAX ? SECONDS_MAX : seconds;
+}
+
+/* The next entry's number; what a header says that cannot be one is 1 below, and the end of the entries above. */
+static inline int64_t index_count(const IndexMemory *x)
+{
+    int64_t count = get32(x->p + INDEX_COUNT_AT);
+    return count < 1 ? 1 : count > x->entries ? x->entries : count;
+}
+
+/* What the records of keys are, by the keys' rows. */
+typedef struct {
+    NumberColumn rows, hashes, log_offsets, times;
+} KeyRows;
+
+/* Adds one key: entry, then slot. Returns whether its slot was empty. */
+static inline int put_key(const IndexMemory *x, int64_t number, int32_t hash, int64_t log_offset, int64_t seconds)
+{
+    uint8_t *entry = x->p + entry_at(x, number), *slot = x->p + slot_at(x, hash);
+    int32_t previous = get32(slot);
+    /* Chains lead downwards: a number that is not smaller is damage. */
+    if (previous < 0 || previous >= number)
+        previous = 0;
+    put32(entry, (uint32_t)hash), put64(entry + ENTRY_OFFSET_AT, (uint64_t)log_offset);
+    put32(entry + ENTRY_SECONDS_AT, (uint32_t)seconds), put32(entry + ENTRY_PREVIOUS_AT, (uint32_t)previous);
+    RELEASE;
+    put32(slot, (uint32_t)number);
+    return previous == 0;
+}
+
+/* Adds keys in order, as many as fit, from key `first` on; returns how many, -1 for a row that is none. All of the
+   file must be in memory, and may be stored to, up to the last entry that is added. The header comes last: killed
+   before it, the file counts no entry that is not there. */
+static inline int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64_t first)
+{
+    int64_t number = index_count(x), start = number, used = get32(x->p + SLOT_COUNT_AT), stop, time_ms = 0, log_offset = 0;
+    int64_t begin_ms = get64(x->p + BEGIN_MS_AT), begin_offset = get64(x->p + BEGIN_OFFSET_AT);
+    stop = keys->rows.n - first < x->entries - number ? keys->rows.n : first + x->entries - number;
+    for (int64_t key = first; key < stop; key++)
+        if (at_row(&keys->rows, key) < 0 || at_row(&keys->rows, key) >= keys->log_offsets.n)
+            return -1;
+    for (int64_t key = first; key < stop; key++, number++) {
+        int64_t row = at_row(&keys->rows, key);
+        if (key + SLOTS_AHEAD < stop)
+            __builtin_prefetch(x->p + slot_at(x, (int32_t)at_row(&keys->hashes, key + SLOTS_AHEAD)), 1);
+        time_ms = at_row(&keys->times, row), log_offset = at_row(&keys->log_offsets, row);
+        used += put_key(x, number, (int32_t)at_row(&keys->hashes, key), log_offset, seconds_since(time_ms, begin_ms));
+        /* The first entry of a file counts from what the header said before (the full file's end, after a roll),
+           and only then sets the base for the others. */
+        if (number == 1)
+            begin_ms = time_ms, begin_offset = log_offset;
+    }
+    if (number == start)
+        return 0;
+    RELEASE;
+    put64(x->p + BEGIN_MS_AT, (uint64_t)begin_ms), put64(x->p + END_MS_AT, (uint64_t)time_ms);
+    put64(x->p + BEGIN_OFFSET_AT, (uint64_t)begin_offset), put64(x->p + END_OFFSET_AT, (uint64_t)log_offset);
+    put32(x->p + SLOT_COUNT_AT, (uint32_t)used);
+    RELEASE;
+    put32(x->p + INDEX_COUNT_AT, (uint32_t)number);
+    return number - start;
+}
+
+/* What slots and predecessors are after adding `count` entries in order; both come in zeroed. */
+static inline void index_links(const uint8_t *entries, int64_t count, int64_t slot_count, int32_t *slots, int32_t *previous)
+{
+    IndexMemory x = {NULL, 0, slot_count, 0};
+    for (int64_t i = 0; i < count; i++) {
+        int64_t slot = (slot_at(&x, get32(entries + INDEX_ENTRY_SIZE * i)) - INDEX_HEADER_SIZE) / INDEX_SLOT_SIZE;
+        previous[i] = slots[slot], slots[slot] = (int32_t)(i + 1);
+    }
+}
+
+/* What a look-up wants: times between -2^62 and 2^62. */
+typedef struct {
+    int32_t hash;
+    int64_t begin_ms, end_ms;
+} Sought;
+
+static inline int may_hold(const IndexMemory *x, const Sought *s)
+{
+    return get32(x->p + INDEX_COUNT_AT) > 1 && get64(x->p + BEGIN_MS_AT) <= s->end_ms && get64(x->p + END_MS_AT) >= s->begin_ms;
+}
+
+/* Whether an entry's record may have a time that is wanted. Entries have whole seconds, so the bounds are widened by one; the
+   first entry's seconds count from another base, without a base nothing is known, and the greatest number stands for all beyond. */
+static inline int may_be_timed(const Sought *s, int64_t log_offset, int64_t first_offset, int64_t base_ms, int64_t seconds)
+{
+    int64_t since_ms = 1000 * seconds;
+    if (log_offset == first_offset || base_ms <= 0)
+        return 1;
+    return base_ms <= s->end_ms + 1000 - since_ms && (base_ms > s->begin_ms - 1000 - since_ms || seconds == SECONDS_MAX);
+}
+
+/* Follows a chain from entry `*number` on, from its slot if that is 0, for some steps; puts the log offsets of those that may
+   be what is sought into `found` and returns how many. `*number` is where to go on then, 0 at the end. Entries that the header
+   does not count yet are taken too: each was whole before its slot. */
+static inline int64_t index_follow(const IndexMemory *x, const Sought *s, int64_t *number, int64_t *found, int64_t steps)
+{
+    int64_t count = 0, at = *number, bound = x->entries, base_ms, first_offset;
+    *number = 0;
+    if (x->n < INDEX_HEADER_SIZE || (at == 0 && !may_hold(x, s)))
+        return 0;
+    base_ms = get64(x->p + BEGIN_MS_AT), first_offset = get64(x->p + BEGIN_OFFSET_AT);
+    if (at == 0 && slot_at(x, s->hash) <= x->n - INDEX_SLOT_SIZE)
+        at = get32(x->p + slot_at(x, s->hash));
+    for (; 0 < at && at < bound; steps--) {
+        const uint8_t *entry = x->p + entry_at(x, at);
+        int64_t log_offset;
+        if (entry_at(x, at) > x->n - INDEX_ENTRY_SIZE)
+            return count;
+        if (steps == 0) {
+            *number = at;
+            return count;
+        }
+        log_offset = get64(entry + ENTRY_OFFSET_AT);
+        if (get32(entry) == s->hash && log_offset >= 0
+            && may_be_timed(s, log_offset, first_offset, base_ms, get32(entry + ENTRY_SECONDS_AT)))
+            found[count++] = log_offset;
+        bound = at, at = get32(entry + ENTRY_PREVIOUS_AT);
+    }
+    return count;
+}
+
+/* --- from a candidate to a record */
+
+/* Whether a phrase stands in a text between spaces, or the text's ends. */
+static inline int has_phrase(Span text, Span phrase)
+{
+    for (int64_t at = 0; at <= text.n - phrase.n;) {
+        const uint8_t *space;
+        int64_t end = at + phrase.n;
+        if ((end == text.n || text.p[end] == ' ') && (phrase.n == 0 || memcmp(text.p + at, phrase.p, (size_t)phrase.n) == 0))
+            return 1;
+        space = at < text.n ? memchr(text.p + at, ' ', (size_t)(text.n - at)) : NULL;
+        if (!space)
+            return 0;
+        at = space - text.p + 1;
+    }
+    return 0;
+}
+
+static inline Span span_at(const uint8_t *p, int64_t at, int64_t n) { return (Span){p + at, n}; }
+
+/* Whether a record, which is valid, is of a topic and has a key: a word or a phrase of KEYS, or its UNIQ_KEY. */
+static inline int is_keyed(const uint8_t *p, const Record *r, Span topic, Span key)
+{
+    static const Span keys = {(const uint8_t *)"KEYS", 4}, unique = {(const uint8_t *)"UNIQ_KEY", 8};
+    Span text = span_at(p, r->text_at, r->text_size), value;
+    if (!is_same(span_at(p, r->topic_at, r->topic_size), topic))
+        return 0;
+    if (has_phrase(property(text, keys), key))
+        return 1;
+    value = property(text, unique);
+    return value.n > 0 && is_same(value, key);
+}

@@ -1,0 +1,78 @@
+"""The first keys of an index file, as long as they are few: kept in memory, and written by plain writes.
+
+A slot may lie anywhere, and a file with a handful of keys is to have blocks only for the pages that hold them. So nothing
+is stored through a map yet (see `index_file`): the kernel adds keys to a copy, and what has changed of it is written.
+"""
+
+import numpy as np
+
+from penstock.file import File
+from penstock.geometry import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, Geometry
+from penstock.indexing import index_file_add
+from penstock.javatext import Int64s
+from penstock.texts import Keys
+
+# Slots are written in pieces of so many.
+_SLOTS_A_PIECE = 1024
+
+
+def draft_entries(geometry: Geometry) -> int:
+    """Return how many entries a file may have to be written so: with more keys, most pages of slots have one anyway."""
+    return min(geometry.index_slots // _SLOTS_A_PIECE, geometry.index_entries)
+
+
+class Draft:
+    """Header, slots and the first entries of one file. Not thread-safe."""
+
+    def __init__(self, file: File, geometry: Geometry) -> None:
+        self._file = file
+        self._slots = geometry.index_slots
+        self._entries = draft_entries(geometry)
+        self._entries_at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * self._slots
+        size = self._entries_at + INDEX_ENTRY_SIZE * self._entries
+        self._memory = bytearray(file.pread(size, 0).ljust(size, b"\0"))
+        # Pieces of slots that a write which failed may have left in the file otherwise than they are here.
+        self._stale: set[int] = set()
+
+    @property
+    def header(self) -> bytes:
+        """The header's bytes."""
+        return bytes(self._memory[:INDEX_HEADER_SIZE])
+
+    def add(
+        self, number: int, keys: Keys, log_offsets: Int64s, times_ms: Int64s, first: int
+    ) -> int:
+        """Add keys from entry `number` on; they must fit. When this raises, they do not count."""
+        slots = keys.hashes[first:].astype(np.int64) % self._slots
+        touched = set((slots // _SLOTS_A_PIECE).tolist())
+        before = {piece: self._memory[self._piece(piece)] for piece in touched}
+        header = self.header
+        added = index_file_add(
+            self._memory, self._slots, self._entries, keys.rows, keys.hashes, log_offsets, times_ms, first
+        )  # fmt: skip
+        try:
+            start = self._entries_at + INDEX_ENTRY_SIZE * number
+            self._write(slice(start, start + INDEX_ENTRY_SIZE * added))
+            self._stale |= touched
+            self.settle()
+            self._write(slice(INDEX_HEADER_SIZE))
+        except BaseException:
+            for piece, data in before.items():
+                self._memory[self._piece(piece)] = data
+            self._memory[:INDEX_HEADER_SIZE] = header
+            self._stale |= touched
+            raise
+        return added
+
+    def settle(self) -> None:
+        """Write the slots that the file may have otherwise."""
+        for piece in sorted(self._stale):
+            self._write(self._piece(piece))
+        self._stale.clear()
+
+    def _piece(self, piece: int) -> slice:
+        start = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * _SLOTS_A_PIECE * piece
+        return slice(start, min(start + INDEX_SLOT_SIZE * _SLOTS_A_PIECE, self._entries_at))
+
+    def _write(self, part: slice) -> None:
+        self._file.pwrite(self._memory[part], part.start or 0)
