@@ -143,7 +143,7 @@ class IndexFile:
         """Write entries from `number` on, their slots, and the header; when this raises they do not count."""
         before = self._slots[slots]
         try:
-            self._file.pwrite(rows.tobytes(), self._position_of(number))
+            self._file.pwrite_pieces(rows.tobytes(), self._position_of(number))
             # Of a slot given twice, the last stays.
             self._slots[slots] = np.arange(number, number + len(rows))
             self._put_slots(slots)
@@ -169,7 +169,7 @@ class IndexFile:
             pieces, size = pieces[:1] * 0, self._slots_count
         for piece in pieces.tolist():
             data = self._slots[piece * size : (piece + 1) * size].tobytes()
-            self._file.pwrite(data, INDEX_HEADER_SIZE + piece * size * _SLOT.size)
+            self._file.pwrite_pieces(data, INDEX_HEADER_SIZE + piece * size * _SLOT.size)
 
     def set_header(self, header: Header) -> None:
         """Write the header."""
