@@ -4,8 +4,9 @@ import json
 import shutil
 import signal
 import sys
+import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 import penstock
 from penstock import Receipt
 from penstock._kernel import Batch
+from penstock.matrix.measure import counts_writes
+from penstock.matrix.summary import file_system
 from penstock.record import RecordFields, encode_record
 from penstock.store import Store
 
@@ -23,6 +26,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 InstallPlugin = Callable[[str, str], None]
 OpenStore = Callable[..., Store]
+
+# File systems that write pages, and little besides, where pages were changed.
+COUNTED = ("ext4", "xfs")
 
 # Small files, so that logs, queues and index roll within a test.
 SMALL = {
@@ -62,6 +68,21 @@ def append_record(
     batch.add_record(engine.lane(topic, 0), encode_record(fields), has_crc=False)
     time_ms = engine.log.append_batch(batch)
     return batch.receipts(time_ms, *engine.settle(batch.end_offset, wait=False))[0]
+
+
+@pytest.fixture
+def counted_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a real disk, whose written bytes the system counts; the test skips where there is none."""
+    tried = []
+    for folder in (tmp_path, Path("/var/tmp"), Path(__file__).parents[1]):
+        kind, device = file_system(folder.resolve())
+        tried.append(f"{folder}: {kind}")
+        if kind in COUNTED and counts_writes(folder):
+            print(f"measured on {kind}, {device}")
+            with tempfile.TemporaryDirectory(prefix="penstock-", dir=folder) as home:
+                yield Path(home)
+            return
+    pytest.skip(f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})")
 
 
 # Tests that start Spark on their own, or none, need not wait for those that share one session.

@@ -1,5 +1,6 @@
 """One open file: reads, writes, syncs, maps. See `files` for what is assumed about the medium."""
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -18,7 +19,10 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 PAGE_BYTES = 4096
 # The largest folio of the page cache: 2^9 pages of 4 KiB (`HPAGE_PMD_ORDER`); of larger pages 2^11 (`MAX_XAS_ORDER`).
 FOLIO_BYTES = mmap.PAGESIZE << (9 if mmap.PAGESIZE == PAGE_BYTES else 11)
-_ZEROS = bytes(1 << 20)
+# Bytes written at once come into the page cache as one folio, and a store into any of it makes the next sync write
+# all of it. What is changed in small pieces later, and synced, is not written in larger ones than this.
+PIECE_BYTES = 16 << 10
+_ZEROS = bytes(PIECE_BYTES)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
@@ -41,6 +45,8 @@ class File:
         self._prefaulted: mmap.mmap | None = None
         # So many bytes from the beginning are known to have blocks.
         self.allocated = 0
+        # Whether its pages were brought into memory before it is written.
+        self.is_populated = False
 
     @property
     def size(self) -> int:
@@ -93,6 +99,17 @@ class File:
         done = os.pwrite(self._fd, data, position)
         while done < size:
             done += os.pwrite(self._fd, memoryview(data)[done:], position + done)
+
+    def pwrite_pieces(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` as `pwrite` does, but so that the page cache gets no large folios of it."""
+        if position % PIECE_BYTES + len(data) <= PIECE_BYTES:
+            self.pwrite(data, position)
+            return
+        view, at = memoryview(data), 0
+        while at < len(view):
+            size = PIECE_BYTES - (position + at) % PIECE_BYTES
+            self.pwrite(view[at : at + size], position + at)
+            at += size
 
     def data_end(self) -> int:
         """Return the position behind the last stretch that has blocks; all behind it reads as zero."""
@@ -159,14 +176,36 @@ class File:
 
     def erase(self, start: int, stop: int) -> None:
         """Turn bytes [start, stop) into zeros; they stay allocated."""
-        if stop <= start:
+        if stop <= start or self.zero_range(start, stop):
             return
-        mode = _FALLOC_KEEP_SIZE | _FALLOC_ZERO_RANGE
-        if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
-            return
-        # Not every file system can; then write the zeros.
+        # Not every file system can; then write the zeros. Pages that are in memory would keep the size of their folios.
+        os.fdatasync(self._fd)
+        os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
         for position in range(start, stop, len(_ZEROS)):
             self.pwrite(memoryview(_ZEROS)[: stop - position], position)
+
+    def zero_range(self, start: int, stop: int) -> bool:
+        """Turn bytes [start, stop) into zeros without writing them; their blocks stay, their pages go. False where that cannot be."""
+        mode = _FALLOC_KEEP_SIZE | _FALLOC_ZERO_RANGE
+        if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
+            return True
+        error = system_error(self.path)
+        # To part written blocks from those that are not may take a block more.
+        if error.errno in _UNSUPPORTED or error.errno in NO_ROOM:
+            return False
+        raise error
+
+    def renew(self) -> None:
+        """Make all of a used file zero, durably: in blocks that are written, its pages in memory, none in a large folio.
+
+        Blocks that are only allocated would make each later sync change the file's extents as well.
+        """
+        size = self.size
+        self.erase(0, size)
+        # All is zero already; where the system cannot populate (before Linux 5.14), pages come one by one later.
+        with contextlib.suppress(OSError):
+            self._populate(self.map(size, writable=True))
+        self.sync_all()
 
     def map(self, size: int, *, writable: bool) -> mmap.mmap:
         """Return the first `size` bytes as a shared map; the prefaulted one, if there is one."""
@@ -175,6 +214,14 @@ class File:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return mmap.mmap(self._fd, size, access=access)
 
+    def map_from(self, size: int, position: int) -> mmap.mmap:
+        """Return what `map` does, writable, for stores from `position` on: there no page brings others with it."""
+        made = self.map(size, writable=True)
+        start = position - position % mmap.PAGESIZE
+        if start < size:
+            made.madvise(mmap.MADV_RANDOM, start, size - start)
+        return made
+
     def prefault(self, size: int) -> mmap.mmap:
         """Make a writable map whose pages are all there; `map` hands it out afterwards.
 
@@ -182,13 +229,22 @@ class File:
         call releases the GIL, unlike `mmap.madvise`. The pages are dirty after it.
         """
         made = self.map(size, writable=True)
-        address = address_of(made)
-        for start in range(0, size, _POPULATED_AT_ONCE):
-            length = min(_POPULATED_AT_ONCE, size - start)
-            if _libc.madvise(address + start, length, _MADV_POPULATE_WRITE) != 0:
-                raise system_error(self.path)
+        self._populate(made)
         self._prefaulted = made
         return made
+
+    def _populate(self, made: mmap.mmap) -> None:
+        """Bring in all pages of a map, each in a folio of its own: read ahead they would come in large ones."""
+        size, address = len(made), address_of(made)
+        made.madvise(mmap.MADV_RANDOM)
+        try:
+            for start in range(0, size, _POPULATED_AT_ONCE):
+                length = min(_POPULATED_AT_ONCE, size - start)
+                if _libc.madvise(address + start, length, _MADV_POPULATE_WRITE) != 0:
+                    raise system_error(self.path)
+        finally:
+            made.madvise(mmap.MADV_NORMAL)
+        self.is_populated = True
 
     def detach(self) -> int:
         """Give the descriptor away; this object is closed then."""

@@ -61,6 +61,8 @@ class LogFlusher:
             try:
                 self._log.log.commit()
                 reached = self._log.log.flush(self._flushed)
+                # A channel may prepare its memory in another way after a sync.
+                self._log.appender.pause()
             except OSError as error:
                 raise self.fail(f"a sync of the log failed ({error})") from error
             if reached > self._flushed:

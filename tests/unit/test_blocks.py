@@ -4,23 +4,26 @@ import errno
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from tests.conftest import OpenStore
 
 import penstock
-from penstock.blocks import STEP_BYTES_MAX, STEP_BYTES_MIN, Blocks
-from penstock.errors import DiskFullError
-from penstock.file import FOLIO_BYTES, File
+from penstock.blocks import STEP_BYTES_MAX, STEP_BYTES_MIN, ZEROS_BYTES, Blocks
+from penstock.errors import DiskFullError, StoreFailedError
+from penstock.file import FOLIO_BYTES, PIECE_BYTES, File
 from penstock.files import Files
 from penstock.message import Message
 from penstock.store import Store
-from penstock.testing.control import ManualClock
+from penstock.testing.control import ManualClock, ManualWorkers
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import copy_files, open_store
+from penstock_alloc.mmap_writer import MmapChannel
 
 SIZE = 64 << 20
 WRITERS = [("mmap", "async"), ("file", "sync"), ("file", "async"), ("transient-pool", "async")]
@@ -36,6 +39,8 @@ def apparent(root: Path) -> int:
 
 
 def made(tmp_path: Path, files: Files | None = None) -> File:
+    if files is None:
+        tmp_path.mkdir(exist_ok=True)
     file = (files or Files()).create(tmp_path / "f")
     file.resize(SIZE)
     return file
@@ -227,6 +232,201 @@ def test_a_punch_that_fails_leaves_the_store_marked_and_whole(tmp_path: Path) ->
         assert store.recovery.state != "clean"
         assert [m.body for m in store.scan("t")] == [b"x"]
         assert not list(store.verify())
+
+
+# --- zeros ahead
+
+
+class WatchedFile(File):
+    """A file that notes what is written to it, and which zeros are withdrawn."""
+
+    def __init__(self, file: File) -> None:
+        super().__init__(file.path, file.detach())
+        self.wrote: list[tuple[int, int]] = []
+        self.withdrawn: list[tuple[int, int]] = []
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        assert not any(data)
+        self.wrote.append((position, position + len(data)))
+        super().pwrite(data, position)
+
+    def zero_range(self, start: int, stop: int) -> bool:
+        self.withdrawn.append((start, stop))
+        return super().zero_range(start, stop)
+
+
+def watched(tmp_path: Path) -> tuple[WatchedFile, Blocks]:
+    file = WatchedFile(made(tmp_path))
+    file.allocated = SIZE
+    return file, Blocks(file, SIZE, 0, mapped=True, zeroes=True)
+
+
+@pytest.mark.parametrize("size", [1, 1157, 4096, 5000, ZEROS_BYTES - 1, ZEROS_BYTES, 300_000])
+def test_zeros_are_written_after_what_comes_next_and_up_to_a_step(
+    size: int, tmp_path: Path
+) -> None:
+    """Over what comes next, or before it, they could replace what was acknowledged."""
+    file, blocks = watched(tmp_path)
+    position = ready = 0
+    while position + size < 4 * ZEROS_BYTES + 2 * size:
+        stop = position + size
+        if stop > ready:
+            before = len(file.wrote)
+            ready = blocks.prepare(position, stop)
+            assert stop <= ready <= blocks.mapped_end
+            assert file.wrote[before:] in ([], [(stop, ready)])
+        position = stop
+    assert file.wrote, "some went ahead"
+    assert file.wrote[0][0] >= ZEROS_BYTES, (
+        "but none in the first step: messages may be synced one by one"
+    )
+    assert not file.withdrawn
+
+
+def test_after_a_sync_a_step_goes_without_zeros(tmp_path: Path) -> None:
+    file, blocks = watched(tmp_path)
+    steps = []
+    for step in range(8):
+        if step in (3, 4):
+            blocks.note_sync()
+        before = len(file.wrote)
+        blocks.prepare(step * ZEROS_BYTES, step * ZEROS_BYTES + 10)
+        steps.append(len(file.wrote) - before)
+    assert steps == [0, 1, 1, 0, 0, 1, 1, 1]
+    assert not file.withdrawn, "one sync in a step is an interval's"
+
+
+def test_syncs_one_after_the_other_withdraw_what_zeros_are_left(tmp_path: Path) -> None:
+    """They came in as one folio, and each sync would write all of it."""
+    file, blocks = watched(tmp_path)
+    blocks.prepare(0, 10)
+    ready = blocks.prepare(ZEROS_BYTES, ZEROS_BYTES + 10)
+    assert file.wrote == [(ZEROS_BYTES + 10, 2 * ZEROS_BYTES)]
+    for turn in range(1, 200):
+        blocks.note_sync()
+        position = ZEROS_BYTES + 1000 * turn
+        ready = blocks.prepare(position, position + 10)
+        left = [(ZEROS_BYTES + 4096, 2 * ZEROS_BYTES)] if turn > 1 else []
+        assert file.withdrawn == left
+    assert len(file.wrote) == 1
+    assert ready == 3 * ZEROS_BYTES
+    assert blocks.end == SIZE, "the blocks stay"
+
+
+def test_batches_bring_their_own_pages(tmp_path: Path) -> None:
+    """After a plain write of many bytes nothing goes ahead until single messages have filled a step."""
+    file, blocks = watched(tmp_path)
+    blocks.prepare(0, 10)
+    for step in range(1, 20, 2):
+        blocks.reserve(step * ZEROS_BYTES + 5000)
+        blocks.prepare(step * ZEROS_BYTES + 5000, step * ZEROS_BYTES + 5010)
+    assert not file.wrote
+
+
+def test_pages_in_memory_get_no_zeros(tmp_path: Path) -> None:
+    file = WatchedFile(made(tmp_path))
+    file.allocated = SIZE
+    file.prefault(SIZE)
+    blocks = Blocks(file, SIZE, 0, mapped=True, zeroes=True)
+    for step in range(4):
+        assert blocks.prepare(step * ZEROS_BYTES, step * ZEROS_BYTES + 10) == SIZE
+    assert not file.wrote
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_written_stays_whatever_syncs_beside_it(seed: int, tmp_path: Path) -> None:
+    """Zeros ahead, withdrawn zeros, batches and syncs from another thread, all at once."""
+    chance = Random(seed)
+    print("seed", seed)
+    file = made(tmp_path)
+    file.allocate(SIZE)
+    channel = MmapChannel(file, SIZE, Blocks(file, SIZE, 0, mapped=True, zeroes=True))
+    over = threading.Event()
+
+    def sync() -> None:
+        while not over.is_set():
+            channel.flush()
+
+    thread = threading.Thread(target=sync)
+    thread.start()
+    expected = bytearray()
+    try:
+        while len(expected) < 3 << 20:
+            if chance.random() < 0.01:
+                sizes = [chance.randrange(1, 3000) for _ in range(chance.choice((3, 400)))]
+                data = chance.randbytes(sum(sizes))
+                channel.write_batch(len(expected), data, sizes)
+            else:
+                data = chance.randbytes(chance.choice((1, 100, 1157, 9000)))
+                channel.write(len(expected), data)
+            expected += data
+    finally:
+        over.set()
+        thread.join()
+    assert channel.view[: len(expected)] == expected
+    assert not any(channel.view[len(expected) :])
+    channel.close()
+
+
+def zeroing_store(tmp_path: Path, files: Files) -> Store:
+    """A store whose next bytes but a few are the zeros that go ahead of them."""
+    options: dict[str, Any] = {
+        "alloc": "preallocate", "alloc.preallocate.prefault": False, "geometry.segment_bytes": 1 << 20,
+    }  # fmt: skip
+    store = open_store(
+        tmp_path / "s", files=files, write="mmap", flush="none", retention=[],
+        spawn=ManualWorkers(), **options,
+    )  # fmt: skip
+    while store._engine.log.end_offset < 3 * ZEROS_BYTES - 3000:  # type: ignore[union-attr] # it writes
+        store.put("t", b"x" * 1000)
+    return store
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_zeros_that_cannot_be_written_refuse_the_put_by_name(number: int, tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = zeroing_store(tmp_path, files)
+    kept = store.max_offset("t")
+    files.plan.fail("pwrite", number, path="commitlog")
+    with pytest.raises((DiskFullError, StoreFailedError), match=f"{0:020d}") as caught:
+        for _ in range(9):
+            store.put("t", b"x" * 1000)
+            kept += 1
+    assert isinstance(caught.value, StoreFailedError) == (number == errno.EIO)
+    files.plan.heal()
+    if number == errno.EIO:
+        with pytest.raises(StoreFailedError):
+            store.put("t", b"never")
+        with pytest.raises(penstock.errors.StorageError):
+            store.close()
+        files.abandon()
+    else:
+        store.put("t", b"x" * 1000)
+        kept += 1
+        store.close()
+    sizes: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
+    with open_store(tmp_path / "s", **sizes) as store:
+        assert everything(store) == [b"x" * 1000] * kept
+        assert not list(store.verify())
+
+
+# --- small pieces
+
+
+def test_a_used_file_becomes_zero_wherever_zeros_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without a file system that does it by itself; as large folios would come, so in small pieces."""
+    for can in (True, False):
+        file = WatchedFile(made(tmp_path / str(can)))
+        os.pwrite(file._fd, b"x" * (3 << 20), 100)
+        if not can:
+            monkeypatch.setattr(WatchedFile, "zero_range", lambda *_: False)
+        file.renew()
+        assert file.is_populated
+        assert not any(file.pread(SIZE, 0))
+        assert os.fstat(file._fd).st_blocks * 512 >= SIZE
+        assert can or all(stop - start <= PIECE_BYTES for start, stop in file.wrote)
 
 
 # --- no room

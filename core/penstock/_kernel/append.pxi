@@ -258,6 +258,10 @@ cdef class Appender:
         self.held, self.extent, self.base_offset, self.capacity = held, extent, base_offset, capacity
         self.end = min(end, capacity)
 
+    def pause(self):
+        """Let the next record go by the slow way, which asks the channel anew; from any thread, at any time."""
+        self.end = 0
+
     def detach(self):
         """Let go of the segment; under the lock."""
         self.memory, self.held, self.extent = NULL, None, None

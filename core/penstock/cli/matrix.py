@@ -28,7 +28,7 @@ from penstock.registry import load_registry
 # Metric and a heading short enough for a terminal.
 _SHOWN = {
     "put_per_s": "put/s", "put_p99_us": "p99 us", "batch_per_s": "batched/s",
-    "sync_per_s": "durable/s", "synced_mib_s": "synced MiB/s", "recovery_ms": "recovery ms",
+    "sync_per_s": "durable/s", "sync_bytes": "bytes/durable", "synced_mib_s": "synced MiB/s", "recovery_ms": "recovery ms",
 }  # fmt: skip
 _ONE = "--only write=mmap --only alloc=on-demand --only flush=async"
 _PICKED = {
@@ -216,14 +216,15 @@ def _show(report: Report) -> None:
     tops = {name: _best(report, name) for name in _SHOWN}
     for row in sorted(report["rows"], key=lambda row: -(_median(row, "put_per_s") or 0)):
         answer = "failed" if row["failure"] else row["acknowledged"].rpartition(" ")[2]
-        cells = (_cell(_median(row, name), tops[name]) for name in _SHOWN)
+        none = "-" if row["failure"] else "n/a"
+        cells = (_cell(_median(row, name), tops[name], none) for name in _SHOWN)
         made.add_row(Text(visible(row["label"])), Text(answer), *cells)
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(made)
 
 
-def _cell(value: float | None, top: float | None) -> Text:
+def _cell(value: float | None, top: float | None, none: str) -> Text:
     if value is None:
-        return Text("-")
+        return Text(none)
     return Text(f"{number(value)} *", style="bold") if value == top else Text(f"{number(value)}  ")
 
 

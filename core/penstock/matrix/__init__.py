@@ -15,6 +15,6 @@ A report is plain JSON::
      "best": {"throughput" | "p99" | "durability": label},
      "effects": [{"kind", "name", "against", "where", "metric", "median", "low", "high", "pairs"}]}
 
-A refused combination is one that no store opens with; a row that failed may have figures of earlier rounds.
+`sync_bytes` is missing from "figures" where the system does not count what is written, as on a tmpfs. A refused combination is one that no store opens with; a row that failed may have figures of earlier rounds.
 An effect is the median, over pairs of rows that differ in nothing else, of the ratio of `name` to `against`.
 """

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 from array import array
@@ -37,6 +38,10 @@ _TOPIC = "matrix"
 _RECORD_BYTES = 110  # about what a record has besides its body
 # Files made ahead are used up first: after so many segments, those that come next are recycled ones.
 _WARM_UP_SEGMENTS = 6
+# So long nothing may have been written in the background before bytes are counted, and so long that is waited for.
+_QUIET_S, _QUIET_LIMIT_S = 0.02, 2.0
+_PROBE_BYTES = 1 << 20
+_WRITTEN = re.compile(r"^write_bytes: (\d+)$", re.MULTILINE)
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*|^(?:Rss|Anonymous): +\d+", re.MULTILINE)
 
 
@@ -138,6 +143,7 @@ class Subject:
         self.plan = plan
         self.body = os.urandom(plan.body)
         self.peak_kib = 0
+        self.counts_writes = counts_writes(store.path)
 
     def messages(self, count: int, *, wait: bool = True) -> list[Message]:
         """Return messages to put at once."""
@@ -237,26 +243,34 @@ def _batches(subject: Subject) -> dict[str, float]:
 
 
 def _syncs(subject: Subject) -> dict[str, float]:
+    figures, each = _durable_puts(subject, 1)
+    if subject.counts_writes:
+        figures["sync_bytes"] = each
+    many, _ = _durable_puts(subject, subject.plan.sync_threads)
+    return {**figures, "sync_threads_per_s": many["sync_per_s"]}
+
+
+def _durable_puts(subject: Subject, threads: int) -> tuple[dict[str, float], float]:
+    """Return how many a second, and how many bytes were written for each."""
     store, plan, body = subject.store, subject.plan, subject.body
     waits = subject.engine.policy.appender_waits
+    counts = [0] * threads
 
-    def rate(threads: int) -> float:
-        counts = [0] * threads
-        store.flush()
-        subject.pause()
+    def work(number: int) -> None:
+        end = time.perf_counter() + plan.seconds
+        while time.perf_counter() < end:
+            store.put(_TOPIC, body, queue=number)
+            if not waits:
+                store.flush()
+            counts[number] += 1
 
-        def work(number: int) -> None:
-            end = time.perf_counter() + plan.seconds
-            while time.perf_counter() < end:
-                store.put(_TOPIC, body, queue=number)
-                if not waits:
-                    store.flush()
-                counts[number] += 1
-
-        seconds = _in_threads(threads, work)
-        return sum(counts) / seconds
-
-    return {"sync_per_s": rate(1), "sync_threads_per_s": rate(plan.sync_threads)}
+    store.flush()
+    subject.pause()
+    wait_for_quiet()
+    before = written_bytes()
+    seconds = _in_threads(threads, work)
+    written = written_bytes() - before
+    return {"sync_per_s": sum(counts) / seconds}, written / sum(counts)
 
 
 def _synced_bytes(subject: Subject) -> dict[str, float]:
@@ -309,6 +323,31 @@ def _disk_bytes(folder: Path) -> int:
     # A file that the background removes meanwhile is none.
     found = (path.stat() for path in folder.rglob("*") if path.is_file())
     return sum(each.st_blocks * 512 for each in found)
+
+
+def written_bytes() -> int:
+    """Return how many bytes this process had the system write to disks; a page counts wholly when it becomes dirty."""
+    found = _WRITTEN.search(Path("/proc/self/io").read_text())
+    return int(found.group(1)) if found else 0
+
+
+def counts_writes(folder: Path) -> bool:
+    """Say whether the system counts what is written to the file system of a folder: it does not on a tmpfs."""
+    before = written_bytes()
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(bytes(_PROBE_BYTES))
+        probe.flush()
+        os.fsync(probe.fileno())
+    return written_bytes() - before >= _PROBE_BYTES
+
+
+def wait_for_quiet() -> None:
+    """Wait until nothing is written in the background, as by a recycler; but not for ever."""
+    limit = time.perf_counter() + _QUIET_LIMIT_S
+    before, now = -1, written_bytes()
+    while now != before and time.perf_counter() < limit:
+        time.sleep(_QUIET_S)
+        before, now = now, written_bytes()
 
 
 def own_kib() -> int:

@@ -17,8 +17,8 @@ _CARDS = (
 # A single pair agrees with itself.
 _PAIRS_LEAST = 3
 _COLUMNS = (
-    "put_per_s", "put_p50_us", "put_p99_us", "put_p999_us", "batch_per_s", "sync_per_s", "sync_threads_per_s",
-    "synced_mib_s", "sync_ms_per_mib", "lag_ms", "recovery_ms", "recovery_own_ms", "disk_per_byte", "memory_mib",
+    "put_per_s", "put_p50_us", "put_p99_us", "put_p999_us", "batch_per_s", "sync_per_s", "sync_bytes",
+    "sync_threads_per_s", "synced_mib_s", "sync_ms_per_mib", "lag_ms", "recovery_ms", "recovery_own_ms", "disk_per_byte", "memory_mib",
 )  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def _top(rows: list[Row], metric: str, better: str) -> float | None:
 def _figure(row: Row, metric: str, top: float | None) -> str:
     figure: dict[str, Any] | None = row["figures"].get(metric)
     if figure is None:
-        return "<td>-</td>"
+        return f"<td>{'-' if row['failure'] else 'n/a'}</td>"
     mark = ' class="best"' if figure["median"] == top else ""
     spread = f'<span class="spread">{number(figure["low"])} to {number(figure["high"])}</span>'
     return f'<td{mark} data-value="{figure["median"]:.6g}">{number(figure["median"])}{spread}</td>'
@@ -215,7 +215,8 @@ def _method(report: Report) -> Iterable[str]:
         "warm-up and between the pieces of work, off the clock, so that recycling has something to recycle; its overwriting "
         f"in the background ran while the clock did. Many threads means {plan['sync_threads']}. Under policies that do not "
         "wait, a durable put is a put and a flush. Synced bytes are a megabyte put as a batch and then flushed, over and "
-        "over. Dispatch lag is the time from a put's answer to its entry being in queues and index. The open after "
+        "over. What is written for a durable put is what the process had the system write to the disk from one such put to the next, queues and "
+        "index included (write_bytes of /proc/self/io); a tmpfs has none (n/a). Dispatch lag is the time from a put's answer to its entry being in queues and index. The open after "
         "SIGKILL finds messages that were not synced, and the page cache warm; plugins are loaded before it is timed. Memory "
         "is the most of a process's own that was seen between pieces of work. Where a metric's time holds few puts, as "
         "with syncs, p99.9 is the slowest or near it. Figures of a shared or virtual machine vary; compare within this "

@@ -30,6 +30,7 @@ METRICS: dict[str, tuple[str, str, str]] = {
     "batch_per_s": ("put_many", "messages/s", "higher"),
     "batch_mib_s": ("put_many, bytes", "MiB/s", "higher"),
     "sync_per_s": ("durable puts, 1 thread", "puts/s", "higher"),
+    "sync_bytes": ("written for a durable put", "bytes", "lower"),
     "sync_threads_per_s": ("durable puts, many threads", "puts/s", "higher"),
     "synced_mib_s": ("synced bytes", "MiB/s", "higher"),
     "sync_ms_per_mib": ("a sync of 1 MiB", "ms", "lower"),
@@ -44,12 +45,14 @@ _BASE = {"write": "mmap", "alloc": "on-demand", "flush": "async", "feed": "follo
 _EFFECTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("write", "sync_per_s", (("flush", "sync"),)),
     ("write", "sync_threads_per_s", (("flush", "sync"),)),
+    ("write", "sync_bytes", (("flush", "sync"),)),
     ("write", "put_per_s", (("flush", "async"),)),
     ("write", "put_p99_us", (("flush", "async"),)),
     ("alloc", "put_p99_us", (("flush", "async"),)),
     ("alloc", "put_p999_us", (("flush", "async"),)),
     ("alloc", "put_max_us", (("flush", "async"),)),
     ("alloc", "synced_mib_s", ()),
+    ("alloc", "sync_bytes", (("flush", "sync"),)),
     ("alloc", "sync_ms_per_mib", ()),
     ("flush", "put_per_s", ()),
     ("feed", "put_per_s", ()),
@@ -162,7 +165,7 @@ def _ratios(rows: Sequence[Row], kind: str, name: str, metric: str) -> Iterator[
 
 def machine(folder: Path) -> dict[str, str]:
     """Return what there is to know of the machine and the disk of `folder`."""
-    kind, device = _file_system(folder.resolve())
+    kind, device = file_system(folder.resolve())
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
@@ -182,7 +185,8 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _file_system(folder: Path) -> tuple[str, str]:
+def file_system(folder: Path) -> tuple[str, str]:
+    """Return kind and device of the file system that holds an absolute path."""
     found = ("", "unknown", "unknown")
     for line in Path("/proc/mounts").read_text().splitlines():
         device, at, kind = line.split()[:3]

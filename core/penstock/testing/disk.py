@@ -111,14 +111,15 @@ class SimulatedFile(File):
         self._disk.plan.check("resize", self.path)
         super().resize(size)
 
-    def erase(self, start: int, stop: int) -> None:
+    def zero_range(self, start: int, stop: int) -> bool:
         """See `File`; call "erase"."""
         self._disk.plan.check("erase", self.path)
         self._make_room(start, stop)
-        super().erase(start, stop)
+        File.pwrite(self, bytes(stop - start), start)
         with self._disk.guard:
             self._inode.touch(start, stop)
             self._inode.allocate(start, stop)
+        return True
 
     def punch(self, start: int, stop: int) -> bool:
         """See `File`; call "punch"."""

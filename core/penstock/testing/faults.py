@@ -146,10 +146,10 @@ class FaultyFile(File):
         self._plan.check("resize", self.path)
         super().resize(size)
 
-    def erase(self, start: int, stop: int) -> None:
+    def zero_range(self, start: int, stop: int) -> bool:
         """See `File`; call "erase"."""
         self._plan.check("erase", self.path)
-        super().erase(start, stop)
+        return super().zero_range(start, stop)
 
     def punch(self, start: int, stop: int) -> bool:
         """See `File`; call "punch"."""

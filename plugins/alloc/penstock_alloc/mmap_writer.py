@@ -1,8 +1,9 @@
 """Bytes reach a segment by stores into a shared map of it.
 
 What was stored is in the page cache at once: it survives the process, not the machine. A store into a hole kills the
-process when the disk is full, so blocks are allocated ahead of it, in steps (see `penstock.blocks`). Where they do not
-fill a whole unit of the page cache yet, as in a store that is written slowly, bytes go by plain writes.
+process when the disk is full, so blocks are allocated ahead of it, in steps, and where no put waits for a sync zeros are
+written ahead as well (see `penstock.blocks`). Where blocks do not fill a whole unit of the page cache yet, as in a store
+that is written slowly, bytes go by plain writes.
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,10 @@ class MmapChannel(SegmentChannel):
     def __init__(self, file: File, capacity: int, blocks: Blocks | None = None) -> None:
         """Write to a file of a capacity in bytes; `blocks` are what it has, else all of it is taken to be unwritten."""
         self._file = file
-        self._blocks = blocks = blocks or Blocks(file, capacity, 0, mapped=True)
-        self._mapped_end = blocks.mapped_end
-        self._map = file.map(capacity, writable=True)
+        self._blocks = blocks or Blocks(file, capacity, 0, mapped=True)
+        # Stores up to here need nothing prepared.
+        self._ready_end = 0
+        self._map = file.map_from(capacity, self._blocks.begin)
         self._view = memoryview(self._map)
 
     @property
@@ -41,15 +43,15 @@ class MmapChannel(SegmentChannel):
     @property
     def memory_end(self) -> int:
         """See `SegmentChannel`."""
-        return self._blocks.mapped_end
+        return self._ready_end
 
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`."""
         stop = position + len(data)
-        if stop > self._mapped_end:
-            self._blocks.reserve(stop)
-            self._mapped_end = self._blocks.mapped_end
-            if stop > self._mapped_end:
+        if stop > self._ready_end:
+            # A sync may set the attribute back in between.
+            self._ready_end = ready_end = self._blocks.prepare(position, stop)
+            if stop > ready_end:
                 self._file.pwrite(data, position)
                 return
         store_records(self._view, position, data, (len(data),))
@@ -60,10 +62,15 @@ class MmapChannel(SegmentChannel):
         A few go record by record: a call of the system gives the interpreter to other threads, within the append lock.
         """
         stop = position + len(data)
-        self._blocks.reserve(stop)
-        if not 0 < len(sizes) <= _FEW or stop > self._blocks.mapped_end:
+        if not 0 < len(sizes) <= _FEW:
+            self._blocks.reserve(stop)
             self._file.pwrite(data, position)
             return
+        if stop > self._ready_end:
+            self._ready_end = ready_end = self._blocks.prepare(position, stop)
+            if stop > ready_end:
+                self._file.pwrite(data, position)
+                return
         store_records(self._view, position, data, sizes)
 
     def reserve(self, stop: int) -> None:
@@ -81,6 +88,9 @@ class MmapChannel(SegmentChannel):
     def flush(self) -> None:
         """Sync by the descriptor, which covers mapped pages and, unlike msync here, frees the GIL."""
         self._file.sync()
+        self._blocks.note_sync()
+        # The next store asks again.
+        self._ready_end = 0
 
     def close(self) -> None:
         """Close the descriptor; the map goes when the last reader's view does."""
@@ -98,5 +108,8 @@ class MmapWriter(SegmentWriter):
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         """See `SegmentWriter`."""
         clock = self.context.clock
-        blocks = Blocks(file, capacity, position, clock.monotonic_ms, mapped=True)
+        blocks = Blocks(
+            file, capacity, position, clock.monotonic_ms,
+            mapped=True, zeroes=not self.context.appenders_wait,
+        )  # fmt: skip
         return MmapChannel(file, capacity, blocks)

@@ -25,7 +25,6 @@ from penstock_alloc.fresh import make_file, remove_file
 
 logger = get_logger(__name__)
 
-_ZEROS = bytes(1 << 20)
 _PREFIX = "spare-"
 
 
@@ -125,10 +124,7 @@ class RecycleAllocator(Allocator):
     def _fill_with_zeros(self, spare: Path) -> None:
         file = self._files.open(spare, writable=True)
         try:
-            size = file.size
-            for position in range(0, size, len(_ZEROS)):
-                file.pwrite(memoryview(_ZEROS)[: size - position], position)
-            file.sync()
+            file.renew()
         finally:
             file.close()
 
@@ -148,8 +144,8 @@ class RecycleAllocator(Allocator):
                     self._files.remove(name)
             raise
         file.path = path
-        # Overwritten wholly, so it has all its blocks.
-        file.allocated = size
+        # Overwritten wholly, so it has all its blocks; its pages have been in memory since.
+        file.allocated, file.is_populated = size, True
         self._recycled += 1
         return file
 

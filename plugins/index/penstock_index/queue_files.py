@@ -59,7 +59,7 @@ class OpenFiles:
     def write(self, path: Path, data: bytes, position: int) -> None:
         """Write bytes into an existing file."""
         with self._lock:
-            self._get(path, writable=True).pwrite(data, position)
+            self._get(path, writable=True).pwrite_pieces(data, position)
 
     def data_end(self, path: Path) -> int:
         """Return the position in a file behind which there are only zeros."""
