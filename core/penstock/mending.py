@@ -111,6 +111,7 @@ def load_all(
         trust = Trust(
             log=log, durable_offset=durable, is_clean=is_clean or found.is_new,
             was_abnormal=found.was_abnormal, index_time_ms=index_time_ms, history=history,
+            summary=found.summaries.get(dispatcher.name) if is_clean else None,
         )  # fmt: skip
         found.mended.extend(dispatcher.load(trust))
         if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:
