@@ -185,10 +185,22 @@ class Engine(Ending):
             with self._lane_guard:
                 lane = self.lanes.get((topic, queue))
                 if lane is None:
-                    following = self.queue_index.max_offset(topic, queue)
+                    following = self._end_of(topic, queue)
                     self.offsets.queue_begins(topic, queue, following)
                     lane = self.lanes[topic, queue] = Lane(topic, queue, following)
         return lane
+
+    def _end_of(self, topic: str, queue: int) -> int:
+        """Return where a queue goes on; it may be looked at for this, the first time after a clean opening."""
+        try:
+            return self.queue_index.max_offset(topic, queue)
+        except OSError as error:
+            if error.errno in LIMITS:
+                raise SystemLimitError(str(error)) from error
+            raise StorageError(
+                f"the files of queue {topic}/{queue} cannot be read ({error}), so it is not known where the queue goes "
+                f"on; nothing was stored. Other queues are not affected; look at the disk, and try again"
+            ) from error
 
     def failed_append(self, error: OSError) -> PenstockError:
         """Return what an append that failed in the system means: no room, or the end of writing."""

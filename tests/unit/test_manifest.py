@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ from tests.conftest import SMALL
 
 import penstock
 from penstock import manifest
-from penstock.errors import StorageError
+from penstock.errors import StorageError, SystemLimitError
 from penstock.files import Files
 from penstock.manifest import (
     decode_manifest,
     encode_manifest,
     manifest_path,
     read_manifest,
+    summaries_for,
     write_manifest,
 )
+from penstock.segmentwise import start_reindex
 from penstock.store import Store
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_store
@@ -242,6 +245,25 @@ def test_messages_go_on_where_the_queues_end(root: Path) -> None:
     assert numbers == list(range(820))
 
 
+@pytest.mark.parametrize(("number", "kind"), [
+    (errno.EIO, StorageError), (errno.EMFILE, SystemLimitError),
+])  # fmt: skip
+def test_a_queue_that_cannot_be_looked_at_refuses_its_first_message(
+    number: int, kind: type[StorageError], root: Path
+) -> None:
+    """Queues are looked at when they are first used: that put is refused by name, and goes on without a restart."""
+    files = FaultyFiles()
+    with opened(root, files) as store:
+        files.plan.fail("open", number, path="topic-0/0")
+        with pytest.raises(kind):
+            store.put("topic-0", b"refused", queue=0)
+        store.put("topic-1", b"taken", queue=1)
+        files.plan.heal()
+        store.put("topic-0", b"taken", queue=0)
+        assert [m.body for m in store.scan("topic-0", 0)][-1] == b"taken"
+        assert not list(store.verify())
+
+
 def test_untouched_queues_stay_noted(root: Path) -> None:
     before = queues_of(root)
     with opened(root) as store:
@@ -266,14 +288,26 @@ def test_one_of_an_earlier_close_is_not_believed(root: Path) -> None:
         assert ends_of(store) == expected
 
 
-@pytest.mark.parametrize("change", ["fewer", "more", "records"])
+def test_one_of_an_earlier_close_is_not_given_to_anybody(root: Path) -> None:
+    digest = json.loads((root / "penstock" / "clean").read_text())["digest"]
+    assert list(summaries_for(Files(), root, digest)) == ["consume-queue"]
+    assert summaries_for(Files(), root, DIGEST) == {}
+
+
+@pytest.mark.parametrize("change", ["shorter", "more", "records"])
 def test_a_forged_one_is_held_against_the_files(change: str, root: Path, tmp_path: Path) -> None:
     """Its sum and its digest are right, as nobody but a forger would have them."""
     expected, said = plain_ends(root, tmp_path), queues_of(root)
     key = ("topic-1", 1)
     low, high, last = said[key][1:]
+    found = expected[key][2]
+    with penstock.open(root, read_only=True, environ={}) as reader:
+        # The last entry that a shorter queue would have, so that only the one after it tells.
+        before = reader.read(*key, high - 3, 1).messages[0]
+    assert before.body == found[-3]
     forged = {
-        "fewer": (low, high - 2, last), "more": (low, high + 3, last), "records": (low + 1, high, last),
+        "shorter": (low, high - 2, before.log_offset), "more": (low, high + 3, last),
+        "records": (low + 1, high, last),
     }[change]  # fmt: skip
     forge(root, {**said, key: said[key]._replace(
         min_offset=forged[0], max_offset=forged[1], last=forged[2])})  # fmt: skip
@@ -324,6 +358,30 @@ def test_a_repair_takes_a_wrong_one_away(root: Path) -> None:
     assert not manifest_path(root).exists()
     with penstock.open(root, read_only=True, environ={}) as reader:
         assert not list(reader.verify(deep=True))
+
+
+def test_a_reindex_takes_it_away(root: Path, tmp_path: Path) -> None:
+    expected = plain_ends(root, tmp_path)
+    with start_reindex(root, shards=2) as work:
+        stretches = [work.task.condense(base) for base in work.bases]
+        work.finish(stretches, {part: work.task.make(part) for part in work.parts})
+    assert not manifest_path(root).exists()
+    with opened(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert ends_of(store) == expected
+
+
+def test_it_is_not_believed_once_another_program_has_opened_the_store(
+    root: Path, tmp_path: Path
+) -> None:
+    """A broker writes the lock file when it starts; it may delete topics, and knows nothing of the manifest."""
+    expected = plain_ends(root, tmp_path)
+    os.utime(root / "lock")
+    with opened(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "foreign"
+        assert ends_of(store) == expected
 
 
 def test_a_store_without_one_opens_as_before(root: Path, tmp_path: Path) -> None:

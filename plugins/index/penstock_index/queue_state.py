@@ -97,29 +97,27 @@ class Queue:
             return False
         if known.last != (folder.place(high - 1) if high > begin else -1):
             return False
-        if not (
-            known.last < log_min
-            if known.min_offset == high
-            else self._begins_at(known.min_offset, log_min)
-        ):
+        is_used_up = known.min_offset == high and known.last < log_min
+        if not (is_used_up or self._begins_at(known.min_offset, log_min)):
             return False
         self.min_offset, self.max_offset, self.reached = known[1:]
         return True
 
     def _begins_at(self, ordinal: int, log_min: int) -> bool:
         """Say whether an entry counts, and the one before it does not."""
-        place = self.folder.place
-        return place(ordinal) >= log_min and (
-            ordinal == self.folder.bases[0] or place(ordinal - 1) < log_min
+        folder = self.folder
+        return folder.place(ordinal) >= max(log_min, 0) and (
+            ordinal == folder.bases[0] or folder.place(ordinal - 1) < log_min
         )
 
     def known(self) -> Known:
         """Return what another opening need not find out again."""
-        bases = tuple(self.folder.bases)
-        if not (bases[0] if bases else 0) <= self.min_offset <= self.max_offset:
-            # After a cut it may end before its first file.
-            return Known(bases)
-        return Known(bases, self.min_offset, self.max_offset, self.reach())
+        bases, low, high = tuple(self.folder.bases), self.min_offset, self.max_offset
+        begin, end = (bases[0], self.folder.stop_of(bases[-1])) if bases else (0, 0)
+        last = self.reach()
+        # After a cut it may end before its first file; where damage was left, no entry may lead to a record.
+        is_plain = begin <= low <= high <= end and (last >= 0 or low == high)
+        return Known(bases, low, high, last) if is_plain else Known(bases)
 
     def look_again(self, log_min: int) -> None:
         """Take in what another process has done to the files."""
