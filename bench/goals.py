@@ -150,6 +150,9 @@ def _rest(sizes: tuple[str, ...]) -> list[Goal]:
           for other, words, least in (("sqlite", "SQLite autocommit, no sync", 8.0), ("rocksdb", "rocksdict", 2.0))),
         Goal(work="memory beyond mapped files, 20,000 queues, MB", against="at most",
              ours=("memory of 20,000 queues", "penstock"), other=None, least=200.0),
+        *(Goal(work=f"{what} with 20,000 queues, ms", against=f"at most (0.1: {of_0_1})",
+               ours=(f"queues 20,000, {what}", "penstock"), other=None, least=1000.0)
+          for what, of_0_1 in (("open", "4,687"), ("close", "3,174"))),
     ]  # fmt: skip
 
 

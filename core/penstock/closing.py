@@ -12,6 +12,7 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.lockfile import Lock
+from penstock.manifest import write_manifest
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
 
 logger = get_logger(__name__)
@@ -56,6 +57,11 @@ class Ending(ABC):
         self.log.log.close()
         self.log.tail.close()
         digest = fingerprint(self.files, vouched_for(self.root))
+        parts = {
+            d.name: part for d in self.dispatchers if (part := d.closing_summary()) is not None
+        }
+        # Before the mark that makes it count.
+        write_manifest(self.files, self.root, digest, parts)
         self.side.write_clean(
             CleanMark(
                 log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest

@@ -200,7 +200,7 @@ class Engine(Ending):
         return lane
 
     def _next_offset(self, topic: str, queue: int) -> int:
-        following: object = self.queue_index.max_offset(topic, queue)
+        following = self._asked_offset(topic, queue)
         # The queue index is a plugin; what it says goes into the log for good.
         if not (isinstance(following, int) and 0 <= following < 1 << 63):
             raise PluginError(
@@ -208,6 +208,18 @@ class Engine(Ending):
                 f"can: nothing was put; mend or replace that plugin, see penstock plugins"
             )
         return following
+
+    def _asked_offset(self, topic: str, queue: int) -> object:
+        """Return where the queue index says that a queue goes on; it may look at it only now, the first time after a clean opening."""
+        try:
+            return self.queue_index.max_offset(topic, queue)
+        except OSError as error:
+            if error.errno in LIMITS:
+                raise SystemLimitError(str(error)) from error
+            raise StorageError(
+                f"the files of queue {topic}/{queue} cannot be read ({error}), so it is not known where the queue goes "
+                f"on; nothing was stored. Other queues are not affected; look at the disk, and try again"
+            ) from error
 
     def failed_append(self, error: OSError) -> PenstockError:
         """Return what an append that failed in the system means: no room, or the end of writing."""

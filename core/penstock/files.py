@@ -1,4 +1,4 @@
-"""The only module, with `file` and `lockfile`, that touches the operating system: files, maps, syncs, renames.
+"""The only module, with `file`, `volume` and `lockfile`, that touches the operating system: files, maps, syncs, renames.
 
 Everything else gets a `Files` through its constructor, so a test can hand in one that fails, forgets
 what was not synced, or counts.
@@ -28,8 +28,9 @@ from typing import NamedTuple
 from penstock import lockfile
 from penstock.file import File, address_of, system_error
 from penstock.lockfile import Lock
+from penstock.volume import Volume, open_volume
 
-__all__ = ["FILE_MODE", "FOLDER_MODE", "Entry", "File", "Files", "Lock"]
+__all__ = ["FILE_MODE", "FOLDER_MODE", "Entry", "File", "Files", "Listed", "Lock", "Volume"]
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
@@ -44,6 +45,16 @@ class Entry(NamedTuple):
 
     name: str
     path: Path
+    is_file: bool
+    is_folder: bool
+    size: int
+    mtime_ns: int
+
+
+class Listed(NamedTuple):
+    """One name in a folder, without its path; size and time of a folder are not looked at."""
+
+    name: str
     is_file: bool
     is_folder: bool
     size: int
@@ -109,12 +120,29 @@ class Files:
                 size, mtime_ns = about.st_size, about.st_mtime_ns
                 yield Entry(item.name, Path(item.path), is_file, is_folder, size, mtime_ns)
 
-    def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders in `folder`, sorted; links are none.
+    def listing(self, folder: str) -> list[Listed]:
+        """Return what is in `folder`, sorted by name; a link is neither file nor folder.
 
-        What `entries` tells, for those who list a hundred thousand folders; so does `numbered`. A file system that
-        has an `entries` of its own has all three.
+        What `entries` tells, for those who list a hundred thousand folders; so do `folders` and `numbered`. A file system
+        that has an `entries` of its own has all four.
         """
+        found = []
+        with os.scandir(folder) as names:
+            for item in names:
+                if item.is_dir(follow_symlinks=False):
+                    found.append(Listed(item.name, False, True, 0, 0))
+                    continue
+                try:
+                    about = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    # Another process took it away just now.
+                    continue
+                is_file = stat.S_ISREG(about.st_mode)
+                found.append(Listed(item.name, is_file, False, about.st_size, about.st_mtime_ns))
+        return sorted(found)
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in `folder`, sorted; links are none."""
         with os.scandir(folder) as names:
             return sorted(item.name for item in names if item.is_dir(follow_symlinks=False))
 
@@ -199,6 +227,13 @@ class Files:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def volume(self, folder: Path) -> Volume | None:
+        """Return the file system that holds a folder, to be synced as a whole; None where that is not as good.
+
+        To be opened before the first write that it is to make durable; see `penstock.volume`.
+        """
+        return open_volume(folder)
 
     def remove(self, path: Path) -> None:
         """Remove a name."""

@@ -11,6 +11,7 @@ from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.lives import Due, QueueLives
 from penstock.log import SegmentedLog, Witness
+from penstock.manifest import summaries_for
 from penstock.progress import (
     CleanMark,
     Progress,
@@ -34,7 +35,8 @@ class Findings:
 
     `is_ours` means that the log and the marks of the last writer may be believed; `is_still_ours` only
     that no other program has started to write since, whatever state the store is in. `sealed` are the
-    base offsets of the segments whose digests are to be believed.
+    base offsets of the segments whose digests are to be believed. `summaries` are what dispatchers noted of their
+    files at the clean close.
     """
 
     progress: Progress
@@ -55,6 +57,7 @@ class Findings:
     rewritten: int = 0
     walked_from: int = 0
     ranges: Ranges = NO_RANGES
+    summaries: dict[str, bytes] = attrs.Factory(dict)
 
     @property
     def least_time_ms(self) -> int:
@@ -134,6 +137,7 @@ def _marks(files: Files, root: Path, *, is_new: bool) -> Findings:
         is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
         was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
         is_still_ours=is_ours,
+        summaries=summaries_for(files, root, clean.digest) if is_clean and clean is not None else {},
     )  # fmt: skip
 
 

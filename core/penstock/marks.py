@@ -1,16 +1,26 @@
-"""Checks what is neither log nor derived: checkpoint, progress, clean mark, and the files of digests."""
+"""Checks what is neither log nor derived: checkpoint, progress, clean mark, manifest, and the files of digests."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penstock.checkpoint import CHECKPOINT_BYTES
+from penstock.contracts import Dispatcher
 from penstock.digests import Digests, file_bytes
 from penstock.errors import FormatVersionError
 from penstock.files import Files
 from penstock.findings import COPYING, Finding
 from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State
+from penstock.manifest import manifest_path, read_manifest
+from penstock.progress import (
+    SIDE_FOLDER,
+    CleanMark,
+    Progress,
+    SideFolder,
+    State,
+    fingerprint,
+    vouched_for,
+)
 from penstock.ranges import read_ranges
 from penstock.segment import NAME_DIGITS, Segment, segment_name
 
@@ -19,7 +29,13 @@ _TIME_NAMES = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
 
 
 def check_marks(
-    files: Files, root: Path, log_end: int, last_time_ms: int, *, is_ours: bool
+    files: Files,
+    root: Path,
+    log_end: int,
+    last_time_ms: int,
+    *,
+    is_ours: bool,
+    dispatchers: Sequence[Dispatcher] = (),
 ) -> Iterator[Finding]:
     """Return what the marks of a store that nobody writes get wrong.
 
@@ -32,6 +48,7 @@ def check_marks(
         log_end: log offset behind the last sound record.
         last_time_ms: the latest store time of any record.
         is_ours: whether Penstock wrote last.
+        dispatchers: opened read-only; they are asked about their summaries.
     """
     yield from _check_checkpoint(files, root / "checkpoint", last_time_ms, is_ours=is_ours)
     side = root / SIDE_FOLDER
@@ -46,12 +63,33 @@ def check_marks(
         elif clean is not None and is_ours and clean.log_end != log_end:
             text = f"the clean mark says that the log ends at {clean.log_end}, not at {log_end}"
             yield Finding("marks", path, 0, log_end, text)
+        if clean is not None and is_ours:
+            for text in _wrong_in_manifest(files, root, clean, dispatchers):
+                yield Finding("marks", manifest_path(root), 0, -1, text)
         if read_ranges(files, root) is None:
             text = (
                 "it cannot be understood: what was written so far is checked as in a store whose records have no CRC "
                 "of their own"
             )
             yield Finding("marks", side / "ranges", 0, -1, text)
+
+
+def _wrong_in_manifest(
+    files: Files, root: Path, clean: CleanMark, dispatchers: Sequence[Dispatcher]
+) -> Iterator[str]:
+    """Return what the manifest beside a clean mark gets wrong; nobody believes one without such a mark."""
+    if not files.exists(manifest_path(root)):
+        return
+    found = read_manifest(files, root)
+    if found is None:
+        yield "the manifest cannot be understood; the next opening reads the files instead"
+    elif found[0] != clean.digest:
+        yield "the manifest is of another close than the clean mark; the next opening reads the files instead"
+    elif clean.digest == fingerprint(files, vouched_for(root)):
+        for dispatcher in dispatchers:
+            summary = found[1].get(dispatcher.name)
+            for text in () if summary is None else dispatcher.compare_summary(summary):
+                yield f"the manifest is wrong of {dispatcher.name}: {text}"
 
 
 def _check_checkpoint(

@@ -10,6 +10,7 @@ import attrs
 from penstock.contracts import Dispatcher, History, LogView, Trust
 from penstock.discover import own_profile, write_geometry
 from penstock.errors import PluginError, StorageError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
@@ -18,6 +19,11 @@ from penstock.profiles import Profile
 from penstock.progress import SideFolder, lock_mtime_ns
 from penstock.ranges import read_ranges, write_ranges
 from penstock.recovery import LogEnd, rewrite
+
+logger = get_logger(__name__)
+
+# An opening after a crash of a store with so many folders makes their names durable together.
+MANY_FOLDERS = 256
 
 
 def claim(files: Files, found: Findings, geometry: Geometry, profile: Profile) -> None:
@@ -111,6 +117,7 @@ def load_all(
         trust = Trust(
             log=log, durable_offset=durable, is_clean=is_clean or found.is_new,
             was_abnormal=found.was_abnormal, index_time_ms=index_time_ms, history=history,
+            summary=found.summaries.get(dispatcher.name) if is_clean else None,
         )  # fmt: skip
         found.mended.extend(dispatcher.load(trust))
         if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:
@@ -143,7 +150,35 @@ def sync_names_up(files: Files, path: Path) -> None:
 
 def sync_names_below(files: Files, path: Path) -> None:
     """Make all names in a folder durable, and in the folders below it."""
-    files.sync_folder(path)
-    for entry in files.entries(path):
-        if entry.is_folder:
-            sync_names_below(files, entry.path)
+    folders = _folders_from(files, str(path))
+    if len(folders) >= MANY_FOLDERS:
+        folders = _not_together(files, path, folders)
+    for folder in folders:
+        files.sync_folder(Path(folder))
+
+
+def _folders_from(files: Files, path: str) -> list[str]:
+    """Return a folder and all below it, parents first."""
+    found, waiting = list[str](), [path]
+    while waiting:
+        folder = waiting.pop()
+        found.append(folder)
+        below = [entry.name for entry in files.listing(folder) if entry.is_folder]
+        waiting += [f"{folder}/{name}" for name in reversed(below)]
+    return found
+
+
+def _not_together(files: Files, path: Path, folders: list[str]) -> list[str]:
+    """Make names durable by one sync of the file system; returns the folders that are left to be synced."""
+    volume = files.volume(path)
+    if volume is None:
+        return folders
+    try:
+        volume.sync()
+        return [folder for folder in folders if not volume.holds(folder)]
+    except OSError as error:
+        # It may be of another program's file, and long ago. Each folder by itself tells.
+        logger.warning("%s: the file system could not be synced as a whole: %s", path, error)
+        return folders
+    finally:
+        volume.close()

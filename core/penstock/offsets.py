@@ -125,8 +125,8 @@ class ConsumerOffsets:
                 for queue, offset in queues.items():
                     if (topic, queue) not in known:
                         self._early.setdefault((topic, queue), []).append(name)
-                    elif offset > (end := index.max_offset(topic, queue)):
-                        ends[name, queue] = end
+                    elif not index.reaches(topic, queue, offset):
+                        ends[name, queue] = index.max_offset(topic, queue)
             return self._set_back(ends)
 
     def queue_begins(self, topic: str, queue: int, first: int) -> None:

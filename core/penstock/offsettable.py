@@ -38,6 +38,9 @@ class Queues(Protocol):
     def max_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset behind the last entry."""
 
+    def reaches(self, topic: str, queue: int, offset: int) -> bool:
+        """Return whether a queue ends at or after an offset."""
+
 
 def parse_rocketmq_json(text: str) -> dict[str, object]:
     """Return what RocketMQ's JSON says, quoted or bare integer keys alike; `ValueError` if it is none."""

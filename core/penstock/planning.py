@@ -197,7 +197,12 @@ class Planner:
         self._find_tail()
         self._look_at_digests()
         marks = check_marks(
-            self._files, self._root, plan.log_end, plan.tally.last_time_ms, is_ours=plan.is_ours
+            self._files,
+            self._root,
+            plan.log_end,
+            plan.tally.last_time_ms,
+            is_ours=plan.is_ours,
+            dispatchers=self._dispatchers,
         )
         plan.marks = [finding.advised() for finding in marks]
         if plan.is_needed and log_goes_on(plan):

@@ -2,6 +2,7 @@
 
     penstock/progress   how far the log is durable, and how far each dispatcher's files are
     penstock/clean      written last at a clean close: the log's end and a digest of all files
+    penstock/manifest   what dispatchers noted of their files before that (see `manifest`)
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `ranges`)
     penstock/holder     who has the store open for writing
     penstock/saved/     what recovery cut off, if it held whole records
@@ -230,19 +231,17 @@ def visible_offset(files: Files, root: Path) -> int | None:
 def fingerprint(files: Files, folders: Iterable[Path]) -> str:
     """Return a digest of the names, sizes and times of all files below these folders."""
     digest = hashlib.sha256()
-    waiting = [folder for folder in folders if files.is_folder(folder)]
+    waiting = [str(folder) for folder in folders if files.is_folder(folder)]
     while waiting:
         folder = waiting.pop()
-        for entry in files.entries(folder):
+        lines = []
+        for entry in files.listing(folder):
             if entry.is_folder:
-                waiting.append(entry.path)
-                continue
-            digest.update(
-                f"{entry.path.name}\0{entry.size}\0{entry.mtime_ns}\n".encode(
-                    "utf-8", "surrogateescape"
-                )
-            )
-        digest.update(f"{folder.name}\n".encode("utf-8", "surrogateescape"))
+                waiting.append(f"{folder}/{entry.name}")
+            else:
+                lines.append(f"{entry.name}\0{entry.size}\0{entry.mtime_ns}\n")
+        lines.append(f"{folder.rpartition('/')[2]}\n")
+        digest.update("".join(lines).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
@@ -299,9 +298,12 @@ class SideFolder:
         self._files.write_whole(self.path / "clean", json.dumps(attrs.asdict(mark)).encode())
 
     def remove_clean(self) -> None:
-        """Take the clean mark away, durably, before the first change."""
-        if self._files.exists(self.path / "clean"):
-            self._files.remove(self.path / "clean")
+        """Take the clean mark away, durably, before the first change; and the manifest, which says nothing without it."""
+        gone = [self.path / name for name in ("clean", "manifest")]
+        gone = [path for path in gone if self._files.exists(path)]
+        for path in gone:
+            self._files.remove(path)
+        if gone:
             self._files.sync_folder(self.path)
 
     def write_holder(self, process_id: int) -> None:

@@ -255,7 +255,12 @@ class Verification:
             if is_live:
                 return
             marks = check_marks(
-                self._files, self._root, tally.log_end, tally.last_time_ms, is_ours=scope.is_ours
+                self._files,
+                self._root,
+                tally.log_end,
+                tally.last_time_ms,
+                is_ours=scope.is_ours,
+                dispatchers=self._dispatchers,
             )
             # Read as a whole: they tell of one moment, unless a writer has come meanwhile.
             wrong = list(marks)

@@ -10,11 +10,11 @@ KERNEL = ROOT / "core" / "penstock"
 # Lowest first; a module may import what stands in a line above its own, or to its left within it.
 LAYERS = [
     "escape errors lazy kernel _kernel",
-    "clock lockfile file blocks files javatext properties message names geometry",
+    "clock lockfile file volume blocks files javatext properties message names geometry",
     "record validity texts columns stored matching batch condensed findings foreign contracts indexing",
     "hookspecs registry profiles config brokerconf",
     "segment log fetch spans scan lives survivors batches tail handover commitlog",
-    "checkpoint progress ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
+    "checkpoint progress manifest ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
     "copies readback discover flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks storeview verify verifying mendedlog planning rebuilding mending",
     "visibility encode arrow arrow_in stagedfile closing engine putting columnar lookup reader store",
     "choosing opening repairing reindexing several staged segmentwise",
@@ -26,7 +26,7 @@ WITHIN = {name: place for line in LAYERS for place, name in enumerate(line.split
 # Inside these two lines the order is that of the words; `reader` reaches `arrow` only when it is asked.
 SYSTEM = {"os", "mmap", "fcntl", "ctypes", "shutil", "tempfile", "socket"}
 # `kernel` loads an object out of a zip before anything else of ours is there.
-MAY_TOUCH_SYSTEM = {"kernel", "file", "files", "lockfile", "cli", "testing", "matrix"}
+MAY_TOUCH_SYSTEM = {"kernel", "file", "files", "lockfile", "volume", "cli", "testing", "matrix"}
 # `os.environ` and `os.PathLike` only.
 READS_ENVIRONMENT = {"opening", "several", "segmentwise", "cli"}
 

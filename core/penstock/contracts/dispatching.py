@@ -91,6 +91,9 @@ class Trust:
             write gets no queue entry, unless an entry of the topic survives at it or before it.
         survivors: the queues as they are, where they are built again beside the old ones. What an entry there
             says of where a queue begins counts as if it were the dispatcher's own.
+        summary: what the dispatcher's own `closing_summary` answered at the clean close, of files that nobody has changed
+            since; None where there is none. Only ever given with `is_clean`. A sum and a digest vouch for it, so bytes
+            are those that were written; all the same, nothing in it may make `load` raise, or use more than its size.
     """
 
     log: LogView
@@ -100,6 +103,7 @@ class Trust:
     index_time_ms: int = 0
     history: History = NO_HISTORY
     survivors: "QueueIndex | None" = None
+    summary: bytes | None = None
 
 
 class Dispatcher(Strategy):
@@ -134,6 +138,17 @@ class Dispatcher(Strategy):
 
     def give_back(self) -> None:
         """At a clean close, after the last `flush`: return blocks that were allocated ahead to the disk, durably."""
+
+    def closing_summary(self) -> bytes | None:
+        """At a clean close, when no file changes any more: return what saves the next `load` looking at the files.
+
+        None for nothing. It must say no more than the files do; they go without it from time to time.
+        """
+        return None
+
+    def compare_summary(self, summary: bytes) -> Iterator[str]:
+        """Return what a summary gets wrong of the files as they are, a sentence each; asked for by `verify`."""
+        yield from ()
 
     @abstractmethod
     def truncate(self, log_offset: int) -> None:
@@ -238,6 +253,10 @@ class QueueIndex(Dispatcher):
     @abstractmethod
     def max_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset behind the last entry; 0 for no such queue."""
+
+    def reaches(self, topic: str, queue: int, offset: int) -> bool:
+        """Return whether a queue ends at or after an offset; what the last clean close noted is enough to say yes."""
+        return offset <= self.max_offset(topic, queue)
 
     @abstractmethod
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:

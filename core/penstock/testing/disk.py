@@ -17,12 +17,13 @@ from pathlib import Path
 from random import Random
 
 from penstock.clock import Clock
-from penstock.files import Entry, File, Files
+from penstock.files import Entry, File, Files, Listed
 from penstock.lockfile import Lock
 from penstock.testing.control import ManualClock
 from penstock.testing.faults import Plan
 from penstock.testing.inode import Inode
 from penstock.testing.platter import Image, Platter, Survival
+from penstock.volume import Volume
 
 _AMPLE = 1 << 50
 
@@ -157,6 +158,23 @@ class SimulatedLock(Lock):
             inode.is_locked = False
 
 
+class SimulatedVolume(Volume):
+    """All of a simulated disk, as what is synced as a whole."""
+
+    def __init__(self, path: Path, disk: "SimulatedDisk") -> None:
+        self.path = path
+        self._fd = -1
+        self._disk = disk
+
+    def holds(self, path: str) -> bool:
+        """See `Volume`; there is one file system only."""
+        return True
+
+    def sync(self) -> None:
+        """See `Volume`; call "sync_volume". One that fails may have failed for any of the files."""
+        self._disk.sync_all(self.path)
+
+
 class SimulatedDisk(Files):
     """A disk in memory. Safe from any thread.
 
@@ -275,6 +293,11 @@ class SimulatedDisk(Files):
                 for name, it in found
             ]
 
+    def listing(self, folder: str) -> list[Listed]:
+        """See `Files`."""
+        found = self.entries(Path(folder))
+        return [Listed(e.name, e.is_file, e.is_folder, e.size, e.mtime_ns) for e in found]
+
     def folders(self, folder: str) -> list[str]:
         """See `Files`."""
         return [entry.name for entry in self.entries(Path(folder)) if entry.is_folder]
@@ -345,6 +368,31 @@ class SimulatedDisk(Files):
         self.plan.check("sync_folder", path)
         with self.guard:
             self._platter.sync_folder(self._get(path))
+
+    def volume(self, folder: Path) -> Volume | None:
+        """See `Files`; call "open"."""
+        self.plan.check("open", folder)
+        with self.guard:
+            self._get(folder)
+        return SimulatedVolume(folder, self)
+
+    def sync_all(self, path: Path) -> None:
+        """Bring every file and every name to the medium; call "sync_volume"."""
+        try:
+            self.plan.check("sync_volume", path)
+        except OSError:
+            with self.guard:
+                for inode in self._platter.inodes.values():
+                    inode.fail_sync(self.chance)
+            raise
+        with self.guard:
+            for inode in list(self._platter.inodes.values()):
+                if inode.dirty():
+                    inode.mtime_ns = self.now_ns()
+                inode.sync()
+                inode.durable_mtime_ns = inode.mtime_ns
+                if inode.is_folder:
+                    self._platter.sync_folder(inode)
 
     def remove(self, path: Path) -> None:
         """See `Files`; call "remove"."""

@@ -9,12 +9,13 @@ import attrs
 
 from penstock.files import File, Files
 from penstock.lockfile import Lock
+from penstock.volume import Volume
 
 # The calls that a plan may make fail; those before "create" change nothing.
 CALLS = (
     "open", "pread", "map",
     "create", "pwrite", "sync", "allocate", "resize", "erase", "punch", "rename", "remove", "make_folder",
-    "sync_folder",
+    "sync_folder", "sync_volume",
 )  # fmt: skip
 _LOOKING = CALLS[:3]
 
@@ -157,6 +158,19 @@ class FaultyFile(File):
         return super().punch(start, stop)
 
 
+class FaultyVolume(Volume):
+    """A file system whose sync as a whole may fail."""
+
+    def __init__(self, volume: Volume, plan: Plan) -> None:
+        super().__init__(volume.path, volume.detach())
+        self._plan = plan
+
+    def sync(self) -> None:
+        """See `Volume`; call "sync_volume"."""
+        self._plan.check("sync_volume", self.path)
+        super().sync()
+
+
 class FaultyFiles(Files):
     """Files that fail, or die, as `plan` says; the calls it knows are `CALLS`."""
 
@@ -197,6 +211,12 @@ class FaultyFiles(Files):
         """See `Files`; call "sync_folder"."""
         self.plan.check("sync_folder", path)
         super().sync_folder(path)
+
+    def volume(self, folder: Path) -> Volume | None:
+        """See `Files`; call "open"."""
+        self.plan.check("open", folder)
+        volume = super().volume(folder)
+        return None if volume is None else FaultyVolume(volume, self.plan)
 
     def lock(self, path: Path) -> Lock | None:
         """See `Files`; the lock is remembered for `abandon`."""

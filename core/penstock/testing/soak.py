@@ -22,6 +22,7 @@ from penstock.testing.failures import explore_failures
 from penstock.testing.platter import Survival
 
 _FAILURES = 40
+AS_MANY = {"index.consume-queue.sync_volume_from": 2, "index.consume-queue.summary_from": 1}
 
 
 class Played(NamedTuple):
@@ -55,6 +56,9 @@ def play(seed: int, steps: int = 40) -> Played:
     # combination meets one of them in one round over all, and the other in the next.
     odd = (seed + seed // len(combos)) % 2
     settings["log.checksum"] = "crc32" if odd else "crc32+record"
+    if seed // 2 % 2:
+        # As a store of many queues: files are synced together, and a clean close notes where queues end.
+        settings |= AS_MANY
     plot = Plot(seed=seed, settings=settings, steps=steps)
     states, problems = 0, []
     for outcome in explore(plot):

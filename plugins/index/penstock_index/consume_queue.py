@@ -16,7 +16,7 @@ Safe from any thread; one lock guards all state, and no sync happens under it.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,13 +35,15 @@ from penstock.progress import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
 from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import ENTRY, PRE_BLANK
+from penstock_index.queue_files import ENTRY, PRE_BLANK, is_whole_name
 from penstock_index.queue_holes import entries_within, first_hole, sound_end
 from penstock_index.queue_lives import First, Lives, kept
 from penstock_index.queue_lookup import QueueLookUp
 from penstock_index.queue_names import is_number
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
+from penstock_index.queue_summary import UNKNOWN, Known, decode_summary, encode_summary
+from penstock_index.queue_syncs import Syncs
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
 
 logger = get_logger(__name__)
@@ -53,6 +55,10 @@ class ConsumeQueueOptions:
 
     Attributes:
         open_files_max: how many queue files stay open; more cost descriptors, fewer cost opens.
+        sync_volume_from: so many unsynced files and folders are made durable by one sync of their whole file system
+            (`syncfs`), which then waits for other programs' data on it as well; fewer one by one. 0 for never.
+        summary_from: with so many queues a clean close notes where each begins and ends (`penstock/manifest`), so that the
+            next opening need not look at their files; 0 for never.
         extended: write each entry's tag code and store time into extension files, as a broker does with
             enableConsumeQueueExt; costs 20 bytes more a record. Existing entries stay as they are, and
             extension files are read either way.
@@ -61,6 +67,8 @@ class ConsumeQueueOptions:
     """
 
     open_files_max: int = 256
+    sync_volume_from: int = attrs.field(default=256, validator=attrs.validators.ge(0))
+    summary_from: int = attrs.field(default=256, validator=attrs.validators.ge(0))
     extended: bool = False
     extension_bytes: int = attrs.field(
         default=48 << 20,
@@ -83,6 +91,9 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._compare = False
         self._lives: Lives | None = None
         self._left_out: set[str] = set()
+        self._syncs = Syncs(self._files, self._pool, options.sync_volume_from)
+        # Where the log began and ended at the opening, for queues that are looked at later; it may begin later now.
+        self._log_min = self._opened_min = self._opened_end = 0
 
     # --- taking records in
 
@@ -210,10 +221,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
             dirty, self._dirty = self._dirty, set()
             folders, self._dirty_folders = self._dirty_folders, set()
         try:
-            for path in sorted(dirty, key=str):  # so that a replay of a crash has the same order
-                self._pool.sync(path)
-            for folder in sorted(folders, key=str):
-                self._files.sync_folder(folder)
+            self._syncs.sync(dirty, folders)
         except OSError:
             with self._lock:
                 self._dirty |= dirty
@@ -255,7 +263,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
     def trim(self, log_offset: int) -> None:
         """Drop leading files whose records are all gone, never the last one; move the minimum."""
         with self._lock:
-            for queue in self._queues.values():
+            self._log_min = max(self._log_min, log_offset)
+            for queue in self._queues.of_files(2):
                 if queue.trim(log_offset):
                     self._dirty_folders.add(queue.folder.folder)
                 if len(queue.extension.bases) > 1:
@@ -265,7 +274,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
     def move_min(self, log_offset: int) -> None:
         """See `QueueIndex`."""
         with self._lock:
-            for queue in self._queues.values():
+            self._log_min = max(self._log_min, log_offset)
+            for queue in self._queues.looked_at():
                 queue.move_min(log_offset)
 
     def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
@@ -277,6 +287,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
 
     def close(self) -> None:
         """See `Dispatcher`."""
+        self._syncs.close()
         self._pool.close()
 
     def stats(self) -> dict[str, int]:
@@ -299,20 +310,16 @@ class ConsumeQueueDispatcher(QueueLookUp):
 
     def load(self, trust: Trust) -> list[str]:
         """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
+        self._syncs.begin(self.context.root)
+        self._log_min = self._opened_min = trust.log.min_offset
+        self._opened_end = trust.log.end_offset
         mended: list[str] = []
-        has_extensions = self._files.is_folder(self._extension_root)
-        for topic, number, _ in self._names.folders():
-            queue = self._new_queue(topic, number)
-            strays = list(queue.extension.scan()) if has_extensions else []
-            mended += [self._set_aside(s.path, s.is_file) for s in [*queue.folder.scan(), *strays]]
-            if trust.is_clean and any(s.is_file and is_number(s.name) for s in strays):
-                # Shortened, or of another size than the options say: all units are looked at again.
-                trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
-            self._queues[topic, number] = queue
-            queue.find_bounds(trust.log.min_offset)
-        for (topic, number), queue in self._queues.items():
-            if self._cut_queue(queue, trust.log.end_offset):
-                mended.append(f"queue {topic}/{number} pointed behind the log's end; cut it there")
+        keys = list(self._names.folders())
+        said = self._said(trust, keys)
+        if said is not None:
+            self._queues.wait_for(self._look, said)
+        else:
+            trust = self._look_at_all(keys, trust, mended)
         if not trust.is_clean:
             for queue in self._queues.values():
                 sound = sound_end(queue, trust.log, trust.durable_offset)
@@ -322,6 +329,79 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._lives = Lives(trust, self._queues)
         self._progress = self._believed(trust, mended)
         return mended
+
+    def _said(self, trust: Trust, keys: Collection[Key]) -> dict[Key, Known] | None:
+        """Return the queues as the summary of the clean close has them; None where there is none to be believed."""
+        if trust.summary is None or self._files.is_folder(self._extension_root):
+            return None
+        per_file = self.context.geometry.queue_entries
+        said = decode_summary(trust.summary, per_file, trust.log.end_offset)
+        if said is None or said.keys() != set(keys):
+            logger.warning(
+                "what was noted of the queues at the last close is not believed: it does not fit them"
+            )
+            return None
+        return said
+
+    def closing_summary(self) -> bytes | None:
+        """See `Dispatcher`: where each queue begins and ends, if they are many. Queues with extensions are not in it."""
+        with self._lock:
+            is_wanted = 0 < self.options.summary_from <= len(self._queues)
+            if not is_wanted or self._files.is_folder(self._extension_root):
+                return None
+            has_moved = self._log_min > self._opened_min
+            known = self._queues.known(has_moved=has_moved)
+            return encode_summary(self.context.geometry.queue_entries, known)
+
+    def _unchanged(self, keys: Iterable[Key]) -> Iterator[tuple[Key, Known]]:
+        """Yield those whose folder has whole files only, and the first entries of these."""
+        size, root = self.context.geometry.queue_file_bytes, str(self._root)
+        for topic, number in keys:
+            found = self._files.listing(f"{root}/{topic}/{number}")
+            if all(e.is_file and e.size == size and is_whole_name(e.name, size) for e in found):
+                bases = sorted(int(e.name) // QUEUE_ENTRY_SIZE for e in found)
+                yield (topic, number), Known(tuple(bases))
+
+    def _look(self, key: Key, known: Known) -> Queue:
+        """Find out where a queue begins and ends that nobody has changed since the store was closed cleanly."""
+        queue = self._new_queue(*key)
+        queue.folder.bases = list(known.bases)
+        if known.max_offset != UNKNOWN and queue.confirm(known, self._log_min):
+            return queue
+        for stray in queue.folder.scan():
+            logger.warning("%s", self._set_aside(stray.path, stray.is_file))
+        queue.find_bounds(self._log_min)
+        if self._cut_queue(queue, self._opened_end):
+            logger.warning("%s", _behind_log(key))
+        if known.max_offset not in (UNKNOWN, queue.max_offset):
+            logger.warning(
+                "queue %s/%d ends at %d, not at %d as was noted at the last close; its files count",
+                *key, queue.max_offset, known.max_offset,
+            )  # fmt: skip
+        return queue
+
+    def _look_at_all(self, keys: Collection[Key], trust: Trust, mended: list[str]) -> Trust:
+        """Look at all queues, or only at the names of their files where nobody has changed them; returns what to trust."""
+        has_extensions = self._files.is_folder(self._extension_root)
+        if trust.is_clean and not has_extensions:
+            self._queues.wait_for(self._look, self._unchanged(keys))
+        looked_at = []
+        for topic, number in keys:
+            if (topic, number) in self._queues:
+                continue
+            queue = self._new_queue(topic, number)
+            strays = list(queue.extension.scan()) if has_extensions else []
+            mended += [self._set_aside(s.path, s.is_file) for s in [*queue.folder.scan(), *strays]]
+            if trust.is_clean and any(s.is_file and is_number(s.name) for s in strays):
+                # Shortened, or of another size than the options say: all units are looked at again.
+                trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
+            self._queues[topic, number] = queue
+            queue.find_bounds(trust.log.min_offset)
+            looked_at.append(((topic, number), queue))
+        for key, queue in looked_at:
+            if self._cut_queue(queue, trust.log.end_offset):
+                mended.append(_behind_log(key))
+        return trust
 
     def _set_aside(self, path: Path, is_file: bool) -> str:
         """A queue file of a wrong size is derived data: it goes, and the log gives it back."""
@@ -350,3 +430,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         if hole is not None:
             mended.append(f"queue entries were missing from log offset {hole} on; made again")
         return durable if hole is None else hole
+
+
+def _behind_log(key: Key) -> str:
+    return f"queue {key[0]}/{key[1]} pointed behind the log's end; cut it there"

@@ -13,6 +13,7 @@ Source: spec sections 3.1 and 3.4. Not checksummed: rebuilt from the log.
 Files are sparse, written with plain writes and never mapped, and few are open at a time.
 """
 
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from penstock.segment import segment_name
 
 ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 assert ENTRY.itemsize == QUEUE_ENTRY_SIZE
+# Log offset and size of an entry.
+_PLACE = struct.Struct(">qi")
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], ENTRY).tobytes()
 
@@ -157,11 +160,9 @@ class QueueFolder:
         """
         bases = []
         for entry in self._files.entries(self.folder):
-            name = entry.name
-            base = int(name) if entry.is_file and name.isascii() and name.isdigit() else -1
             is_whole = entry.size == self.file_bytes or (cut_too and entry.size < self.file_bytes)
-            if is_whole and 0 <= base <= _BYTE_MAX and base % self.file_bytes == 0:
-                bases.append(base // QUEUE_ENTRY_SIZE)
+            if entry.is_file and is_whole and is_whole_name(entry.name, self.file_bytes):
+                bases.append(int(entry.name) // QUEUE_ENTRY_SIZE)
             else:
                 yield entry
         for gone in set(self.bases).difference(bases):
@@ -183,6 +184,23 @@ class QueueFolder:
                 break
             at += count
         return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), ENTRY)
+
+    def place(self, ordinal: int) -> int:
+        """Return the log offset in one entry; -1 where there is none, or no file."""
+        log_offset, size = self._entry(ordinal)
+        return log_offset if 0 < size < PRE_BLANK_SIZE else -1
+
+    def is_absent(self, ordinal: int) -> bool:
+        """Say whether no entry is there, not even a pre-blank one."""
+        return self._entry(ordinal)[1] <= 0
+
+    def _entry(self, ordinal: int) -> tuple[int, int]:
+        """Return log offset and size in one entry, as they stand; zeros where there is no file."""
+        base = self.file_base(ordinal)
+        position = (ordinal - base) * QUEUE_ENTRY_SIZE
+        data = self._pool.read(self.path(base), _PLACE.size, position)
+        log_offset, size = _PLACE.unpack(data) if len(data) == _PLACE.size else (0, 0)
+        return log_offset, size
 
     def write(self, start: int, data: bytes) -> Iterator[Path]:
         """Write entries from ordinal `start` on; returns the paths of files touched."""
@@ -229,6 +247,9 @@ class QueueFolder:
 
         Goes from the front, not by halving: one damaged entry must not hide the sound ones before it.
         """
+        if low < high and self.place(low) >= max(log_offset, 0):
+            # Nearly always, and a hundred thousand queues are looked at.
+            return low
         at = low
         while at < high:
             entries = self.read(at, min(at + _SCANNED, high))
@@ -263,6 +284,8 @@ class QueueFolder:
 
         As `find_log_offset`, but whatever holes there are; pre-blank entries behind it count with it.
         """
+        if low < high and 0 <= self.place(high - 1) < log_offset:
+            return high
         stop, chunk = high, _SCANNED_FIRST
         while stop > low:
             start = max(stop - chunk, low)
@@ -312,6 +335,13 @@ class QueueFolder:
         self._pool.forget(path)
         self._files.remove(path)
         self.bases.remove(base)
+
+
+def is_whole_name(name: str, file_bytes: int) -> bool:
+    """Say whether a name is one that a file of a queue has, where all have so many bytes."""
+    if not (name.isascii() and name.isdigit()):
+        return False
+    return int(name) <= _BYTE_MAX and int(name) % file_bytes == 0
 
 
 def effective(entries: Entries) -> npt.NDArray[np.int64]:

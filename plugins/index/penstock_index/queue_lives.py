@@ -15,7 +15,7 @@ counts is, in this order:
 A repeat that does not begin at 0 is dropped, as RocketMQ drops it: its offsets are taken.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -67,15 +67,16 @@ class Lives:
 
     Args:
         trust: what is known at the opening.
-        queues: the queues that were there at the opening; not those that are made later.
+        queues: the queues that are there at the opening, none of them looked at for this; more may come later.
     """
 
-    def __init__(self, trust: Trust, queues: dict[Key, Queue]) -> None:
+    def __init__(self, trust: Trust, queues: Mapping[Key, Queue]) -> None:
         self._log, self._history = trust.log, trust.history
         self._survivors = trust.survivors
-        self._queues = dict(queues)
+        # Those that are made later are not asked for: they have no number below.
+        self._queues = queues
         if trust.survivors is None:
-            keys: Iterable[Key] = self._queues
+            keys: Iterable[Key] = queues
         else:
             keys = trust.survivors.queues()
         self._numbers: dict[str, list[int]] = {}
@@ -103,7 +104,7 @@ class Lives:
         cut = self._judge_late(key, queue, _Rows(run, entries, offsets, keep, known), start)
         return Verdict(keep, known, cut)
 
-    def first_wanted(self, batch: DispatchBatch, queues: dict[Key, Queue]) -> int | None:
+    def first_wanted(self, batch: DispatchBatch, queues: Mapping[Key, Queue]) -> int | None:
         """Return the log offset of the first record of a batch that lacks its entry, None if all have theirs."""
         found: list[int] = []
         for run in runs_of(batch):

@@ -16,14 +16,18 @@ from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock.indexing import split_entries
 from penstock.names import check_topic
 from penstock_index.queue_bounds import QuickLook
+from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_state import Queue
+from penstock_index.queue_summary import Known, decode_summary, differences
+from penstock_index.queue_table import QueueTable
 from penstock_index.queue_units import ADDRESS_MAX
 
 # Log offset and size, at the beginning of an entry.
 _PLACE = struct.Struct(">qi")
+_NO_END = 1 << 62
 
 
 class QueueLookUp(QueueIndex):
@@ -37,7 +41,7 @@ class QueueLookUp(QueueIndex):
         self._names = QueueNames(context.files, self._root, read_only=context.read_only)
         self._pool = OpenFiles(context.files, options.open_files_max)
         self._pool.read_only = context.read_only
-        self._queues: dict[tuple[str, int], Queue] = {}
+        self._queues = QueueTable()
         self._lock = threading.RLock()
         self._progress = 0
 
@@ -47,10 +51,10 @@ class QueueLookUp(QueueIndex):
         return self._progress
 
     def _new_queue(self, topic: str, number: int) -> Queue:
-        path = self._root / topic / str(number)
+        path = self._root.joinpath(topic, str(number))
         folder = QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
         extension = Extension(
-            self._files, self._pool, self._extension_root / topic / str(number),
+            self._files, self._pool, self._extension_root.joinpath(topic, str(number)),
             self.options.extension_bytes, adopts=self.context.read_only or not self.options.extended,
         )  # fmt: skip
         return Queue(folder, extension, 0, 0)
@@ -58,7 +62,7 @@ class QueueLookUp(QueueIndex):
     def queues(self) -> list[tuple[str, int]]:
         """See `QueueIndex`."""
         if self.context.read_only:
-            return sorted((topic, number) for topic, number, _ in self._names.folders())
+            return sorted(self._names.folders())
         with self._lock:
             return sorted(self._queues)
 
@@ -71,6 +75,28 @@ class QueueLookUp(QueueIndex):
         """See `QueueIndex`."""
         with self._lock:
             return found.max_offset if (found := self._known(topic, queue)) else 0
+
+    def reaches(self, topic: str, queue: int, offset: int) -> bool:
+        """See `QueueIndex`."""
+        with self._lock:
+            known = self._queues.waiting((topic, queue))
+            return (known is not None and offset <= known.max_offset) or (
+                offset <= self.max_offset(topic, queue)
+            )
+
+    def compare_summary(self, summary: bytes) -> Iterator[str]:
+        """See `Dispatcher`; asked of one that only reads."""
+        said = decode_summary(summary, self.context.geometry.queue_entries, _NO_END)
+        if said is None:
+            yield "the queues' part of it cannot be understood"
+            return
+        with self._lock:
+            yield from differences(said, self._found())
+
+    def _found(self) -> Iterator[tuple[Key, Known]]:
+        for topic, number in self.queues():
+            if (queue := self._known(topic, number)) is not None:
+                yield (topic, number), queue.known()
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
         """See `QueueIndex`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.errors import QueueError, StrayFileError, TopicError
 from penstock.escape import get_logger
-from penstock.files import Entry, Files
+from penstock.files import Files, Listed
 from penstock.findings import Finding
 from penstock.names import check_queue, check_topic
 
@@ -36,8 +36,8 @@ class QueueNames:
         self._read_only = read_only
         self._named: set[Path] = set()
 
-    def folders(self) -> Iterator[tuple[str, int, Path]]:
-        """Yield (topic, queue, path) of every folder that may hold a queue's files; a link is refused.
+    def folders(self) -> Iterator[tuple[str, int]]:
+        """Yield topic and queue of every folder that may hold a queue's files; a link is refused.
 
         Names what belongs to no queue in the log, the first time that it is seen.
         """
@@ -64,38 +64,40 @@ class QueueNames:
         """Return what belongs to no queue, for `verify`."""
         return (found for found in self._looked_at() if isinstance(found, Finding))
 
-    def _looked_at(self) -> Iterator[tuple[str, int, Path] | Finding]:
-        for topic in self._entries(self.root):
-            problem = self._refuse_link(topic) or topic_problem(topic.name)
+    def _looked_at(self) -> Iterator[tuple[str, int] | Finding]:
+        root = str(self.root)
+        for topic in self._listing(root) if self._files.is_folder(self.root) else ():
+            problem = self._refuse_link("", topic) or topic_problem(topic.name)
             if problem or not topic.is_folder:
-                yield _finding(topic, problem or "a file stands where only topics have folders")
+                text = problem or "a file stands where only topics have folders"
+                yield _finding(self.root / topic.name, text)
                 continue
-            for number in self._entries(topic.path):
-                problem = self._refuse_link(number) or queue_problem(number.name)
+            for number in self._listing(f"{root}/{topic.name}"):
+                problem = self._refuse_link(topic.name, number) or queue_problem(number.name)
                 if problem or not number.is_folder:
                     problem = problem or "a file stands where a queue has its folder"
-                    yield _finding(number, problem)
+                    yield _finding(self.root / topic.name / number.name, problem)
                 else:
-                    yield topic.name, int(number.name), number.path
+                    yield topic.name, int(number.name)
 
-    def _entries(self, folder: Path) -> list[Entry]:
+    def _listing(self, folder: str) -> list[Listed]:
         try:
-            return self._files.entries(folder) if self._files.is_folder(folder) else []
-        except FileNotFoundError:
+            return self._files.listing(folder)
+        except (FileNotFoundError, NotADirectoryError):
             # Another process took it away just now.
             return []
 
-    def _refuse_link(self, entry: Entry) -> str:
+    def _refuse_link(self, topic: str, entry: Listed) -> str:
         """Raise for a link in place of a folder: what is written below it would leave the store."""
         if entry.is_folder or entry.is_file:
             return ""
         if not self._read_only:
-            raise StrayFileError(entry.path, "it is a link, or no folder")
+            raise StrayFileError(self.root / topic / entry.name, "it is a link, or no folder")
         return "it is a link, or no folder, and is not followed"
 
 
-def _finding(entry: Entry, text: str) -> Finding:
-    return Finding("stray", entry.path, -1, -1, text, _ADVICE)
+def _finding(path: Path, text: str) -> Finding:
+    return Finding("stray", path, -1, -1, text, _ADVICE)
 
 
 def topic_problem(name: str) -> str:

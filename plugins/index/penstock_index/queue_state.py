@@ -7,6 +7,7 @@ import numpy as np
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import ENTRY, QueueFolder, effective
 from penstock_index.queue_runs import Run
+from penstock_index.queue_summary import Known
 
 # Entries looked at in one read when the last one that counts is searched, or the next.
 _LOOKED_AT = 256
@@ -38,7 +39,9 @@ class Queue:
     def reach(self) -> int:
         """Return the log offset of the record of the last entry; -1 where there is none."""
         if self.reached is None:
-            self.reached = -1
+            self.reached = self.folder.place(self.max_offset - 1) if self.max_offset else -1
+            if self.reached >= 0:
+                return self.reached
             for base in reversed(self.folder.bases):
                 stop = min(self.folder.stop_of(base), self.max_offset)
                 for high in range(stop, base, -_LOOKED_AT):
@@ -85,6 +88,36 @@ class Queue:
             first = self.folder.bases[0]
             self.max_offset = self.folder.scan_end()
             self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
+
+    def confirm(self, known: Known, log_min: int) -> bool:
+        """Take over what was noted of a queue that nobody has changed since, if its files say nothing else."""
+        folder, high = self.folder, known.max_offset
+        begin = folder.bases[0] if folder.bases else 0
+        if high < begin or not folder.is_absent(high):
+            return False
+        if known.last != (folder.place(high - 1) if high > begin else -1):
+            return False
+        is_used_up = known.min_offset == high and known.last < log_min
+        if not (is_used_up or self._begins_at(known.min_offset, log_min)):
+            return False
+        self.min_offset, self.max_offset, self.reached = known[1:]
+        return True
+
+    def _begins_at(self, ordinal: int, log_min: int) -> bool:
+        """Say whether an entry counts, and the one before it does not."""
+        folder = self.folder
+        return folder.place(ordinal) >= max(log_min, 0) and (
+            ordinal == folder.bases[0] or folder.place(ordinal - 1) < log_min
+        )
+
+    def known(self) -> Known:
+        """Return what another opening need not find out again."""
+        bases, low, high = tuple(self.folder.bases), self.min_offset, self.max_offset
+        begin, end = (bases[0], self.folder.stop_of(bases[-1])) if bases else (0, 0)
+        last = self.reach()
+        # After a cut it may end before its first file; where damage was left, no entry may lead to a record.
+        is_plain = begin <= low <= high <= end and (last >= 0 or low == high)
+        return Known(bases, low, high, last) if is_plain else Known(bases)
 
     def look_again(self, log_min: int) -> None:
         """Take in what another process has done to the files."""

@@ -1,0 +1,449 @@
+"""The manifest of a clean close: believed only where it is whole and of these very files, and never over them."""
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from tests.conftest import SMALL
+
+import penstock
+from penstock import manifest
+from penstock.errors import StorageError, SystemLimitError
+from penstock.files import Files
+from penstock.manifest import (
+    decode_manifest,
+    encode_manifest,
+    manifest_path,
+    read_manifest,
+    summaries_for,
+    write_manifest,
+)
+from penstock.segmentwise import start_reindex
+from penstock.store import Store
+from penstock.testing import FaultyFiles
+from penstock.testing.kit import copy_store
+from penstock_index.queue_summary import UNKNOWN, Known, decode_summary, encode_summary
+
+NOTED: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 1}
+WITHOUT: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 0}
+DIGEST = "ab" * 32
+Key = tuple[str, int]
+Ends = dict[Key, tuple[int, int, list[bytes]]]
+
+
+def opened(root: Path, files: Files | None = None, **settings: Any) -> Store:
+    return penstock.open(root, files=files, environ={}, **{**NOTED, **settings})
+
+
+def fill(store: Store, count: int, first: int = 0) -> None:
+    """Put messages into twelve queues of three topics."""
+    for number in range(first, first + count):
+        store.put(f"topic-{number % 3}", b"%d" % number, queue=number % 4)
+
+
+def ends_of(store: Store) -> Ends:
+    return {
+        (topic, queue): (
+            store.min_offset(topic, queue), store.max_offset(topic, queue),
+            [message.body for message in store.scan(topic, queue)],
+        )
+        for topic, queues in store.topics().items() for queue in queues
+    }  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a store that was closed cleanly, with a manifest."""
+    with opened(tmp_path / "store") as store:
+        fill(store, 700)
+    assert manifest_path(tmp_path / "store").exists()
+    return tmp_path / "store"
+
+
+def queues_of(root: Path) -> dict[Key, Known]:
+    found = read_manifest(Files(), root)
+    assert found is not None
+    said = decode_summary(found[1]["consume-queue"], SMALL["geometry.queue_entries"], 1 << 62)
+    assert said is not None
+    return said
+
+
+def forge(root: Path, queues: dict[Key, Known]) -> None:
+    """Write a manifest as a clean close would, with the right sum and digest, that says something else."""
+    digest = json.loads((root / "penstock" / "clean").read_text())["digest"]
+    summary = encode_summary(SMALL["geometry.queue_entries"], queues.items())
+    write_manifest(Files(), root, digest, {"consume-queue": summary})
+
+
+def plain_ends(root: Path, tmp_path: Path) -> Ends:
+    """Return what the files say, looked at without a manifest."""
+    copy = tmp_path / "looked-at"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy_store(root, copy)
+    manifest_path(copy).unlink(missing_ok=True)
+    with penstock.open(copy, read_only=True, environ={}) as store:
+        return ends_of(store)
+
+
+# --- the file
+
+
+@pytest.mark.parametrize("parts", [{}, {"a": b""}, {"a": b"x" * 100, "consume-queue": b"\0"}])
+def test_it_says_what_was_written(parts: dict[str, bytes]) -> None:
+    assert decode_manifest(encode_manifest(DIGEST, parts)) == (DIGEST, parts)
+
+
+def test_no_flipped_bit_is_believed() -> None:
+    data = encode_manifest(DIGEST, {"one": b"abc", "two": bytes(40)})
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert decode_manifest(bytes(changed)) is None, bit
+
+
+def test_no_torn_or_longer_one_is_believed() -> None:
+    data = encode_manifest(DIGEST, {"one": b"abc", "two": bytes(40)})
+    assert all(decode_manifest(data[:size]) is None for size in range(len(data)))
+    # What stands where blocks were never written.
+    torn = [data[:size] + bytes(len(data) - size) for size in range(len(data) - 4)]
+    assert all(decode_manifest(each) is None for each in torn)
+    assert decode_manifest(data + b"\0") is None
+
+
+def test_a_part_that_reaches_past_the_end_is_not_believed() -> None:
+    whole = bytearray(encode_manifest(DIGEST, {"one": b"abc"}))
+    for size in (4, 1 << 63, (1 << 64) - 1):
+        changed = whole[:-4]
+        changed[44 + 24 : 44 + 32] = size.to_bytes(8, "big")
+        sum_ = crc32c(bytes(changed))
+        assert decode_manifest(bytes(changed) + sum_.to_bytes(4, "big")) is None
+
+
+def test_one_that_is_too_long_is_neither_written_nor_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = manifest_path(root).stat().st_size
+    monkeypatch.setattr(manifest, "MANIFEST_BYTES_MAX", size - 1)
+    assert read_manifest(Files(), root) is None
+    with opened(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+    assert not manifest_path(root).exists()
+
+
+def test_it_is_left_out_where_there_is_no_room(tmp_path: Path) -> None:
+    """Nothing needs it, so a full disk is no reason to leave the store unclean."""
+    files = FaultyFiles()
+    store = opened(tmp_path / "store", files)
+    fill(store, 30)
+    files.plan.fail("pwrite", errno.ENOSPC, path="manifest")
+    store.close()
+    assert not manifest_path(tmp_path / "store").exists()
+    with opened(tmp_path / "store") as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert len(ends_of(store)) == 12
+
+
+def test_a_failed_sync_of_it_leaves_the_store_unclean(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = opened(tmp_path / "store", files)
+    fill(store, 30)
+    files.plan.fail("sync", errno.EIO, path="manifest")
+    with pytest.raises(StorageError):
+        store.close()
+    assert (tmp_path / "store" / "abort").exists()
+    with opened(tmp_path / "store") as store:
+        assert sum(len(bodies) for _, _, bodies in ends_of(store).values()) == 30
+
+
+# --- the queues' part of it
+
+
+SUMMARIES: list[dict[Key, Known]] = [
+    {},
+    {("a", 0): Known((), 0, 0, -1)},
+    {("a", 0): Known((0,), 0, 5, 400), ("a", 7): Known((0, 200, 600), 3, 601, 90)},
+    {("a", 65535): Known((200,)), ("topic-é", 1): Known((400,), 410, 410, 12)},
+]
+
+
+@pytest.mark.parametrize("queues", SUMMARIES)
+def test_a_summary_says_what_was_noted(queues: dict[Key, Known]) -> None:
+    assert decode_summary(encode_summary(200, queues.items()), 200, 401) == queues
+
+
+IMPOSSIBLE = {
+    "ends before it begins": Known((0,), 4, 3, 7),
+    "begins before its files": Known((200,), 100, 210, 7),
+    "ends after its files": Known((0,), 0, 201, 7),
+    "ends in no file": Known((), 0, 1, 7),
+    "a file between others": Known((50,), 50, 60, 7),
+    "files that descend": Known((200, 0), 0, 10, 7),
+    "a file twice": Known((0, 0), 0, 10, 7),
+    "a file below 0": Known((-200,), -200, -100, 7),
+    "a file past all numbers": Known(((1 << 63) - (1 << 63) % 200 - 200,)),
+    "a record past the log's end": Known((0,), 0, 5, 1000),
+    "entries without a record": Known((0,), 0, 5, -1),
+    "a record below 0": Known((0,), 0, 5, -2),
+    "an end below 0": Known((0,), 0, -2, 7),
+}
+
+
+@pytest.mark.parametrize("known", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+def test_what_no_store_has_is_not_believed(known: Known) -> None:
+    assert decode_summary(encode_summary(200, [(("a", 1), known)]), 200, 1000) is None
+
+
+@pytest.mark.parametrize("key", [("", 0), ("a/b", 0), ("..", 0), ("a", 65536), ("x" * 300, 0)])
+def test_names_that_no_queue_has_are_not_believed(key: Key) -> None:
+    assert decode_summary(encode_summary(200, [(key, Known((0,)))]), 200, 1000) is None
+
+
+def test_another_size_of_files_is_not_believed() -> None:
+    data = encode_summary(200, [(("a", 1), Known((0,), 0, 5, 7))])
+    assert decode_summary(data, 100, 1000) is None
+
+
+# --- a store with one
+
+
+def test_a_clean_opening_opens_no_queue_file(root: Path, tmp_path: Path) -> None:
+    expected = plain_ends(root, tmp_path)
+    files = FaultyFiles()
+    files.plan.fail("open", path="consumequeue/")
+    with opened(root, files) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert set(store.topics()) == {"topic-0", "topic-1", "topic-2"}
+        files.plan.heal()
+        assert ends_of(store) == expected
+
+
+def test_committed_offsets_are_compared_without_a_queue_file(root: Path) -> None:
+    with opened(root) as store:
+        for topic, queues in store.topics().items():
+            for queue in queues:
+                store.commit_offset("group", topic, queue, offset=store.max_offset(topic, queue))
+    files = FaultyFiles()
+    files.plan.fail("open", path="consumequeue/")
+    opened(root, files).close()
+
+
+def test_messages_go_on_where_the_queues_end(root: Path) -> None:
+    for first in (700, 760):
+        with opened(root) as store:
+            fill(store, 60, first)
+    with opened(root) as store:
+        assert not list(store.verify())
+        numbers = sorted(int(body) for _, _, found in ends_of(store).values() for body in found)
+    assert numbers == list(range(820))
+
+
+@pytest.mark.parametrize(("number", "kind"), [
+    (errno.EIO, StorageError), (errno.EMFILE, SystemLimitError),
+])  # fmt: skip
+def test_a_queue_that_cannot_be_looked_at_refuses_its_first_message(
+    number: int, kind: type[StorageError], root: Path
+) -> None:
+    """Queues are looked at when they are first used: that put is refused by name, and goes on without a restart."""
+    files = FaultyFiles()
+    with opened(root, files) as store:
+        files.plan.fail("open", number, path="topic-0/0")
+        with pytest.raises(kind):
+            store.put("topic-0", b"refused", queue=0)
+        store.put("topic-1", b"taken", queue=1)
+        files.plan.heal()
+        store.put("topic-0", b"taken", queue=0)
+        assert [m.body for m in store.scan("topic-0", 0)][-1] == b"taken"
+        assert not list(store.verify())
+
+
+def test_untouched_queues_stay_noted(root: Path) -> None:
+    before = queues_of(root)
+    with opened(root) as store:
+        store.put("topic-0", b"one more", queue=0)
+    after = queues_of(root)
+    assert {key for key in after if after[key] != before[key]} == {("topic-0", 0)}
+    assert UNKNOWN not in {known.max_offset for known in after.values()}
+
+
+def test_one_of_an_earlier_close_is_not_believed(root: Path) -> None:
+    stale = manifest_path(root).read_bytes()
+    with opened(root) as store:
+        fill(store, 60, 700)
+        expected = ends_of(store)
+    manifest_path(root).write_bytes(stale)
+    found = [
+        finding.text
+        for finding in penstock.open(root, read_only=True, environ={}).verify(deep=True)
+    ]
+    assert ["of another close" in text for text in found] == [True]
+    with opened(root) as store:
+        assert ends_of(store) == expected
+
+
+def test_one_of_an_earlier_close_is_not_given_to_anybody(root: Path) -> None:
+    digest = json.loads((root / "penstock" / "clean").read_text())["digest"]
+    assert list(summaries_for(Files(), root, digest)) == ["consume-queue"]
+    assert summaries_for(Files(), root, DIGEST) == {}
+
+
+@pytest.mark.parametrize("change", ["shorter", "more", "records"])
+def test_a_forged_one_is_held_against_the_files(change: str, root: Path, tmp_path: Path) -> None:
+    """Its sum and its digest are right, as nobody but a forger would have them."""
+    expected, said = plain_ends(root, tmp_path), queues_of(root)
+    key = ("topic-1", 1)
+    low, high, last = said[key][1:]
+    found = expected[key][2]
+    with penstock.open(root, read_only=True, environ={}) as reader:
+        # The last entry that a shorter queue would have, so that only the one after it tells.
+        before = reader.read(*key, high - 3, 1).messages[0]
+    assert before.body == found[-3]
+    forged = {
+        "shorter": (low, high - 2, before.log_offset), "more": (low, high + 3, last),
+        "records": (low + 1, high, last),
+    }[change]  # fmt: skip
+    forge(root, {**said, key: said[key]._replace(
+        min_offset=forged[0], max_offset=forged[1], last=forged[2])})  # fmt: skip
+    with penstock.open(root, read_only=True, environ={}) as reader:
+        (finding,) = reader.verify(deep=True)
+    assert finding.path == manifest_path(root)
+    assert "topic-1/1" in finding.text
+    with opened(root) as store:
+        assert ends_of(store) == expected
+        receipt = store.put(*key[:1], b"next", queue=1)
+        assert receipt.queue_offset == expected[key][1]
+    with opened(root) as store:
+        assert not list(store.verify())
+
+
+@pytest.mark.parametrize("change", ["missing", "added", "renamed"])
+def test_one_with_other_queues_is_not_believed(change: str, root: Path, tmp_path: Path) -> None:
+    expected, said = plain_ends(root, tmp_path), queues_of(root)
+    moved = said[("topic-1", 1)]
+    forged = {key: known for key, known in said.items() if change == "added" or key[0] != "topic-1"}
+    if change != "missing":
+        forged["other", 1] = moved
+    forge(root, forged)
+    with penstock.open(root, read_only=True, environ={}) as reader:
+        assert {finding.path for finding in reader.verify(deep=True)} == {manifest_path(root)}
+    with opened(root) as store:
+        assert ends_of(store) == expected
+
+
+def test_one_that_cannot_be_understood_is_named_and_passed_over(root: Path, tmp_path: Path) -> None:
+    expected = plain_ends(root, tmp_path)
+    data = bytearray(manifest_path(root).read_bytes())
+    data[100] ^= 1
+    manifest_path(root).write_bytes(data)
+    with penstock.open(root, read_only=True, environ={}) as reader:
+        (finding,) = reader.verify(deep=True)
+    assert finding.path == manifest_path(root)
+    with opened(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert ends_of(store) == expected
+
+
+def test_a_repair_takes_a_wrong_one_away(root: Path) -> None:
+    manifest_path(root).write_bytes(b"nothing of the kind")
+    report = penstock.repair(root, apply=True, environ={})
+    assert [step.path for step in report.steps] == [manifest_path(root)]
+    assert not manifest_path(root).exists()
+    with penstock.open(root, read_only=True, environ={}) as reader:
+        assert not list(reader.verify(deep=True))
+
+
+def test_a_reindex_takes_it_away(root: Path, tmp_path: Path) -> None:
+    expected = plain_ends(root, tmp_path)
+    with start_reindex(root, shards=2) as work:
+        stretches = [work.task.condense(base) for base in work.bases]
+        work.finish(stretches, {part: work.task.make(part) for part in work.parts})
+    assert not manifest_path(root).exists()
+    with opened(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert ends_of(store) == expected
+
+
+def test_it_is_not_believed_once_another_program_has_opened_the_store(
+    root: Path, tmp_path: Path
+) -> None:
+    """A broker writes the lock file when it starts; it may delete topics, and knows nothing of the manifest."""
+    expected = plain_ends(root, tmp_path)
+    os.utime(root / "lock")
+    with opened(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "foreign"
+        assert ends_of(store) == expected
+
+
+def test_a_store_without_one_opens_as_before(root: Path, tmp_path: Path) -> None:
+    expected = plain_ends(root, tmp_path)
+    with opened(root, **WITHOUT):
+        pass
+    assert not manifest_path(root).exists()
+    with opened(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
+        assert ends_of(store) == expected
+    assert manifest_path(root).exists()
+
+
+def test_a_killed_store_has_none(root: Path, tmp_path: Path) -> None:
+    with opened(root) as store:
+        fill(store, 60, 700)
+        store.flush()
+        expected = ends_of(store)
+        killed = copy_store(root, tmp_path / "killed")
+    assert not manifest_path(killed).exists()
+    with opened(killed) as store:
+        assert ends_of(store) == expected
+
+
+def test_a_topic_that_somebody_removed_is_not_there(root: Path) -> None:
+    """The digest tells; the queue comes back from the log, as it always did."""
+    shutil.rmtree(root / "consumequeue" / "topic-2")
+    with opened(root) as store:
+        assert store.recovery is not None
+        assert store.recovery.state != "clean"
+        assert len(ends_of(store)) == 12
+
+
+def test_retention_leaves_nothing_noted_that_is_gone(root: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"retention": ["size"], "retention.size.bytes_max": 64 * 1024}
+    with opened(root, **settings) as store:
+        for number in range(700, 3000):
+            # Only one topic: the queues of the others are not looked at meanwhile.
+            store.put("topic-0", b"%d" % number * 20, queue=0)
+        assert store._engine is not None
+        store.flush()
+        store._engine.retention.run()
+        assert store._engine.log.log.min_offset > 0
+    expected = plain_ends(root, tmp_path)
+    with penstock.open(root, read_only=True, environ={}) as reader:
+        assert not list(reader.verify(deep=True))
+    with opened(root) as store:
+        assert ends_of(store) == expected
+        assert expected["topic-1", 1][0] == expected["topic-1", 1][1] > 0
+
+
+def test_stores_of_few_queues_need_none(tmp_path: Path) -> None:
+    settings: dict[str, Any] = SMALL
+    with penstock.open(tmp_path / "store", environ={}, **settings) as store:
+        fill(store, 30)
+    assert not manifest_path(tmp_path / "store").exists()
+
+
+def test_extended_queues_are_not_in_it(tmp_path: Path) -> None:
+    """Their extension files would have to be in it as well."""
+    settings: dict[str, Any] = {"index.consume-queue.extended": True}
+    with opened(tmp_path / "store", **settings) as store:
+        fill(store, 30)
+    assert not manifest_path(tmp_path / "store").exists()
