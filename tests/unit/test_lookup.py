@@ -1,0 +1,101 @@
+"""Finding by key and by time: in place in the writing process, by copies in one that only reads; the same answers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.testing import ManualClock, open_store
+from penstock.testing.kit import SMALL, copy_store
+
+KEYS = ["k", "two words", "\ufffd", "a\ufffd", "ключ", "\U0001f600"]
+
+
+def filled(root: Path) -> penstock.Store:
+    """A store of three messages a millisecond, in one queue that fills several files, with gaps in time."""
+    clock = ManualClock()
+    store = open_store(root, clock=clock)
+    for number in range(3 * SMALL.queue_entries):
+        store.put("t", b"x" * (number % 50), keys=[KEYS[number % len(KEYS)], f"n{number}"])
+        if number % 3 == 2:
+            clock.now_ms += 1 if number % 7 else 500
+    return store
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lookup") / "s"
+    filled(path).close()
+    return path
+
+
+@pytest.fixture(params=[False, True], ids=["writing", "read-only"])
+def store(root: Path, request: pytest.FixtureRequest) -> Iterator[penstock.Store]:
+    with open_store(root, read_only=request.param) as opened:
+        yield opened
+
+
+def test_keys_are_found_whatever_their_characters(store: penstock.Store) -> None:
+    messages = store.read("t", 0, 0, 1000).messages
+    for key in (*KEYS, "two", "words", "words n1", "n7", "n70"):
+        wanted = [m for m in messages if f" {key} " in f" {m.all_properties['KEYS']} "]
+        assert store.find("t", key, limit=1000) == wanted, key
+        assert store.find("t", key, limit=2) == wanted[-2:], key
+    for key in ("\ud800", "K", "n", "k ", ""):
+        assert store.find("t", key) == [], key
+    assert store.find("other", "k") == []
+
+
+def test_times_beyond_64_bits_are_bounds_like_others(store: penstock.Store) -> None:
+    found = store.find("t", "k", limit=1000)
+    assert store.find("t", "k", begin_ms=-(1 << 80), end_ms=1 << 80, limit=1000) == found
+    assert store.find("t", "k", begin_ms=1 << 80) == []
+    assert store.find("t", "k", end_ms=-(1 << 80)) == []
+    middle = found[len(found) // 2].store_time_ms
+    assert store.find("t", "k", begin_ms=middle, end_ms=middle, limit=1000) == [
+        m for m in found if m.store_time_ms == middle
+    ]
+
+
+def check_times(store: penstock.Store, lacking: range = range(0)) -> None:
+    """Compare with what the times of all messages say; those that lack count with the next."""
+    low, high = store.min_offset("t"), store.max_offset("t")
+    times = {m.queue_offset: m.store_time_ms for m in store.scan("t", 0)}
+    assert set(times) == set(range(low, high)) - set(lacking)
+    for time_ms in sorted({t + d for t in times.values() for d in (-1, 0, 1)})[::7]:
+        at_or_after = (offset for offset, t in times.items() if t >= time_ms)
+        first = next(at_or_after, high)
+        # What lacks before it may as well be as late.
+        while first - 1 in lacking:
+            first -= 1
+        assert store.offset_at("t", time_ms=time_ms) == first
+        after = next((offset for offset, t in times.items() if t > time_ms), high)
+        while after - 1 in lacking:
+            after -= 1
+        assert store.offset_at("t", time_ms=time_ms, boundary="upper") == max(after - 1, low)
+
+
+def test_a_time_is_found_as_all_times_say(store: penstock.Store) -> None:
+    check_times(store)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("field", [0, 4, 20, 28])
+def test_records_that_are_damaged_have_the_time_of_the_next(
+    root: Path, tmp_path: Path, field: int, read_only: bool
+) -> None:
+    """Size, magic, queue offset or log offset of some records in a row are wrong."""
+    copy = copy_store(root, tmp_path / "copy")
+    with open_store(copy, read_only=True) as store:
+        places = {m.queue_offset: m.log_offset for m in store.scan("t", 0)}
+    lacking = range(90, 103)
+    with open_store(copy, read_only=read_only) as store:
+        # While it is open: an opening for writing refuses such a log.
+        for ordinal in lacking:
+            offset = places[ordinal] + field
+            path = copy / "commitlog" / f"{offset - offset % SMALL.segment_bytes:020d}"
+            with path.open("r+b") as file:
+                file.seek(offset % SMALL.segment_bytes)
+                file.write(b"\xff\xfe")
+        check_times(store, lacking)
