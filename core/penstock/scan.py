@@ -16,6 +16,7 @@ import numpy as np
 from penstock import _kernel
 from penstock.columns import ROW, Columns
 from penstock.log import SegmentedLog
+from penstock.record import SIZE_AND_MAGIC
 from penstock.segment import Segment
 from penstock.validity import NO_COVERAGE, Coverage
 
@@ -103,7 +104,7 @@ def scan_window(
 ) -> Scanned:
     """Return the valid records in the first bytes of [start, stop), one at least if one is valid."""
     left = stop - start
-    size = min(window_bytes, left)
+    size = min(max(window_bytes, SIZE_AND_MAGIC.size), left)
     scanned, claimed = _scan(log, segment, start, size, checks, is_copied=is_copied)
     is_larger = scanned.stop is StopReason.MORE and len(scanned.records) == 0 and size < left
     if is_larger:

@@ -8,26 +8,33 @@ RANGES = "tests/unit/test_ranges.py"
 LIVES = "tests/unit/test_lives.py"
 INNER = "tests/crash/test_inner_records.py"
 PLANTS = {
-    "crc-guessed": Plant(
-        "whether a record ends in a CRC is guessed from its text",
+    "crc-asked-for-everywhere": Plant(
+        "records must end in a CRC of their own wherever any range is covered",
         "penstock.validity",
-        "    if is_covered and not ends_in_own_crc(record):",
-        '    if b"__CRC32" in bytes(record[-20:]) and not ends_in_own_crc(record):',
+        '        return b"".join(struct.pack("=qq", *each) for each in self.ranges)',
+        '        return struct.pack("=qq", 0, 1 << 62)',
         (f"{LOOKALIKE}[put-crc32]",),
     ),
     "crc-not-asked-for": Plant(
         "a record in a covered range need not end in a CRC",
         "penstock.validity",
-        "    if is_covered and not ends_in_own_crc(record):",
-        "    if is_covered and len(record) == 0:",
+        '        return b"".join(struct.pack("=qq", *each) for each in self.ranges)',
+        '        return b""',
         (f"{CONTENT}::test_a_record_that_must_end_in_its_crc_and_does_not_is_corruption",),
     ),
-    "columns-ask-for-no-crc": Plant(
-        "the check of many records asks for no CRC of their own",
-        "penstock.columns",
-        "        if coverage.ranges:",
-        "        if not coverage.ranges:",
+    "scan-asks-for-no-crc": Plant(
+        "the scan of many records asks for no CRC of their own",
+        "penstock.scan",
+        "        window, start, asked, checks.coverage.packed,",
+        '        window, start, asked, b"",',
         (f"{RANGES}::test_corruption_in_a_covered_range_refuses_writing_and_says_what_is_missing",),
+    ),
+    "scan-of-what-is-claimed": Plant(
+        "a record larger than a window is not read by its size",
+        "penstock.scan",
+        "        if not size < claimed <= left or not segment.has(",
+        "        if size < claimed or not segment.has(",
+        ("tests/unit/test_recovery.py::test_records_larger_than_what_is_read_at_once",),
     ),
     "zeros-accepted": Plant(
         "a value that looks like a lost sector is taken where no CRC tells them apart",
@@ -45,10 +52,10 @@ PLANTS = {
     ),
     "crc-shown": Plant(
         "the CRC of a record is shown among its properties",
-        "penstock.properties",
-        "        if name and value and name != CRC32:",
-        "        if name and value:",
-        (f"{LOOKALIKE}[put-crc32+record]",),
+        "penstock.arrow",
+        "records.fields, CRC32.encode())",
+        'records.fields, b"")',
+        ("tests/property/test_kernel_reads.py::test_every_field_of_every_shape_is_what_the_plain_decoder_says",),
     ),
     "staged-as-it-is": Plant(
         "a staged batch goes into a store of another checksum as it is",
