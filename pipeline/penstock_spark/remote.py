@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from penstock.errors import MissingExtraError, PenstockError, ReadOnlyError, StorageError
-from penstock.files import Entry, File, Files
+from penstock.files import Entry, File, Files, Listed
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _BLOCK_BYTES = 256 << 10
@@ -209,6 +209,11 @@ class RemoteFiles(Files):
         if found is None:
             raise FileNotFoundError(2, "there is nothing at this URL", _as_url(str(folder)))
         return sorted(found.values())
+
+    def listing(self, folder: str) -> list[Listed]:
+        """Return what lies below `folder`, sorted by name; nothing is there that has no object below it."""
+        found = (self._listing(folder) or {}).values()
+        return sorted(Listed(e.name, e.is_file, e.is_folder, e.size, e.mtime_ns) for e in found)
 
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders in `folder`, sorted."""
