@@ -353,6 +353,7 @@ class Appender:
     def connect(
         self,
         settle: Callable[[int, bool], tuple[PutStatus, Durability]],
+        failed: Callable[[OSError], Exception],
         accepted: PutStatus,
         durability: Durability,
         *,

@@ -130,7 +130,7 @@ class Engine(Ending):
         policy = self.policy
         settles = policy.appender_waits or policy.hears_appends
         self.log.encoder.make_lane = self.lane
-        self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
+        self.log.appender.connect(self.settle, self.failed_append, *_ACCEPTED, settles=settles)
 
     def _on_refusal(self, reason: str | None) -> None:
         change = self.log.appender.allow if reason is None else self.log.appender.refuse

@@ -199,7 +199,7 @@ cdef class Appender:
     cdef public int64_t last_time_ms
     cdef readonly int refusals
     cdef public bint is_idle
-    cdef object append_slowly, settle, accepted, durability
+    cdef object append_slowly, settle, failed, accepted, durability
     cdef bint settles
     # Of the segment being written, where stores into its memory are allowed: below `end`.
     cdef Held held
@@ -229,15 +229,17 @@ cdef class Appender:
         if self.open_page is not NULL:
             give_page_back(self.open_page)
 
-    def connect(self, settle, accepted, durability, *, bint settles):
+    def connect(self, settle, failed, accepted, durability, *, bint settles):
         """Say what follows a put.
 
         Args:
             settle: called with the log's end behind the record and the caller's `wait`; returns status and durability.
+            failed: called with the `OSError` of an append; returns the error that the caller gets.
             accepted: the status of a put that nothing follows, and `durability` its durability.
             settles: whether `settle` is called at all, or only while the follower is idle.
         """
-        self.settle, self.accepted, self.durability, self.settles = settle, accepted, durability, settles
+        self.settle, self.failed, self.settles = settle, failed, settles
+        self.accepted, self.durability = accepted, durability
 
     def attach(self, Extent extent not None, int64_t base_offset, int64_t capacity, memory=None, int64_t end=0):
         """Go on in a segment; under the lock.
@@ -302,7 +304,10 @@ cdef class Appender:
                 break
             self.lock.wait(False)
         if self.refusals or not self.store(draft, now_ms):
-            self.append_slowly(draft)
+            try:
+                self.append_slowly(draft)
+            except OSError as error:
+                raise self.failed(error) from error
         made.log_offset, made.queue, made.queue_offset = draft.parts.log_offset, draft.parts.queue, draft.parts.queue_offset
         made.store_time_ms, made.size = draft.parts.store_ms, <int32_t>draft.size
         made.store_host, made.status, made.durability = self.encoder.store_host, self.accepted, self.durability
