@@ -95,6 +95,8 @@ class IndexFile:
         self._map = file.map(geometry.index_file_bytes, writable=False)
         self._entries_at = INDEX_HEADER_SIZE + 4 * geometry.index_slots
         self._slots = _read_slots(file, geometry.index_slots)
+        # Slots that may be other on the disk than in memory.
+        self._doubtful = np.zeros(0, np.int64)
         header = Header(*HEADER.unpack(file.pread(INDEX_HEADER_SIZE, 0)))
         self.header = header if header.index_count > 0 else header._replace(index_count=1)
         self._blocks = Blocks(
@@ -146,11 +148,14 @@ class IndexFile:
             self._file.pwrite_pieces(rows.tobytes(), self._position_of(number))
             # Of a slot given twice, the last stays.
             self._slots[slots] = np.arange(number, number + len(rows))
-            self._put_slots(slots)
+            self._put_slots(np.concatenate([slots, self._doubtful]))
             self.set_header(header)
         except OSError:
             self._slots[slots] = before
+            # Some pieces of them may be written, and other keys may come next.
+            self._doubtful = np.concatenate([self._doubtful, slots])
             raise
+        self._doubtful = self._doubtful[:0]
 
     def _chain(self, slots: Int64s, numbers: Int64s) -> Int64s:
         """Return each new entry's predecessor: in the file, or earlier in the same batch."""
