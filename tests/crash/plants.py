@@ -191,7 +191,7 @@ def unbound_chain() -> list[Any]:
             if found == key_hash:
                 yield offset, seconds
 
-    return [patch.object(Peek, "chain", chain)]
+    return [patch.object(Peek, "_chain", chain)]
 
 
 # --- hunts of their own

@@ -145,13 +145,14 @@ def test_a_segment_written_while_the_clock_said_1970_is_not_taken_for_old() -> N
         assert plausible(list(times)) == sorted(plausible(list(times)))
 
 
+@pytest.mark.parametrize("write", ["mmap", "file"])
 @pytest.mark.parametrize("counts", list(itertools.product([1, 3, 100], repeat=2)))
 def test_no_way_in_goes_back_behind_what_another_stamped(
-    counts: tuple[int, int], tmp_path: Path
+    counts: tuple[int, int], write: str, tmp_path: Path
 ) -> None:
     """One record, a few, or many: whoever came before, and whoever comes after."""
     clock, stamped = ManualClock(START), list[int]()
-    with open_store(tmp_path / "s", clock=clock, spawn=ManualWorkers()) as store:
+    with open_store(tmp_path / "s", clock=clock, spawn=ManualWorkers(), write=write) as store:
         for turn in range(4):
             clock.now_ms = START - turn * HOUR + turn % 2 * YEAR
             count = counts[turn % 2]

@@ -75,8 +75,8 @@ PLANTS = {
     "index-cut-unsynced": Plant(
         "what a cut keeps of the newest index file is believed durable, and was never synced",
         "penstock_index.hash_index",
-        "                self._current.sync()\n            if log_offset <= self._progress",
-        "                pass\n            if log_offset <= self._progress",
+        "                self._current.sync()\n            self._close_current()\n            if self._cut",
+        "                pass\n            self._close_current()\n            if self._cut",
         (f"{TRUNCATE}::test_what_is_kept_of_an_index_file_is_durable_after_the_next_flush",),
     ),
     "queue-cut-keeps-one": Plant(

@@ -55,25 +55,18 @@ PLANTS = {
             "tests/unit/test_retention.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
         ),
     ),
-    "few-counted-first": Plant(
-        "a queue's next offset is counted before a small batch that is then refused",
-        "penstock.commitlog",
-        "                nexts[lane] = ordinal + 1\n",
-        "                nexts[lane] = lane.next_offset = ordinal + 1\n",
-        (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[a few-follow]",),
-    ),
     "one-counted-first": Plant(
         "a queue's next offset is counted before a single record that is then refused",
         "penstock.commitlog",
-        "            self.tail.write(tail, data)\n            self._last_time_ms = now\n",
-        "            lane.next_offset = following\n            self.tail.write(tail, data)\n            self._last_time_ms = now\n",
+        "            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
+        "            draft.lane.next_offset = following\n            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
         (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[one-direct]",),
     ),
     "many-counted-first": Plant(
         "queues are counted before the columns of a batch that is then refused are written",
         "penstock.commitlog",
-        "            self.tail.write_pieces(pieces, whole)\n",
-        "            self._count(lanes, nexts, now)\n            self.tail.write_pieces(pieces, whole)\n",
+        "                self.tail.write_pieces(pieces, data)\n                self._count(batch, now)\n                if",
+        "                self._count(batch, now)\n                self.tail.write_pieces(pieces, data)\n                if",
         (
             f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[many-follow]",
             f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[columns-follow]",
@@ -82,8 +75,8 @@ PLANTS = {
     "no-room-for-the-blank": Plant(
         "a record may end less than 8 bytes before its segment does",
         "penstock.commitlog",
-        "if tail is None or size + BLANK_SIZE > tail.capacity - tail.wrote_position:",
-        "if tail is None or size > tail.capacity - tail.wrote_position:",
+        "if tail is None or draft.size + BLANK_SIZE > tail.capacity - tail.wrote_position:",
+        "if tail is None or draft.size > tail.capacity - tail.wrote_position:",
         (
             f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-3-7]",
             f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[put-60-0]",
@@ -92,15 +85,15 @@ PLANTS = {
     "time-goes-back": Plant(
         "a single record's store time is not kept as the least of later ones",
         "penstock.commitlog",
-        "            self._last_time_ms = now\n            lane.next_offset = following\n            if self.hand",
-        "            lane.next_offset = following\n            if self.hand",
-        (f"{CLOCK}::test_no_way_in_goes_back_behind_what_another_stamped[counts0]",),
+        "            self.appender.last_time_ms = now\n            draft.lane.next_offset = following\n            if self.hand",
+        "            draft.lane.next_offset = following\n            if self.hand",
+        (f"{CLOCK}::test_no_way_in_goes_back_behind_what_another_stamped[counts0-file]",),
     ),
     "atomic-over-a-border": Plant(
         "an atomic batch that is a few bytes too long is split over two segments",
         "penstock.tail",
-        "or (atomic and total > room):",
-        "or (atomic and total > room + BLANK_SIZE):",
+        "or (atomic and batch.size > room):",
+        "or (atomic and batch.size > room + BLANK_SIZE):",
         (f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[atomic-60-7]",),
     ),
     "planned-segments-stay": Plant(

@@ -60,8 +60,8 @@ PLANTS = {
     "staged-as-it-is": Plant(
         "a staged batch goes into a store of another checksum as it is",
         "penstock.stagedfile",
-        "        if crc_property not in (None, self.crc_property):",
-        "        if crc_property is NotImplemented:",
+        "has_crc=self.crc_property)",
+        "has_crc=True)",
         (f"{LOOKALIKE}[put_staged-crc32+record]",),
     ),
     "range-goes-on": Plant(
