@@ -23,15 +23,15 @@ cdef class AppendLock:
     """
 
     cdef unsigned long owner
-    cdef int64_t since_ns, limit_ns, longest_ns
+    # Python's numbers: a clock that is handed in may say anything.
+    cdef object since_ns, limit_ns, longest_ns, now_ns
     cdef readonly int64_t waits, refused
-    cdef object now_ns
     cdef int32_t turns
     cdef int64_t waiting, starving
 
     def __init__(self, int64_t limit_ms, now_ns):
         """`now_ns()` tells nanoseconds that never go back."""
-        self.limit_ns, self.now_ns = limit_ms * 1_000_000, now_ns
+        self.limit_ns, self.now_ns, self.since_ns, self.longest_ns = limit_ms * 1_000_000, now_ns, 0, 0
 
     cpdef bint is_owned(self) noexcept:
         """Say whether this thread holds it."""
@@ -42,7 +42,7 @@ cdef class AppendLock:
         if self.is_owned():
             self._refuse("an append that this thread interrupted has been under way", 0)
 
-    cdef _refuse(self, str what, int64_t held_ns):
+    cdef _refuse(self, str what, held_ns):
         from penstock.errors import BusyError
         self.refused += 1
         raise BusyError(what, held_ns // 1_000_000)
