@@ -43,6 +43,11 @@ class MmapChannel(SegmentChannel):
         """See `SegmentChannel`."""
         return self._blocks.mapped_end
 
+    @property
+    def descriptor(self) -> int | None:
+        """See `SegmentChannel`."""
+        return self._file.descriptor
+
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`."""
         stop = position + len(data)
