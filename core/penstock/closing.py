@@ -69,7 +69,12 @@ class Ending(ABC):
     def release(self) -> None:
         """Let go of files and lock, whatever state the store is in."""
         try:
-            parts = [self.flusher.close, self.log.log.close, self.log.tail.close, self.progress.close]
+            parts = [
+                self.flusher.close,
+                self.log.log.close,
+                self.log.tail.close,
+                self.progress.close,
+            ]
             for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
                 try:
                     close()

@@ -56,6 +56,8 @@ class CommitLog:
         self._floor_ms = self._found_ms = self._writing_ms = 0
         # Hears, under the lock, that the log may have another segment.
         self.on_segment: Callable[[], None] = lambda: None
+        # What an append that failed in the system means; set by the engine.
+        self.failed_append: Callable[[OSError], Exception] = lambda error: error
         self._is_stopped = False
         # Whether pieces were copied from another log, which may end within a record.
         self.has_copies = False
@@ -159,6 +161,8 @@ class CommitLog:
             self.lock.release()
         except BaseException as error:
             self._put_right(tail, data, draft, following, now, error)
+            if isinstance(error, OSError):
+                raise self.failed_append(error) from error
             raise
 
     def _put_right(

@@ -132,6 +132,7 @@ class Engine(Ending):
         policy = self.policy
         settles = policy.appender_waits or policy.hears_appends
         self.log.encoder.make_lane = self.lane
+        self.log.failed_append = self.failed_append
         self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
         self.flusher.group_commit = policy.appender_waits and policy.group_commit
         self.flusher.on_gate = self._wait_at_gate
@@ -176,8 +177,8 @@ class Engine(Ending):
             text=finding.text,
         )
 
-    def start(self, spawn: SpawnWorker) -> None:
-        """Begin background work."""
+    def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
+        """Begin background work; `is_threaded` unless what `spawn` gives runs only when it is told."""
         self.follower.on_lost = self.flusher.lost
         self._follow_worker = spawn("penstock-follow", self._follow)
         self._workers = [
@@ -186,7 +187,8 @@ class Engine(Ending):
             spawn("penstock-retain", self._retain_step),
             spawn("penstock-watch", self.crew.watch),
         ]
-        self.flusher.start(self.progress, self.crew)
+        if is_threaded:
+            self.flusher.start(self.progress, self.crew)
         self.log.tail.writer.start(self.flusher)
         with self.log.lock:
             self.log.tail.expect()
