@@ -150,7 +150,7 @@ def test_rolls_between_append_and_sync_lose_nothing(
     ("at", "when"), [(2, ""), (7, ""), (7, "BEFORE"), (23, ""), (40, "BEFORE")]
 )
 @pytest.mark.parametrize("has_mark", [True, False])
-def test_a_power_cut_at_a_sync_loses_nothing_acknowledged(  # noqa: PLR0917
+def test_a_power_cut_at_a_sync_loses_nothing_acknowledged(
     at: int, when: str, has_mark: bool, write: str, shim: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"
