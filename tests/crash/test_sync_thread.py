@@ -230,6 +230,27 @@ except KeyboardInterrupt:
     check(tmp_path / "s", {}, "abnormal")
 
 
+def test_close_does_not_wait_for_ever_for_a_sync(shim: Path, tmp_path: Path) -> None:
+    script = """
+from penstock.errors import StorageError, StoreLockedError
+store = opened(**{"flush.sync.timeout_ms": 100, "plugins.close_limit_ms": 200})
+put(store, 0)
+try:
+    store.close()
+except StorageError as error:
+    say("penstock-sync" in str(error))
+try:
+    opened()
+except StoreLockedError:
+    say("locked")
+"""
+    lines = Child(
+        shim, script, tmp_path / "s", "file", 1, 1, 100, SLOW_AT=1, SLOW_MS=60_000
+    ).lines(0)
+    assert lines == [["FLUSH_DISK_TIMEOUT", "0", "0"], ["True"], ["locked"]]
+    check(tmp_path / "s", {}, "abnormal")
+
+
 @pytest.mark.parametrize("write", ["mmap", "file"])
 def test_close_and_retention_during_a_sync(write: str, shim: Path, tmp_path: Path) -> None:
     """Segments go, and are used again, while others are synced; then the store is closed under its writers."""
