@@ -324,10 +324,77 @@ class AppendLock:
     def __exit__(self, *_: object) -> None: ...
     def stats(self) -> dict[str, int]: ...
 
+FLUSHED: int
+LATE: int
+WRITE: int
+SYNC: int
+GONE: int
+LOST: int
+MARK: int
+
+class GatherBuffer:
+    @property
+    def room(self) -> int: ...
+    def put(self, position: int, data: _Buffer) -> bool: ...
+    def commit(self, descriptor: int) -> None: ...
+    def peek(self) -> tuple[int, bytes]: ...
+    def drop(self, stop: int) -> None: ...
+
+class SyncGate:
+    @property
+    def failure(self) -> tuple[int, str, int] | None: ...
+    @property
+    def flushed_offset(self) -> int: ...
+    @property
+    def flushed_time_ms(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def since_ns(self) -> int: ...
+    def __init__(
+        self,
+        appender: Appender,
+        refusal: int,
+        flushed: int,
+        flushed_ms: int,
+        sequence: int,
+        mark_descriptor: int,
+    ) -> None: ...
+    def cover(self, ranges: bytes) -> None: ...
+    def add(
+        self,
+        base_offset: int,
+        capacity: int,
+        descriptor: int,
+        view: memoryview,
+        path: bytes,
+        folder: bytes,
+        gathered: GatherBuffer | None,
+        extent: Extent,
+        owner: object,
+    ) -> None: ...
+    def forget(self) -> None: ...
+    def wait(
+        self,
+        end_offset: int,
+        newest_ms: int,
+        latest_ms: int,
+        *,
+        checks: bool,
+        timeout_ms: int = ...,
+    ) -> int: ...
+    def write_mark(self, slot: bytes) -> None: ...
+    def fail(self, log_offset: int) -> None: ...
+    def is_idle(self, timeout_ms: int = ...) -> bool: ...
+    def close(self, timeout_ms: int = ...) -> bool: ...
+
 class Extent:
     wrote: int
     committed: int
     def __init__(self, position: int) -> None: ...
+    def commit_to(self, position: int) -> None: ...
 
 class Draft:
     @property
@@ -353,7 +420,6 @@ class Appender:
     def connect(
         self,
         settle: Callable[[int, bool], tuple[PutStatus, Durability]],
-        failed: Callable[[OSError], Exception],
         accepted: PutStatus,
         durability: Durability,
         *,
@@ -368,6 +434,14 @@ class Appender:
         capacity: int,
         memory: memoryview | None = None,
         end: int = 0,
+        gathered: GatherBuffer | None = None,
+    ) -> None: ...
+    def wait_at(
+        self,
+        gate: SyncGate | None,
+        timeout_ms: int,
+        on_disk: tuple[PutStatus, Durability],
+        late: tuple[PutStatus, Durability],
     ) -> None: ...
     def pause(self) -> None: ...
     def detach(self) -> None: ...

@@ -13,9 +13,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_ITEM
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.errno cimport EIO, errno
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset, strlen
+from libc.string cimport memcmp, memcpy, memset, strerror, strlen
 
 from operator import index as operator_index
 
@@ -25,6 +26,7 @@ include "_kernel/scan.pxi"
 include "_kernel/texts.pxi"
 include "_kernel/messages.pxi"
 include "_kernel/encode.pxi"
+include "_kernel/gate.pxi"
 include "_kernel/append.pxi"
 include "_kernel/columns.pxi"
 include "_kernel/stored.pxi"

@@ -50,6 +50,7 @@ class Ending(ABC):
                 f"nothing is lost, the next open brings it up"
             )
         self.log.log.check_there()
+        self.flusher.close()
         # Before the files are vouched for: their times change.
         self.log.tail.give_back()
         for dispatcher in self.dispatchers:
@@ -74,7 +75,12 @@ class Ending(ABC):
     def release(self) -> None:
         """Let go of files and lock, whatever state the store is in."""
         try:
-            parts = [self.log.log.close, self.log.tail.close, self.progress.close]
+            parts = [
+                self.flusher.close,
+                self.log.log.close,
+                self.log.tail.close,
+                self.progress.close,
+            ]
             for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
                 try:
                     close()

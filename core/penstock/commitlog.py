@@ -13,8 +13,7 @@ Invariants:
 """
 
 import errno
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -23,23 +22,15 @@ from penstock.batch import DispatchBatch
 from penstock.batches import read_batches
 from penstock.clock import Clock
 from penstock.columns import Buffer
-from penstock.contracts import SegmentChannel
 from penstock.errors import MessageTooLargeError, OffsetError, StoreClosedError
 from penstock.handover import HandOver
 from penstock.log import SegmentedLog
 from penstock.record import BLANK_SIZE
-from penstock.segment import Segment
+from penstock.segment import Segment, lends
 from penstock.tail import LogTail, Piece
 
 # Reasons for which single puts ask first whether they may; see `Appender.refuse`.
 STOPPED, FAILED, NO_MESSAGES, NOT_STARTED = 1, 2, 4, 8
-
-
-@lru_cache
-def _lends_memory(channel: type[SegmentChannel]) -> bool:
-    """Say whether records may go into a channel's memory past its `write`: not past one that a subclass has put over it."""
-    definers = [next(c for c in channel.__mro__ if name in vars(c)) for name in ("memory", "write")]
-    return issubclass(*definers)
 
 
 class CommitLog:
@@ -62,7 +53,11 @@ class CommitLog:
         self.lock = AppendLock(busy_ms, clock.monotonic_ns)
         self.appender = Appender(encoder, self.lock, self._append_slowly)
         self.appender.refuse(NOT_STARTED)
-        self._floor_ms = self._found_ms = 0
+        self._floor_ms = self._found_ms = self._writing_ms = 0
+        # Hears, under the lock, that the log may have another segment.
+        self.on_segment: Callable[[], None] = lambda: None
+        # What an append that failed in the system means; set by the engine.
+        self.failed_append: Callable[[OSError], Exception] = lambda error: error
         self._is_stopped = False
         # Whether pieces were copied from another log, which may end within a record.
         self.has_copies = False
@@ -106,31 +101,37 @@ class CommitLog:
     @property
     def last_time_ms(self) -> int:
         """The time that no record is later than, and no next one earlier; 0 for none."""
-        return self.appender.last_time_ms
+        # A record counts a moment before its time does.
+        return max(self.appender.last_time_ms, self._writing_ms)
 
     @property
     def newest_time_ms(self) -> int:
         """Store time of a record that is there, the newest or one before it: what the checkpoint may say."""
-        last_ms = self.last_time_ms
+        last_ms = self.appender.last_time_ms
         return self._found_ms if last_ms == self._floor_ms else last_ms
 
     def _now_ms(self) -> int:
         """Return the wall-clock time, never before the last record's."""
-        return max(self.encoder.now_ms(), self.last_time_ms)
+        return max(self.encoder.now_ms(), self.appender.last_time_ms)
 
     def _attach(self) -> None:
         """Let single puts go on where the tail is."""
+        self.on_segment()
         segment = self.tail.segment
         if segment is None or segment.channel is None or self._is_stopped:
             self.appender.detach()
             return
-        memory, end = None, 0
-        # Only what is readable at once needs nobody's help afterwards.
-        is_readable = self.tail.writer.commits_at_once and self.hand_over is None
-        if is_readable and _lends_memory(type(segment.channel)):
-            end = segment.channel.memory_end
-            memory = segment.channel.memory if end else None
-        self.appender.attach(segment.extent, segment.base_offset, segment.capacity, memory, end)
+        memory = gathered = None
+        end = 0
+        if self.hand_over is None:
+            end, gathered = segment.channel.memory_end, segment.gathered
+            # Only what is readable at once needs nobody's help afterwards.
+            is_readable = end and self.tail.writer.commits_at_once
+            if is_readable and lends(type(segment.channel), "memory", "write"):
+                memory = segment.channel.memory
+        self.appender.attach(
+            segment.extent, segment.base_offset, segment.capacity, memory, end, gathered
+        )
 
     # --- one record
 
@@ -150,6 +151,7 @@ class CommitLog:
             following = draft.lane.next_offset + 1
             # Only a finished record is `data`: an interrupt in between must not write half of one.
             data = draft.encode(log_offset, now)
+            self._writing_ms = now
             self.tail.write(tail, data)
             self.appender.last_time_ms = now
             draft.lane.next_offset = following
@@ -159,6 +161,8 @@ class CommitLog:
             self.lock.release()
         except BaseException as error:
             self._put_right(tail, data, draft, following, now, error)
+            if isinstance(error, OSError):
+                raise self.failed_append(error) from error
             raise
 
     def _put_right(
@@ -218,6 +222,7 @@ class CommitLog:
                 ]
                 batch.stamp(places, now, first_mark)
                 pieces = planned
+                self._writing_ms = now
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)
                 if self.hand_over is not None:
@@ -283,6 +288,7 @@ class CommitLog:
             if tail is None or tail.wrote_position == tail.capacity:
                 tail = self.tail.obtain(log_offset)
                 self.tail.take(tail)
+                self.on_segment()
             if len(data) > tail.capacity - tail.wrote_position:
                 raise MessageTooLargeError(
                     "the copied piece", len(data), tail.capacity - tail.wrote_position,

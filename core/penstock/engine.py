@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock._kernel import Lane
+from penstock._kernel import Lane, SyncGate
 from penstock.checkpoint import Checkpoint, Times
 from penstock.clock import Clock
 from penstock.closing import Ending
@@ -63,6 +63,8 @@ Ask = Callable[..., list[tuple[str, Exception]]]
 # How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
 _WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
+_ON_DISK = PutStatus.PUT_OK, Durability.ON_DISK
+_LATE = PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
 
 
 @attrs.frozen(kw_only=True)
@@ -130,7 +132,15 @@ class Engine(Ending):
         policy = self.policy
         settles = policy.appender_waits or policy.hears_appends
         self.log.encoder.make_lane = self.lane
-        self.log.appender.connect(self.settle, self.failed_append, *_ACCEPTED, settles=settles)
+        self.log.failed_append = self.failed_append
+        self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
+        self.flusher.group_commit = policy.appender_waits and policy.group_commit
+        self.flusher.on_gate = self._wait_at_gate
+
+    def _wait_at_gate(self, gate: SyncGate) -> None:
+        policy = self.policy
+        if self.flusher.group_commit and not policy.hears_appends:
+            self.log.appender.wait_at(gate, policy.timeout_ms, _ON_DISK, _LATE)
 
     def _on_refusal(self, reason: str | None) -> None:
         change = self.log.appender.allow if reason is None else self.log.appender.refuse
@@ -167,8 +177,8 @@ class Engine(Ending):
             text=finding.text,
         )
 
-    def start(self, spawn: SpawnWorker) -> None:
-        """Begin background work."""
+    def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
+        """Begin background work; `is_threaded` unless what `spawn` gives runs only when it is told."""
         self.follower.on_lost = self.flusher.lost
         self._follow_worker = spawn("penstock-follow", self._follow)
         self._workers = [
@@ -177,6 +187,8 @@ class Engine(Ending):
             spawn("penstock-retain", self._retain_step),
             spawn("penstock-watch", self.crew.watch),
         ]
+        if is_threaded:
+            self.flusher.start(self.progress, self.crew)
         self.log.tail.writer.start(self.flusher)
         with self.log.lock:
             self.log.tail.expect()
@@ -240,8 +252,8 @@ class Engine(Ending):
             policy.request()
             return _ACCEPTED
         if self.flusher.wait(end_offset, policy.timeout_ms, policy.request):
-            return PutStatus.PUT_OK, Durability.ON_DISK
-        return PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
+            return _ON_DISK
+        return _LATE
 
     # --- dispatching
 
@@ -320,6 +332,7 @@ class Engine(Ending):
     # --- marks
 
     def _mark_step(self) -> float:
+        self.flusher.settle()
         if self.flusher.failure is None:
             # Whoever puts, flushes or closes next gets the error.
             with contextlib.suppress(StoreFailedError):

@@ -49,6 +49,13 @@ class File:
         self.is_populated = False
 
     @property
+    def descriptor(self) -> int | None:
+        """The descriptor, for whoever writes or syncs by it; None where `pwrite` or `sync` is not the system's alone."""
+        cls = type(self)
+        is_plain = cls.sync is File.sync and cls.pwrite is File.pwrite
+        return self._fd if is_plain and self._fd >= 0 else None
+
+    @property
     def size(self) -> int:
         """Length in bytes, as the system says now."""
         return os.fstat(self._fd).st_size

@@ -5,19 +5,70 @@ second sync would succeed and lie. So nothing is retried, the flushed offset doe
 waiter gets the one error, and each later flush and append gets it too. The next open rewrites what
 was in doubt.
 
+Where the writer's channels lend their descriptors the kernel's thread syncs (`SyncGate`): it gathers what was
+appended, syncs, looks that the segment has its name and that its bytes can be read back, writes the mark, and tells those
+who wait, all without the interpreter. What is done here then is what needs Python: futures, sealed segments, errors.
+Else, with a channel or files of another kind, all of it is done here, one sync at a time.
+
 Invariants: `flushed_offset <= committed_offset`; neither decreases, except where the writer lost bytes (`lost`). A waiter is told exactly once.
 """
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable
 
-from penstock.commitlog import CommitLog
+from penstock import _kernel
+from penstock._kernel import SyncGate
+from penstock.commitlog import FAILED, CommitLog
 from penstock.errors import StoreFailedError
 from penstock.escape import get_logger
+from penstock.progress import Progress
 from penstock.readback import first_unreadable
+from penstock.segment import Segment
+from penstock.worker import Crew
 
 logger = get_logger(__name__)
+
+# Below no log offset; and so long a wait that only its end is looked for.
+_NOWHERE = (1 << 63) - 1
+_PATIENCE_MS = 60_000
+
+
+class SyncThread:
+    """The gate's thread, as the crew watches it (`worker.Watched`)."""
+
+    name = "penstock-sync"
+
+    def __init__(self, gate: SyncGate, limit_s: float) -> None:
+        self._gate = gate
+        self._limit_ms = int(limit_s * 1000)
+
+    @property
+    def since(self) -> float:
+        """When the sync that runs now began, in seconds; 0 between two."""
+        return self._gate.since_ns / 1e9
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a sync runs; between two the thread touches nothing."""
+        return not self._gate.is_idle()
+
+    def place(self) -> str:
+        """Return where it stands."""
+        return "a sync of the log"
+
+    def tell(self) -> None:
+        """Nothing: it is needed until the log is closed."""
+
+    def stop(self) -> None:
+        """Wait for the sync that runs; not for ever."""
+        self._gate.is_idle(self._limit_ms)
+
+    def join(self) -> None:
+        """Wait for the sync that runs, however long that takes."""
+        while not self._gate.is_idle(_PATIENCE_MS):
+            pass
 
 
 class LogFlusher:
@@ -29,19 +80,54 @@ class LogFlusher:
     def __init__(self, log: CommitLog, flushed_offset: int, flushed_time_ms: int = 0) -> None:
         self._log = log
         self._flushed = flushed_offset
-        self.flushed_time_ms = flushed_time_ms
+        self._flushed_ms = flushed_time_ms
         # Set by the engine before the first append.
         self.on_flushed: Callable[[int], None] = _ignore
         self.on_failed: Callable[[StoreFailedError], None] = _ignore
+        self.on_gate: Callable[[SyncGate], None] = _ignore
+        # Whether puts that wait are synced without being asked for; see `FlushPolicy`.
+        self.group_commit = False
         self._flushing = threading.Lock()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self.failure: StoreFailedError | None = None
-        self.count = 0
+        # The first one counts.
+        self._failures: list[StoreFailedError] = []
+        self._count = 0
+        self._progress: Progress | None = None
+        self._crew: Crew | None = None
+        self._gate: SyncGate | None = None
+        # Of the last segment that was looked at, and what is known of the CRCs in the log.
+        self._seen_to = -1
+        self._covered = b""
+        self._sealing = threading.Lock()
+
+    def start(self, progress: Progress, crew: Crew) -> None:
+        """Let the kernel's thread sync from the first segment on whose channel lends its descriptor."""
+        self._progress, self._crew = progress, crew
+        with self._log.lock:
+            self._log.on_segment = self.take_in
+            self.take_in()
 
     @property
     def flushed_offset(self) -> int:
         """Every byte of the log below it is durable."""
-        return self._flushed
+        return self._flushed if self._gate is None else self._gate.flushed_offset
+
+    @property
+    def flushed_time_ms(self) -> int:
+        """Store time of a record that is durable, the newest or one before it."""
+        return self._flushed_ms if self._gate is None else self._gate.flushed_time_ms
+
+    @property
+    def count(self) -> int:
+        """How many syncs there were."""
+        return self._count if self._gate is None else self._count + self._gate.count
+
+    @property
+    def failure(self) -> StoreFailedError | None:
+        """Why the store takes no more messages; None while it does."""
+        if not self._failures and self._gate is not None and self._gate.failure is not None:
+            self._learn(*self._gate.failure)
+        return self._failures[0] if self._failures else None
 
     @property
     def wrote_offset(self) -> int:
@@ -55,6 +141,8 @@ class LogFlusher:
 
     def flush(self) -> int:
         """Make durable all that was appended before the call; see `contracts.Flusher`."""
+        if self._gate is not None:
+            return self._flush_at(self._gate)
         with self._flushing:
             self.check()
             time_ms = self._log.newest_time_ms
@@ -67,12 +155,124 @@ class LogFlusher:
                 raise self.fail(f"a sync of the log failed ({error})") from error
             if reached > self._flushed:
                 self._read_back(reached)
-                self.count += 1
+                self._count += 1
                 self._flushed = reached
-                self.flushed_time_ms = time_ms
+                self._flushed_ms = time_ms
                 self._note(reached)
         self._tell()
         return reached
+
+    # --- syncs by the kernel's thread
+
+    def take_in(self) -> None:
+        """Let the gate sync the segments that the log has now; under the append lock."""
+        segments = self._log.log.segments
+        if not segments or segments[-1].end_offset <= self._seen_to:
+            return
+        fresh = [s for s in segments if s.base_offset >= self._seen_to and s.channel is not None]
+        if self._seen_to < 0 and fresh and fresh[0].descriptor is not None:
+            self._open_gate()
+        self._seen_to = segments[-1].end_offset
+        if self._gate is not None:
+            for segment in fresh:
+                self._add(self._gate, segment)
+            self.settle()
+
+    def _open_gate(self) -> None:
+        """Begin the thread; where that cannot be, syncs stay here."""
+        progress, crew = self._progress, self._crew
+        if progress is None or crew is None:
+            return
+        # Nobody may be in a sync here while the other way is taken.
+        with self._flushing:
+            try:
+                mark = progress.descriptor
+                if mark is None:
+                    return
+                gate = SyncGate(
+                    self._log.appender, FAILED, self._flushed, self._flushed_ms, progress.sequence, mark
+                )  # fmt: skip
+                progress.share(gate)
+            except OSError as error:
+                logger.warning("no thread for syncs, puts do them one by one: %s", error)
+                return
+            self._gate = gate
+        crew.adopt(SyncThread(gate, crew.limit_s))
+        self.on_gate(gate)
+
+    def _add(self, gate: SyncGate, segment: Segment) -> None:
+        log, channel, descriptor = self._log.log, segment.channel, segment.descriptor
+        if channel is None or descriptor is None:
+            self.fail(f"the writer lends no descriptor for {segment.path.name}, as it did before")
+            return
+        if log.coverage.packed != self._covered:
+            self._covered = log.coverage.packed
+            gate.cover(self._covered)
+        try:
+            gate.add(
+                segment.base_offset, segment.capacity, descriptor, channel.view, bytes(segment.path),
+                bytes(log.folder), segment.gathered, segment.extent, channel,
+            )  # fmt: skip
+        except OSError as error:
+            self.fail(f"{segment.path.name} cannot be synced ({error})")
+
+    def _flush_at(self, gate: SyncGate) -> int:
+        self.check()
+        try:
+            self._wait_at(gate, -1, checks=bool(self._waiting) or self.group_commit)
+        finally:
+            self.settle()
+        self.check()
+        if not self.group_commit:
+            # Where puts wait for syncs themselves, nothing is prepared in another way after one.
+            for segment in self._log.log.segments[-2:]:
+                if segment.channel is not None:
+                    segment.channel.synced()
+            self._log.appender.pause()
+        return gate.flushed_offset
+
+    def _wait_at(self, gate: SyncGate, timeout_ms: int, *, checks: bool) -> int:
+        # Of a record before the end that is looked at next; no record before it is later than the last one.
+        newest_ms = self._log.newest_time_ms
+        return gate.wait(
+            self.wrote_offset, newest_ms, self._log.last_time_ms,
+            checks=checks and not self._log.has_copies, timeout_ms=timeout_ms,
+        )  # fmt: skip
+
+    def settle(self) -> None:
+        """After syncs by the kernel's thread: seal what is full, learn of a failure, tell who is told in Python."""
+        gate = self._gate
+        if gate is None:
+            return
+        if self._sealing.acquire(blocking=False):
+            try:
+                self._log.log.flushed_to(gate.flushed_offset)
+                gate.forget()
+            finally:
+                self._sealing.release()
+        if self.failure is not None or self._waiting:
+            self._tell()
+
+    def _learn(self, kind: int, error: str, log_offset: int) -> None:
+        """Take over a failure of the kernel's thread."""
+        gone = OSError(errno.ENOENT, "the segment was removed")
+        reasons = {
+            _kernel.WRITE: f"what was gathered could not be written ({error})",
+            _kernel.SYNC: f"a sync of the log failed ({error})",
+            _kernel.GONE: f"a sync of the log failed ({gone})",
+            _kernel.LOST: _lost_text(log_offset),
+            _kernel.MARK: f"the log is synced, but no mark could be written ({error})",
+        }
+        # Of any other whoever told the gate knows.
+        if kind in reasons:
+            self._fail(reasons[kind], _NOWHERE)
+
+    def close(self) -> None:
+        """End the kernel's thread; nothing is synced after this."""
+        if self._gate is not None:
+            self._gate.close(_PATIENCE_MS)
+
+    # --- reading back, marks, failure
 
     def _read_back(self, reached: int) -> None:
         """Raise, where somebody waits to hear "on disk", if the log has not got what was synced."""
@@ -91,9 +291,7 @@ class LogFlusher:
         The one case in which the flushed offset goes back: what was synced there was not what was appended.
         """
         self._flushed = min(self._flushed, log_offset)
-        return self.fail(
-            f"what was appended at log offset {log_offset} cannot be read back, so the writer lost it"
-        )
+        return self._fail(_lost_text(log_offset), log_offset)
 
     def _note(self, reached: int) -> None:
         try:
@@ -116,36 +314,47 @@ class LogFlusher:
 
     def fail(self, reason: str) -> StoreFailedError:
         """Stop the store for writing: note the failure and tell every waiter; returns the error."""
-        if self.failure is None:
-            self.failure = StoreFailedError(reason, self._flushed)
-            logger.error("%s", self.failure)
-            self.on_failed(self.failure)
+        return self.failure or self._fail(reason, _NOWHERE)
+
+    def _fail(self, reason: str, log_offset: int) -> StoreFailedError:
+        failure = StoreFailedError(reason, min(self.flushed_offset, log_offset))
+        self._failures.append(failure)
+        is_first = self._failures[0] is failure
+        if self._gate is not None:
+            self._gate.fail(log_offset)
+        if is_first:
+            logger.error("%s", failure)
+            self.on_failed(failure)
         self._tell()
-        return self.failure
+        return self._failures[0]
 
     def add_waiter(self, end_offset: int, told: Callable[[], None]) -> None:
         """Call `told` once every byte below `end_offset` is durable, or the store has failed: see `outcome`."""
         self._waiting.append((end_offset, told))
         # The flush that covers it may have ended, or the store failed, just before.
-        if self.failure is not None or self._flushed >= end_offset:
+        if self.failure is not None or self.flushed_offset >= end_offset:
             self._tell()
 
     def outcome(self, end_offset: int) -> StoreFailedError | None:
         """Return for a waiter that was told why its bytes are not durable; None if they are."""
-        return None if self._flushed >= end_offset else self.failure
+        return None if self.flushed_offset >= end_offset else self.failure
 
     def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
         """Wait until durable; False when it took too long. Raises when the store has failed.
 
         Each waiter has a lock of its own: waking many by one condition is several times slower.
         """
-        if self._flushed >= end_offset:
+        if self.flushed_offset >= end_offset:
             return True
-        gate = threading.Lock()
-        gate.acquire()
-        self.add_waiter(end_offset, gate.release)
-        request()
-        if not gate.acquire(timeout=timeout_ms / 1000):
+        if self._gate is not None and self.group_commit:
+            is_told = self._wait_at(self._gate, timeout_ms, checks=True) != _kernel.LATE
+        else:
+            told = threading.Lock()
+            told.acquire()
+            self.add_waiter(end_offset, told.release)
+            request()
+            is_told = told.acquire(timeout=timeout_ms / 1000)
+        if not is_told:
             return False
         failure = self.outcome(end_offset)
         if failure is not None:
@@ -156,8 +365,8 @@ class LogFlusher:
         """Tell all that are done. Runs in several threads at once: each waiter is popped by one."""
         flushed, failure = -1, None
         # Again where more is durable meanwhile: who told of that did not see the waiter that was held here.
-        while (flushed, failure) != (self._flushed, self.failure):
-            flushed, failure = self._flushed, self.failure
+        while (flushed, failure) != (self.flushed_offset, self.failure):
+            flushed, failure = self.flushed_offset, self.failure
             self._tell_once(flushed, failure is not None)
 
     def _tell_once(self, flushed: int, has_failed: bool) -> None:
@@ -171,6 +380,12 @@ class LogFlusher:
                 told()
             else:
                 waiting.append((end_offset, told))
+
+
+def _lost_text(log_offset: int) -> str:
+    return (
+        f"what was appended at log offset {log_offset} cannot be read back, so the writer lost it"
+    )
 
 
 def _ignore(_fact: object) -> None:

@@ -287,6 +287,14 @@ class SegmentedLog:
                 segment.seal()
         return max(reached, from_offset)
 
+    def flushed_to(self, log_offset: int) -> None:
+        """Note that all before `log_offset` was made durable by the segments' descriptors; full ones are sealed."""
+        for segment in reversed(self._segments):
+            if segment.channel is None:
+                return
+            if segment.base_offset < log_offset:
+                segment.flushed_to(min(log_offset - segment.base_offset, segment.capacity))
+
     def check_there(self, segments: Iterable[Segment] | None = None) -> None:
         """Raise if a segment, or one of these, was taken away from under the store."""
         for segment in self._segments if segments is None else segments:

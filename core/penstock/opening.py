@@ -283,7 +283,7 @@ class Opener(Choices):
             report = self._bring_up(engine, log, found, end, began)
             store.recovery = report
             self._engine = engine
-            engine.start(self._spawn)
+            engine.start(self._spawn, is_threaded=self._given_spawn is None)
         except BaseException:
             store.leave()
             engine.abandon()

@@ -41,6 +41,7 @@ from pathlib import Path
 
 import attrs
 
+from penstock._kernel import SyncGate
 from penstock.errors import FormatVersionError
 from penstock.files import File, Files
 from penstock.record import crc32
@@ -132,12 +133,13 @@ class Progress:
         self._sequence = 0
         self._lock = threading.Lock()
         self._file: File | None = None
+        self._gate: SyncGate | None = None
         self.state = State()
 
     @property
     def sequence(self) -> int:
         """The number of the slot that was read or written last; 0 for none."""
-        return self._sequence
+        return self._sequence if self._gate is None else self._gate.sequence
 
     def read(self) -> State:
         """Take in what the file says; nothing is known where there is no valid slot."""
@@ -170,13 +172,32 @@ class Progress:
     def write(self) -> None:
         """Write the state; it survives this process, and the machine after `sync`."""
         with self._lock:
-            if self._file is None:
-                if not self._files.exists(self._path):
-                    self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
-                self._file = self._files.open(self._path, writable=True)
+            file = self._opened()
+            if self._gate is not None:
+                self._gate.write_mark(encode_slot(self.state, 0))
+                return
             self._sequence += 1
             slot = encode_slot(self.state, self._sequence)
-            self._file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
+            file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
+
+    def _opened(self) -> File:
+        if self._file is None:
+            if not self._files.exists(self._path):
+                self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
+            self._file = self._files.open(self._path, writable=True)
+        return self._file
+
+    @property
+    def descriptor(self) -> int | None:
+        """The file's descriptor; None if only `File` may write to it."""
+        with self._lock:
+            return self._opened().descriptor
+
+    def share(self, gate: SyncGate) -> None:
+        """From now on write by a gate, which writes after each sync and knows the flushed offset better."""
+        with self._lock:
+            self._gate = gate
+        self.write()
 
     def sync(self) -> None:
         """Write the state and make it durable."""

@@ -19,9 +19,10 @@ import mmap
 import threading
 from collections import deque
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
-from penstock._kernel import Extent
+from penstock._kernel import Extent, GatherBuffer
 from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel
 from penstock.errors import OffsetError
@@ -84,6 +85,15 @@ class Lease:
                 # Far below zero, so that late releases never bring it back to life.
                 self._count = _FORCED - self._count
             return self._count <= 0
+
+
+@lru_cache
+def lends(channel: type[SegmentChannel], what: str, *methods: str) -> bool:
+    """Say whether what a channel lends may be used past some methods: not past one that a subclass has put over it."""
+    definers = {
+        name: next(cls for cls in channel.__mro__ if name in vars(cls)) for name in (what, *methods)
+    }
+    return all(issubclass(definers[what], definers[name]) for name in methods)
 
 
 class Readable:
@@ -178,7 +188,7 @@ class Segment:
         wrote = self.wrote_position
         if self._holds_back and self.channel is not None and self.committed_position < wrote:
             self.channel.commit()
-            self.committed_position = wrote
+            self.extent.commit_to(wrote)
 
     def flush(self) -> None:
         """Make durable what was committed; on an error no position moves."""
@@ -186,6 +196,29 @@ class Segment:
         if self.channel is not None and self.flushed_position < committed:
             self.channel.flush()
             self.flushed_position = committed
+
+    @property
+    def descriptor(self) -> int | None:
+        """What makes the segment durable by `fdatasync`, without the channel's help; None for the channel's `flush`."""
+        channel = self.channel
+        if channel is None or not lends(type(channel), "descriptor", "commit", "flush"):
+            return None
+        return channel.descriptor if not self._holds_back or self.gathered is not None else None
+
+    @property
+    def gathered(self) -> GatherBuffer | None:
+        """Where records may be put past the channel's `write`; None for nowhere."""
+        channel = self.channel
+        if channel is None or not self._holds_back:
+            return None
+        return channel.gathered if lends(type(channel), "gathered", "write", "commit") else None
+
+    def flushed_to(self, position: int) -> None:
+        """Note that all before a position was made durable by the descriptor; sealed if that is the end."""
+        self.extent.commit_to(position)
+        self.flushed_position = position
+        if position == self.capacity:
+            self.seal()
 
     def seal(self) -> None:
         """Stop writing: the channel is closed and reading goes on by an own map."""

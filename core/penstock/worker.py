@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.errors import StorageError
 from penstock.escape import get_logger
@@ -96,6 +96,32 @@ class Hanging(NamedTuple):
     place: str
 
 
+class Watched(Protocol):
+    """What the crew asks of a thread; see `Worker`."""
+
+    name: str
+
+    @property
+    def since(self) -> float:
+        """When the step that runs now began, in seconds; 0 between two steps."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it may still do something, though it was told to stop."""
+
+    def place(self) -> str:
+        """Return where it stands."""
+
+    def tell(self) -> None:
+        """Tell it to end, without waiting."""
+
+    def stop(self) -> None:
+        """End it and wait for its last step; not for ever."""
+
+    def join(self) -> None:
+        """Wait for its end, however long that takes."""
+
+
 class Crew:
     """All background threads of one store (`contracts.SpawnWorker`). Safe from any thread."""
 
@@ -103,7 +129,7 @@ class Crew:
         self._on_error = on_error
         self._slow_s = slow_ms / 1000
         self.limit_s = limit_ms / 1000
-        self._workers: list[Worker] = []
+        self._workers: list[Watched] = []
         self._told: dict[str, float] = {}
 
     def __call__(self, name: str, step: Callable[[], float | None]) -> Worker:
@@ -111,6 +137,10 @@ class Crew:
         worker = Worker(name, step, self._on_error, self.limit_s)
         self._workers.append(worker)
         return worker
+
+    def adopt(self, worker: "Watched") -> None:
+        """Watch a thread that is not started here, and wait for it at the end, as for all others."""
+        self._workers.append(worker)
 
     def watch(self) -> float:
         """Say once of each step that takes too long that it does; a step of a worker of its own."""

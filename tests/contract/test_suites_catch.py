@@ -14,6 +14,40 @@ from penstock.testing.check import Step, Verdict
 
 # Plugin source, the strategy, the step that must fail, and a word of what it must say.
 BROKEN = {
+    "a writer whose descriptor is another file's": ("""
+        import os
+        from penstock import SegmentWriter, hookimpl
+        from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
+        class Channel(MmapChannel):
+            "Lends a descriptor that syncs something else."
+            @property
+            def descriptor(self):
+                return 0
+        class Stray(MmapWriter):
+            name = "stray"
+            def open(self, file, capacity, position):
+                return Channel(file, capacity)
+        @hookimpl
+        def penstock_register_writer():
+            return [Stray]
+        """, "write.stray", "test_what_it_lends_is_the_file_itself", "assert"),
+    "a policy that thinks there is nothing to flush": ("""
+        from penstock import FlushPolicy, hookimpl
+        class Clever(FlushPolicy):
+            "Passes over a request where all is durable, and whoever asked is never told."
+            name = "clever"
+            capabilities = frozenset({"waits"})
+            appender_waits = group_commit = True
+            hears_appends = False
+            def after_append(self, end_offset):
+                pass
+            def request(self):
+                if self.flusher.flushed_offset < self.flusher.wrote_offset:
+                    self.flusher.flush()
+        @hookimpl
+        def penstock_register_flush():
+            return [Clever]
+        """, "flush.clever", "test_under_group_commit_a_request_always_flushes", "assert"),
     "a writer that hides a failed sync": ("""
         from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
         from penstock import hookimpl

@@ -125,6 +125,10 @@ cdef class Extent:
     def __init__(self, int64_t position):
         self.wrote = self.committed = position
 
+    def commit_to(self, int64_t position):
+        """Note that all before a position was handed over; the thread that syncs may have done more by now."""
+        move_up(&self.committed, position)
+
 
 @cython.final
 cdef class Draft:
@@ -197,13 +201,20 @@ cdef class Appender:
     cdef readonly RecordEncoder encoder
     cdef readonly AppendLock lock
     cdef public int64_t last_time_ms
+    # The thread that syncs sets one too.
     cdef readonly int refusals
     cdef public bint is_idle
-    cdef object append_slowly, settle, failed, accepted, durability
+    cdef object append_slowly, settle, accepted, durability
     cdef bint settles
+    # Where puts that wait for the disk do so; None where the flush policy is asked.
+    cdef SyncGate gate
+    cdef int64_t timeout_ms
+    cdef tuple on_disk, late
     # Of the segment being written, where stores into its memory are allowed: below `end`.
     cdef Held held
     cdef uint8_t *memory
+    # Where they are gathered instead.
+    cdef GatherBuffer gathered
     cdef Extent extent
     cdef int64_t base_offset, capacity, end
     # A page that a forked child finds empty.
@@ -219,29 +230,38 @@ cdef class Appender:
 
     def refuse(self, int reason):
         """Let puts ask before anything else whether they may; until `allow` is called with the same reason."""
-        self.refusals |= reason
+        atomic_or(&self.refusals, reason)
 
     def allow(self, int reason):
         """Take a reason back."""
-        self.refusals &= ~reason
+        atomic_and(&self.refusals, ~reason)
 
     def __dealloc__(self):
         if self.open_page is not NULL:
             give_page_back(self.open_page)
 
-    def connect(self, settle, failed, accepted, durability, *, bint settles):
+    def connect(self, settle, accepted, durability, *, bint settles):
         """Say what follows a put.
 
         Args:
             settle: called with the log's end behind the record and the caller's `wait`; returns status and durability.
-            failed: called with the `OSError` of an append; returns the error that the caller gets.
             accepted: the status of a put that nothing follows, and `durability` its durability.
             settles: whether `settle` is called at all, or only while the follower is idle.
         """
-        self.settle, self.failed, self.settles = settle, failed, settles
-        self.accepted, self.durability = accepted, durability
+        self.settle, self.accepted, self.durability, self.settles = settle, accepted, durability, settles
 
-    def attach(self, Extent extent not None, int64_t base_offset, int64_t capacity, memory=None, int64_t end=0):
+    def wait_at(self, SyncGate gate, int64_t timeout_ms, tuple on_disk not None, tuple late not None):
+        """Let puts that wait for the disk wait there, and ask `settle` only about what else follows a put.
+
+        Args:
+            gate: the gate; None for `settle` in every case.
+            timeout_ms: how long they wait at most.
+            on_disk: status and durability of a put that was synced; `late` those of one whose time has passed.
+        """
+        self.gate, self.timeout_ms, self.on_disk, self.late = gate, timeout_ms, on_disk, late
+
+    def attach(self, Extent extent not None, int64_t base_offset, int64_t capacity, memory=None, int64_t end=0,
+               GatherBuffer gathered=None):
         """Go on in a segment; under the lock.
 
         Args:
@@ -250,6 +270,7 @@ cdef class Appender:
             capacity: how many bytes it can hold.
             memory: what lies in the file, writable; None where records go by the channel's `write`.
             end: stores into the memory are allowed below this position.
+            gathered: where records wait for their write instead, below `end`.
         """
         cdef Held held = None
         if memory is not None:
@@ -258,6 +279,7 @@ cdef class Appender:
                 raise ValueError("less memory than the segment has")
         self.memory = NULL if held is None else <uint8_t *>held.view.buf
         self.held, self.extent, self.base_offset, self.capacity = held, extent, base_offset, capacity
+        self.gathered = gathered
         self.end = min(end, capacity)
 
     def pause(self):
@@ -266,7 +288,7 @@ cdef class Appender:
 
     def detach(self):
         """Let go of the segment; under the lock."""
-        self.memory, self.held, self.extent = NULL, None, None
+        self.memory, self.held, self.gathered, self.extent = NULL, None, None, None
 
     @property
     def is_in_child(self):
@@ -274,26 +296,50 @@ cdef class Appender:
         return self.open_page[0] == 0
 
     cdef bint store(self, Draft draft, int64_t now_ms) noexcept nogil:
-        """Put a record into the segment's memory; False where it has no room, or may not be stored there.
+        """Put a record into the segment's memory, or where it is gathered; False where it has no room, or may not go there.
 
         No Python object is touched but those that the draft and this hold; nothing here can fail half way.
         """
         cdef int64_t position
-        if self.memory is NULL:
+        cdef uint8_t *at = NULL
+        cdef bint is_gathered = self.gathered is not None
+        if self.memory is NULL and not is_gathered:
             return False
         position = self.extent.wrote
         if draft.size > self.end - position or draft.size > self.capacity - position - 8:
             return False
+        if is_gathered:
+            at = gathered_place(&self.gathered.state, position, draft.size)
+            if at is NULL:
+                return False
+        else:
+            at = self.memory + position
         if now_ms < self.last_time_ms:
             now_ms = self.last_time_ms
         draft.place(self.base_offset + position, now_ms)
         draft.parts.queue_offset = draft.lane.next_offset
-        record_write(self.memory + position, &draft.parts, draft.size, draft.text)
+        record_write(at, &draft.parts, draft.size, draft.text)
         draft.lane.next_offset += 1
         self.last_time_ms = now_ms
         self.extent.wrote = position + draft.size
-        self.extent.committed = position + draft.size
+        if is_gathered:
+            gathered_placed(&self.gathered.state)
+        else:
+            self.extent.committed = position + draft.size
         return True
+
+    cdef tuple known(self, int64_t end_offset, int64_t store_ms, bint wait):
+        """Return status and durability of a put, after what follows it."""
+        cdef Wanted target
+        cdef GateOutcome outcome
+        if not wait or self.gate is None or self.is_idle:
+            return self.settle(end_offset, wait)
+        target.end, target.newest_ms, target.latest_ms, target.checks = end_offset, store_ms, store_ms, True
+        outcome = self.gate.wait_until(&target, self.timeout_ms)
+        if outcome == GATE_FLUSHED:
+            return self.on_disk
+        # It knows what the store has failed with.
+        return self.late if outcome == GATE_LATE else self.settle(end_offset, wait)
 
     cdef Receipt append(self, Draft draft, bint wait):
         cdef Receipt made = Receipt.__new__(Receipt)
@@ -304,15 +350,12 @@ cdef class Appender:
                 break
             self.lock.wait(False)
         if self.refusals or not self.store(draft, now_ms):
-            try:
-                self.append_slowly(draft)
-            except OSError as error:
-                raise self.failed(error) from error
+            self.append_slowly(draft)
         made.log_offset, made.queue, made.queue_offset = draft.parts.log_offset, draft.parts.queue, draft.parts.queue_offset
         made.store_time_ms, made.size = draft.parts.store_ms, <int32_t>draft.size
         made.store_host, made.status, made.durability = self.encoder.store_host, self.accepted, self.durability
         if self.settles or self.is_idle:
-            made.status, made.durability = self.settle(made.log_offset + made.size, wait)
+            made.status, made.durability = self.known(made.log_offset + made.size, made.store_time_ms, wait)
         return made
 
 

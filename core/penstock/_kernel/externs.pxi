@@ -66,6 +66,76 @@ cdef extern from "_kernel/system.h" nogil:
     uint8_t *page_of_this_process()
     void give_page_back(uint8_t *page)
 
+cdef extern from "_kernel/gathered.h" nogil:
+    enum:
+        GATHERED_BYTES
+    ctypedef struct Gathered:
+        const uint8_t *bytes
+        int64_t start, count, rewritten
+        int64_t *committed
+        int error
+    bint gathered_begin(Gathered *g)
+    void gathered_end(Gathered *g)
+    uint8_t *gathered_place(Gathered *g, int64_t position, int64_t size)
+    void gathered_placed(Gathered *g)
+    int gathered_commit(Gathered *g, int file)
+    void gathered_drop(Gathered *g, int64_t stop)
+    void move_up(int64_t *position, int64_t to)
+
+cdef extern from "_kernel/gate.h" nogil:
+    enum:
+        MARK_BYTES
+    ctypedef enum GateOutcome:
+        GATE_FLUSHED, GATE_LATE, GATE_FAILED, GATE_AGAIN
+    ctypedef enum GateFailure:
+        FAILURE_NONE, FAILURE_TOLD, FAILURE_WRITE, FAILURE_SYNC, FAILURE_GONE, FAILURE_LOST, FAILURE_MARK
+    ctypedef struct GateFile:
+        int file, folder
+        char *path
+        int64_t base, end
+        const uint8_t *view
+        Gathered *gathered
+    ctypedef struct Wanted:
+        int64_t end, newest_ms, latest_ms
+        int checks
+    ctypedef struct Gate:
+        int64_t flushed, flushed_ms, syncs, since_ns, failed_at
+        uint64_t sequence
+        int error
+        GateFailure failure
+        int *refusals
+        int refusal
+    Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, int mark)
+    int gate_start(Gate *g)
+    int gate_add(Gate *g, GateFile file)
+    void gate_cover(Gate *g, int64_t *ranges, int32_t count)
+    GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, int64_t deadline_ns)
+    bint gate_idle(Gate *g, int64_t deadline_ns, bint is_over)
+    void gate_stop(Gate *g)
+    void gate_release(Gate *g)
+    void gate_note_failure(Gate *g, int64_t at)
+    int mark_state(Gate *g, const uint8_t *slot)
+
+cdef extern from "fcntl.h" nogil:
+    int fcntl(int file, int what, ...)
+    int open(const char *path, int flags, ...)
+    enum:
+        F_DUPFD_CLOEXEC, O_RDONLY, O_DIRECTORY, O_CLOEXEC
+
+cdef extern from "unistd.h" nogil:
+    int close(int file)
+
+cdef extern from *:
+    """
+    #define atomic_or(p, bits) __atomic_or_fetch((p), (bits), __ATOMIC_SEQ_CST)
+    #define atomic_and(p, bits) __atomic_and_fetch((p), (bits), __ATOMIC_SEQ_CST)
+    #define atomic_load(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+    """
+    void atomic_or(int *word, int bits) nogil
+    void atomic_and(int *word, int bits) nogil
+    int64_t atomic_load(int64_t *word) nogil
+    int load_failure "atomic_load"(GateFailure *word) nogil
+
 cdef extern from "_kernel/columns.h" nogil:
     int64_t text_room(Span s)
     uint8_t *text_put(uint8_t *to, Span s)

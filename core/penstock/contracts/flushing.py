@@ -37,11 +37,15 @@ class FlushPolicy(Strategy):
     Attributes:
         appender_waits: a put with `wait=True` returns only when its bytes are durable, or in doubt.
         hears_appends: `after_append` is called; a policy that does nothing there saves each put a call by False.
+        group_commit: puts that wait are synced as soon as possible, each sync for all who have come by then. The kernel
+            does that by itself where the writer's files allow it (`SegmentChannel.descriptor`), and `request` is called
+            only for those who do not wait; it must lead to a `flush`, even if nothing is left to sync.
         timeout_ms: how long such a put waits before its receipt says `FLUSH_DISK_TIMEOUT`.
     """
 
     appender_waits: ClassVar[bool] = False
     hears_appends: ClassVar[bool] = True
+    group_commit: ClassVar[bool] = False
     timeout_ms: int = 5000
 
     def __init__(self, options: Any, context: Context, flusher: Flusher) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from penstock._kernel import GatherBuffer
 from penstock.columns import Buffer
 from penstock.contracts.base import Strategy
 from penstock.files import File
@@ -32,8 +33,26 @@ class SegmentChannel(ABC):
 
     @property
     def memory_end(self) -> int:
-        """Where in `memory` stores end that cannot run out of room; asked again after each `write` and `reserve`."""
+        """Where stores into `memory` or `gathered` end that cannot run out of room; asked again after each `write` and `reserve`."""
         return 0
+
+    @property
+    def gathered(self) -> GatherBuffer | None:
+        """Where single records may be put instead of by `write`, below `memory_end`; None if they go by `write`.
+
+        Only of a writer that holds bytes back. `commit` writes what is in there.
+        """
+        return None
+
+    @property
+    def descriptor(self) -> int | None:
+        """The file's descriptor, if `fdatasync` of it is all that `flush` does; None if `flush` must be called.
+
+        Then one thread of the kernel's makes the log durable, without the interpreter's lock. Only where nothing has to
+        be committed first, or what must be is in `gathered` and written by the same descriptor. The same answer for
+        every segment of a store, and the descriptor stays open until `close`.
+        """
+        return None
 
     @abstractmethod
     def write(self, position: int, data: Buffer) -> None:
@@ -67,6 +86,9 @@ class SegmentChannel(ABC):
     @abstractmethod
     def flush(self) -> None:
         """Make all that was committed durable; an `OSError` means that nothing is known."""
+
+    def synced(self) -> None:  # noqa: B027 - most have nothing to do
+        """Hear that the file was synced by the descriptor that was lent, not by `flush`; from any thread."""
 
     @abstractmethod
     def close(self) -> None:

@@ -6,9 +6,10 @@ write with the sync that they wait for: a write of its own for each would give u
 lock, and with several threads that costs more than the write.
 """
 
-from collections import deque
+import threading
 from typing import Any, ClassVar
 
+from penstock._kernel import GatherBuffer
 from penstock.blocks import Blocks
 from penstock.columns import Buffer
 from penstock.contracts import Context, SegmentChannel, SegmentWriter
@@ -28,6 +29,11 @@ class FileChannel(SegmentChannel):
     def view(self) -> memoryview:
         """See `SegmentChannel`."""
         return self._view
+
+    @property
+    def descriptor(self) -> int | None:
+        """See `SegmentChannel`."""
+        return self._file.descriptor
 
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`. A write that finds no room leaves part of a record; an allocation leaves nothing."""
@@ -61,34 +67,46 @@ class GatheringChannel(FileChannel):
 
     def __init__(self, file: File, capacity: int, blocks: Blocks) -> None:
         super().__init__(file, capacity, blocks)
-        self._waiting: deque[tuple[int, Buffer]] = deque()
+        self._gathered = GatherBuffer()
+        # Of commits through a file that has no descriptor to lend; a signal handler may come within one.
+        self._committing = threading.RLock()
+
+    @property
+    def gathered(self) -> GatherBuffer:
+        """See `SegmentChannel`."""
+        return self._gathered
+
+    @property
+    def memory_end(self) -> int:
+        """See `SegmentChannel`."""
+        return self._blocks.end
+
+    @property
+    def descriptor(self) -> int | None:
+        """See `SegmentChannel`."""
+        return self._file.descriptor
 
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`; what an interrupted append left is written over by the next."""
         if position + len(data) > self._blocks.end:
             self._blocks.reserve(position + len(data))
-        self._waiting.append((position, data))
+        if not self._gathered.put(position, data):
+            self.commit()
+            # Too much to be copied once more.
+            self._file.pwrite(data, position)
 
     def commit(self) -> None:
         """See `SegmentChannel`."""
-        # The append path adds more meanwhile, and what waits is dropped only when it is in the file.
-        gathered = list(self._waiting)
-        for start, parts in _runs(gathered):
-            self._file.pwrite(parts[0] if len(parts) == 1 else b"".join(parts), start)
-        for _ in gathered:
-            self._waiting.popleft()
-
-
-def _runs(gathered: list[tuple[int, Buffer]]) -> list[tuple[int, list[Buffer]]]:
-    """Join what stands one behind the other; usually that is everything."""
-    runs: list[tuple[int, list[Buffer]]] = []
-    end = -1
-    for position, data in gathered:
-        if position != end:
-            runs.append((position, []))
-        runs[-1][1].append(data)
-        end = position + len(data)
-    return runs
+        descriptor = self.descriptor
+        if descriptor is not None:
+            self._gathered.commit(descriptor)
+            return
+        with self._committing:
+            # The append path adds more meanwhile, and what waits is dropped only when it is in the file.
+            position, data = self._gathered.peek()
+            if data:
+                self._file.pwrite(data, position)
+                self._gathered.drop(position + len(data))
 
 
 class FileWriter(SegmentWriter):

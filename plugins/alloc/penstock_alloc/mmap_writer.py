@@ -45,6 +45,11 @@ class MmapChannel(SegmentChannel):
         """See `SegmentChannel`."""
         return self._ready_end
 
+    @property
+    def descriptor(self) -> int | None:
+        """See `SegmentChannel`."""
+        return self._file.descriptor
+
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`."""
         stop = position + len(data)
@@ -88,6 +93,10 @@ class MmapChannel(SegmentChannel):
     def flush(self) -> None:
         """Sync by the descriptor, which covers mapped pages and, unlike msync here, frees the GIL."""
         self._file.sync()
+        self.synced()
+
+    def synced(self) -> None:
+        """See `SegmentChannel`."""
         self._blocks.note_sync()
         # The next store asks again.
         self._ready_end = 0

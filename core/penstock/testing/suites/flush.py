@@ -104,6 +104,21 @@ class FlushPolicyContract(ContractSuite):
             self.run(workers)
         assert flusher.flushed_offset == 0
 
+    def test_under_group_commit_a_request_always_flushes(
+        self,
+        policy: FlushPolicy,
+        strategy: type[FlushPolicy],
+        flusher: RecordingFlusher,
+        workers: ManualWorkers,
+    ) -> None:
+        """The kernel may have synced it for others meanwhile; whoever asked is told by that flush."""
+        if strategy.group_commit:
+            self.run(workers)
+            before = flusher.flushes
+            policy.request()
+            self.run(workers)
+            assert flusher.flushes > before
+
     def test_what_was_put_becomes_durable_in_time_if_it_says_so(
         self,
         policy: FlushPolicy,

@@ -1,5 +1,6 @@
 """The contract of a segment writer, as tests."""
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -105,6 +106,29 @@ class SegmentWriterContract(ContractSuite):
         else:
             channel.commit()
             assert bytes(channel.view[:7]) == b"at once"
+
+    def test_what_it_lends_is_the_file_itself(
+        self, strategy: type[SegmentWriter], options: dict[str, Any], context: Context
+    ) -> None:
+        """The kernel syncs by the descriptor, and puts records into memory or what gathers, past `write`."""
+        plain = make_context(context.root, appenders_wait=context.appenders_wait)
+        writer = strategy(strategy.Options(**options), plain)
+        file = plain.files.create(context.root / "commitlog" / f"{0:020d}")
+        file.allocate(CAPACITY)
+        channel = writer.open(file, CAPACITY, 0)
+        try:
+            channel.reserve(CAPACITY)
+            if channel.descriptor is not None:
+                assert os.fstat(channel.descriptor).st_ino == file.inode
+                assert writer.commits_at_once or channel.gathered is not None
+            if channel.gathered is not None:
+                assert channel.memory_end > 0
+                assert channel.gathered.put(0, b"gathered")
+                channel.commit()
+                assert bytes(channel.view[:8]) == self.on_disk(context)[:8] == b"gathered"
+        finally:
+            channel.close()
+            writer.close()
 
     def test_it_goes_on_behind_what_the_file_holds(
         self, open_channel: OpenChannel, context: Context

@@ -1,0 +1,536 @@
+/* Group commit: one thread of a store makes its log durable, for all who wait for that.
+ *
+ * Whoever waits says up to which log offset. The thread takes the farthest, and syncs each file from the flushed offset up
+ * to there, oldest first. What is asked for meanwhile is for the next sync; before that it waits a short while for those
+ * who were just told, who are likely to be back. It knows nothing of the interpreter.
+ *
+ * Invariants:
+ *   - `flushed` moves over bytes that were synced, in a file that still has its name, read back if a put waits for them,
+ *     and noted in a mark; over a file's end only when its folder was synced too. Then, not before, waiters are told.
+ *   - Failure is for good, and set (puts are refused, the mark says so) before anybody is told of it.
+ *   - What a pointer of the store's leads into is used only while `is_busy`; who takes it away waits for that.
+ */
+#pragma once
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include "clock.h"
+#include "gathered.h"
+#include "record.h"
+#include "system.h"
+
+enum {
+    /* Files in one sync; a longer stretch takes several. */
+    GATE_FILES = 16,
+    GATHER_NS = 50000,
+    GATHER_SHARE = 4,
+    GATE_STACK = 256 << 10,
+    MARK_BYTES = 512,
+};
+
+typedef enum { GATE_FLUSHED, GATE_LATE, GATE_FAILED, GATE_AGAIN } GateOutcome;
+
+typedef enum {
+    FAILURE_NONE,
+    FAILURE_TOLD,    /* by the store, which knows why */
+    FAILURE_WRITE,   /* what was gathered could not be written */
+    FAILURE_SYNC,
+    FAILURE_GONE,    /* a file lost its name */
+    FAILURE_LOST,    /* what was appended cannot be read back */
+    FAILURE_MARK,
+} GateFailure;
+
+/* One file of the log. The descriptor, and all that pointers lead into, belong to the store, which holds them. */
+typedef struct {
+    int file, folder;
+    char *path;
+    dev_t device;
+    ino_t inode;
+    int64_t base, end;       /* log offsets */
+    const uint8_t *view;
+    Gathered *gathered;      /* NULL where appended bytes are in the file at once */
+} GateFile;
+
+/* What somebody waits for. `newest_ms` is the store time of a record before `end`; none before it is later than `latest_ms`. */
+typedef struct {
+    int64_t end, newest_ms, latest_ms;
+    int checks;              /* whether it is read back */
+} Wanted;
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t asked, changed;
+    int references;
+    int is_stopped, has_ended, is_syncing, is_busy, is_gathering;
+
+    GateFile *files;         /* oldest first; those before the flushed offset go */
+    int n_files, room;
+
+    Wanted wanted;
+    int64_t taken;           /* end of the sync that runs */
+    int64_t flushed, flushed_ms;
+    int64_t syncs, since_ns, last_ns;
+    int32_t turns[2];        /* futexes: of the syncs with even and with odd numbers */
+    int waiting[2], expected;
+
+    Checks checks;           /* of what is read back; its ranges are own memory */
+    GateFailure failure;
+    int error;
+    int64_t failed_at;
+    int *refusals, refusal;  /* a bit that is set at a failure, where puts look */
+
+    pthread_mutex_t marking; /* taken after `lock` */
+    int mark;
+    uint8_t slot[MARK_BYTES];
+    int64_t marked, marked_ms;
+    uint64_t sequence;
+} Gate;
+
+/* --- marks; see `penstock.progress` for the layout */
+
+/* Writes the slot with what is known here; 0 or the system's error. */
+static int mark_write(Gate *g)
+{
+    int64_t latest_ms = get64(g->slot + 40);
+    g->sequence++;
+    put64(g->slot + 8, g->sequence), put64(g->slot + 16, (uint64_t)g->marked);
+    put64(g->slot + 40, (uint64_t)(latest_ms > g->marked_ms ? latest_ms : g->marked_ms));
+    if (g->failure)
+        put32(g->slot + 48, 1);
+    put32(g->slot + MARK_BYTES - 4, crc32_more(0, g->slot, MARK_BYTES - 4));
+    return write_all(g->mark, g->slot, MARK_BYTES, (int64_t)(g->sequence % 2 * MARK_BYTES));
+}
+
+static int mark_flushed(Gate *g, int64_t flushed, int64_t latest_ms)
+{
+    int error;
+    pthread_mutex_lock(&g->marking);
+    g->marked = flushed;
+    if (latest_ms > g->marked_ms)
+        g->marked_ms = latest_ms;
+    error = mark_write(g);
+    pthread_mutex_unlock(&g->marking);
+    return error;
+}
+
+/* Writes a mark whose other fields are the store's. */
+static int mark_state(Gate *g, const uint8_t *slot)
+{
+    int error;
+    pthread_mutex_lock(&g->marking);
+    memcpy(g->slot, slot, MARK_BYTES);
+    error = mark_write(g);
+    pthread_mutex_unlock(&g->marking);
+    return error;
+}
+
+/* --- failure */
+
+static void gate_tell(Gate *g, int which)
+{
+    __atomic_add_fetch(&g->turns[which], 1, __ATOMIC_RELEASE);
+    futex_wake(&g->turns[which], INT_MAX);
+}
+
+/* With the lock held. The first failure counts; `at` below the flushed offset takes that back: it was not what was appended. */
+static void gate_fail(Gate *g, GateFailure failure, int error, int64_t at)
+{
+    if (at < g->flushed)
+        __atomic_store_n(&g->flushed, at, __ATOMIC_RELEASE);
+    pthread_mutex_lock(&g->marking);
+    if (at < g->marked)
+        g->marked = at;
+    if (!g->failure) {
+        g->error = error, g->failed_at = at;
+        if (g->refusals)
+            __atomic_or_fetch(g->refusals, g->refusal, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&g->failure, failure, __ATOMIC_RELEASE);
+    }
+    /* As well as can be. */
+    (void)mark_write(g);
+    pthread_mutex_unlock(&g->marking);
+    gate_tell(g, 0), gate_tell(g, 1);
+    pthread_cond_broadcast(&g->changed);
+}
+
+/* --- waiting */
+
+static int gate_is_done(Gate *g, int64_t end, GateOutcome *outcome)
+{
+    if (__atomic_load_n(&g->flushed, __ATOMIC_ACQUIRE) >= end)
+        return *outcome = GATE_FLUSHED, 1;
+    if (__atomic_load_n(&g->failure, __ATOMIC_ACQUIRE))
+        return *outcome = GATE_FAILED, 1;
+    return 0;
+}
+
+/* Waits until all before the target's end is durable, at most until `slice_ns`: then GATE_AGAIN, or GATE_LATE from
+   `deadline_ns` on, by the clock that never goes back. */
+static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, int64_t deadline_ns)
+{
+    GateOutcome outcome;
+    while (!gate_is_done(g, target->end, &outcome)) {
+        int64_t now_ns = clock_ns(), until_ns = slice_ns < deadline_ns ? slice_ns : deadline_ns;
+        int32_t seen;
+        int which;
+        if (now_ns >= until_ns)
+            return now_ns >= deadline_ns ? GATE_LATE : GATE_AGAIN;
+        pthread_mutex_lock(&g->lock);
+        if (gate_is_done(g, target->end, &outcome)) {
+            pthread_mutex_unlock(&g->lock);
+            break;
+        }
+        if (target->end > g->wanted.end)
+            g->wanted.end = target->end, g->wanted.newest_ms = target->newest_ms, g->wanted.latest_ms = target->latest_ms;
+        g->wanted.checks |= target->checks;
+        which = (int)((g->syncs + (g->is_syncing && target->end > g->taken)) & 1);
+        seen = g->turns[which];
+        g->waiting[which]++;
+        if (!g->is_syncing && (!g->is_gathering || g->waiting[which] >= g->expected))
+            pthread_cond_signal(&g->asked);
+        pthread_mutex_unlock(&g->lock);
+        futex_wait(&g->turns[which], seen, until_ns - now_ns);
+        pthread_mutex_lock(&g->lock);
+        if (g->turns[which] == seen)
+            g->waiting[which]--;
+        pthread_mutex_unlock(&g->lock);
+        if (!gate_is_done(g, target->end, &outcome) && clock_ns() < until_ns)
+            /* A signal, perhaps: the caller looks. */
+            return GATE_AGAIN;
+    }
+    return outcome;
+}
+
+/* --- syncing */
+
+/* Whether the file still has its name, and all bytes that are to be looked at through its map. */
+static int file_is_there(const GateFile *f, int64_t end)
+{
+    struct stat found;
+    return stat(f->path, &found) == 0 && found.st_ino == f->inode && found.st_dev == f->device
+        && found.st_size >= end - f->base;
+}
+
+/* Makes one file durable up to `end`. */
+static GateFailure file_sync(const GateFile *f, int64_t end, int *error)
+{
+    if (fdatasync(f->file))
+        return *error = errno, FAILURE_SYNC;
+    if (!file_is_there(f, end))
+        return *error = ENOENT, FAILURE_GONE;
+    if (end == f->end && fsync(f->folder))
+        return *error = errno, FAILURE_SYNC;
+    return FAILURE_NONE;
+}
+
+/* Returns the log offset of the first bytes in [start, end) that are no valid record; `end` where there are none. */
+static int64_t first_lost(const GateFile *f, int64_t start, int64_t end, const Checks *checks)
+{
+    int64_t at = start;
+    Record r;
+    while (at < end) {
+        const uint8_t *p = f->view + (at - f->base);
+        RecordState state = record_parse(p, end - at, &r);
+        if (state == RECORD_BLANK && end == f->end && r.size == end - at)
+            return end;
+        if (state != RECORD_OK || !is_valid_at(p, &r, at, checks))
+            return at;
+        at += r.size;
+    }
+    return end;
+}
+
+typedef struct {
+    GateFile files[GATE_FILES];
+    int n_files;
+    int64_t start;
+    Wanted target;
+    Checks checks;
+} Round;
+
+/* With the lock held: what one sync is about. */
+static void round_take(Gate *g, Round *r)
+{
+    r->start = g->flushed, r->target = g->wanted, r->n_files = 0;
+    for (int i = 0; i < g->n_files && r->n_files < GATE_FILES; i++)
+        if (g->files[i].end > r->start && g->files[i].base < r->target.end)
+            r->files[r->n_files++] = g->files[i];
+    if (r->n_files && r->files[r->n_files - 1].end < r->target.end)
+        /* Its records' times are not known; the last ones that are known hold. */
+        r->target.end = r->files[r->n_files - 1].end, r->target.newest_ms = g->flushed_ms;
+    g->taken = r->target.end;
+}
+
+static int64_t round_end(const Round *r, const GateFile *f)
+{
+    return f->end < r->target.end ? f->end : r->target.end;
+}
+
+static GateFailure round_write(const Round *r, int *error)
+{
+    for (int i = 0; i < r->n_files; i++)
+        if (r->files[i].gathered && (*error = gathered_commit(r->files[i].gathered, r->files[i].file)))
+            return FAILURE_WRITE;
+    return FAILURE_NONE;
+}
+
+static GateFailure round_sync(const Round *r, int *error)
+{
+    GateFailure failure = r->n_files ? FAILURE_NONE : FAILURE_GONE;
+    for (int i = 0; i < r->n_files && !failure; i++)
+        failure = file_sync(&r->files[i], round_end(r, &r->files[i]), error);
+    return failure;
+}
+
+static GateFailure round_check(const Round *r, int64_t *at)
+{
+    for (int i = 0; i < r->n_files; i++) {
+        const GateFile *f = &r->files[i];
+        int64_t end = round_end(r, f);
+        *at = first_lost(f, f->base > r->start ? f->base : r->start, end, &r->checks);
+        if (*at != end)
+            return FAILURE_LOST;
+    }
+    return FAILURE_NONE;
+}
+
+/* Says, with the lock held, whether the store's memory may be used from now on. */
+static int gate_enter(Gate *g) { return g->is_busy = !g->is_stopped; }
+
+static void gate_leave(Gate *g)
+{
+    g->is_busy = 0;
+    pthread_cond_broadcast(&g->changed);
+}
+
+/* Does one sync; the lock is held before and after, not in between. */
+static GateFailure gate_sync(Gate *g, Round *r, int *error, int64_t *at)
+{
+    GateFailure failure;
+    if (!gate_enter(g))
+        return FAILURE_TOLD;
+    pthread_mutex_unlock(&g->lock);
+    failure = round_write(r, error);
+    pthread_mutex_lock(&g->lock);
+    gate_leave(g);
+    if (failure)
+        return failure;
+    pthread_mutex_unlock(&g->lock);
+    failure = round_sync(r, error);
+    pthread_mutex_lock(&g->lock);
+    if (failure || !gate_enter(g))
+        return failure ? failure : FAILURE_TOLD;
+    /* Also for those who began to wait meanwhile. */
+    r->target.checks |= g->wanted.checks, r->checks = g->checks;
+    pthread_mutex_unlock(&g->lock);
+    failure = r->target.checks ? round_check(r, at) : FAILURE_NONE;
+    if (!failure && (*error = mark_flushed(g, r->target.end, r->target.latest_ms)))
+        failure = FAILURE_MARK;
+    pthread_mutex_lock(&g->lock);
+    gate_leave(g);
+    return failure;
+}
+
+/* With the lock held: what was reached is published, and told. */
+static void gate_reached(Gate *g, const Round *r)
+{
+    int which = (int)(g->syncs & 1), gone = 0;
+    g->flushed_ms = r->target.newest_ms;
+    if (g->wanted.end <= r->target.end)
+        g->wanted.checks = 0;
+    g->expected = g->waiting[0] + g->waiting[1];
+    g->waiting[which] = 0;
+    g->syncs++;
+    __atomic_store_n(&g->flushed, r->target.end, __ATOMIC_RELEASE);
+    while (gone < g->n_files && g->files[gone].end <= r->target.end)
+        close(g->files[gone].folder), free(g->files[gone].path), gone++;
+    g->n_files -= gone;
+    memmove(g->files, g->files + gone, (size_t)g->n_files * sizeof *g->files);
+    gate_tell(g, which);
+}
+
+static void until(Gate *g, int64_t deadline_ns)
+{
+    struct timespec at = {deadline_ns / 1000000000, deadline_ns % 1000000000};
+    (void)pthread_cond_timedwait(&g->asked, &g->lock, &at);
+}
+
+/* With the lock held: those who were told of the last sync may be about to append again. */
+static void gate_gather(Gate *g)
+{
+    int64_t share_ns = g->last_ns / GATHER_SHARE;
+    int64_t deadline_ns = clock_ns() + (share_ns < GATHER_NS ? share_ns : GATHER_NS);
+    g->is_gathering = 1;
+    while (!g->is_stopped && g->waiting[g->syncs & 1] < g->expected && clock_ns() < deadline_ns)
+        until(g, deadline_ns);
+    g->is_gathering = 0;
+}
+
+static void gate_step(Gate *g)
+{
+    Round round;
+    GateFailure failure;
+    int error = 0;
+    int64_t at = INT64_MAX, began_ns;
+    gate_gather(g);
+    began_ns = clock_ns();
+    __atomic_store_n(&g->since_ns, began_ns, __ATOMIC_RELAXED);
+    g->is_syncing = 1;
+    round_take(g, &round);
+    failure = gate_sync(g, &round, &error, &at);
+    g->is_syncing = 0;
+    g->last_ns = clock_ns() - began_ns;
+    __atomic_store_n(&g->since_ns, 0, __ATOMIC_RELAXED);
+    if (g->failure || g->is_stopped)
+        ;  /* Whoever waits was told, or there is nobody. */
+    else if (failure)
+        gate_fail(g, failure, error, at);
+    else
+        gate_reached(g, &round);
+    pthread_cond_broadcast(&g->changed);
+}
+
+/* Lets go of it: the store's part, or the thread's. The last one frees it. */
+static void gate_release(Gate *g)
+{
+    int left;
+    pthread_mutex_lock(&g->lock);
+    left = --g->references;
+    pthread_mutex_unlock(&g->lock);
+    if (left)
+        return;
+    for (int i = 0; i < g->n_files; i++)
+        close(g->files[i].folder), free(g->files[i].path);
+    close(g->mark);
+    free(g->files), free((void *)g->checks.ranges), free(g);
+}
+
+static void *gate_run(void *given)
+{
+    Gate *g = given;
+    pthread_setname_np(pthread_self(), "penstock-sync");
+    /* Else what is to be 50 us lasts 100. */
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    pthread_mutex_lock(&g->lock);
+    while (!g->is_stopped) {
+        if (g->failure || g->wanted.end <= g->flushed)
+            pthread_cond_wait(&g->asked, &g->lock);
+        else
+            gate_step(g);
+    }
+    g->has_ended = 1;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    gate_release(g);
+    return NULL;
+}
+
+/* --- made, and taken away */
+
+/* Begins with the log durable up to `flushed`; NULL where there is no memory. */
+static Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, int mark)
+{
+    Gate *g = calloc(1, sizeof *g);
+    pthread_condattr_t monotonic;
+    if (!g)
+        return NULL;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&g->lock, NULL), pthread_mutex_init(&g->marking, NULL);
+    pthread_cond_init(&g->asked, &monotonic), pthread_cond_init(&g->changed, &monotonic);
+    g->references = 1, g->flushed = g->marked = g->wanted.end = flushed, g->flushed_ms = flushed_ms;
+    g->sequence = sequence, g->mark = mark, g->has_ended = 1;
+    g->checks.checks = CHECK_CRC, g->checks.torn_from = INT64_MAX, g->checks.sector_bytes = 512;
+    return g;
+}
+
+/* Begins the thread; 0 or the system's error. Signals are for others. */
+static int gate_start(Gate *g)
+{
+    pthread_attr_t about;
+    pthread_t thread;
+    sigset_t all, before;
+    int error;
+    pthread_attr_init(&about);
+    pthread_attr_setdetachstate(&about, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&about, GATE_STACK);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    g->references++, g->has_ended = 0;
+    if ((error = pthread_create(&thread, &about, gate_run, g)))
+        g->references--, g->has_ended = 1;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&about);
+    return error;
+}
+
+/* Takes in one more file; 0 or the system's error. The path is copied, the folder's descriptor becomes the gate's. */
+static int gate_add(Gate *g, GateFile file)
+{
+    struct stat about;
+    int error = 0;
+    if (fstat(file.file, &about))
+        return errno;
+    file.device = about.st_dev, file.inode = about.st_ino;
+    pthread_mutex_lock(&g->lock);
+    if (g->n_files == g->room) {
+        GateFile *grown = realloc(g->files, (size_t)(g->room + GATE_FILES) * sizeof *grown);
+        if (grown)
+            g->files = grown, g->room += GATE_FILES;
+        else
+            error = ENOMEM;
+    }
+    if (!error && !(file.path = strdup(file.path)))
+        error = ENOMEM;
+    if (!error)
+        g->files[g->n_files++] = file;
+    pthread_mutex_unlock(&g->lock);
+    return error;
+}
+
+/* Notes a failure that the store knows of; see `gate_fail`. */
+static void gate_note_failure(Gate *g, int64_t at)
+{
+    pthread_mutex_lock(&g->lock);
+    gate_fail(g, FAILURE_TOLD, 0, at);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Says in which ranges of the log records end in a CRC of their own; the memory becomes the gate's. */
+static void gate_cover(Gate *g, int64_t *ranges, int32_t count)
+{
+    pthread_mutex_lock(&g->lock);
+    while (g->is_busy)
+        pthread_cond_wait(&g->changed, &g->lock);
+    free((void *)g->checks.ranges);
+    g->checks.ranges = ranges, g->checks.n_ranges = count;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Waits, at most so long, until no sync runs; says whether that is so. */
+static int gate_idle(Gate *g, int64_t deadline_ns, int is_over)
+{
+    struct timespec at = {deadline_ns / 1000000000, deadline_ns % 1000000000};
+    int is_idle;
+    pthread_mutex_lock(&g->lock);
+    while (is_over ? !g->has_ended : g->is_syncing)
+        if (pthread_cond_timedwait(&g->changed, &g->lock, &at))
+            break;
+    is_idle = is_over ? g->has_ended : !g->is_syncing;
+    pthread_mutex_unlock(&g->lock);
+    return is_idle;
+}
+
+/* Ends the thread, after the sync that it is in. From the return on it uses nothing of the store's. */
+static void gate_stop(Gate *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->is_stopped = 1;
+    g->refusals = NULL;
+    pthread_cond_signal(&g->asked);
+    while (g->is_busy)
+        pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}

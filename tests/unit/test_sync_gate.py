@@ -1,0 +1,312 @@
+"""Syncs by the kernel's thread within one process: who may use it, what it looks at, and that it leaves nothing behind."""
+
+import gc
+import itertools
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import OpenStore
+
+import penstock
+from penstock import Durability, PutStatus
+from penstock._kernel import GatherBuffer, SyncGate
+from penstock.contracts import FlushPolicy, SegmentChannel
+from penstock.errors import StoreFailedError
+from penstock.files import File
+from penstock.progress import Progress
+from penstock.store import Store
+from penstock.testing import FaultyFiles, open_store
+from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
+from penstock_flush.asynchronous import AsyncFlush
+from penstock_flush.sync import SyncFlush
+
+WRITERS = ["mmap", "file"]
+
+
+def gate_of(store: Store) -> Any:
+    engine = store._engine
+    assert engine is not None
+    return engine.flusher._gate
+
+
+# --- what is gathered
+
+
+def test_gathered_bytes_follow_each_other_and_are_dropped_once_written() -> None:
+    buffer = GatherBuffer()
+    assert buffer.put(100, b"abc")
+    assert buffer.put(103, b"def")
+    assert buffer.peek() == (100, b"abcdef")
+    assert buffer.put(106, b"g")
+    buffer.drop(106)
+    assert buffer.peek() == (106, b"g")
+    buffer.drop(107)
+    assert buffer.peek()[1] == b""
+
+
+def test_what_an_interrupted_append_left_is_written_over() -> None:
+    buffer = GatherBuffer()
+    assert buffer.put(100, b"abc")
+    assert buffer.put(103, b"interrupted")
+    assert buffer.put(103, b"new")
+    assert buffer.peek() == (100, b"abcnew")
+    assert buffer.put(103, b"again")
+    buffer.drop(106)
+    assert buffer.peek() == (103, b"again"), "it was put there after the look"
+    assert buffer.put(90, b"earlier")
+    assert buffer.peek() == (90, b"earlier")
+
+
+def test_gathered_bytes_leave_no_gap_and_have_a_limit() -> None:
+    buffer = GatherBuffer()
+    assert buffer.put(0, b"abc")
+    assert not buffer.put(4, b"a gap")
+    assert not buffer.put(3, bytes(buffer.room))
+    assert buffer.put(3, bytes(buffer.room - 3))
+    assert not buffer.put(buffer.room, b"x")
+
+
+def test_gathered_bytes_that_cannot_be_written_are_lost_and_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    buffer = GatherBuffer()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        assert buffer.put(0, b"abc")
+        for _ in range(2):
+            with pytest.raises(OSError, match="what was gathered could not be written"):
+                buffer.commit(descriptor)
+        assert not buffer.put(3, b"more")
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_batches_larger_than_what_gathers_are_written_in_order(write: str, tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "s", flush="sync", write=write, environ={}) as store:
+        bodies = []
+        for number in range(6):
+            bodies += [
+                b"%d single" % number,
+                *(b"%d of %d" % (n, number) * 100 for n in range(3000)),
+            ]
+            store.put("t", b"%d single" % number, wait=number % 2 == 0)
+            receipts = store.put_many(
+                [penstock.Message("t", b"%d of %d" % (n, number) * 100) for n in range(3000)]
+            )
+            assert receipts[0].durability is Durability.ON_DISK
+        assert [m.body for m in store.scan("t")] == bodies
+        assert not list(store.verify())
+
+
+# --- who may use it
+
+
+class _Hooked(MmapChannel):
+    flushes = 0
+
+    def flush(self) -> None:
+        type(self).flushes += 1
+        super().flush()
+
+
+class HookedWriter(MmapWriter):
+    """A third party's, put over a built-in one: its `flush` must not be passed over."""
+
+    name = "hooked"
+
+    def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
+        return _Hooked(file, capacity)
+
+
+def test_a_channel_with_a_flush_of_its_own_is_asked(tmp_path: Path) -> None:
+    with open_store(
+        tmp_path / "s", strategies=[HookedWriter], write="hooked", flush="sync"
+    ) as store:
+        before = _Hooked.flushes
+        assert store.put("t", b"x").is_durable
+        assert _Hooked.flushes == before + 1
+        assert gate_of(store) is None
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_files_that_are_not_the_systems_alone_are_synced_by_their_own_way(
+    write: str, open_small: OpenStore
+) -> None:
+    with open_small(files=FaultyFiles(), flush="sync", write=write) as store:
+        for number in range(100):
+            assert store.put("t", b"%d" % number + bytes(3000)).is_durable
+        assert gate_of(store) is None
+
+
+@pytest.mark.parametrize("flush", ["sync", "async", "none"])
+@pytest.mark.parametrize("write", WRITERS)
+def test_every_sync_of_the_log_goes_through_the_thread(
+    flush: str, write: str, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(file: File) -> None:
+        assert "commitlog" not in str(file.path)
+        os.fdatasync(file._fd)
+
+    with open_small(flush=flush, write=write) as store:
+        store.put("t", b"first")
+        monkeypatch.setattr(File, "sync", sync)
+        monkeypatch.setattr(File, "descriptor", property(lambda file: file._fd))
+        for number in range(100):
+            store.put("t", b"%d" % number + bytes(3000))
+        future = store.submit("t", b"future")
+        assert future.result(30).is_durable
+        end = store.flush()
+        assert end == store.stats()["log_end_offset"] == gate_of(store).flushed_offset
+        store.put("t", b"last")
+        # The end of writing gives blocks back, and syncs that by itself.
+        monkeypatch.undo()
+
+
+class PatientPolicy(SyncFlush):
+    """Lets puts wait and syncs nothing before it is told to: any third party's may."""
+
+    name = "patient"
+    group_commit = False
+    may_sync = threading.Event()
+
+    def request(self) -> None:
+        if self.may_sync.is_set():
+            self.flusher.flush()
+
+    def _step(self) -> float | None:
+        return None
+
+
+def open_patient(path: Path, write: str) -> Store:
+    PatientPolicy.may_sync.clear()
+    options: dict[str, Any] = {"flush.patient.timeout_ms": 1}
+    return open_store(path, strategies=[PatientPolicy], flush="patient", write=write, **options)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_policy_without_group_commit_decides_when(write: str, tmp_path: Path) -> None:
+    with open_patient(tmp_path / "s", write) as store:
+        assert store.put("t", b"x").status is PutStatus.FLUSH_DISK_TIMEOUT
+        assert store.stats()["flushed_offset"] == 0
+        PatientPolicy.may_sync.set()
+        receipt = store.put("t", b"y")
+        assert store.stats()["flushed_offset"] == receipt.log_offset + receipt.size
+
+
+class GroupPolicy(AsyncFlush):
+    """What the built-in `sync` has, any policy may have."""
+
+    name = "group"
+    capabilities = frozenset({"waits"})
+    appender_waits = True
+    group_commit = True
+
+    def request(self) -> None:
+        raise AssertionError("nobody asks for those who wait")
+
+
+def test_any_policy_may_have_its_puts_synced_by_the_kernel(tmp_path: Path) -> None:
+    assert issubclass(GroupPolicy, FlushPolicy)
+    with open_store(tmp_path / "s", strategies=[GroupPolicy], flush="group") as store:
+        assert all(store.put("t", b"%d" % number).is_durable for number in range(20))
+
+
+# --- what it looks at
+
+
+@pytest.mark.parametrize("how", ["removed", "another"])
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_segment_that_lost_its_name_is_not_durable(
+    how: str, write: str, open_small: OpenStore, tmp_path: Path
+) -> None:
+    store = open_small(flush="sync", write=write)
+    durable = store.put("t", b"kept").size
+    (segment,) = (tmp_path / "store" / "commitlog").iterdir()
+    bytes_ = segment.read_bytes()
+    segment.unlink()
+    if how == "another":
+        segment.write_bytes(bytes_)
+    with pytest.raises(StoreFailedError, match="the segment was removed") as caught:
+        store.put("t", b"lost")
+    assert caught.value.durable_offset == durable
+    with pytest.raises(StoreFailedError):
+        store.close()
+
+
+@pytest.mark.parametrize("at", [0, 60, 95])
+@pytest.mark.parametrize("write", WRITERS)
+def test_bytes_that_are_not_in_the_log_are_never_said_to_be_on_disk(
+    at: int, write: str, tmp_path: Path
+) -> None:
+    """What was synced is read back before anybody who waits hears of it, each record with its CRCs."""
+    store = open_patient(tmp_path / "s", write)
+    first = store.put("t", b"x" * 50)
+    second = store.put("t", b"y" * 50)
+    engine = store._engine
+    assert engine is not None
+    engine.flusher.commit()
+    (segment,) = (tmp_path / "s" / "commitlog").iterdir()
+    with segment.open("r+b") as file:
+        file.seek(second.log_offset + at)
+        byte = file.read(1)[0]
+        file.seek(second.log_offset + at)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(StoreFailedError, match=f"log offset {second.log_offset} cannot be read"):
+        store.flush()
+    assert gate_of(store).flushed_offset <= first.log_offset + first.size
+    with pytest.raises(StoreFailedError):
+        store.close()
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_mark_says_what_a_receipt_says(
+    write: str, open_small: OpenStore, tmp_path: Path
+) -> None:
+    with open_small(flush="sync", write=write) as store:
+        for number in range(60):
+            receipt = store.put("t", b"%d" % number + bytes(3000))
+            state = Progress(penstock.files.Files(), tmp_path / "store").read()
+            assert state.flushed_offset >= receipt.log_offset + receipt.size
+            assert state.last_time_ms >= receipt.store_time_ms
+
+
+def test_full_segments_are_sealed_as_the_log_goes_on(open_small: OpenStore) -> None:
+    """Each would keep its descriptors and its map else."""
+    with open_small(flush="sync") as store:
+        for number in range(400):
+            store.put("t", b"%d" % number + bytes(9000))
+        open_ones = [s for s in store._log.segments if s.channel is not None]
+        assert len(store._log.segments) > 50
+        assert len(open_ones) <= 2
+
+
+# --- what it leaves behind
+
+
+def sync_threads() -> int:
+    names = [Path(f"/proc/self/task/{task}/comm") for task in os.listdir("/proc/self/task")]
+    return sum(name.read_text().strip() == "penstock-sync" for name in names if name.exists())
+
+
+def test_many_stores_in_one_process_leave_nothing(tmp_path: Path) -> None:
+    gc.collect()
+    threads, files = sync_threads(), len(os.listdir("/proc/self/fd"))
+    for round_ in range(3):
+        stores = [
+            penstock.open(tmp_path / f"{round_}{number}", flush="sync", write=write, environ={})
+            for number, write in enumerate(itertools.islice(itertools.cycle(WRITERS), 8))
+        ]
+        for number in range(20):
+            assert all(store.put("t", b"%d" % number).is_durable for store in stores)
+        assert sync_threads() == threads + len(stores)
+        for store in stores:
+            store.close()
+        assert sync_threads() == threads
+        del stores, store
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == files
+        assert not [each for each in gc.get_objects() if isinstance(each, SyncGate)]
