@@ -228,6 +228,8 @@ class Receipt:
     def __hash__(self) -> int: ...
 
 class Receipts(Sequence[Receipt]):
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int: ...
+    def count(self, value: Any) -> int: ...
     @overload
     def __getitem__(self, which: int) -> Receipt: ...
     @overload
@@ -290,22 +292,22 @@ class Batch:
     def count_up(self) -> None: ...
     def receipts(self, store_ms: int, status: PutStatus, durability: Durability) -> Receipts: ...
 
-Texts: TypeAlias = tuple[Any, Any, int]
+_Texts: TypeAlias = tuple[Any, Any, int]
 
 class ArrowRows:
     def __init__(
         self,
         encoder: RecordEncoder,
         count: int,
-        topic: Texts,
-        body: Texts,
+        topic: _Texts,
+        body: _Texts,
         *,
         queue: _Int64s | None = None,
-        tag: Texts | None = None,
-        keys: Texts | None = None,
+        tag: _Texts | None = None,
+        keys: _Texts | None = None,
         flag: _Int64s | None = None,
         born_ms: _Int64s | None = None,
-        pairs: tuple[Any, int, Texts, Texts, int] | None = None,
+        pairs: tuple[Any, int, _Texts, _Texts, int] | None = None,
     ) -> None: ...
 
 # --- appending

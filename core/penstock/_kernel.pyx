@@ -33,3 +33,7 @@ include "_kernel/stored.pxi"
 include "_kernel/dispatch.pxi"
 
 crc_start()
+
+# These hold memory for the parts here, and are nothing for Python.
+for _hidden in ("Held", "HeldNumbers", "Numbers", "Pieces"):
+    globals().pop(_hidden)

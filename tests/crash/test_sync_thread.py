@@ -244,9 +244,9 @@ try:
 except StoreLockedError:
     say("locked")
 """
-    lines = Child(
-        shim, script, tmp_path / "s", "file", 1, 1, 100, SLOW_AT=1, SLOW_MS=60_000
-    ).lines(0)
+    lines = Child(shim, script, tmp_path / "s", "file", 1, 1, 100, SLOW_AT=1, SLOW_MS=60_000).lines(
+        0
+    )
     assert lines == [["FLUSH_DISK_TIMEOUT", "0", "0"], ["True"], ["locked"]]
     check(tmp_path / "s", {}, "abnormal")
 

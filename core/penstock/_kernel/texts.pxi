@@ -82,28 +82,6 @@ def named(window, const Record[::1] rows, bytes name not None):
     return found.taken()
 
 
-def pairs(window, const Record[::1] rows):
-    """Find all properties: columns of row, start and size of the name, start and size of the value, native i64."""
-    cdef Held held = Held(window)
-    cdef Span span = held.span(), text, name, value
-    cdef Numbers found = Numbers(5)
-    cdef const uint8_t *at
-    cdef int64_t i
-    with nogil:
-        for i in range(rows.shape[0]):
-            if not is_within(span, &rows[i]):
-                continue
-            text = text_of(span, &rows[i])
-            at = text.p
-            while pair_next(&at, text.p + text.n, &name, &value):
-                put_number(&found.columns[0], i)
-                put_number(&found.columns[1], name.p - span.p)
-                put_number(&found.columns[2], name.n)
-                put_number(&found.columns[3], value.p - span.p)
-                put_number(&found.columns[4], value.n)
-    return found.taken()
-
-
 def tag_codes(window, const Record[::1] rows):
     """Return what a queue entry says of each row's tag: Java's hash, 0 for none; native i64."""
     cdef Held held = Held(window)
