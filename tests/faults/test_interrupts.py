@@ -123,7 +123,9 @@ def test_an_interrupt_anywhere_in_a_look_or_a_flush_loses_nothing(
     left a hole of zeros that a later flush acknowledged."""
     settings = {"retention": [], **WAYS[way]}
     store = open_store(tmp_path / "s", spawn=ManualWorkers(), **settings)
-    number, at = 0, 1
+    number, at = story(store, 0, [50] * 3), 1
+    # What is not durable is in no queue, and nobody else syncs here.
+    store.flush()
     # An interrupted roll leaves a file to look at, and so more places: hence an end of its own.
     while at < 300 * TIMES:
         for _ in range(3):
