@@ -26,6 +26,7 @@ include "_kernel/texts.pxi"
 include "_kernel/messages.pxi"
 include "_kernel/encode.pxi"
 include "_kernel/append.pxi"
+include "_kernel/wake.pxi"
 include "_kernel/columns.pxi"
 include "_kernel/stored.pxi"
 

@@ -13,6 +13,7 @@ from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.lockfile import Lock
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
+from penstock.waking import Wakes
 
 logger = get_logger(__name__)
 
@@ -29,6 +30,7 @@ class Ending(ABC):
     progress: Progress
     side: SideFolder
     lock: Lock
+    wakes: Wakes
 
     @abstractmethod
     def mark(self) -> None:
@@ -68,7 +70,7 @@ class Ending(ABC):
     def release(self) -> None:
         """Let go of files and lock, whatever state the store is in."""
         try:
-            parts = [self.log.log.close, self.log.tail.close, self.progress.close]
+            parts = [self.log.log.close, self.log.tail.close, self.progress.close, self.wakes.close]
             for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
                 try:
                     close()

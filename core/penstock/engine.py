@@ -54,6 +54,7 @@ from penstock.progress import Progress, SideFolder
 from penstock.retention import Retention
 from penstock.tail import LIMITS
 from penstock.upkeep import Upkeep
+from penstock.waking import Wakes
 from penstock.worker import Crew
 
 logger = get_logger(__name__)
@@ -62,6 +63,8 @@ Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
 # How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
 _WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
+# Where somebody waits for messages, the tail follower pauses so many times as long as its round took.
+_PAUSE_SHARE = 8
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 
 
@@ -105,12 +108,15 @@ class Engine(Ending):
     upkeep: Upkeep
     pace: Pace
     crew: Crew
+    wakes: Wakes
     fire: Fire
     ask: Ask
     long_topics: bool
     lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     _follow_worker: Stoppable | None = None
+    # The tail follower looks again without being woken.
+    _is_pausing: bool = True
     # Close was begun, and not ended: an interrupt cut it through.
     is_interrupted: bool = False
     _guard: threading.Lock = attrs.Factory(threading.Lock)
@@ -121,6 +127,7 @@ class Engine(Ending):
         """Let the parts tell each other what they must know."""
         self.flusher.on_flushed = self.on_flushed
         self.flusher.on_failed = self.on_failed
+        self.flusher.on_durable = self._follow_durable
         self.follower.visible = self.visible_offset
         self.retention.safe_offset = self.safe_offset
         self.retention.make_safe = self._make_safe
@@ -220,9 +227,9 @@ class Engine(Ending):
         policy = self.policy
         if policy.hears_appends:
             policy.after_append(end_offset)
-        if self.log.appender.is_idle:
-            self._wake_follower()
         if not policy.appender_waits:
+            if self.log.appender.is_idle:
+                self._wake_follower()
             return _ACCEPTED
         if not wait:
             policy.request()
@@ -264,13 +271,19 @@ class Engine(Ending):
         if self._follow_worker is not None:
             self._follow_worker.wake()
 
+    def _follow_durable(self) -> None:
+        # Under a policy that waits, readers see a record only now.
+        if self.policy.appender_waits and not self._is_pausing:
+            self._wake_follower()
+
     def _follow(self) -> float | None:
         """One round of the tail follower; None when there is nothing to wait for."""
-        before = self.follower.progress
-        pause = self.pace.follow_ms / 1000
+        before, seen = self.follower.progress, self.visible_offset()
+        pause, began_ns = self.pace.follow_ms / 1000, self.clock.thread_ns()
+        self._is_pausing = True
         try:
             self.follower.catch_up()
-            self._publish()
+            is_awaited = self._publish()
             self._tell_sealed()
         except OSError as error:
             if error.errno not in LIMITS:
@@ -278,19 +291,23 @@ class Engine(Ending):
             logger.warning("the tail follower waits: %s", error)
             return _LIMIT_PAUSE_S
         if self.follower.progress > before:
-            return pause
-        self.log.appender.is_idle = True
+            if not is_awaited or self.follower.progress < self.visible_offset():
+                return pause
+            return min(pause, (self.clock.thread_ns() - began_ns) * _PAUSE_SHARE / 1e9)
+        self._is_pausing, self.log.appender.is_idle = False, True
         if self.follower.progress < self.log.end_offset:
-            # Something came between the look and the flag, waits for a flush, or is to be tried again.
             self.log.appender.is_idle = False
-            return max(pause, _WAITING_S)
+            # Something came between the look and the flags, waits for a flush, or is to be tried again.
+            came = self.visible_offset() > seen and not self.follower.troubles
+            return 0 if came else max(pause, _WAITING_S)
         return None
 
-    def _publish(self) -> None:
-        """Tell readers in other processes how far queues and index have everything."""
+    def _publish(self) -> bool:
+        """Tell readers in other processes how far queues and index have everything; says whether anybody waited for it."""
         if self.follower.progress > self.progress.state.visible_offset:
             self.progress.state.visible_offset = self.follower.progress
             self.progress.write()
+        return self.wakes.wake()
 
     def _tell_sealed(self) -> None:
         sealed = self.log.tail.sealed

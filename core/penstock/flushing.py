@@ -33,6 +33,8 @@ class LogFlusher:
         # Set by the engine before the first append.
         self.on_flushed: Callable[[int], None] = _ignore
         self.on_failed: Callable[[StoreFailedError], None] = _ignore
+        # After the waiters were told; nothing is held then.
+        self.on_durable: Callable[[], None] = lambda: None
         self._flushing = threading.Lock()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self.failure: StoreFailedError | None = None
@@ -70,6 +72,7 @@ class LogFlusher:
                 self.flushed_time_ms = time_ms
                 self._note(reached)
         self._tell()
+        self.on_durable()
         return reached
 
     def _read_back(self, reached: int) -> None:

@@ -14,7 +14,7 @@ LAYERS = [
     "record validity joining texts columns stored matching batch condensed findings foreign contracts",
     "hookspecs registry profiles config brokerconf",
     "segment log fetch spans scan lives survivors batches tail handover commitlog",
-    "checkpoint progress ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
+    "checkpoint progress waking ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
     "copies readback discover flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks storeview verify verifying mendedlog planning rebuilding mending",
     "visibility encode arrow arrow_in stagedfile closing engine putting columnar reader store",
     "choosing opening repairing reindexing several staged segmentwise",

@@ -117,7 +117,7 @@ class QueueLookUp(QueueIndex):
         if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
             return None
         queue, log_min = before or self._new_queue(topic, number), self.context.log_min_offset()
-        if before is None or not queue.is_unchanged(log_min):
+        if before is None or not queue.keep_up(log_min):
             queue.look_again(log_min)
             self._queues[topic, number] = queue
         return queue
