@@ -63,8 +63,8 @@ Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
 # How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
 _WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
-# Where somebody waits for messages, the tail follower pauses so many times as long as its round took.
-_PAUSE_SHARE = 8
+# Where somebody waits, the tail follower pauses so many times as long as its round took of a processor: a third is its most.
+_PAUSE_SHARE = 2
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 
 
@@ -291,9 +291,8 @@ class Engine(Ending):
             logger.warning("the tail follower waits: %s", error)
             return _LIMIT_PAUSE_S
         if self.follower.progress > before:
-            if not is_awaited or self.follower.progress < self.visible_offset():
-                return pause
-            return min(pause, (self.clock.thread_ns() - began_ns) * _PAUSE_SHARE / 1e9)
+            used_s = (self.clock.thread_ns() - began_ns) / 1e9
+            return min(pause, used_s * _PAUSE_SHARE) if is_awaited else pause
         self._is_pausing, self.log.appender.is_idle = False, True
         if self.follower.progress < self.log.end_offset:
             self.log.appender.is_idle = False

@@ -412,7 +412,7 @@ def test_where_somebody_waits_the_next_round_comes_as_soon_as_the_last_one_allow
     assert found is not None
     found.ask()
     store.put("t", b"1")
-    assert workers.run("penstock-follow") == 0.008
+    assert workers.run("penstock-follow") == 0.002
     store.close()
 
 

@@ -100,16 +100,17 @@ class Queue:
 
         A follower is woken for a few at a time, and to list the folder for each costs several times as much.
         """
-        low, high = self.min_offset, self.max_offset
-        if high <= low:
+        low, high, folder = self.min_offset, self.max_offset, self.folder
+        # Files are removed from either end.
+        if high <= low or not (folder.is_current(high - 1) and folder.is_current(low)):
             return False
-        stop = min(high + _LOOKED_AT, self.folder.stop_of(self.folder.file_base(high - 1)))
-        sizes = self.folder.read(high - 1, stop)["size"]
+        stop = min(high + _LOOKED_AT, folder.stop_of(folder.file_base(high - 1)))
+        sizes = folder.read(high - 1, stop)["size"]
         absent = np.flatnonzero(sizes <= 0)
         # The last one is gone; or all are there, and others perhaps after them.
         if len(absent) == 0 or absent[0] == 0:
             return False
-        first = self.folder.read(low, low + 1)
+        first = folder.read(low, low + 1)
         if len(first) != 1 or int(first["log_offset"][0]) < log_min:
             return False
         self.max_offset = high - 1 + int(absent[0])
