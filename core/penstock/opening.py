@@ -88,7 +88,8 @@ def open_store(
         path: the store's folder; a RocketMQ broker's store directory will do.
         config: a TOML file; settings in it are beaten by the environment (`PENSTOCK_FLUSH__USE`) and
             those by keywords.
-        read_only: change nothing on disk; works while another process writes.
+        read_only: change nothing on disk, but for the bit in `penstock/wake` by which a follower asks to be
+            woken; works while another process writes.
         files: the file system; tests hand in one that fails.
         clock: the time; tests hand in their own.
         spawn: starts background threads.

@@ -422,7 +422,8 @@ def test_a_put_within_the_round_is_not_forgotten(tmp_path: Path) -> None:
     engine = store._engine
     assert engine is not None
     engine.wakes.wake = lambda: bool(store.put("t", b"late"))  # type: ignore[method-assign,assignment,misc]
-    workers.run("penstock-follow")
+    # At once again: not None, which is until somebody wakes it.
+    assert workers.run("penstock-follow") == 0
     del engine.wakes.wake
     assert workers.run("penstock-follow") is not None
     with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
