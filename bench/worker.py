@@ -132,6 +132,25 @@ class Worker:
             times.append(time.perf_counter_ns() - began)
         return {"latency": latency(times)}
 
+    def do_stall(self, count: int, size: int) -> Answer:
+        """Put, and tell how long another thread, which only counts, was kept from running: the longest time."""
+        singles = self.engine.singles(self.supply.rows(count, size))
+        longest, is_over = [0], threading.Event()
+
+        def counts() -> None:
+            last = time.perf_counter_ns()
+            while not is_over.is_set():
+                now = time.perf_counter_ns()
+                longest[0] = max(longest[0], now - last)
+                last = now
+
+        counting = threading.Thread(target=counts)
+        counting.start()
+        self.engine.put_all(singles)
+        is_over.set()
+        counting.join()
+        return {"count": 1, "ns": longest[0]}
+
     def do_watch(self, root: str) -> Answer:
         """Get ready to follow a store that another process writes."""
         self.watched = self.engine.watch(Path(root))

@@ -1,4 +1,7 @@
-"""How soon a message is seen: by its own process (dispatch lag), and by a follower in another one. And the disk's own speed."""
+"""How soon a message is seen: by its own process (dispatch lag), and by a follower in another one.
+
+And how long puts with a sync each keep another thread of their process from running, and the disk's own speed.
+"""
 
 import mmap
 import os
@@ -20,6 +23,15 @@ def run(bench: Bench) -> None:
                 [
                     Work(name="lag, put to readable in the same process", do="lag",
                          engines=("penstock", "rocketmq"), facts={"count": 500, "size": 128})
+                ]
+            )  # fmt: skip
+    if bench.wants("stall"):
+        engines = ("penstock-sync", "sqlite-sync", "lmdb-sync", "rocksdb-sync")
+        with Session(bench, "stall", engines) as session:
+            session.run(
+                [
+                    Work(name="stall of another thread beside sync puts, the longest", do="stall",
+                         engines=engines, facts={"count": 500, "size": 1024}, unit="ms", scale=1e6)
                 ]
             )  # fmt: skip
     if bench.wants("tail"):

@@ -1,6 +1,7 @@
 # The types of the compiled kernel; what each does is said in its sources, `_kernel.pyx` and `_kernel/`.
 # Columns go in and out as bytes in native order.
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, overload
 
@@ -410,6 +411,7 @@ class Draft:
 class Appender:
     last_time_ms: int
     is_idle: bool
+    is_pausing: bool
     @property
     def encoder(self) -> RecordEncoder: ...
     @property
@@ -444,9 +446,17 @@ class Appender:
         timeout_ms: int,
         on_disk: tuple[PutStatus, Durability],
         late: tuple[PutStatus, Durability],
+        on_durable: Callable[[], None],
     ) -> None: ...
     def pause(self) -> None: ...
     def detach(self) -> None: ...
+
+class WakeWord:
+    def __init__(self, memory: mmap.mmap, position: int, aside: int) -> None: ...
+    def ask(self) -> None: ...
+    def sleep(self, seen: int, at_most_ns: int) -> bool: ...
+    def wake(self, *, always: bool = False) -> bool: ...
+    def read(self) -> int: ...
 
 class Producer:
     def _produce_by(self, appender: Appender | None) -> None: ...

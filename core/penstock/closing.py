@@ -14,6 +14,7 @@ from penstock.flushing import LogFlusher
 from penstock.lockfile import Lock
 from penstock.manifest import write_manifest
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
+from penstock.waking import Wakes
 
 logger = get_logger(__name__)
 
@@ -30,6 +31,7 @@ class Ending(ABC):
     progress: Progress
     side: SideFolder
     lock: Lock
+    wakes: Wakes
 
     @abstractmethod
     def mark(self) -> None:
@@ -80,6 +82,7 @@ class Ending(ABC):
                 self.log.log.close,
                 self.log.tail.close,
                 self.progress.close,
+                self.wakes.close,
             ]
             for close in (*parts, *(dispatcher.close for dispatcher in self.dispatchers)):
                 try:

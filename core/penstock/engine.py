@@ -37,7 +37,6 @@ from penstock.dispatch import TailFollower
 from penstock.errors import (
     DiskFullError,
     PenstockError,
-    PluginError,
     StorageError,
     StoreFailedError,
     SystemLimitError,
@@ -46,6 +45,7 @@ from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.findings import Finding
 from penstock.flushing import LogFlusher
+from penstock.lanes import make_lane
 from penstock.lockfile import Lock
 from penstock.message import Durability, PutStatus
 from penstock.names import check_queue, check_topic
@@ -54,6 +54,7 @@ from penstock.progress import Progress, SideFolder
 from penstock.retention import Retention
 from penstock.tail import LIMITS
 from penstock.upkeep import Upkeep
+from penstock.waking import Wakes
 from penstock.worker import Crew
 
 logger = get_logger(__name__)
@@ -62,6 +63,8 @@ Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
 # How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
 _WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
+# Where somebody waits, the tail follower pauses so many times as long as its round took of a processor: a third is its most.
+_PAUSE_SHARE = 2
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 _ON_DISK = PutStatus.PUT_OK, Durability.ON_DISK
 _LATE = PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
@@ -107,6 +110,7 @@ class Engine(Ending):
     upkeep: Upkeep
     pace: Pace
     crew: Crew
+    wakes: Wakes
     fire: Fire
     ask: Ask
     long_topics: bool
@@ -123,6 +127,7 @@ class Engine(Ending):
         """Let the parts tell each other what they must know."""
         self.flusher.on_flushed = self.on_flushed
         self.flusher.on_failed = self.on_failed
+        self.flusher.on_durable = self._follow_durable
         self.follower.visible = self.visible_offset
         self.retention.safe_offset = self.safe_offset
         self.retention.make_safe = self._make_safe
@@ -140,7 +145,9 @@ class Engine(Ending):
     def _wait_at_gate(self, gate: SyncGate) -> None:
         policy = self.policy
         if self.flusher.group_commit and not policy.hears_appends:
-            self.log.appender.wait_at(gate, policy.timeout_ms, _ON_DISK, _LATE)
+            self.log.appender.wait_at(
+                gate, policy.timeout_ms, _ON_DISK, _LATE, self._follow_durable
+            )
 
     def _on_refusal(self, reason: str | None) -> None:
         change = self.log.appender.allow if reason is None else self.log.appender.refuse
@@ -206,32 +213,10 @@ class Engine(Ending):
             with self._lane_guard:
                 lane = self.lanes.get((topic, queue))
                 if lane is None:
-                    following = self._next_offset(topic, queue)
-                    self.offsets.queue_begins(topic, queue, following)
-                    lane = self.lanes[topic, queue] = Lane(str(topic), queue, following)
+                    lane = make_lane(self.queue_index, topic, queue)
+                    self.offsets.queue_begins(topic, queue, lane.next_offset)
+                    self.lanes[topic, queue] = lane
         return lane
-
-    def _next_offset(self, topic: str, queue: int) -> int:
-        following = self._asked_offset(topic, queue)
-        # The queue index is a plugin; what it says goes into the log for good.
-        if not (isinstance(following, int) and 0 <= following < 1 << 63):
-            raise PluginError(
-                f"the queue index says that queue {topic}/{queue} goes on at {following!r}, which no queue "
-                f"can: nothing was put; mend or replace that plugin, see penstock plugins"
-            )
-        return following
-
-    def _asked_offset(self, topic: str, queue: int) -> object:
-        """Return where the queue index says that a queue goes on; it may look at it only now, the first time after a clean opening."""
-        try:
-            return self.queue_index.max_offset(topic, queue)
-        except OSError as error:
-            if error.errno in LIMITS:
-                raise SystemLimitError(str(error)) from error
-            raise StorageError(
-                f"the files of queue {topic}/{queue} cannot be read ({error}), so it is not known where the queue goes "
-                f"on; nothing was stored. Other queues are not affected; look at the disk, and try again"
-            ) from error
 
     def failed_append(self, error: OSError) -> PenstockError:
         """Return what an append that failed in the system means: no room, or the end of writing."""
@@ -244,9 +229,9 @@ class Engine(Ending):
         policy = self.policy
         if policy.hears_appends:
             policy.after_append(end_offset)
-        if self.log.appender.is_idle:
-            self._wake_follower()
         if not policy.appender_waits:
+            if self.log.appender.is_idle:
+                self._wake_follower()
             return _ACCEPTED
         if not wait:
             policy.request()
@@ -288,13 +273,19 @@ class Engine(Ending):
         if self._follow_worker is not None:
             self._follow_worker.wake()
 
+    def _follow_durable(self) -> None:
+        # Under a policy that waits, readers see a record only now.
+        if self.policy.appender_waits and not self.log.appender.is_pausing:
+            self._wake_follower()
+
     def _follow(self) -> float | None:
         """One round of the tail follower; None when there is nothing to wait for."""
-        before = self.follower.progress
-        pause = self.pace.follow_ms / 1000
+        before, seen = self.follower.progress, self.visible_offset()
+        pause, began_ns = self.pace.follow_ms / 1000, self.clock.thread_ns()
+        self.log.appender.is_pausing = True
         try:
             self.follower.catch_up()
-            self._publish()
+            is_awaited = self._publish()
             self._tell_sealed()
         except OSError as error:
             if error.errno not in LIMITS:
@@ -302,19 +293,22 @@ class Engine(Ending):
             logger.warning("the tail follower waits: %s", error)
             return _LIMIT_PAUSE_S
         if self.follower.progress > before:
-            return pause
-        self.log.appender.is_idle = True
+            used_s = (self.clock.thread_ns() - began_ns) / 1e9
+            return min(pause, used_s * _PAUSE_SHARE) if is_awaited else pause
+        self.log.appender.is_pausing, self.log.appender.is_idle = False, True
         if self.follower.progress < self.log.end_offset:
-            # Something came between the look and the flag, waits for a flush, or is to be tried again.
             self.log.appender.is_idle = False
-            return max(pause, _WAITING_S)
+            # Something came between the look and the flags, waits for a flush, or is to be tried again.
+            came = self.visible_offset() > seen and not self.follower.troubles
+            return 0 if came else max(pause, _WAITING_S)
         return None
 
-    def _publish(self) -> None:
-        """Tell readers in other processes how far queues and index have everything."""
+    def _publish(self) -> bool:
+        """Tell readers in other processes how far queues and index have everything; says whether anybody waited for it."""
         if self.follower.progress > self.progress.state.visible_offset:
             self.progress.state.visible_offset = self.follower.progress
             self.progress.write()
+        return self.wakes.wake()
 
     def _tell_sealed(self) -> None:
         sealed = self.log.tail.sealed

@@ -315,3 +315,10 @@ class Files:
     def process_id(self) -> int:
         """Return this process's number, for naming who holds a lock."""
         return os.getpid()
+
+    def boot_id(self) -> bytes:
+        """Return what the system calls this start of this machine; empty where it does not say."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+        except OSError:
+            return b""

@@ -87,6 +87,8 @@ class LogFlusher:
         self.on_gate: Callable[[SyncGate], None] = _ignore
         # Whether puts that wait are synced without being asked for; see `FlushPolicy`.
         self.group_commit = False
+        # After the waiters were told; nothing is held then.
+        self.on_durable: Callable[[], None] = lambda: None
         self._flushing = threading.Lock()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         # The first one counts.
@@ -160,6 +162,7 @@ class LogFlusher:
                 self._flushed_ms = time_ms
                 self._note(reached)
         self._tell()
+        self.on_durable()
         return reached
 
     # --- syncs by the kernel's thread
@@ -229,6 +232,7 @@ class LogFlusher:
                 if segment.channel is not None:
                     segment.channel.synced()
             self._log.appender.pause()
+        self.on_durable()
         return gate.flushed_offset
 
     def _wait_at(self, gate: SyncGate, timeout_ms: int, *, checks: bool) -> int:

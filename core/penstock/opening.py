@@ -64,6 +64,7 @@ from penstock.tail import LogTail
 from penstock.upkeep import Upkeep
 from penstock.verify import Verification
 from penstock.verifying import spread_over
+from penstock.waking import Wakes
 from penstock.witness import use_entries
 from penstock.worker import Crew, Guarded
 
@@ -87,7 +88,8 @@ def open_store(
         path: the store's folder; a RocketMQ broker's store directory will do.
         config: a TOML file; settings in it are beaten by the environment (`PENSTOCK_FLUSH__USE`) and
             those by keywords.
-        read_only: change nothing on disk; works while another process writes.
+        read_only: change nothing on disk, but for the bit in `penstock/wake` by which a follower asks to be
+            woken; works while another process writes.
         files: the file system; tests hand in one that fails.
         clock: the time; tests hand in their own.
         spawn: starts background threads.
@@ -223,6 +225,7 @@ class Opener(Choices):
         return Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
             published=lambda: visible_offset(self.files, self.root),
+            wakes=Wakes(self.files, self.root),
             outlook=self._outlook(context, log),
             verification=self._verification(log, dispatchers, geometry, None),
             not_understood=self.foreign(geometry),
@@ -353,11 +356,11 @@ class Opener(Choices):
             long_topics=config.log.long_topics or was_made_here(self.files, self.root),
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
-            pace=Pace.of(config),
+            pace=Pace.of(config), wakes=Wakes(self.files, self.root, writes=True),
         )  # fmt: skip
         engine.connect()
         return engine, Store(
-            self.root, log, dispatchers, engine=engine, offsets=offsets,
+            self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
             outlook=self._outlook(context, log),
             verification=self._verification(
                 log, dispatchers, context.geometry, engine.dispatched_offset

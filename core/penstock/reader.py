@@ -6,7 +6,6 @@ out, named in the log and in the result, and costs no other.
 """
 
 import heapq
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -31,6 +30,7 @@ from penstock.names import check_queue, check_topic
 from penstock.nearest import explain
 from penstock.spans import QueueSpan
 from penstock.stored import ReadResult, StoredMessage
+from penstock.waking import Waiter, Wakes
 
 logger = get_logger(__name__)
 
@@ -40,7 +40,6 @@ LOOKED_AT_MAX = 800
 _NEAR = 8
 # No record is stored later.
 _TIME_MAX = 1 << 62
-_FOLLOW_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
 class Reader(ColumnReader):
@@ -54,8 +53,10 @@ class Reader(ColumnReader):
         *,
         live: bool,
         published: Callable[[], int | None],
+        wakes: Wakes,
     ) -> None:
         self._published = published
+        self._wakes = wakes
         self._log = log
         self._queue_index = queue_index
         self._key_index = key_index
@@ -217,17 +218,20 @@ class Reader(ColumnReader):
         """
         check_topic(topic)
         following: dict[int, int] = dict(starts or {})
-        idle = 0
+        if not follow:
+            yield from self._scan_once(topic, queue, start, following)
+            return
+        waiter = Waiter(self._wakes)
         while True:
             found = False
+            waiter.ask()
             for message in self._scan_once(topic, queue, start, following):
                 found = True
                 yield message
-            if not follow:
-                return
-            idle = 0 if found else min(idle + 1, len(_FOLLOW_PAUSES_S) - 1)
-            if not found:
-                time.sleep(_FOLLOW_PAUSES_S[idle])
+            if found:
+                waiter.go_on()
+            else:
+                waiter.rest()
 
     def _scan_once(
         self, topic: str, queue: int | None, start: int | None, following: dict[int, int]
@@ -376,3 +380,4 @@ class Reader(ColumnReader):
             if dispatcher is not None:
                 dispatcher.close()
         self._log.close()
+        self._wakes.close()

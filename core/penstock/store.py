@@ -36,6 +36,7 @@ from penstock.space import TopicSpace, space_by_topic
 from penstock.stagedfile import StagedBatch, count_marked
 from penstock.verify import Tally, Verification
 from penstock.visibility import has_queues, served
+from penstock.waking import Wakes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,7 @@ class Store(Reader, Producer):
         offsets: ConsumerOffsets,
         outlook: Outlook,
         verification: Verification,
+        wakes: Wakes,
         published: Callable[[], int | None] = lambda: None,
         not_understood: Sequence[Foreign] = (),
     ) -> None:
@@ -68,7 +70,9 @@ class Store(Reader, Producer):
         self.not_understood = tuple(not_understood)
         if not_understood:
             queue_index = served(queue_index, path, not_understood)
-        super().__init__(log, queue_index, key_index, live=engine is None, published=published)
+        super().__init__(
+            log, queue_index, key_index, live=engine is None, published=published, wakes=wakes
+        )
         self.path = path
         self.recovery: RecoveryReport | None = None
         self._engine = engine

@@ -153,6 +153,7 @@ def test_penstock_does_every_command(tmp_path: Path) -> None:
         assert ours.call("offset_at", count=5, seed=1)["count"] == 5
         assert ours.call("queues", count=3, size=128)["count"] == 3
         assert ours.call("lag", count=2, size=128)["latency"]["100"] > 0
+        assert ours.call("stall", count=20, size=128)["ns"] > 0
         assert ours.call("memory")["own_kib"] > 0
         follower.call("watch", root=str(tmp_path / "store"))
         follower.send("follow", count=3)

@@ -19,6 +19,7 @@ from penstock.reader import Reader
 from penstock.testing import ManualClock, ManualWorkers
 from penstock.testing.kit import open_store
 from penstock.verify import Tally, Verification
+from penstock.waking import Wakes
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 from penstock_index.hash_index import HashIndexDispatcher
 
@@ -77,7 +78,9 @@ class Ground:
         )  # fmt: skip
         queues = ConsumeQueueDispatcher(ConsumeQueueOptions(), context)
         index = HashIndexDispatcher(None, context)
-        return Reader(self.log, queues, index, live=True, published=lambda: None), queues, index
+        wakes = Wakes(self.files, self.root)
+        made = Reader(self.log, queues, index, live=True, published=lambda: None, wakes=wakes)
+        return made, queues, index
 
 
 def _sizes() -> dict[str, Any]:

@@ -9,12 +9,14 @@ import pytest
 from tests.conftest import OpenStore
 
 import penstock
+from penstock.files import Entry, Files
 from penstock.handover import HandOver
 from penstock.javatext import index_hash
 from penstock.testing import ManualWorkers, open_store
 
 SIZE = 64 * 1024
 DIRECT: dict[str, Any] = {"index.feed": "direct"}
+QUEUES_OF_200: dict[str, Any] = {"geometry.queue_entries": 200}
 
 
 # --- the direct feed
@@ -135,3 +137,61 @@ def test_a_look_into_the_index_misses_nothing_that_is_older_than_a_key_just_adde
         assert len(store.find("t", "same")) == 2
         found = list(before.candidates(index_hash("t#same"), 0, 1 << 62))
         assert found == [second.log_offset, first.log_offset]
+
+
+class Lists(Files):
+    """Counts how often a queue's folder is listed."""
+
+    count = 0
+
+    def entries(self, folder: Path) -> list[Entry]:
+        self.count += "consumequeue" in folder.parts
+        return super().entries(folder)
+
+
+@pytest.mark.parametrize("steps", [[1, 1, 3, 50, 1], [150, 49, 1, 1], [199, 2, 300, 1], [700, 1, 255, 256, 257]])  # fmt: skip
+def test_a_reader_takes_in_what_is_added_and_lists_folders_only_where_files_come(
+    steps: list[int], tmp_path: Path
+) -> None:
+    """Queue files have 200 entries here; a full one may be followed by another."""
+    files = Lists()
+    with open_store(tmp_path / "s", **QUEUES_OF_200) as store:
+        store.put("t", b"first")
+        with penstock.open(tmp_path / "s", read_only=True, files=files, environ={}) as reader:
+            store.max_offset("t")
+            assert reader.max_offset("t") == 1
+            end = 1
+            for step in steps:
+                before = files.count
+                store.put_many([penstock.Message("t", b"x") for _ in range(step)])
+                assert store.max_offset("t") == end + step
+                assert reader.max_offset("t") == end + step
+                if (end - 1) // 200 == (end + step) // 200:
+                    assert files.count == before
+                end += step
+                assert reader.min_offset("t") == 0
+                assert reader.read("t", 0, end - 1).messages[0].queue_offset == end - 1
+
+
+@pytest.mark.parametrize("taken_away", ["the last entries", "the first file", "all files"])
+def test_a_reader_looks_again_where_entries_are_taken_away(taken_away: str, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    folder = path / "consumequeue" / "t" / "0"
+    with open_store(path, **QUEUES_OF_200) as store:
+        store.put_many([penstock.Message("t", b"x") for _ in range(450)])
+    with penstock.open(path, read_only=True, environ={}) as reader:
+        assert (reader.min_offset("t"), reader.max_offset("t")) == (0, 450)
+        names = sorted(each.name for each in folder.iterdir())
+        if taken_away == "the last entries":
+            with (folder / names[-1]).open("r+b") as file:
+                file.seek(30 * 20)
+                file.write(bytes(20 * 20))
+            expected = (0, 430)
+        elif taken_away == "the first file":
+            (folder / names[0]).unlink()
+            expected = (200, 450)
+        else:
+            for name in names:
+                (folder / name).unlink()
+            expected = (0, 0)
+        assert (reader.min_offset("t"), reader.max_offset("t")) == expected

@@ -196,6 +196,7 @@ cdef class Appender:
         last_time_ms: no record is later than that, and no next one earlier.
         refusals: reasons (bits) for which puts ask first whether they may: see `refuse`.
         is_idle: the tail follower sleeps until it is woken.
+        is_pausing: it looks again by itself.
     """
 
     cdef readonly RecordEncoder encoder
@@ -203,13 +204,14 @@ cdef class Appender:
     cdef public int64_t last_time_ms
     # The thread that syncs sets one too.
     cdef readonly int refusals
-    cdef public bint is_idle
+    cdef public bint is_idle, is_pausing
     cdef object append_slowly, settle, accepted, durability
     cdef bint settles
     # Where puts that wait for the disk do so; None where the flush policy is asked.
     cdef SyncGate gate
     cdef int64_t timeout_ms
     cdef tuple on_disk, late
+    cdef object on_durable
     # Of the segment being written, where stores into its memory are allowed: below `end`.
     cdef Held held
     cdef uint8_t *memory
@@ -226,7 +228,7 @@ cdef class Appender:
         self.open_page = page_of_this_process()
         if self.open_page is NULL:
             raise MemoryError
-        self.refusals, self.is_idle = 0, True
+        self.refusals, self.is_idle, self.is_pausing = 0, True, True
 
     def refuse(self, int reason):
         """Let puts ask before anything else whether they may; until `allow` is called with the same reason."""
@@ -250,15 +252,17 @@ cdef class Appender:
         """
         self.settle, self.accepted, self.durability, self.settles = settle, accepted, durability, settles
 
-    def wait_at(self, SyncGate gate, int64_t timeout_ms, tuple on_disk not None, tuple late not None):
+    def wait_at(self, SyncGate gate, int64_t timeout_ms, tuple on_disk not None, tuple late not None, on_durable):
         """Let puts that wait for the disk wait there, and ask `settle` only about what else follows a put.
 
         Args:
             gate: the gate; None for `settle` in every case.
             timeout_ms: how long they wait at most.
             on_disk: status and durability of a put that was synced; `late` those of one whose time has passed.
+            on_durable: called after such a sync, if the follower does not look by itself.
         """
         self.gate, self.timeout_ms, self.on_disk, self.late = gate, timeout_ms, on_disk, late
+        self.on_durable = on_durable
 
     def attach(self, Extent extent not None, int64_t base_offset, int64_t capacity, memory=None, int64_t end=0,
                GatherBuffer gathered=None):
@@ -337,6 +341,8 @@ cdef class Appender:
         target.end, target.newest_ms, target.latest_ms, target.checks = end_offset, store_ms, store_ms, True
         outcome = self.gate.wait_until(&target, self.timeout_ms)
         if outcome == GATE_FLUSHED:
+            if not self.is_pausing:
+                self.on_durable()
             return self.on_disk
         # It knows what the store has failed with.
         return self.late if outcome == GATE_LATE else self.settle(end_offset, wait)

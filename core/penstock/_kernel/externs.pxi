@@ -65,6 +65,13 @@ cdef extern from "_kernel/system.h" nogil:
     void futex_wake(int32_t *word, int32_t most)
     uint8_t *page_of_this_process()
     void give_page_back(uint8_t *page)
+    int wake_ask(int32_t *word, int32_t *aside)
+    int wake_sleep(int32_t *word, int32_t v, int64_t at_most_ns)
+    int wake_all(int32_t *word, int always)
+
+cdef extern from "<errno.h>" nogil:
+    enum:
+        EINTR, ETIMEDOUT
 
 cdef extern from "_kernel/gathered.h" nogil:
     enum:

@@ -23,6 +23,10 @@ class ManualClock(Clock):
         """Return the time it was set to."""
         return self.now_ms * 1_000_000
 
+    def thread_ns(self) -> int:
+        """Return the time it was set to: nothing costs anything."""
+        return self.monotonic_ns()
+
 
 class ManualWorker:
     """A background worker that never runs by itself."""

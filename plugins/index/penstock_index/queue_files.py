@@ -64,6 +64,12 @@ class OpenFiles:
         with self._lock:
             self._get(path, writable=True).pwrite_pieces(data, position)
 
+    def is_current(self, path: Path) -> bool:
+        """Return whether what is open under a path still has that name: another process may have removed it."""
+        with self._lock:
+            inode = self._files.inode(path)
+            return inode != 0 and inode == self._get(path, writable=False).inode
+
     def data_end(self, path: Path) -> int:
         """Return the position in a file behind which there are only zeros."""
         with self._lock:
@@ -134,7 +140,8 @@ class QueueFolder:
     def __init__(self, files: Files, pool: OpenFiles, folder: Path, entries_per_file: int) -> None:
         self._files = files
         self._pool = pool
-        self.folder = folder
+        # Kept: a reader looks at both each time, and to make a path costs more than to look.
+        self.folder, self.topic_folder = folder, folder.parent
         self._per_file = entries_per_file
         self.bases: list[int] = []
         self._latest = -1, folder
@@ -201,6 +208,10 @@ class QueueFolder:
         data = self._pool.read(self.path(base), _PLACE.size, position)
         log_offset, size = _PLACE.unpack(data) if len(data) == _PLACE.size else (0, 0)
         return log_offset, size
+
+    def is_current(self, ordinal: int) -> bool:
+        """Return whether the file of an entry is the one that is read."""
+        return self._pool.is_current(self.path(self.file_base(ordinal)))
 
     def write(self, start: int, data: bytes) -> Iterator[Path]:
         """Write entries from ordinal `start` on; returns the paths of files touched."""

@@ -160,11 +160,13 @@ class QueueLookUp(QueueIndex):
                 self._names.check_free(topic, number)
             return before
         # The files are looked at again: another process may have written them.
-        path = self._root / check_topic(topic) / str(number)
-        if not (self._files.is_folder(path.parent) and self._files.is_folder(path)):
-            return None
+        if before is None:
+            check_topic(topic)
         queue, log_min = before or self._new_queue(topic, number), self.context.log_min_offset()
-        if before is None or not queue.is_unchanged(log_min):
+        folder = queue.folder
+        if not (self._files.is_folder(folder.topic_folder) and self._files.is_folder(folder.folder)):  # fmt: skip
+            return None
+        if before is None or not queue.keep_up(log_min):
             queue.look_again(log_min)
             self._queues[topic, number] = queue
         return queue

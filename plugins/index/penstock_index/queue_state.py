@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import ENTRY, QueueFolder, effective
+from penstock_index.queue_files import QueueFolder, effective
 from penstock_index.queue_runs import Run
 from penstock_index.queue_summary import Known
 
@@ -128,11 +128,23 @@ class Queue:
         first = bases[0] if bases else 0
         self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
 
-    def is_unchanged(self, log_min: int) -> bool:
-        """Whether the entry behind the end is still absent, the last and the first still there."""
-        low, high = self.min_offset, self.max_offset
-        around = self.folder.read(high - 1, high + 1) if high > low else np.empty(0, ENTRY)
-        if len(around) != 2 or around["size"][0] <= 0 or around["size"][1] > 0:  # noqa: PLR2004 - last, next
+    def keep_up(self, log_min: int) -> bool:
+        """Take in entries that were added after the end; False where more has changed, and `look_again` is needed.
+
+        A follower is woken for a few at a time, and to list the folder for each costs several times as much.
+        """
+        low, high, folder = self.min_offset, self.max_offset, self.folder
+        # Files are removed from either end.
+        if high <= low or not (folder.is_current(high - 1) and folder.is_current(low)):
             return False
-        first = self.folder.read(low, low + 1)
-        return len(first) == 1 and int(first["log_offset"][0]) >= log_min
+        stop = min(high + _LOOKED_AT, folder.stop_of(folder.file_base(high - 1)))
+        sizes = folder.read(high - 1, stop)["size"]
+        absent = np.flatnonzero(sizes <= 0)
+        # The last one is gone; or all are there, and others perhaps after them.
+        if len(absent) == 0 or absent[0] == 0:
+            return False
+        first = folder.read(low, low + 1)
+        if len(first) != 1 or int(first["log_offset"][0]) < log_min:
+            return False
+        self.max_offset = high - 1 + int(absent[0])
+        return True

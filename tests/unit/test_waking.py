@@ -1,0 +1,456 @@
+"""Waking, in one process: the word, the file it lies in, what one follower makes of it, and when the engine wakes."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock._kernel import WakeWord
+from penstock.errors import StoreClosedError
+from penstock.files import File, Files
+from penstock.store import Store
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
+from penstock.waking import SIZE, Waiter, WakeMap, Wakes
+
+# Long enough to tell a lost wake-up: nothing here sleeps so long.
+FOR_EVER_S = 600.0
+FOR_EVER_NS = 600 * 1_000_000_000
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> Path:
+    (tmp_path / "penstock").mkdir()
+    return tmp_path / "penstock" / "wake"
+
+
+def word_of(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[64:68], "little", signed=True)
+
+
+# --- the word
+
+
+def test_waking_changes_nothing_where_nobody_waits(side: Path) -> None:
+    wakes = Wakes(Files(), side.parents[1], writes=True)
+    before = side.read_bytes()
+    assert not wakes.wake()
+    assert side.read_bytes() == before
+    wakes.close()
+
+
+def test_who_asked_before_the_wake_does_not_sleep(side: Path) -> None:
+    made = WakeMap.make(Files(), side)
+    seen = made.ask()
+    assert seen & 1
+    assert made.wake()
+    assert made.sleep(seen, FOR_EVER_S)
+    made.close()
+
+
+def test_one_wake_is_for_all_who_asked_and_the_next_for_nobody(side: Path) -> None:
+    made = WakeMap.make(Files(), side)
+    seen = [made.ask(), made.ask()]
+    assert made.wake()
+    assert not made.wake()
+    assert all(made.sleep(each, FOR_EVER_S) for each in seen)
+    made.close()
+
+
+def test_who_asks_after_a_wake_is_not_taken_for_awake(side: Path) -> None:
+    """A word of one bit could not tell the two: one who asked before, and sleeps yet, from one who has just asked."""
+    made = WakeMap.make(Files(), side)
+    first = made.ask()
+    made.wake()
+    second = made.ask()
+    assert first != second
+    assert made.sleep(first, FOR_EVER_S)
+    assert not made.sleep(second, 0.001)
+    made.close()
+
+
+def test_a_sleeper_is_woken_by_another_thread(side: Path) -> None:
+    made = WakeMap.make(Files(), side)
+    woken = []
+    seen = made.ask()
+    thread = threading.Thread(target=lambda: woken.append(made.sleep(seen, FOR_EVER_S)))
+    thread.start()
+    assert made.wake()
+    thread.join(120)
+    assert woken == [True]
+    made.close()
+
+
+def test_the_count_goes_past_the_greatest_number(side: Path) -> None:
+    made = WakeMap.make(Files(), side)
+    for greatest in (0x7FFFFFFE, 0xFFFFFFFE):
+        with side.open("r+b") as file:
+            file.seek(64)
+            file.write(greatest.to_bytes(4, "little"))
+        seen = made.ask()
+        assert seen & 0xFFFFFFFF == greatest + 1
+        assert made.wake()
+        assert word_of(side) & 0xFFFFFFFF == (greatest + 2) & 0xFFFFFFFF
+        assert made.sleep(seen, FOR_EVER_S)
+    made.close()
+
+
+@pytest.mark.parametrize("position", [-4, 2, SIZE, SIZE - 2])
+def test_a_word_lies_within_the_memory(position: int) -> None:
+    with pytest.raises(ValueError, match="no word"):
+        WakeWord(Files().memory(SIZE), position, 0)
+
+
+# --- the file
+
+
+def test_the_file_stays_and_the_next_writer_wakes_those_that_the_last_one_left(side: Path) -> None:
+    """Killed after it had changed the word, and before it had woken anybody, a writer leaves sleepers."""
+    first = WakeMap.make(Files(), side)
+    inode = side.stat().st_ino
+    seen = first.ask()
+    first.close()
+    with side.open("r+b") as file:
+        file.seek(64)
+        file.write((seen + 1).to_bytes(4, "little"))
+    reader = WakeMap.find(Files(), side)
+    assert reader is not None
+    woken = []
+    # It sleeps on what the word is now, as one that the last writer left would.
+    thread = threading.Thread(
+        target=lambda: woken.append(reader._word.sleep(seen + 1, FOR_EVER_NS))
+    )
+    thread.start()
+    while thread.is_alive():
+        Wakes(Files(), side.parents[1], writes=True).close()
+        thread.join(0.01)
+    assert woken == [True]
+    assert side.stat().st_ino == inode
+
+
+@pytest.mark.parametrize(
+    "stands_there", ["nothing", "empty", "short", "long", "strange", "link", "pipe"]
+)
+def test_a_writer_makes_anew_what_is_no_such_file(stands_there: str, side: Path) -> None:
+    elsewhere = side.parents[1] / "elsewhere"
+    elsewhere.write_bytes(b"PSTKWAKE".ljust(SIZE, b"\0"))
+    contents = {"empty": b"", "short": b"PSTKWAKE", "long": b"PSTKWAKE".ljust(SIZE + 1, b"\0"),
+                "strange": b"x" * SIZE}  # fmt: skip
+    if stands_there == "link":
+        side.symlink_to(elsewhere)
+    elif stands_there == "pipe":
+        os.mkfifo(side)
+    elif stands_there in contents:
+        side.write_bytes(contents[stands_there])
+    assert WakeMap.find(Files(), side) is None
+    made = WakeMap.make(Files(), side)
+    found = WakeMap.find(Files(), side)
+    assert found is not None
+    assert found.is_of_this_boot
+    seen = found.ask()
+    assert made.wake()
+    assert found.sleep(seen, FOR_EVER_S)
+    assert elsewhere.read_bytes() == b"PSTKWAKE".ljust(SIZE, b"\0")
+    made.close()
+    found.close()
+
+
+def test_a_writer_that_can_have_no_file_wakes_within_its_process(
+    side: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    side.mkdir()
+    wakes = Wakes(Files(), side.parents[1], writes=True)
+    assert "cannot be used" in caplog.text
+    found = wakes.map()
+    assert found is not None
+    seen = found.ask()
+    assert wakes.wake()
+    assert found.sleep(seen, FOR_EVER_S)
+    wakes.close()
+
+
+@pytest.mark.parametrize("size", [0, 10, 64, 67])
+def test_a_file_that_is_cut_short_is_an_error_to_who_waits(size: int, side: Path) -> None:
+    """A store into it would kill the process (SIGBUS); within the last page it would be lost, and was set again for ever."""
+    WakeMap.make(Files(), side).close()
+    found = WakeMap.find(Files(), side)
+    assert found is not None
+    seen = found.ask()
+    os.truncate(side, size)
+    with pytest.raises(OSError, match=r"cannot be changed|cut short") as caught:
+        found.ask()
+    assert caught.value.errno == (errno.EIO if size else errno.EFAULT)
+    if not size:
+        with pytest.raises(OSError, match="is gone"):
+            found.sleep(seen, FOR_EVER_S)
+    found.close()
+
+
+def test_a_word_that_somebody_sets_back_all_the_time_is_an_error(
+    side: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = WakeMap.make(Files(), side)
+    monkeypatch.setattr(File, "pread", lambda *_: bytes(4))
+    with pytest.raises(OSError, match="does not stay"):
+        made.ask()
+    made.close()
+
+
+def test_a_file_of_another_start_of_the_machine_is_not_trusted(side: Path) -> None:
+    class Restarted(Files):
+        def boot_id(self) -> bytes:
+            return b"another"
+
+    class Unknown(Files):
+        def boot_id(self) -> bytes:
+            return b""
+
+    for files in (Restarted(), Unknown()):
+        WakeMap.make(files, side).close()
+        for here, is_trusted in ((files, type(files) is Restarted), (Files(), False)):
+            found = WakeMap.find(here, side)
+            assert found is not None
+            assert found.is_of_this_boot is is_trusted
+            found.close()
+
+
+# --- one follower
+
+
+class Script:
+    """Stands in for the word: tells of each sleep whether it was ended by a wake, and notes how long it was to be."""
+
+    inode = 0
+
+    def __init__(self, *, is_of_this_boot: bool = True) -> None:
+        self.is_of_this_boot = is_of_this_boot
+        self.wakes: list[bool] = []
+        self.sleeps: list[float] = []
+
+    def ask(self) -> int:
+        return 1
+
+    def sleep(self, _seen: int, at_most_s: float) -> bool:
+        self.sleeps.append(at_most_s)
+        return self.wakes.pop(0)
+
+
+def follow(script: Script, looks: list[tuple[bool, bool]]) -> None:
+    """Go through looks: whether each found something, and if not, whether a wake ended the rest after it."""
+    wakes = Wakes(Files(), Path("/nowhere"))
+    wakes._map = script  # type: ignore[assignment]  # stands in for it
+    waiter = Waiter(wakes)
+    for finds, is_woken in looks:
+        wakes._map = script  # type: ignore[assignment]  # it was looked for again where nobody woke
+        waiter.ask()
+        if finds:
+            waiter.go_on()
+        else:
+            script.wakes.append(is_woken)
+            waiter.rest()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    made: list[float] = []
+    monkeypatch.setattr("penstock.waking.time.sleep", made.append)
+    return made
+
+
+def test_where_wakes_arrive_a_follower_sleeps_long(pauses: list[float]) -> None:
+    script = Script()
+    follow(script, [(False, False), (False, True), (True, False), (False, False)])
+    assert script.sleeps == [0.25, 0.25, 0.25]
+    assert pauses == []
+
+
+def test_where_nobody_wakes_a_follower_sleeps_short_until_somebody_does(
+    pauses: list[float],
+) -> None:
+    script = Script()
+    unsaid = [(False, False), (True, False)]
+    follow(
+        script,
+        [*unsaid, (False, False), (False, False), (False, True), (True, False), (False, True)],
+    )
+    assert script.sleeps == [0.25, 0.001, 0.002, 0.005, 0.25]
+    assert pauses == []
+
+
+def test_a_follower_of_a_writer_elsewhere_sleeps_short_from_the_beginning(
+    pauses: list[float],
+) -> None:
+    script = Script(is_of_this_boot=False)
+    follow(script, [(False, False)] * 8)
+    assert script.sleeps == [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.05, 0.05]
+    assert pauses == []
+
+
+def test_wakes_for_others_messages_are_gathered(pauses: list[float]) -> None:
+    script = Script()
+    follow(script, [(False, True)] * 7 + [(True, False), (False, True)])
+    assert script.sleeps == [0.25] * 8
+    assert pauses == [0.01] * 4
+
+
+def test_without_a_file_a_follower_sleeps_short(pauses: list[float], tmp_path: Path) -> None:
+    waiter = Waiter(Wakes(Files(), tmp_path))
+    for _ in range(7):
+        waiter.ask()
+        waiter.rest()
+    assert pauses == [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.05]
+
+
+def test_a_follower_goes_over_to_a_file_that_was_put_in_the_place_of_the_first(side: Path) -> None:
+    WakeMap.make(Files(), side).close()
+    wakes = Wakes(Files(), side.parents[1])
+    first = wakes.map()
+    assert first is not None
+    wakes.look_again()
+    assert wakes.map() is first
+    side.unlink()
+    wakes.look_again()
+    assert wakes.map() is None
+    made = WakeMap.make(Files(), side)
+    again = wakes.map()
+    assert again is not None
+    seen = again.ask()
+    assert made.wake()
+    assert again.sleep(seen, FOR_EVER_S)
+
+
+class ReadOnlyMount(Files):
+    """Nothing may be written."""
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        if writable:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return super().open(path)
+
+
+def test_a_follower_on_a_read_only_mount_sees_messages_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with open_store(path) as store:
+        store.put("t", b"0")
+        with penstock.open(path, read_only=True, files=ReadOnlyMount(), environ={}) as reader:
+            coming = reader.scan("t", follow=True)
+            assert next(coming).body == b"0"
+            before = (path / "penstock" / "wake").read_bytes()
+            store.put("t", b"1")
+            assert next(coming).body == b"1"
+            assert (path / "penstock" / "wake").read_bytes() == before
+
+
+def test_a_follower_is_told_when_its_own_process_closes_the_store(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "s")
+    store.put("t", b"0")
+    coming = store.scan("t", follow=True)
+    next(coming)
+    ends: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            next(coming)
+        except StoreClosedError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    store.close()
+    thread.join(120)
+    assert len(ends) == 1
+
+
+# --- the engine
+
+
+def by_hand(path: Path, **settings: Any) -> tuple[Store, ManualWorkers]:
+    workers = ManualWorkers()
+    store = open_store(path, spawn=workers, **settings)
+    workers.run("penstock-follow")
+    workers.by_name["penstock-follow"].is_awake = False
+    return store, workers
+
+
+def test_a_put_is_published_before_those_who_wait_are_woken(tmp_path: Path) -> None:
+    store, workers = by_hand(tmp_path / "s")
+    with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
+        found = reader._wakes.map()
+        assert found is not None
+        seen = found.ask()
+        store.put("t", b"0")
+        assert workers.by_name["penstock-follow"].is_awake
+        assert word_of(tmp_path / "s" / "penstock" / "wake") == seen
+        workers.run("penstock-follow")
+        assert found.sleep(seen, FOR_EVER_S)
+        assert [message.body for message in reader.scan("t")] == [b"0"]
+    store.close()
+
+
+class CostlyRounds(ManualClock):
+    """Each look at what a thread has used shows a millisecond more."""
+
+    used_ns = 0
+
+    def thread_ns(self) -> int:
+        self.used_ns += 1_000_000
+        return self.used_ns
+
+
+def test_where_somebody_waits_the_next_round_comes_as_soon_as_the_last_one_allows(
+    tmp_path: Path,
+) -> None:
+    clock = CostlyRounds()
+    store, workers = by_hand(tmp_path / "s", clock=clock, **{"index.follow_interval_ms": 60_000})
+    store.put("t", b"0")
+    assert workers.run("penstock-follow") == 60
+    assert workers.run("penstock-follow") is None
+    found = store._wakes.map()
+    assert found is not None
+    found.ask()
+    store.put("t", b"1")
+    assert workers.run("penstock-follow") == 0.002
+    store.close()
+
+
+def test_a_put_within_the_round_is_not_forgotten(tmp_path: Path) -> None:
+    """It finds the follower busy, and does not wake it."""
+    store, workers = by_hand(tmp_path / "s")
+    engine = store._engine
+    assert engine is not None
+    engine.wakes.wake = lambda: bool(store.put("t", b"late"))  # type: ignore[method-assign,assignment,misc]
+    # At once again: not None, which is until somebody wakes it.
+    assert workers.run("penstock-follow") == 0
+    del engine.wakes.wake
+    assert workers.run("penstock-follow") is not None
+    with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
+        assert [message.body for message in reader.scan("t")] == [b"late"]
+    store.close()
+
+
+def test_under_a_policy_that_waits_the_follower_is_woken_when_the_message_is_durable(
+    tmp_path: Path,
+) -> None:
+    store, workers = by_hand(tmp_path / "s", flush="sync")
+    follow = workers.by_name["penstock-follow"]
+    store.put("t", b"0", wait=False)
+    awake = [follow.is_awake]
+    store.flush()
+    assert [*awake, follow.is_awake] == [False, True]
+    workers.run("penstock-follow")
+    with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
+        assert [message.body for message in reader.scan("t")] == [b"0"]
+    store.close()
+
+
+def test_a_store_opens_and_wakes_where_the_file_cannot_be_made(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.plan.fail("create", errno.EACCES, path="penstock/wake")
+    with open_store(tmp_path / "s", files=files) as store:
+        coming = store.scan("t", follow=True)
+        store.put("t", b"0")
+        assert next(coming).body == b"0"
+    assert not (tmp_path / "s" / "penstock" / "wake").exists()
