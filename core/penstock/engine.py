@@ -150,8 +150,7 @@ class Engine(Ending):
             )
 
     def _on_refusal(self, reason: str | None) -> None:
-        change = self.log.appender.allow if reason is None else self.log.appender.refuse
-        change(NO_MESSAGES)
+        (self.log.appender.allow if reason is None else self.log.appender.refuse)(NO_MESSAGES)
 
     def _make_safe(self) -> None:
         self.flusher.flush()
