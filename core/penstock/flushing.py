@@ -352,6 +352,7 @@ class LogFlusher:
             return True
         if self._gate is not None and self.group_commit:
             is_told = self._wait_at(self._gate, timeout_ms, checks=True) != _kernel.LATE
+            self.on_durable()
         else:
             told = threading.Lock()
             told.acquire()

@@ -39,6 +39,8 @@ from penstock.segment import Segment
 logger = get_logger(__name__)
 
 FORCE_AFTER_MS = 120_000
+# Who asks for segments to go waits so often, and so long each time, for those who look at one.
+_TRIES_MAX, _TRY_AGAIN_S = 20, 0.01
 # Never more in one round, so that a wrong clock cannot empty a store at once.
 SEGMENTS_A_ROUND_MAX = 10
 
@@ -145,7 +147,13 @@ class Retention:
             return _Choice(going, reason, "a call of discard_before")
 
         with self._one_at_a_time:
-            return self._round(count, sys.maxsize)
+            gone = self._round(count, sys.maxsize)
+            for _ in range(_TRIES_MAX):
+                if self._leaving is None or self._stopping.wait(_TRY_AGAIN_S):
+                    break
+                # Somebody looks at a segment, for a moment perhaps, as our own threads do.
+                gone += self._round(count, sys.maxsize)
+            return gone
 
     def stop(self, limit_s: float = -1) -> None:
         """End a round that is under way, in whatever thread, and wait for it; later ones do nothing."""

@@ -86,8 +86,9 @@ def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
         assert sum(len(queues) for queues in store.topics().values()) == 1000
         for number in range(0, 1000, 7):
             assert len(store.read(f"topic{number % 50}", number // 50).messages) == 2
-        # A segment has its file, and one for its map; the thread that syncs may have one open just now.
-        limit = 9 + 2 * store.stats()["segments"]
+        # A segment has its file, one for its map, and its folder for the thread that syncs, which has the marks too
+        # and may have one open just now.
+        limit = 10 + 3 * store.stats()["segments"]
         assert len(list(Path("/proc/self/fd").iterdir())) - before <= limit
 
 

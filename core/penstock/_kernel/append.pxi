@@ -232,11 +232,11 @@ cdef class Appender:
 
     def refuse(self, int reason):
         """Let puts ask before anything else whether they may; until `allow` is called with the same reason."""
-        atomic_or(&self.refusals, reason)
+        set_bits(&self.refusals, reason)
 
     def allow(self, int reason):
         """Take a reason back."""
-        atomic_and(&self.refusals, ~reason)
+        keep_bits(&self.refusals, ~reason)
 
     def __dealloc__(self):
         if self.open_page is not NULL:

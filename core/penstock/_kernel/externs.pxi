@@ -134,14 +134,14 @@ cdef extern from "unistd.h" nogil:
 
 cdef extern from *:
     """
-    #define atomic_or(p, bits) __atomic_or_fetch((p), (bits), __ATOMIC_SEQ_CST)
-    #define atomic_and(p, bits) __atomic_and_fetch((p), (bits), __ATOMIC_SEQ_CST)
-    #define atomic_load(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+    #define set_bits(p, bits) __atomic_or_fetch((p), (bits), __ATOMIC_SEQ_CST)
+    #define keep_bits(p, bits) __atomic_and_fetch((p), (bits), __ATOMIC_SEQ_CST)
+    #define load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
     """
-    void atomic_or(int *word, int bits) nogil
-    void atomic_and(int *word, int bits) nogil
-    int64_t atomic_load(int64_t *word) nogil
-    int load_failure "atomic_load"(GateFailure *word) nogil
+    void set_bits(int *word, int bits) nogil
+    void keep_bits(int *word, int bits) nogil
+    int64_t load_acquire(int64_t *word) nogil
+    int load_failure "load_acquire"(GateFailure *word) nogil
 
 cdef extern from "_kernel/columns.h" nogil:
     int64_t text_room(Span s)

@@ -278,7 +278,7 @@ static GateFailure round_write(const Round *r, int *error)
 
 static GateFailure round_sync(const Round *r, int *error)
 {
-    GateFailure failure = r->n_files ? FAILURE_NONE : FAILURE_GONE;
+    GateFailure failure = FAILURE_NONE;
     for (int i = 0; i < r->n_files && !failure; i++)
         failure = file_sync(&r->files[i], round_end(r, &r->files[i]), error);
     return failure;
@@ -407,6 +407,13 @@ static void gate_release(Gate *g)
     free(g->files), free((void *)g->checks.ranges), free(g);
 }
 
+/* With the lock held: whether there is anything to sync. Who flushes may ask for bytes of a file that whoever appends has
+   begun, and adds in a moment. */
+static int gate_has_work(const Gate *g)
+{
+    return !g->failure && g->wanted.end > g->flushed && g->n_files && g->files[g->n_files - 1].end > g->flushed;
+}
+
 static void *gate_run(void *given)
 {
     Gate *g = given;
@@ -415,10 +422,10 @@ static void *gate_run(void *given)
     (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     pthread_mutex_lock(&g->lock);
     while (!g->is_stopped) {
-        if (g->failure || g->wanted.end <= g->flushed)
-            pthread_cond_wait(&g->asked, &g->lock);
-        else
+        if (gate_has_work(g))
             gate_step(g);
+        else
+            pthread_cond_wait(&g->asked, &g->lock);
     }
     g->has_ended = 1;
     pthread_cond_broadcast(&g->changed);
@@ -485,7 +492,7 @@ static int gate_add(Gate *g, GateFile file)
     if (!error && !(file.path = strdup(file.path)))
         error = ENOMEM;
     if (!error)
-        g->files[g->n_files++] = file;
+        g->files[g->n_files++] = file, pthread_cond_signal(&g->asked);
     pthread_mutex_unlock(&g->lock);
     return error;
 }

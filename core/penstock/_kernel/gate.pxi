@@ -166,7 +166,7 @@ cdef class SyncGate:
 
     def forget(self):
         """Let go of the parts of files that are durable to their end."""
-        cdef int64_t flushed = atomic_load(&self.gate.flushed)
+        cdef int64_t flushed = load_acquire(&self.gate.flushed)
         for end in [end for end in self.parts if end <= flushed]:
             del self.parts[end]
 
@@ -226,17 +226,17 @@ cdef class SyncGate:
     @property
     def flushed_offset(self):
         """Every byte of the log before it is durable."""
-        return atomic_load(&self.gate.flushed)
+        return load_acquire(&self.gate.flushed)
 
     @property
     def flushed_time_ms(self):
         """Store time of a record before it."""
-        return atomic_load(&self.gate.flushed_ms)
+        return load_acquire(&self.gate.flushed_ms)
 
     @property
     def count(self):
         """How many syncs there were."""
-        return atomic_load(&self.gate.syncs)
+        return load_acquire(&self.gate.syncs)
 
     @property
     def sequence(self):
@@ -246,7 +246,7 @@ cdef class SyncGate:
     @property
     def since_ns(self):
         """When the sync that runs began, by the clock that never goes back; 0 between two."""
-        return atomic_load(&self.gate.since_ns)
+        return load_acquire(&self.gate.since_ns)
 
     def is_idle(self, int64_t timeout_ms=0):
         """Wait, at most so long, until no sync runs; return whether that is so."""

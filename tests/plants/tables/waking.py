@@ -36,8 +36,8 @@ PLANTS = {
     "wake-when-appended": Plant(
         "under a policy that waits nobody wakes the tail follower when a message is durable",
         "penstock.engine",
-        "        if self.policy.appender_waits and not self._is_pausing:",
-        "        if not self.policy.appender_waits and not self._is_pausing:",
+        "        if self.policy.appender_waits and not self.log.appender.is_pausing:",
+        "        if not self.policy.appender_waits and not self.log.appender.is_pausing:",
         (
             f"{WAKING}::test_under_a_policy_that_waits_the_follower_is_woken_when_the_message_is_durable",
         ),
