@@ -300,7 +300,7 @@ def test_a_flush_waits_for_a_segment_that_has_begun_and_is_not_known_yet(tmp_pat
         path = tmp_path / str(number)
         path.write_bytes(bytes(size))
         files.append(path.open("r+b"))
-        view = mmap.mmap(files[-1].fileno(), size)
+        view = memoryview(mmap.mmap(files[-1].fileno(), size))
         gate.add(
             number * size, size, files[-1].fileno(), view, bytes(path), bytes(tmp_path), None, Extent(size), files[-1]
         )  # fmt: skip
