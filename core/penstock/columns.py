@@ -109,11 +109,6 @@ class Columns:
         return self.sys_flags & TRANSACTION_MASK
 
     @property
-    def body_starts(self) -> Int64s:
-        """Where bodies begin, bytes from the window's start."""
-        return self.positions + self.fields["body_at"]
-
-    @property
     def topic_starts(self) -> Int64s:
         """Where topics begin, bytes from the window's start."""
         return self.positions + self.fields["topic_at"]

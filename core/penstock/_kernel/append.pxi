@@ -1,4 +1,4 @@
-# The end of the log: the lock that orders appends, and the stretch in which a record is put there.
+# The end of the log: the lock that orders appends, and the one step that puts a record there.
 
 cdef enum:
     # Who waits for the append lock looks up so often, for signals and for the limit.
@@ -19,7 +19,7 @@ cdef class AppendLock:
     cache busy", spec section 7.1). The thread that holds it is refused at once: it can only be a signal handler, a
     finaliser or a log handler that interrupted an append.
 
-    An interrupt (Ctrl-C) may come right after it was taken: whoever is interrupted asks `is_owned`.
+    An interrupt (Ctrl-C) may come right after it was taken: its handler asks `is_owned`.
     """
 
     cdef unsigned long owner
@@ -293,11 +293,6 @@ cdef class Appender:
     def detach(self):
         """Let go of the segment; under the lock."""
         self.memory, self.held, self.gathered, self.extent = NULL, None, None, None
-
-    @property
-    def is_in_child(self):
-        """Whether this process was forked from the one that opened the store."""
-        return self.open_page[0] == 0
 
     cdef bint store(self, Draft draft, int64_t now_ms) noexcept nogil:
         """Put a record into the segment's memory, or where it is gathered; False where it has no room, or may not go there.

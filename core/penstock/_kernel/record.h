@@ -121,7 +121,7 @@ static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, in
 {
     int is_v2 = m->topic.n > V1_TOPIC_MAX;
     uint8_t *at, *body;
-    uint32_t crc = 0;
+    uint32_t crc;
     put32(p, (uint32_t)size);
     memset(p + 4, 0, 4);
     put64(p + LOG_OFFSET_AT, (uint64_t)m->log_offset);
@@ -235,7 +235,7 @@ static inline RecordState record_parse(const uint8_t *p, int64_t room, Record *r
     r->born_ms = get64(p + 40);
     at = BORN_HOST_AT + (r->sys_flag & BORN_IPV6 ? 20 : 8);
     n = r->sys_flag & STORE_IPV6 ? 20 : 8;
-    /* Store time, its host, three numbers, and at least four bytes of lengths... of which the smallest record has three. */
+    /* Store time and host, three numbers, and the lengths of topic and properties: three bytes in the smallest record. */
     if (size - at - n - 8 < 16 + 3)
         return RECORD_INVALID;
     r->store_ms = get64(p + at), at += 8 + n;

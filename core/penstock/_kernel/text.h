@@ -58,8 +58,6 @@ static inline int word_next(const uint8_t **at, const uint8_t *end, Span *word)
     return 0;
 }
 
-static inline int is_continuation(const uint8_t *p, const uint8_t *end) { return p < end && (*p & 0xC0) == 0x80; }
-
 /* One character of UTF-8. What is not UTF-8 is U+FFFD, one for each longest beginning of a character, as Python and
    Java replace it; `*is_whole` becomes 0 then. */
 static inline uint32_t utf8_next(const uint8_t **at, const uint8_t *end, int *is_whole)
