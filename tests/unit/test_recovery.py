@@ -207,6 +207,24 @@ def test_whatever_was_lost_is_healed(
         assert not list(store.verify())
 
 
+def test_a_queue_whose_only_file_points_behind_the_log_ends_where_the_log_says(
+    crashed: tuple[Path, list[bytes]], open_small: OpenStore
+) -> None:
+    # A power cut can keep a queue's last file and lose those before it, together with the log's tail.
+    path, bodies = crashed
+    folder = path / "consumequeue" / "t" / "0"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    entry = (1 << 40).to_bytes(8, "big") + (120).to_bytes(4, "big") + bytes(8)
+    (folder / f"{600 * 20:020d}").write_bytes(entry * 5 + bytes(195 * 20))
+    (path / "checkpoint").unlink()
+    lose_side_folder(path)
+    with open_small(path=path) as store:
+        check(store, bodies)
+        assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (0, COUNT // 3)
+        assert store.put("t", b"more", queue=0).queue_offset == COUNT // 3
+
+
 def segment_files(path: Path) -> list[Path]:
     return sorted((path / "commitlog").iterdir())
 

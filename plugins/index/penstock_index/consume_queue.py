@@ -197,7 +197,11 @@ class ConsumeQueueDispatcher(QueueLookUp):
             if base not in folder.bases:
                 folder.make_file(base, self.context.root / SIDE_FOLDER)
                 self._dirty_folders.add(folder.folder)
-        gap_start = max(first, queue.max_offset)
+        end = queue.max_offset
+        if queue.min_offset >= end > ordinal:
+            # It has no entry; only its first file's name said where it ends, and the log says otherwise.
+            end = 0
+        gap_start = max(first, end)
         if gap_start < ordinal:
             self._dirty.update(folder.write(gap_start, PRE_BLANK * (ordinal - gap_start)))
         # Handed over again, most entries are there already: leave them undisturbed. Not so behind
@@ -208,7 +212,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         # Where no entry counted before, this is the first.
         counted = queue.min_offset if queue.min_offset < queue.max_offset else ordinal
         queue.min_offset = min(counted, ordinal)
-        if ordinal + count >= queue.max_offset:
+        if ordinal + count >= end:
             queue.max_offset = ordinal + count
             queue.reached = int.from_bytes(data[-QUEUE_ENTRY_SIZE:][:8], "big")
 
