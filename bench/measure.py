@@ -49,6 +49,11 @@ class Work:
     unit: str = "ns a message"
     scale: float = 1.0
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether each put waits for the disk, so that what reaches the device is counted beside."""
+        return self.name.startswith("sync")
+
     def command(self, engine: str, scale: float = 1.0) -> dict[str, Any]:
         """Return the command for one engine, with its share of the messages."""
         command = {"do": self.do, **self.facts, **self.own.get(ENGINES[engine].kind, {})}
@@ -62,6 +67,16 @@ class Work:
 def acked(name: str) -> str:
     """Return the name of the figure that counts up to the last receipt, not until the queues have all."""
     return f"{name}, receipts"
+
+
+def on_device(name: str) -> str:
+    """Return the name of the figure of bytes that a message wrote to the device."""
+    return f"{name}, device bytes"
+
+
+def slowest(name: str) -> str:
+    """Return the name of the figure of what 99.9 % of all take at most."""
+    return f"{name}, 99.9 %"
 
 
 class Bench:
@@ -124,6 +139,7 @@ class Bench:
             several = self.latencies.setdefault(work.name, {}).setdefault(engine, [])
             several.append(answer["latency"])
             self.note(work.name, engine, float(answer["latency"]["50"]), "ns, median of one run")
+            self.note(slowest(work.name), engine, float(answer["latency"]["99.9"]), "ns")
             return
         count = max(answer["count"], 1) * work.scale
         self.note(work.name, engine, answer["ns"] / count, work.unit)
@@ -215,11 +231,18 @@ class Session:
         command = work.command(name, self.bench.scale)
         for _ in range(ENGINES[name].warm - 1 if warming else 0):
             process.call(**command)
+        before = process.device_bytes()
         answer = process.call(**command)
         process.pause()
         self.bench.write_back()
-        if not warming:
-            self.bench.keep(work, name, answer)
+        if warming:
+            return
+        self.bench.keep(work, name, answer)
+        if work.is_synced and before is not None:
+            written = (process.device_bytes() or before) - before
+            self.bench.note(
+                on_device(work.name), name, written / answer["count"], "bytes a message"
+            )
 
 
 __all__ = ["Bench", "EngineError", "Figures", "Latencies", "Session", "Work"]

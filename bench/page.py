@@ -19,7 +19,10 @@ KEPT = "performance.json"
 
 def goals(result: Result) -> str:
     """Return the table of goals."""
-    rows = ["| work | against | ratio (spread) | goal | |", "|---|---|---|---|---|"]
+    rows = [
+        "| work | against | ratio (spread) | goal | | no record CRC | device bytes a message |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for goal in result["goals"]:
         if goal["median"] is None:
             found = NOT_MEASURED
@@ -28,8 +31,58 @@ def goals(result: Result) -> str:
         least = f"under {goal['least']:g}" if goal["is_limit"] else f"{goal['least']:g}"
         verdict = {"met": "met", "MISSED": "**missed**"}.get(goal["verdict"], "")
         work = f"*{goal['work'].strip()}*" if goal["beside"] else goal["work"]
-        rows.append(f"| {work} | {goal['against']} | {found} | {least} | {verdict} |")
+        work = f"**{work}**" if goal["must"] else work
+        bare = "" if goal["bare"] is None else f"{goal['bare']:.3g}"
+        device = "" if goal["device_bytes"] is None else f"{goal['device_bytes']:,.0f}"
+        cells = (work, goal["against"], found, least, verdict, bare, device)
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+# What a reader of the page wants to know first: words, a figure's name, the engine, and how the figure is told.
+_ABSOLUTE = (
+    ("puts, one by one, 128 B", "put 128 B", "penstock", "rate"),
+    ("puts, one by one, 1 KiB", "put 1 KiB", "penstock", "rate"),
+    ("`put_many` of 1,000, 128 B", "put_many 1000 x 128 B", "penstock", "rate"),
+    ("`put_arrow` of 10,000, 128 B", "put_arrow 10000 x 128 B", "penstock", "rate"),
+    ("`put_arrow` of 10,000, 1 KiB", "put_arrow 10000 x 1 KiB", "penstock", "rate"),
+    ("puts of 1 KiB on disk before the answer, 1 thread", "sync 1 threads, 1 KiB", "penstock-sync", "rate"),
+    ("the same, 64 threads", "sync 64 threads, 1 KiB", "penstock-sync", "rate"),
+    ("batches of 1,000 x 1 KiB, each on disk before the answer", "sync_many 1000 x 1 KiB", "penstock-sync", "rate"),
+    ("`read` with bodies, 128 B", "read 128 B", "penstock", "rate"),
+    ("`to_arrow`, 128 B", "to_arrow 128 B", "penstock", "rate"),
+    ("`to_arrow`, 1 KiB", "to_arrow 1 KiB", "penstock", "rate"),
+    ("`find` by key", "find in *", "penstock-index", "us"),
+    ("from `put` to a follower in another process, median", "tail, put to a follower in another process, us",
+     "penstock", "us"),
+    ("99.9 % of puts take no longer, 128 B", "latency of a put, 128 B, 99.9 %", "penstock", "ns"),
+    ("open 1 GiB after a kill, all messages there", "recovery of a killed 1 GiB store", "penstock", "ms"),
+    ("open 1 GiB after a clean close", "open a clean 1 GiB store", "penstock", "ms"),
+    ("open a store of 20,000 queues", "queues 20,000, open", "penstock", "ms"),
+    ("memory of the whole process, 20,000 queues", "memory of 20,000 queues", "penstock", "MB"),
+    ("`import penstock`, processor time", "import, processor time", "penstock", "ms"),
+)  # fmt: skip
+
+
+def absolute(result: Result) -> str:
+    """Return what Penstock does by itself: messages a second, and times."""
+    rows = ["| | |", "|---|---:|"]
+    for words, asked, engine, told in _ABSOLUTE:
+        begun = (name for name in result["figures"] if name.startswith(asked[:-1]))
+        work = next(begun, asked) if asked.endswith("*") else asked
+        found = median(result, work, engine)
+        if found is not None:
+            rows.append(f"| {words} | {_told(found, told)} |")
+    return "\n".join(rows)
+
+
+def _told(figure: float, told: str) -> str:
+    if told == "rate":
+        rate = 1e9 / figure
+        return f"{rate / 1e6:.2f} million a second" if rate >= 1e6 else f"{rate:,.0f} a second"
+    if told == "ns":
+        figure, told = figure / 1000, "us"
+    return f"{figure:,.3g} {'µs' if told == 'us' else told}"
 
 
 def machine(result: Result) -> str:
@@ -49,7 +102,7 @@ def figures(result: Result) -> str:
     ]
     rows = []
     for work, found in result["figures"].items():
-        if work.endswith(", receipts"):
+        if work.endswith((", receipts", ", device bytes")):
             continue
         cells = [
             f"{_words(name)} {median(result, work, name):,.4g}" for name in engines if name in found
@@ -63,7 +116,9 @@ def _words(engine: str) -> str:
     return name if name is not None else f"`{engine}`"
 
 
-PARTS: dict[str, Callable[[Result], str]] = {"machine": machine, "goals": goals, "figures": figures}
+PARTS: dict[str, Callable[[Result], str]] = {
+    "machine": machine, "absolute": absolute, "goals": goals, "figures": figures,
+}  # fmt: skip
 
 
 def filled(page: str, result: Result) -> str:

@@ -1,4 +1,7 @@
-"""The plots of the performance page, drawn from one run's JSON. Each is readable by itself: titles say what better means."""
+"""The plots of the performance page, drawn from one run's JSON. Each is readable by itself: titles say what better means.
+
+They are as wide as a phone, panels one below the other, and dark where the reader's system is.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,16 +12,19 @@ from bench.results import Result, median
 
 # One colour and mark an engine, in every picture.
 LOOKS: dict[str, tuple[str, str]] = {
-    "penstock": ("#1f4e9c", "o"), "rocketmq": ("#d95f02", "s"), "sqlite": ("#7a7a7a", "^"),
+    "penstock": ("#3b7dd8", "o"), "rocketmq": ("#d95f02", "s"), "sqlite": ("#7a7a7a", "^"),
     "lmdb": ("#2a9d57", "D"), "rocksdb": ("#8e44ad", "v"), "plain": ("#b0b0b0", "x"),
-    "memcpy": ("#d0d0d0", "+"),
+    "pwrite": ("#d0d0d0", "+"),
 }  # fmt: skip
 NAMES = {
     "penstock": "Penstock", "rocketmq": "RocketMQ", "sqlite": "SQLite", "lmdb": "LMDB",
-    "rocksdb": "RocksDB", "plain": "plain file", "memcpy": "memcpy",
+    "rocksdb": "RocksDB", "plain": "plain file", "pwrite": "pwrite",
 }  # fmt: skip
 SIZES = ("128 B", "1 KiB", "16 KiB")
 THREADS = (1, 4, 16, 64)
+# Of the paper and of what is written on it; a system that is dark gets the second of each.
+PAPER, INK, FAINT = ("#ffffff", "#14171c"), ("#1a1c20", "#e4e6ea"), ("#d5d8dc", "#3a3f47")
+WIDTH = 4.2
 PARTS = {
     "50": "50 %",
     "90": "90 %",
@@ -37,8 +43,13 @@ def draw(result: Result, folder: Path, suffix: str = "svg") -> list[Path]:
     from matplotlib import pyplot  # noqa: PLC0415 - as above
 
     # The hash salt keeps a picture of the same figures the same file.
+    inked = dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK[0]
+    )
     pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "penstock", "font.size": 9,
-                            "axes.spines.top": False, "axes.spines.right": False})  # fmt: skip
+                            "axes.spines.top": False, "axes.spines.right": False, **inked,
+                            "figure.facecolor": PAPER[0], "savefig.facecolor": PAPER[0],
+                            "axes.facecolor": PAPER[0], "grid.color": FAINT[0]})  # fmt: skip
     made = []
     drawings: dict[str, Callable[[Result, Any], Any]] = {
         "goals": _goals, "sizes": _sizes, "threads": _threads, "latency": _latency,
@@ -52,8 +63,20 @@ def draw(result: Result, folder: Path, suffix: str = "svg") -> list[Path]:
         figure.savefig(path, metadata={"Date": None} if suffix == "svg" else None, dpi=110,
                        bbox_inches="tight")  # fmt: skip
         pyplot.close(figure)
+        if suffix == "svg":
+            path.write_text(_with_night(path.read_text()))
         made.append(path)
     return made
+
+
+def _with_night(drawing: str) -> str:
+    """Give a drawing the colours of the night, for systems that are dark."""
+    rules = "".join(
+        f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
+        for light, dark in (PAPER, INK, FAINT) for what in ("fill", "stroke")
+    )  # fmt: skip
+    head, opened, rest = drawing.partition("<defs>")
+    return f"{head}<style>@media (prefers-color-scheme: dark){{{rules}}}</style>{opened}{rest}"
 
 
 def _look(engine: str) -> dict[str, Any]:
@@ -75,36 +98,42 @@ def _goals(result: Result, pyplot: Any) -> Any:
     ]  # fmt: skip
     if not rows:
         return None
-    figure, axis = pyplot.subplots(figsize=(8, 0.27 * len(rows) + 1))
+    figure, axis = pyplot.subplots(figsize=(WIDTH, 0.36 * len(rows) + 1.2))
     for place, goal in enumerate(reversed(rows)):
         least = goal["least"]
         is_met = goal["median"] >= least
-        colour = LOOKS["penstock"][0] if is_met else "#c0392b"
-        axis.plot(
-            [goal["low"] / least, goal["high"] / least], [place] * 2, color=colour, alpha=0.4, lw=4
-        )
+        colour = LOOKS["penstock"][0] if is_met else "#d1495b"
+        spread = [goal["low"] / least, goal["high"] / least]
+        axis.plot(spread, [place] * 2, color=colour, alpha=0.45, lw=4)
         axis.plot(goal["median"] / least, place, "o" if is_met else "X", color=colour)
-        axis.annotate(f"{goal['median']:,.2f} of {least:g}", (1.01, place), fontsize=8, va="center",
+        words = f"{goal['work']} / {goal['against']}: {goal['median']:,.2f} of {least:g}".replace(
+            "`", ""
+        )
+        axis.annotate(words, (0, place + 0.24), fontsize=7.5, va="bottom",
+                      fontweight="bold" if goal["must"] else "normal",
                       xycoords=("axes fraction", "data"))  # fmt: skip
-    axis.axvline(1, color="black", lw=1)
+    axis.axvline(1, color=INK[0], lw=1)
     axis.set_xscale("log")
     # A log axis labels in between as it likes, one over the other.
-    axis.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10], ["0.1", "0.2", "0.5", "the goal", "2", "5", "10"])
+    axis.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "the goal", "3", "10"])
     axis.minorticks_off()
     axis.set_xlim(
         0.8 * min(goal["low"] / goal["least"] for goal in rows),
         1.25 * max(goal["high"] / goal["least"] for goal in rows),
     )
-    axis.set_ylim(-0.7, len(rows) - 0.3)
-    axis.set_yticks(range(len(rows)), [f"{g['work']}  /  {g['against']}" for g in reversed(rows)])
-    axis.set_xlabel("ratio through its goal: right of the line the goal is reached")
-    axis.set_title("How Penstock does beside its goals (median, and the spread of the rounds)")
-    axis.grid(axis="x", alpha=0.25)
+    axis.set_ylim(-0.7, len(rows) - 0.1)
+    axis.set_yticks([])
+    axis.spines["left"].set_visible(False)
+    axis.set_xlabel(
+        "ratio through its goal: right of the line it is reached\n(bold: has to hold; a bar is the spread of the rounds)"
+    )
+    axis.set_title("Penstock beside its goals", fontsize=10)
+    axis.grid(axis="x")
     return figure
 
 
 def _panels(pyplot: Any, count: int) -> tuple[Any, Sequence[Any]]:
-    figure, axes = pyplot.subplots(1, count, figsize=(4 * count, 3.4), sharey=True)
+    figure, axes = pyplot.subplots(count, 1, figsize=(WIDTH, 2.9 * count), sharey=True)
     return figure, axes if count > 1 else [axes]
 
 
@@ -126,7 +155,7 @@ def _sizes(result: Result, pyplot: Any) -> Any:
     kinds = {
         "one by one": ("put {size}", engines),
         "in batches of 1,000 (16 KiB: 100)": ("put_many {many} x {size}", engines),
-        "as Arrow tables of 10,000 (16 KiB: 1,000)": ("put_arrow {columns} x {size}", ("memcpy", "penstock")),
+        "as Arrow tables of 10,000 (16 KiB: 1,000)": ("put_arrow {columns} x {size}", ("pwrite", "penstock")),
     }  # fmt: skip
     figure, axes = _panels(pyplot, len(kinds))
     drawn = False
@@ -138,7 +167,8 @@ def _sizes(result: Result, pyplot: Any) -> Any:
             ]  # fmt: skip
             drawn |= _line(axis, engine, points)
         _finish(axis, title, "size of a body", _counted)
-    axes[0].set_ylabel("messages a second, in the queues\n(higher is better)")
+    for axis in axes:
+        axis.set_ylabel("messages a second, in the queues\n(higher is better)")
     _dress(figure, axes, "Putting, without waiting for the disk, one thread")
     return figure if drawn else None
 
@@ -172,10 +202,10 @@ def _dress(figure: Any, axes: Sequence[Any], title: str) -> None:
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         named |= dict(zip(labels, handles, strict=True))
-    figure.suptitle(title)
+    figure.suptitle(title, fontsize=10)
     figure.tight_layout()
     if named:
-        figure.legend(named.values(), named.keys(), loc="upper center", ncols=len(named),
+        figure.legend(named.values(), named.keys(), loc="upper center", ncols=min(len(named), 3),
                       frameon=False, bbox_to_anchor=(0.5, 0.01))  # fmt: skip
 
 
@@ -186,7 +216,7 @@ def _finish(axis: Any, title: str, below: str, words: Callable[[float], str]) ->
     axis.tick_params(labelleft=True)
     axis.set_title(title, fontsize=9)
     axis.set_xlabel(below)
-    axis.grid(alpha=0.25)
+    axis.grid()
 
 
 def _threads(result: Result, pyplot: Any) -> Any:
@@ -204,7 +234,8 @@ def _threads(result: Result, pyplot: Any) -> Any:
             points = [(str(n), _rate(result, work.format(threads=n), engine)) for n in THREADS]
             drawn |= _line(axis, engine, points)
         _finish(axis, title, "threads that put, all in one process", _counted)
-    axes[0].set_ylabel("messages a second\n(higher is better)")
+    for axis in axes:
+        axis.set_ylabel("messages a second\n(higher is better)")
     _dress(figure, axes, "Putting one by one from several threads")
     return figure if drawn else None
 
@@ -229,7 +260,8 @@ def _latency(result: Result, pyplot: Any) -> Any:
             _line(axis, engine, points)
         _finish(axis, title, "this part of all takes no longer", _lasting)
         axis.tick_params(axis="x", labelrotation=45)
-    axes[0].set_ylabel("time (lower is better)")
+    for axis in axes:
+        axis.set_ylabel("time (lower is better)")
     _dress(figure, axes, "How long one message takes")
     return figure
 
@@ -262,7 +294,7 @@ def _bars(
 ) -> Any:  # fmt: skip
     if not works:
         return None
-    figure, axis = pyplot.subplots(figsize=(1.6 * len(works) + 2, 3.2))
+    figure, axis = pyplot.subplots(figsize=(WIDTH, 3.4))
     for side, engine in enumerate(("penstock", "rocketmq")):
         values = [median(result, work, engine) for work in works]
         places = [at + 0.38 * (side - 0.5) for at, value in enumerate(values) if value]
@@ -272,7 +304,7 @@ def _bars(
     if is_log:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter(lambda value, _: _lasting(1000 * value))
-    axis.set_xticks(range(len(works)), list(works.values()))
+    axis.set_xticks(range(len(works)), list(works.values()), fontsize=7)
     axis.set_ylabel(unit)
     axis.margins(y=0.12)
     _dress(figure, [axis], title)

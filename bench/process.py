@@ -87,6 +87,14 @@ class EngineProcess:
         self._errors.seek(0)
         return self._errors.read().decode("utf-8", "replace")[-3000:]
 
+    def device_bytes(self) -> int | None:
+        """Return how much this process had written to devices; None where the system does not say."""
+        try:
+            lines = Path(f"/proc/{self._process.pid}/io").read_text().splitlines()
+        except OSError:
+            return None
+        return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
+
     def pause(self) -> None:
         """Let it stand still until it is asked again."""
         if not self._is_paused:

@@ -36,7 +36,8 @@ def plain(outcome: Outcome) -> Result:
     return {
         "work": goal.work, "against": goal.against, "least": goal.least,
         "is_limit": goal.other is None, "beside": goal.beside, "median": outcome.median,
-        "low": outcome.low, "high": outcome.high, "verdict": outcome.verdict, "why": outcome.why,
+        "low": outcome.low, "high": outcome.high, "must": goal.must,
+        "bare": outcome.bare, "device_bytes": outcome.device_bytes, "verdict": outcome.verdict, "why": outcome.why,
     }  # fmt: skip
 
 

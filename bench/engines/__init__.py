@@ -56,6 +56,9 @@ def _java(words: str, **settings: Any) -> Entry:
 
 ENGINES: dict[str, Entry] = {
     "penstock": _ours("Penstock, default (mapped, async), queues", index=_QUEUES_ONLY),
+    "penstock-crc32": _ours(
+        "Penstock, no CRC over whole records", index=_QUEUES_ONLY, **{"log.checksum": "crc32"}
+    ),
     "penstock-index": _ours("Penstock, default, queues and hash index"),
     "penstock-preallocate": _ours(
         "Penstock, segments made and touched ahead", index=_QUEUES_ONLY, alloc="preallocate"
@@ -64,6 +67,10 @@ ENGINES: dict[str, Entry] = {
     "penstock-1gib-index": _ours("Penstock, RocketMQ's file sizes, hash index", profile="rocketmq"),
     "penstock-sync": _ours(
         "Penstock, sync, plain writes", index=_QUEUES_ONLY, flush="sync", write="file"
+    ),
+    "penstock-sync-crc32": _ours(
+        "Penstock, sync, no CRC over whole records", index=_QUEUES_ONLY, flush="sync", write="file",
+        **{"log.checksum": "crc32"},
     ),
     "penstock-sync-mapped": _ours("Penstock, sync, mapped", index=_QUEUES_ONLY, flush="sync"),
     "rocketmq": _java("RocketMQ 5.3.3 store, ASYNC_FLUSH, queues"),
@@ -85,7 +92,8 @@ ENGINES: dict[str, Entry] = {
     "rocksdb-sync": Entry(kind="rocksdb", settings={"sync": True}, words="RocksDB, sync"),
     "plain": Entry(kind="plain", settings={"sync": False}, words="a plain append file"),
     "plain-sync": Entry(kind="plain", settings={"sync": True}, words="a plain append file, sync"),
-    "memcpy": Entry(kind="memcpy", settings={}, words="memcpy of the records' bytes"),
+    "pwrite": Entry(kind="pwrite", settings={}, words="`pwrite` of the records' bytes, 1 MiB at a time"),
+    "numpy": Entry(kind="numpy", settings={}, words="numpy, imported"),
 }  # fmt: skip
 
 
@@ -96,7 +104,7 @@ _CLASSES = {
     "lmdb": ("lmdb", "LmdbEngine"),
     "rocksdb": ("rocks", "RocksEngine"),
     "plain": ("plain", "PlainEngine"),
-    "memcpy": ("plain", "MemcpyEngine"),
+    "pwrite": ("plain", "PwriteEngine"),
 }
 
 

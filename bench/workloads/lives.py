@@ -1,6 +1,9 @@
-"""A store's life: cold start, close, open, recovery after a kill, many queues, memory. Each in a fresh process."""
+"""A store's life: import, cold start, close, open, recovery after a kill, many queues, memory. Each in a fresh process."""
 
+import os
 import shutil
+import subprocess
+import sys
 
 from bench.measure import Bench, Work
 from bench.process import EngineError, EngineProcess
@@ -10,6 +13,15 @@ COLD = 300_000
 KILLED = "a killed 1 GiB store"
 CLEAN = "a clean 1 GiB store"
 BUSY = "a busy store"
+IMPORT, EMPTY = "import, processor time", "open an empty store, processor time"
+# The environment of a caller: nothing that this run needs.
+_OPENED = (
+    "import sys, time, penstock; began = time.process_time(); penstock.open(sys.argv[1], environ={}); "
+    "print(time.process_time() - began)"
+)
+_IMPORTED = (
+    "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
+)
 
 
 def run(bench: Bench) -> None:
@@ -17,10 +29,36 @@ def run(bench: Bench) -> None:
     if bench.wants("cold") or bench.wants("close"):
         for label, size in list(SIZES.items())[:2]:
             _cold(bench, label, size)
+    if bench.wants("import"):
+        _imports(bench)
     if bench.wants("recovery") or bench.wants("open"):
         _recovery(bench)
     if bench.wants("queues") or bench.wants("memory"):
         _queues(bench)
+
+
+def _imports(bench: Bench) -> None:
+    """What it costs a process to import Penstock, and to open its first store. A turn before counts for nothing."""
+    for number in range(bench.rounds + 1):
+        found = [
+            (IMPORT, name, _processor_ms(_IMPORTED.format(name)))
+            for name in bench.shuffled(("penstock", "numpy"))
+        ]
+        root = bench.home / "empty"
+        found.append((EMPTY, "penstock", _processor_ms(_OPENED, str(root))))
+        shutil.rmtree(root)
+        for work, name, took in found if number else ():
+            bench.note(work, name, took, "ms")
+    bench.show(IMPORT, EMPTY)
+
+
+def _processor_ms(program: str, *arguments: str) -> float:
+    """Run a program that prints seconds of processor time in a process of its own."""
+    done = subprocess.run(
+        (sys.executable, "-c", program, *arguments), check=True, capture_output=True, text=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    )  # fmt: skip
+    return float(done.stdout) * 1000
 
 
 def _rounds(bench: Bench) -> int:
@@ -30,7 +68,7 @@ def _rounds(bench: Bench) -> int:
 
 def _cold(bench: Bench, label: str, size: int) -> None:
     """The first messages of a fresh process, and closing the store behind them."""
-    work = Work(name=f"cold {label}", do="put", engines=("penstock", "rocketmq"),
+    work = Work(name=f"cold {label}", do="put", engines=("penstock", "penstock-crc32", "rocketmq"),
                 facts={"count": COLD, "size": size})  # fmt: skip
     for _ in range(_rounds(bench)):
         for engine in bench.shuffled(work.engines):
@@ -49,7 +87,7 @@ def _recovery(bench: Bench) -> None:
     Each round fills a store of its own: a copy would be taken for what another program wrote, and compared whole.
     """
     count = bench.scaled((1 << 30) // (1024 + 133))
-    engines = ("penstock", "penstock-1gib", "rocketmq")
+    engines = ("penstock", "penstock-crc32", "penstock-1gib", "rocketmq")
     # What a killed process had not synced differs much from one to the next.
     for _ in range(bench.rounds):
         for engine in bench.shuffled(engines):

@@ -3,7 +3,9 @@
 from bench.measure import Bench, Session, Work
 
 SIZES = {"128 B": 128, "1 KiB": 1024, "16 KiB": 16 << 10}
-SINGLE = ("penstock", "rocketmq", "sqlite", "lmdb", "rocksdb", "plain")
+SINGLE = ("penstock", "penstock-crc32", "rocketmq", "sqlite", "lmdb", "rocksdb", "plain")
+SYNCED = ("penstock-sync", "penstock-sync-crc32", "rocketmq-sync", "sqlite-sync", "lmdb-sync", "rocksdb-sync",
+          "plain-sync")  # fmt: skip
 MORE = ("penstock-index", "penstock-preallocate", "rocketmq-index")
 
 
@@ -11,14 +13,14 @@ def run(bench: Bench) -> None:
     """Measure all of it."""
     if any(map(bench.wants, ("put", "put_bare", "put_many", "put_arrow", "latency"))):
         for label, size in sizes(bench).items():
-            engines = [*SINGLE, *(MORE if bench.full else ()), "memcpy"]
+            engines = [*SINGLE, *(MORE if bench.full else ()), "pwrite"]
             with Session(bench, f"puts-{size}", engines) as session:
                 session.run(_async(bench, label, size))
     if bench.wants("threads"):
         with Session(bench, "threads", ("penstock", "rocketmq")) as session:
             session.run(_threads(bench))
     if any(map(bench.wants, ("sync", "sync_many", "sync_arrow"))):
-        engines = [f"{name}-sync" for name in SINGLE] + ["penstock-sync-mapped"]
+        engines = [*SYNCED, "penstock-sync-mapped"]
         with Session(bench, "sync", engines) as session:
             session.run(_sync(bench))
 
@@ -53,7 +55,7 @@ def _async(bench: Bench, label: str, size: int) -> list[Work]:
         Work(name=f"put_bare {largest} x {label}", do="put_many", engines=("rocketmq",),
              facts={"count": count, "size": size, "batch": largest, "bare": True}),
         Work(name=f"put_arrow {10 * largest} x {label}", do="put_arrow",
-             engines=("penstock", "penstock-index", "penstock-preallocate", "memcpy"),
+             engines=("penstock", "penstock-crc32", "penstock-index", "penstock-preallocate", "pwrite"),
              facts={"count": max(count, 10 * largest), "size": size, "batch": 10 * largest}),
     ]  # fmt: skip
     if size == 128:
@@ -74,7 +76,7 @@ def _threads(bench: Bench) -> list[Work]:
 
 
 def _sync(bench: Bench) -> list[Work]:
-    ours = ("penstock-sync", "penstock-sync-mapped", "rocketmq-sync")
+    ours = ("penstock-sync", "penstock-sync-crc32", "penstock-sync-mapped", "rocketmq-sync")
     singles = [
         Work(name=f"sync {threads} threads, {label}", do="put", engines=ours,
              facts={"count": count, "size": SIZES[label], "threads": threads})
@@ -83,12 +85,12 @@ def _sync(bench: Bench) -> list[Work]:
     ]  # fmt: skip
     batches = [
         Work(name=f"sync_many 1000 x {label}", do="put_many",
-             engines=[f"{name}-sync" for name in SINGLE] + ["penstock-sync-mapped"],
+             engines=[*SYNCED, "penstock-sync-mapped"],
              facts={"count": 10_000, "size": SIZES[label], "batch": 1000})
         for label in ("128 B", "1 KiB")
     ]  # fmt: skip
     columns = [
-        Work(name=f"sync_arrow 1000 x {label}", do="put_arrow", engines=("penstock-sync",),
+        Work(name=f"sync_arrow 1000 x {label}", do="put_arrow", engines=("penstock-sync", "penstock-sync-crc32"),
              facts={"count": 10_000, "size": SIZES[label], "batch": 1000})
         for label in ("128 B", "1 KiB")
     ]  # fmt: skip

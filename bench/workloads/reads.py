@@ -4,7 +4,7 @@ from bench.measure import Bench, Session, Work
 from bench.workloads.puts import sizes
 
 LIMIT = 256
-IN_ORDER = ("penstock", "rocketmq", "sqlite", "lmdb", "rocksdb")
+IN_ORDER = ("penstock", "penstock-crc32", "rocketmq", "sqlite", "lmdb", "rocksdb")
 # RocketMQ's pull hands out bytes; decoding makes messages of them.
 DECODED = {"rocketmq": {"do": "read", "decode": True}}
 
@@ -19,7 +19,7 @@ def run(bench: Bench) -> None:
                 session.run(_in_order(label, count))
     if bench.wants("find") or bench.wants("offset_at"):
         keys = 10_000_000 if bench.full else 1_000_000
-        engines = ("penstock-1gib-index", "rocketmq-index", "sqlite-index")
+        engines = ("penstock-index", "penstock-1gib-index", "rocketmq-index", "sqlite-index")
         with Session(bench, "finds", engines) as session:
             session.all("fill", count=bench.scaled(keys), size=32)
             session.run(_by_key(keys))
@@ -30,17 +30,17 @@ def _in_order(label: str, count: int) -> list[Work]:
     return [
         Work(name=f"read {label}", do="read", engines=IN_ORDER, facts=facts, own=DECODED),
         Work(name=f"pull {label}", do="read", engines=("rocketmq",), facts=facts),
-        Work(name=f"decode {label}", do="decode", engines=("penstock", "rocketmq", "sqlite"),
+        Work(name=f"decode {label}", do="decode", engines=("penstock", "penstock-crc32", "rocketmq", "sqlite"),
              facts=facts, own=DECODED),
-        Work(name=f"to_arrow {label}", do="to_arrow", engines=("penstock",)),
+        Work(name=f"to_arrow {label}", do="to_arrow", engines=("penstock", "penstock-crc32")),
     ]  # fmt: skip
 
 
 def _by_key(keys: int) -> list[Work]:
     return [
         Work(name=f"find in {keys:,} keys", do="find", unit="us a key", scale=1000,
-             engines=("penstock-1gib-index", "rocketmq-index", "sqlite-index"),
+             engines=("penstock-index", "penstock-1gib-index", "rocketmq-index", "sqlite-index"),
              facts={"count": 2000, "seed": keys}),
         Work(name=f"offset_at in {keys:,} messages", do="offset_at", unit="us a time", scale=1000,
-             engines=("penstock-1gib-index", "rocketmq-index"), facts={"count": 500, "seed": 5}),
+             engines=("penstock-index", "penstock-1gib-index", "rocketmq-index"), facts={"count": 500, "seed": 5}),
     ]  # fmt: skip

@@ -26,7 +26,13 @@ def run(bench: Bench) -> None:
                 ]
             )  # fmt: skip
     if bench.wants("stall"):
-        engines = ("penstock-sync", "sqlite-sync", "lmdb-sync", "rocksdb-sync")
+        engines = (
+            "penstock-sync",
+            "penstock-sync-crc32",
+            "sqlite-sync",
+            "lmdb-sync",
+            "rocksdb-sync",
+        )
         with Session(bench, "stall", engines) as session:
             session.run(
                 [
@@ -60,6 +66,7 @@ def _follow(bench: Bench, engine: str) -> None:
             answer = follower.receive()
             if number:
                 bench.keep(work, engine, answer)
+                bench.note(f"{TAIL}, us", engine, answer["latency"]["50"] / 1000, "us")
 
 
 def _disk(bench: Bench) -> None:
