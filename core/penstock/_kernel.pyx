@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, binding=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, binding=False, auto_pickle=False
 """The compiled kernel: one way to lay out a record, one way to take one apart, and what stands on either.
 
 The C headers in `_kernel/` know no Python; the parts here turn Python's objects into pointers and numbers, and hold

@@ -15,6 +15,7 @@ from penstock.lockfile import Lock
 from penstock.manifest import write_manifest
 from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
 from penstock.waking import Wakes
+from penstock.worker import Crew
 
 logger = get_logger(__name__)
 
@@ -32,6 +33,11 @@ class Ending(ABC):
     side: SideFolder
     lock: Lock
     wakes: Wakes
+    crew: Crew
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """End the work in the background."""
 
     @abstractmethod
     def mark(self) -> None:
@@ -73,6 +79,21 @@ class Ending(ABC):
         if self.files.exists(self.root / "abort"):
             self.files.remove(self.root / "abort")
         self.files.sync_folder(self.root)
+
+    def abandon(self) -> None:
+        """Let go of a store that could not be opened wholly."""
+        try:
+            self._stop()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Release everything now, or when the last thread that could still write has ended."""
+        self.crew.stop()
+        if self.crew.hanging():
+            self.crew.when_ended(self.release)
+        else:
+            self.release()
 
     def release(self) -> None:
         """Let go of files and lock, whatever state the store is in."""

@@ -58,6 +58,8 @@ class CommitLog:
         self.on_segment: Callable[[], None] = lambda: None
         # What an append that failed in the system means; set by the engine.
         self.failed_append: Callable[[OSError], Exception] = lambda error: error
+        # Why nothing may be appended, though the log is open; set by the engine.
+        self.refusal: Callable[[], Exception | None] = lambda: None
         self._is_stopped = False
         # Whether pieces were copied from another log, which may end within a record.
         self.has_copies = False
@@ -141,8 +143,7 @@ class CommitLog:
         tail, data, following, now = None, b"", 0, 0
         try:
             self.lock.acquire()
-            if self._is_stopped:
-                raise StoreClosedError  # noqa: TRY301 - the handler lets the lock go
+            self._check_may()
             now = self._now_ms()
             tail = self.tail.segment
             if tail is None or draft.size + BLANK_SIZE > tail.capacity - tail.wrote_position:
@@ -189,6 +190,15 @@ class CommitLog:
         finally:
             self.lock.release()
 
+    def _check_may(self) -> None:
+        """Under the lock: raise if the store was closed or has failed since the caller looked."""
+        if self._is_stopped:
+            raise StoreClosedError
+        if self.appender.refusals & (FAILED | NO_MESSAGES):
+            refusal = self.refusal()
+            if refusal is not None:
+                raise refusal
+
     def _check_size(self, size: int) -> None:
         limit = self._record_max
         if size > limit:
@@ -213,8 +223,7 @@ class CommitLog:
         with memoryview(batch) as data:
             try:
                 self.lock.acquire()
-                if self._is_stopped:
-                    raise StoreClosedError  # noqa: TRY301 - the handler lets the lock go
+                self._check_may()
                 now = self._now_ms()
                 planned = self.tail.plan(batch, atomic=atomic)
                 places = [
@@ -277,8 +286,8 @@ class CommitLog:
         They must begin at this log's end and lie within one segment, as a master sends them; they are
         taken as they are. Queue offsets of lanes do not follow: nothing else may be appended to such a log.
         """
-        self.lock.acquire()
         try:
+            self.lock.acquire()
             self.has_copies = True
             if log_offset != self.end_offset:
                 raise OffsetError(
@@ -296,7 +305,8 @@ class CommitLog:
                 )  # fmt: skip
             self.tail.write_batch(tail, data)
         finally:
-            self.lock.release()
+            if self.lock.is_owned():
+                self.lock.release()
 
     # --- reading in bulk
 

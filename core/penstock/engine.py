@@ -23,7 +23,7 @@ from penstock._kernel import Lane, SyncGate
 from penstock.checkpoint import Checkpoint, Times
 from penstock.clock import Clock
 from penstock.closing import Ending
-from penstock.commitlog import FAILED, NO_MESSAGES, NOT_STARTED, CommitLog
+from penstock.commitlog import NO_MESSAGES, NOT_STARTED, CommitLog
 from penstock.config import Config
 from penstock.contracts import (
     Dispatcher,
@@ -37,6 +37,7 @@ from penstock.dispatch import TailFollower
 from penstock.errors import (
     DiskFullError,
     PenstockError,
+    ReadOnlyError,
     StorageError,
     StoreFailedError,
     SystemLimitError,
@@ -138,6 +139,7 @@ class Engine(Ending):
         settles = policy.appender_waits or policy.hears_appends
         self.log.encoder.make_lane = self.lane
         self.log.failed_append = self.failed_append
+        self.log.refusal = self.refusal
         self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
         self.flusher.group_commit = policy.appender_waits and policy.group_commit
         self.flusher.on_gate = self._wait_at_gate
@@ -216,6 +218,11 @@ class Engine(Ending):
                     self.offsets.queue_begins(topic, queue, lane.next_offset)
                     self.lanes[topic, queue] = lane
         return lane
+
+    def refusal(self) -> Exception | None:
+        """Return why messages are refused now; None where they are not."""
+        reason = self.retention.refusal
+        return self.flusher.failure or (None if reason is None else ReadOnlyError(reason))
 
     def failed_append(self, error: OSError) -> PenstockError:
         """Return what an append that failed in the system means: no room, or the end of writing."""
@@ -351,8 +358,9 @@ class Engine(Ending):
                 derived = min(time_ms, self.flusher.flushed_time_ms)
                 self.checkpoint.write(Times(self.flusher.flushed_time_ms, derived, derived))
             except OSError as error:
-                if error.errno in LIMITS:
-                    # Nothing was synced, so nothing is in doubt: tried again with the next mark.
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    # No file was opened, so nothing is in doubt: tried again with the next mark. Any other number may
+                    # be what a sync says of bytes that never reached the disk, and says only once.
                     raise SystemLimitError(str(error)) from error
                 raise self.flusher.fail(
                     f"a sync of queues, index or marks failed ({error})"
@@ -367,7 +375,6 @@ class Engine(Ending):
 
     def on_failed(self, failure: StoreFailedError) -> None:
         """Write down that a sync failed, as well as can be, and tell the plugins."""
-        self.log.appender.refuse(FAILED)
         state = self.progress.state
         state.failed, state.flushed_offset = True, min(state.flushed_offset, failure.durable_offset)
         try:
@@ -433,18 +440,3 @@ class Engine(Ending):
         self.policy.close()
         # The strategies' own threads as well.
         self.crew.stop()
-
-    def abandon(self) -> None:
-        """Let go of a store that could not be opened wholly."""
-        try:
-            self._stop()
-        finally:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Release everything now, or when the last thread that could still write has ended."""
-        self.crew.stop()
-        if self.crew.hanging():
-            self.crew.when_ended(self.release)
-        else:
-            self.release()

@@ -10,10 +10,13 @@ appended, syncs, looks that the segment has its name and that its bytes can be r
 who wait, all without the interpreter. What is done here then is what needs Python: futures, sealed segments, errors.
 Else, with a channel or files of another kind, all of it is done here, one sync at a time.
 
-Invariants: `flushed_offset <= committed_offset`; neither decreases, except where the writer lost bytes (`lost`). A waiter is told exactly once.
+Invariants: `flushed_offset <= committed_offset`; neither decreases, except where the writer lost bytes (`_read_back`). A waiter is told once, and
+once more if an interrupt came between.
 """
 
+import contextlib
 import errno
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -26,49 +29,13 @@ from penstock.escape import get_logger
 from penstock.progress import Progress
 from penstock.readback import first_unreadable
 from penstock.segment import Segment
+from penstock.syncthread import PATIENCE_MS, SyncThread
 from penstock.worker import Crew
 
 logger = get_logger(__name__)
 
-# Below no log offset; and so long a wait that only its end is looked for.
+# Below no log offset.
 _NOWHERE = (1 << 63) - 1
-_PATIENCE_MS = 60_000
-
-
-class SyncThread:
-    """The gate's thread, as the crew watches it (`worker.Watched`)."""
-
-    name = "penstock-sync"
-
-    def __init__(self, gate: SyncGate, limit_s: float) -> None:
-        self._gate = gate
-        self._limit_ms = int(limit_s * 1000)
-
-    @property
-    def since(self) -> float:
-        """When the sync that runs now began, in seconds; 0 between two."""
-        return self._gate.since_ns / 1e9
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether a sync runs; between two the thread touches nothing."""
-        return not self._gate.is_idle()
-
-    def place(self) -> str:
-        """Return where it stands."""
-        return "a sync of the log"
-
-    def tell(self) -> None:
-        """Nothing: it is needed until the log is closed."""
-
-    def stop(self) -> None:
-        """Wait for the sync that runs; not for ever."""
-        self._gate.is_idle(self._limit_ms)
-
-    def join(self) -> None:
-        """Wait for the sync that runs, however long that takes."""
-        while not self._gate.is_idle(_PATIENCE_MS):
-            pass
 
 
 class LogFlusher:
@@ -145,25 +112,47 @@ class LogFlusher:
         """Make durable all that was appended before the call; see `contracts.Flusher`."""
         if self._gate is not None:
             return self._flush_at(self._gate)
+        failed: _SyncError | None = None
         with self._flushing:
             self.check()
-            time_ms = self._log.newest_time_ms
             try:
-                self._log.log.commit()
-                reached = self._log.log.flush(self._flushed)
-                # A channel may prepare its memory in another way after a sync.
-                self._log.appender.pause()
-            except OSError as error:
-                raise self.fail(f"a sync of the log failed ({error})") from error
-            if reached > self._flushed:
-                self._read_back(reached)
-                self._count += 1
-                self._flushed = reached
-                self._flushed_ms = time_ms
-                self._note(reached)
+                self._sync()
+            except _SyncError as error:
+                # No other sync may be taken for the one that failed.
+                failed = error
+                self._note_failure(failed.failure)
+        if failed is not None:
+            # Whoever is told may do what he likes, close the store among it: nothing is held.
+            self._announce(failed.failure)
+            raise self._failures[0] from failed.__cause__
         self._tell()
         self.on_durable()
-        return reached
+        return self._flushed
+
+    def _sync(self) -> None:
+        """Sync all that was appended, look that it is there, and note it; raises `_SyncError`."""
+        time_ms = self._log.newest_time_ms
+        try:
+            self._log.log.commit()
+            reached = self._log.log.flush(self._flushed)
+            # A channel may prepare its memory in another way after a sync.
+            self._log.appender.pause()
+        except OSError as error:
+            raise self._not_synced(f"a sync of the log failed ({error})") from error
+        if reached <= self._flushed:
+            return
+        self._read_back(reached)
+        self._count += 1
+        self._flushed, self._flushed_ms = reached, time_ms
+        try:
+            self.on_flushed(reached)
+        except OSError as error:
+            raise self._not_synced(
+                f"the log is synced, but no mark could be written ({error})"
+            ) from error
+
+    def _not_synced(self, reason: str) -> "_SyncError":
+        return _SyncError(StoreFailedError(reason, self._flushed))
 
     # --- syncs by the kernel's thread
 
@@ -175,10 +164,13 @@ class LogFlusher:
         fresh = [s for s in segments if s.base_offset >= self._seen_to and s.channel is not None]
         if self._seen_to < 0 and fresh and fresh[0].descriptor is not None:
             self._open_gate()
+        gate = self._gate
+        for segment in fresh if gate is not None else ():
+            # One by one: an interrupt in between must not leave out a segment.
+            self._add(gate, segment)
+            self._seen_to = segment.end_offset
         self._seen_to = segments[-1].end_offset
-        if self._gate is not None:
-            for segment in fresh:
-                self._add(self._gate, segment)
+        if gate is not None:
             self.settle()
 
     def _open_gate(self) -> None:
@@ -203,8 +195,9 @@ class LogFlusher:
         crew.adopt(SyncThread(gate, crew.limit_s))
         self.on_gate(gate)
 
-    def _add(self, gate: SyncGate, segment: Segment) -> None:
+    def _add(self, gate: SyncGate | None, segment: Segment) -> None:
         log, channel, descriptor = self._log.log, segment.channel, segment.descriptor
+        assert gate is not None
         if channel is None or descriptor is None:
             self.fail(f"the writer lends no descriptor for {segment.path.name}, as it did before")
             return
@@ -248,11 +241,14 @@ class LogFlusher:
         gate = self._gate
         if gate is None:
             return
-        if self._sealing.acquire(blocking=False):
-            try:
+        is_mine = False
+        try:
+            is_mine = self._sealing.acquire(blocking=False)
+            if is_mine:
                 self._log.log.flushed_to(gate.flushed_offset)
                 gate.forget()
-            finally:
+        finally:
+            if is_mine:
                 self._sealing.release()
         if self.failure is not None or self._waiting:
             self._tell()
@@ -272,36 +268,37 @@ class LogFlusher:
             self._fail(reasons[kind], _NOWHERE)
 
     def close(self) -> None:
-        """End the kernel's thread; nothing is synced after this."""
+        """End the kernel's thread; nothing is synced after this, and who still waits is told so."""
+        durable = self.flushed_offset
+        if self.failure is None and (self._waiting or durable < self.wrote_offset):
+            self._failures.append(
+                StoreFailedError("the store was closed before it was synced", durable)
+            )
         if self._gate is not None:
-            self._gate.close(_PATIENCE_MS)
+            self._gate.close(PATIENCE_MS)
+        self._tell()
 
     # --- reading back, marks, failure
 
     def _read_back(self, reached: int) -> None:
-        """Raise, where somebody waits to hear "on disk", if the log has not got what was synced."""
+        """Raise, where somebody waits to hear "on disk", if the log has not got what was synced.
+
+        The one case in which the flushed offset goes back: what was synced there was not what was appended.
+        """
         if not self._waiting or self._log.has_copies:
             return
         try:
             lost = first_unreadable(self._log.log, self._flushed, reached)
         except OSError as error:
-            raise self.fail(f"what was synced cannot be read back ({error})") from error
+            raise self._not_synced(f"what was synced cannot be read back ({error})") from error
         if lost is not None:
-            raise self.lost(lost)
+            self._flushed = min(self._flushed, lost)
+            raise self._not_synced(_lost_text(lost))
 
     def lost(self, log_offset: int) -> StoreFailedError:
-        """Stop the store: the log has not got what was appended at `log_offset`; returns the error.
-
-        The one case in which the flushed offset goes back: what was synced there was not what was appended.
-        """
+        """Stop the store: the log has not got what was appended at `log_offset`; returns the error."""
         self._flushed = min(self._flushed, log_offset)
         return self._fail(_lost_text(log_offset), log_offset)
-
-    def _note(self, reached: int) -> None:
-        try:
-            self.on_flushed(reached)
-        except OSError as error:
-            raise self.fail(f"the log is synced, but no mark could be written ({error})") from error
 
     def commit(self) -> int:
         """Hand all that was written to the system; see `contracts.Committer`."""
@@ -322,15 +319,23 @@ class LogFlusher:
 
     def _fail(self, reason: str, log_offset: int) -> StoreFailedError:
         failure = StoreFailedError(reason, min(self.flushed_offset, log_offset))
+        self._note_failure(failure, log_offset)
+        self._announce(failure)
+        return self._failures[0]
+
+    def _note_failure(self, failure: StoreFailedError, log_offset: int = _NOWHERE) -> None:
+        """From now on nothing is appended or synced."""
         self._failures.append(failure)
-        is_first = self._failures[0] is failure
+        self._log.appender.refuse(FAILED)
         if self._gate is not None:
             self._gate.fail(log_offset)
-        if is_first:
+
+    def _announce(self, failure: StoreFailedError) -> None:
+        """Tell everybody of a failure that was noted, if it was the first."""
+        if self._failures[0] is failure:
             logger.error("%s", failure)
             self.on_failed(failure)
         self._tell()
-        return self._failures[0]
 
     def add_waiter(self, end_offset: int, told: Callable[[], None]) -> None:
         """Call `told` once every byte below `end_offset` is durable, or the store has failed: see `outcome`."""
@@ -351,12 +356,16 @@ class LogFlusher:
         if self.flushed_offset >= end_offset:
             return True
         if self._gate is not None and self.group_commit:
-            is_told = self._wait_at(self._gate, timeout_ms, checks=True) != _kernel.LATE
+            # That waits for what others have appended since, too.
+            is_told = (
+                self._wait_at(self._gate, timeout_ms, checks=True) != _kernel.LATE
+                or self.flushed_offset >= end_offset
+            )
             self.on_durable()
         else:
             told = threading.Lock()
             told.acquire()
-            self.add_waiter(end_offset, told.release)
+            self.add_waiter(end_offset, functools.partial(_release, told))
             request()
             is_told = told.acquire(timeout=timeout_ms / 1000)
         if not is_told:
@@ -367,7 +376,7 @@ class LogFlusher:
         return True
 
     def _tell(self) -> None:
-        """Tell all that are done. Runs in several threads at once: each waiter is popped by one."""
+        """Tell all that are done. Runs in several threads at once: each waiter is taken by one."""
         flushed, failure = -1, None
         # Again where more is durable meanwhile: who told of that did not see the waiter that was held here.
         while (flushed, failure) != (self.flushed_offset, self.failure):
@@ -376,15 +385,34 @@ class LogFlusher:
 
     def _tell_once(self, flushed: int, has_failed: bool) -> None:
         waiting = self._waiting
-        for _ in range(len(waiting)):
+        for waiter in waiting.copy():
+            end_offset, told = waiter
+            if end_offset > flushed and not has_failed:
+                continue
             try:
-                end_offset, told = waiting.popleft()
-            except IndexError:
-                return
-            if end_offset <= flushed or has_failed:
+                waiting.remove(waiter)
                 told()
-            else:
-                waiting.append((end_offset, told))
+            except ValueError:
+                # Another thread has told it.
+                continue
+            except BaseException:
+                # An interrupt: told twice does no harm, never told would.
+                if waiter not in waiting:
+                    waiting.appendleft(waiter)
+                raise
+
+
+class _SyncError(Exception):
+    """A sync here that failed, and what that means for the store."""
+
+    def __init__(self, failure: StoreFailedError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def _release(lock: threading.Lock) -> None:
+    with contextlib.suppress(RuntimeError):
+        lock.release()
 
 
 def _lost_text(log_offset: int) -> str:

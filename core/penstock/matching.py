@@ -89,6 +89,8 @@ class Wanted:
 def has_key(message: StoredMessage, key: str) -> bool:
     """Say whether `key` is among the message's keys, as a word or as a phrase, or is its UNIQ_KEY."""
     properties = message.all_properties
+    if not key:
+        return False
     return f" {key} " in f" {properties.get(KEYS, '')} " or properties.get(UNIQ_KEY) == key
 
 

@@ -91,6 +91,11 @@ class Store(Reader, Producer):
         if not self._closed:
             self._closed, self._why_closed = True, ForkedStoreError(self.path, self._opened_by)
 
+    def _leave_if_forked(self, engine: Engine) -> None:
+        """As `leave`, where Python saw nothing of the fork (in C, by another language's runtime)."""
+        if engine.log.appender.in_child:
+            self.leave()
+
     @property
     def read_only(self) -> bool:
         """Whether the store was opened for reading only."""
@@ -99,7 +104,12 @@ class Store(Reader, Producer):
     def _writer(self) -> Engine:
         """Return the writing half, if messages may be put."""
         engine = self._engine
-        if self._closed or engine is None or engine.flusher.failure is not None:
+        if (
+            self._closed
+            or engine is None
+            or engine.log.appender.refusals
+            or engine.log.appender.in_child
+        ):
             engine = self._owner()
         refusal = engine.retention.refusal
         if refusal is not None:
@@ -112,6 +122,8 @@ class Store(Reader, Producer):
     def _owner(self) -> Engine:
         """Return the writing half, also while a retention policy refuses messages."""
         engine = self._engine
+        if engine is not None:
+            self._leave_if_forked(engine)
         self._check_open()
         if engine is None:
             raise ReadOnlyError
@@ -154,6 +166,8 @@ class Store(Reader, Producer):
 
         def told() -> None:
             failure = engine.flusher.outcome(end)
+            if future.done():
+                return
             if failure is None:
                 future.set_result(receipt._replace(durability=Durability.ON_DISK))
             else:
@@ -343,11 +357,15 @@ class Store(Reader, Producer):
 
     def close(self) -> None:
         """Close; a store opened for writing is then durable and marked clean, or this raises why not."""
+        if self._engine is not None:
+            self._leave_if_forked(self._engine)
         if self._closed:
             return
         if self._engine is None:
             super().close()
             return
+        # A signal handler that interrupted an append of its own thread: that would go on behind the close.
+        self._engine.log.lock.refuse_within()
         # Interrupted here, puts only ask first whether they may.
         self._engine.log.appender.refuse(STOPPED)
         self._closed = self._engine.is_interrupted = True

@@ -15,7 +15,8 @@ Invariants:
       do not arrive where the writer is on another machine, or knows nothing of the file, and where it cannot be
       written here (a read-only mount, another user's store).
 
-A reader touches the memory only through the system (see `WakeWord`), so a file that is cut short gives it an error.
+Nobody touches the memory but through the system (see `WakeWord`), so a file that is cut short ends no process: readers
+get an error, and the writer wakes nobody through it until the next opening.
 """
 
 import errno
@@ -52,7 +53,8 @@ class WakeMap:
     def __init__(self, files: Files, file: File | None) -> None:
         self._file = file
         memory = files.memory(SIZE) if file is None else file.map(SIZE, writable=True)
-        self._word = WakeWord(memory, _WORD_AT, _ASIDE_AT)
+        descriptor = None if file is None else file.descriptor
+        self._word = WakeWord(memory, _WORD_AT, _ASIDE_AT, -1 if descriptor is None else descriptor)
         head = _head(files)
         is_known = head.strip(b"\0") != _MAGIC
         self.is_of_this_boot = file is None or (is_known and file.pread(len(head), 0) == head)

@@ -149,7 +149,7 @@ def flushed_in_finally() -> list[Any]:
                 raise flusher.fail(f"a sync of the log failed ({error})") from error
             finally:
                 flusher._flushed = wrote
-                flusher._note(wrote)
+                flusher.on_flushed(wrote)
         flusher._tell()
         return wrote
 

@@ -48,7 +48,9 @@ def test_a_copy_of_a_store_that_is_written_opens_as_after_a_crash(
                 )
                 assert done.returncode in (0, 1)
             else:
-                subprocess.run([*WAYS[way], str(path), str(copy)], check=True)
+                # 1: a file that was made ahead got its name meanwhile.
+                done = subprocess.run([*WAYS[way], str(path), str(copy)], check=False)
+                assert done.returncode in (0, 1, 24)
             with penstock.open(copy, environ={}, **SMALL) as store:
                 bodies = [m.body for m in store.scan("t")]
                 assert bodies == [body(n) for n in range(len(bodies))]

@@ -200,7 +200,10 @@ def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
             read_all()
             fill()
             os.truncate(ballast, max(os.path.getsize(ballast) - left * 4096, 0))
-            for job in range(jobs):
+            for job in range(10 * jobs):
+                # What lies ready lasts longer on a slow machine.
+                if job >= jobs and (refused or left != lefts[-1]):
+                    break
                 number = len(sent)
                 try:
                     if job % 7 == 3:

@@ -15,7 +15,7 @@ LAYERS = [
     "hookspecs registry profiles config brokerconf",
     "segment log fetch spans scan lives survivors batches tail lanes handover commitlog",
     "checkpoint progress waking manifest ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
-    "copies readback discover flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks storeview verify verifying mendedlog planning rebuilding mending",
+    "copies readback discover syncthread flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks storeview verify verifying mendedlog planning rebuilding mending",
     "visibility encode arrow arrow_in stagedfile closing engine putting columnar lookup reader store",
     "choosing opening repairing reindexing several staged segmentwise",
     "__init__ rescue",

@@ -132,24 +132,45 @@ def test_nobody_is_kept_out_by_holders_that_let_others_run_only_while_they_hold_
 
 
 def test_a_waiter_that_one_thread_holds_while_another_tells_is_told() -> None:
-    """Popped by a thread that knows of less, put back after the other had looked."""
+    """Looked at by a thread that knows of less, while another one tells it."""
     flusher = LogFlusher(cast("CommitLog", None), 100)
     told: list[int] = []
 
     class Interleaved(deque[tuple[int, Callable[[], None]]]):
         is_first = True
 
-        def popleft(self) -> tuple[int, Callable[[], None]]:
-            waiter = super().popleft()
+        def copy(self) -> "Interleaved":
+            seen = super().copy()
             if self.is_first:
                 self.is_first = False
                 flusher._flushed = 200
                 flusher._tell()
-            return waiter
+            return seen
 
     flusher._waiting = Interleaved([(200, lambda: told.append(1))])
     flusher._tell()
     assert told == [1]
+
+
+@pytest.mark.parametrize("interrupted", ["before", "after"])
+def test_a_waiter_whose_teller_is_interrupted_is_told(interrupted: str) -> None:
+    flusher = LogFlusher(cast("CommitLog", None), 100)
+    told: list[int] = []
+    interrupts = [KeyboardInterrupt()]
+
+    def tell() -> None:
+        if interrupted == "after":
+            told.append(1)
+        if interrupts:
+            raise interrupts.pop()
+        told.append(2)
+
+    flusher._waiting.append((100, tell))
+    with pytest.raises(KeyboardInterrupt):
+        flusher._tell()
+    flusher._tell()
+    assert told[-1] == 2
+    assert not flusher._waiting
 
 
 def test_a_stuck_disk_is_back_pressure_not_a_pile_of_threads(tmp_path: Path) -> None:

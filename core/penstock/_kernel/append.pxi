@@ -29,7 +29,7 @@ cdef class AppendLock:
     cdef int32_t turns
     cdef int64_t waiting, starving
 
-    def __init__(self, int64_t limit_ms, now_ns):
+    def __cinit__(self, int64_t limit_ms, now_ns):
         """`now_ns()` tells nanoseconds that never go back."""
         self.limit_ns, self.now_ns, self.since_ns, self.longest_ns = limit_ms * 1_000_000, now_ns, 0, 0
 
@@ -103,7 +103,8 @@ cdef class AppendLock:
         self.owner, self.since_ns = 0, 0
         self.turns += 1
         if self.waiting:
-            futex_wake(&self.turns, 1)
+            # One who was woken may have to let another go first, who sleeps.
+            futex_wake(&self.turns, INT32_MAX if self.starving else 1)
 
     def __enter__(self):
         self.acquire()
@@ -122,7 +123,7 @@ cdef class Extent:
 
     cdef public int64_t wrote, committed
 
-    def __init__(self, int64_t position):
+    def __cinit__(self, int64_t position):
         self.wrote = self.committed = position
 
     def commit_to(self, int64_t position):
@@ -178,7 +179,10 @@ cdef class Draft:
 
     def encode(self, int64_t log_offset, int64_t now_ms):
         """Return the record's bytes, with the lane's next queue offset."""
-        cdef bytes made = PyBytes_FromStringAndSize(NULL, self.size)
+        cdef bytes made
+        if self.lane is None:
+            raise ValueError("a draft without a message")
+        made = PyBytes_FromStringAndSize(NULL, self.size)
         self.place(log_offset, now_ms)
         self.parts.queue_offset = self.lane.next_offset
         record_write(<uint8_t *>PyBytes_AS_STRING(made), &self.parts, self.size, self.text)
@@ -222,7 +226,7 @@ cdef class Appender:
     # A page that a forked child finds empty.
     cdef uint8_t *open_page
 
-    def __init__(self, RecordEncoder encoder not None, AppendLock lock not None, append_slowly):
+    def __cinit__(self, RecordEncoder encoder not None, AppendLock lock not None, append_slowly):
         """`append_slowly(draft)` puts one record under the lock, by a roll or a channel's write; returns where it went."""
         self.encoder, self.lock, self.append_slowly = encoder, lock, append_slowly
         self.open_page = page_of_this_process()
@@ -241,6 +245,11 @@ cdef class Appender:
     def __dealloc__(self):
         if self.open_page is not NULL:
             give_page_back(self.open_page)
+
+    @property
+    def in_child(self):
+        """Whether this is a child of the process that opened the store, however it was forked."""
+        return self.open_page[0] == 0
 
     def connect(self, settle, accepted, durability, *, bint settles):
         """Say what follows a put.
@@ -386,6 +395,8 @@ cdef class Producer:
         cdef Draft draft
         if appender is None or appender.refusals or appender.open_page[0] == 0:
             self._check_writable()
+        if appender is None:
+            raise ValueError("a store that takes no messages")
         draft = Draft.__new__(Draft)
         draft.fill(appender.encoder, topic, body, queue, tag, keys, properties, flag, delay_level, born_time_ms, born_host)
         return appender.append(draft, wait)

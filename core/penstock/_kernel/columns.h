@@ -1,5 +1,6 @@
 /* Texts as they go into an Arrow column, which holds UTF-8 only: what is not UTF-8 is U+FFFD there. */
 #pragma once
+#include <stdlib.h>
 #include "text.h"
 
 enum { REPLACEMENT_SIZE = 3 };
@@ -34,21 +35,38 @@ static inline int64_t text_room(Span s)
     return room;
 }
 
-/* Writes a text, which takes `text_room` bytes, and returns where it ends. */
-static inline uint8_t *text_put(uint8_t *to, Span s)
+static inline uint8_t *replaced_put(uint8_t *to, const uint8_t *stop, Span s)
 {
     const uint8_t *at = s.p, *end = s.p + s.n;
-    if (is_ascii(s) || is_utf8(s))
-        return put_span(to, s);
     while (at < end) {
         const uint8_t *start = at;
         int is_whole = 1;
+        int64_t n;
         utf8_next(&at, end, &is_whole);
-        if (is_whole)
-            memcpy(to, start, (size_t)(at - start)), to += at - start;
-        else
-            memcpy(to, "\xEF\xBF\xBD", REPLACEMENT_SIZE), to += REPLACEMENT_SIZE;
+        n = is_whole ? at - start : REPLACEMENT_SIZE;
+        if (n > stop - to)
+            break;
+        memcpy(to, is_whole ? start : (const uint8_t *)"\xEF\xBF\xBD", (size_t)n), to += n;
     }
+    return to;
+}
+
+/* Writes a text and returns where it ends; NULL without memory. The window may lie in a file that somebody changes
+   meanwhile, so it is looked at as it was copied, and what takes more than the room up to `stop` is cut off. */
+static inline uint8_t *text_put(uint8_t *to, const uint8_t *stop, Span s)
+{
+    Span copy = {to, s.n < stop - to ? s.n : stop - to};
+    uint8_t *own;
+    if (copy.n)
+        memcpy(to, s.p, (size_t)copy.n);
+    if (is_ascii(copy) || is_utf8(copy))
+        return to + copy.n;
+    own = malloc((size_t)copy.n);
+    if (!own)
+        return NULL;
+    memcpy(own, to, (size_t)copy.n), copy.p = own;
+    to = replaced_put(to, stop, copy);
+    free(own);
     return to;
 }
 

@@ -1,5 +1,5 @@
 # Columns as Arrow has them: 32-bit offsets, the bytes of all values, and a bit for each row that has one.
-# Each is made in two passes without the interpreter's lock: how large it gets, then its bytes.
+# Each is made in two passes without the interpreter's lock: how large it gets, then its bytes, never more than that.
 
 cdef enum: BORN_HOST_END = 56
 
@@ -31,14 +31,18 @@ cdef int64_t room_of(Pieces pieces, bint is_text, int64_t *missing) noexcept nog
     return room
 
 
-cdef void fill(Pieces pieces, bint is_text, int32_t *offsets, uint8_t *data) noexcept nogil:
+cdef bint fill(Pieces pieces, bint is_text, int32_t *offsets, uint8_t *data, int64_t room) noexcept nogil:
+    """Write offsets and bytes; False without memory."""
     cdef int64_t i
     cdef uint8_t *at = data
     offsets[0] = 0
     for i in range(pieces.count):
         if pieces.spans[i].p is not NULL:
-            at = text_put(at, pieces.spans[i]) if is_text else put_span(at, pieces.spans[i])
+            at = text_put(at, data + room, pieces.spans[i]) if is_text else put_span(at, pieces.spans[i])
+            if at is NULL:
+                return False
         offsets[i + 1] = <int32_t>(at - data)
+    return True
 
 
 cdef tuple column_of(Pieces pieces, bint is_text):
@@ -47,6 +51,7 @@ cdef tuple column_of(Pieces pieces, bint is_text):
     cdef uint8_t *bits
     cdef int32_t *offsets
     cdef uint8_t *data
+    cdef bint is_done
     with nogil:
         room = room_of(pieces, is_text, &missing)
     if room > INT32_MAX:
@@ -55,7 +60,9 @@ cdef tuple column_of(Pieces pieces, bint is_text):
     values = PyBytes_FromStringAndSize(NULL, room)
     offsets, data = <int32_t *>PyBytes_AS_STRING(starts), <uint8_t *>PyBytes_AS_STRING(values)
     with nogil:
-        fill(pieces, is_text, offsets, data)
+        is_done = fill(pieces, is_text, offsets, data, room)
+    if not is_done:
+        raise MemoryError
     if missing == 0:
         return None, starts, values
     present = bytearray((pieces.count + 7) // 8)
@@ -71,11 +78,12 @@ def body_column(window, const Record[::1] rows):
     cdef Held held = Held(window)
     cdef Span span = held.span()
     cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef Record row
     cdef int64_t i
     for i in range(pieces.count):
         pieces.spans[i].p = span.p
-        if is_within(span, &rows[i]):
-            pieces.spans[i].p, pieces.spans[i].n = span.p + rows[i].position + rows[i].body_at, rows[i].body_size
+        if row_within(span, rows, i, &row):
+            pieces.spans[i].p, pieces.spans[i].n = span.p + row.position + row.body_at, row.body_size
     return column_of(pieces, False)[1:]
 
 
@@ -84,24 +92,26 @@ def topic_column(window, const Record[::1] rows):
     cdef Held held = Held(window)
     cdef Span span = held.span()
     cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef Record row
     cdef int64_t i
     for i in range(pieces.count):
         pieces.spans[i].p = span.p
-        if is_within(span, &rows[i]):
-            pieces.spans[i] = topic_of(span, &rows[i])
+        if row_within(span, rows, i, &row):
+            pieces.spans[i] = topic_of(span, &row)
     return column_of(pieces, True)[1:]
 
 
 def property_column(window, const Record[::1] rows, bytes name not None):
     """Return one property of each row: a bit for each that has it, or None if all have; offsets; UTF-8."""
     cdef Held held = Held(window)
-    cdef Span span = held.span(), wanted = span_of(name), value
+    cdef Span span = held.span(), wanted = wanted_name(name), value
     cdef Pieces pieces = Pieces(rows.shape[0])
+    cdef Record row
     cdef int64_t i
     with nogil:
         for i in range(pieces.count):
-            if is_within(span, &rows[i]):
-                value = property(text_of(span, &rows[i]), wanted)
+            if row_within(span, rows, i, &row):
+                value = property(text_of(span, &row), wanted)
                 if value.n:
                     pieces.spans[i] = value
     return column_of(pieces, True)
@@ -117,13 +127,14 @@ def pair_columns(window, const Record[::1] rows, bytes but not None):
     cdef int32_t *first = <int32_t *><char *>firsts
     cdef Growing names, values
     cdef Pieces keys, items
+    cdef Record row
     memset(&names, 0, sizeof(names))
     memset(&values, 0, sizeof(values))
     try:
         with nogil:
             for i in range(rows_count):
-                if is_within(span, &rows[i]):
-                    text = text_of(span, &rows[i])
+                if row_within(span, rows, i, &row):
+                    text = text_of(span, &row)
                     at = text.p
                     while pair_next(&at, text.p + text.n, &name, &value):
                         if not is_same(name, skipped):
@@ -158,6 +169,7 @@ def message_ids(window, const Record[::1] rows):
     cdef const uint8_t *p
     cdef uint8_t own[8]
     cdef int64_t host_at, host_size
+    cdef Record row
     cdef uint8_t *at
     cdef uint8_t *data
     starts = bytearray(4 * (count + 1))
@@ -168,12 +180,12 @@ def message_ids(window, const Record[::1] rows):
         raise OverflowError("too many rows in one batch; take fewer at a time")
     with nogil:
         for i in range(count):
-            if is_within(span, &rows[i]):
-                p = span.p + rows[i].position
-                host_at = BORN_HOST_END + 8 + (12 if rows[i].sys_flag & BORN_IPV6 else 0)
-                host_size = 20 if rows[i].sys_flag & STORE_IPV6 else 8
-                if host_at + host_size <= rows[i].size:
-                    put64(own, <uint64_t>rows[i].log_offset)
+            if row_within(span, rows, i, &row):
+                p = span.p + row.position
+                host_at = BORN_HOST_END + 8 + (12 if row.sys_flag & BORN_IPV6 else 0)
+                host_size = 20 if row.sys_flag & STORE_IPV6 else 8
+                if host_at + host_size <= row.size:
+                    put64(own, <uint64_t>row.log_offset)
                     at = hex_put(hex_put(at, p + host_at, host_size), own, 8)
             offsets[i + 1] = <int32_t>(at - data)
     return bytes(starts), text[:at - data]
@@ -229,6 +241,7 @@ def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offs
     cdef int64_t i, count = positions.shape[0], known = len(places), bad = -1
     cdef bytearray made = bytearray(count * sizeof(Record))
     cdef Record *rows = <Record *><char *>made
+    cdef int64_t at, number
     cdef Place *all_places
     if not (log_offsets.shape[0] == sizes.shape[0] == ordinals.shape[0] == numbers.shape[0] == count):
         raise ValueError("as many of each as positions")
@@ -244,10 +257,12 @@ def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offs
                 all_places[i].topic = span_of(topic)
         with nogil:
             for i in range(count):
+                # Each is read once: another thread may change it.
+                at, number = positions[i], numbers[i]
                 if not (
-                    0 <= numbers[i] < known
-                    and entry_row(span, positions[i], log_offsets[i], sizes[i], &rows[i])
-                    and is_of(span.p + positions[i], &rows[i], &all_places[numbers[i]], ordinals[i])
+                    0 <= number < known
+                    and entry_row(span, at, log_offsets[i], sizes[i], &rows[i])
+                    and is_of(span.p + at, &rows[i], &all_places[number], ordinals[i])
                 ):
                     bad = i
                     break

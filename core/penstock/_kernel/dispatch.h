@@ -232,6 +232,9 @@ static inline int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64
             return -1;
     for (int64_t key = first; key < stop; key++, number++) {
         int64_t row = at_row(&keys->rows, key);
+        /* Once more: another thread may change the column. */
+        if (row < 0 || row >= keys->log_offsets.n)
+            return -1;
         if (key + SLOTS_AHEAD < stop)
             __builtin_prefetch(x->p + slot_at(x, (int32_t)at_row(&keys->hashes, key + SLOTS_AHEAD)), 1);
         time_ms = at_row(&keys->times, row), log_offset = at_row(&keys->log_offsets, row);
@@ -339,6 +342,8 @@ static inline int is_keyed(const uint8_t *p, const Record *r, Span topic, Span k
     static const Span keys = {(const uint8_t *)"KEYS", 4}, unique = {(const uint8_t *)"UNIQ_KEY", 8};
     Span text = span_at(p, r->text_at, r->text_size), value;
     if (!is_same(span_at(p, r->topic_at, r->topic_size), topic))
+        return 0;
+    if (key.n == 0)
         return 0;
     if (has_phrase(property(text, keys), key))
         return 1;

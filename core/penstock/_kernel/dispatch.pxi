@@ -189,10 +189,12 @@ def entry_columns(entries):
 
 # --- the key index
 
-def key_hash(str topic not None, str key not None):
+def key_hash(topic, key):
     """Return the index's hash of `topic#key`: Java's, never negative."""
     cdef Span span
     cdef int32_t value
+    # Subclasses say what they like of themselves; both must be exact below.
+    topic, key = str.__str__(topic), str.__str__(key)
     if not (PyUnicode_IS_ASCII(topic) and PyUnicode_IS_ASCII(key)):
         return index_hash(java_hash(f"{topic}#{key}"))
     span.p, span.n = <const uint8_t *>PyUnicode_1BYTE_DATA(topic), PyUnicode_GET_LENGTH(topic)
@@ -322,8 +324,7 @@ def record_with_key(window, int64_t position, int64_t log_offset, bytes topic no
         return None
     row.position = position
     made = blank_message(&row, &to)
-    copy_out(span, &row, to)
-    return made
+    return made if copy_out(span, &row, to) else False
 
 
 def record_time(window, int64_t position, int64_t log_offset, int64_t size, bytes topic, int64_t queue, int64_t ordinal):

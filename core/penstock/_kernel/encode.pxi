@@ -2,6 +2,8 @@
 
 cdef enum:
     KEYS_MAX = 16
+    # Each property is held against those before it; where a row has more, a table of names is quicker.
+    PAIRS_MAX = 64
     # From here on a text is looked at for more than its names and values.
     LONG_TEXT = 512
     # So much memory is kept for the next batch.
@@ -18,7 +20,7 @@ cdef class Lane:
     cdef readonly int32_t queue
     cdef public int64_t next_offset
 
-    def __init__(self, str topic not None, int32_t queue, int64_t next_offset):
+    def __cinit__(self, str topic not None, int32_t queue, int64_t next_offset):
         self.topic, self.topic_bytes, self.queue, self.next_offset = topic, topic.encode(), queue, next_offset
 
 
@@ -81,7 +83,7 @@ cdef class RecordEncoder:
     cdef dict lanes
     cdef Growing spare
 
-    def __init__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_lane=None, time_ms=None):
+    def __cinit__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_lane=None, time_ms=None):
         """`make_lane(topic, queue)` checks both and returns the one lane of a queue; `time_ms()` is the system's if None."""
         if len(store_host) not in (8, 20):
             raise ValueError("a host has 8 or 20 bytes")
@@ -115,7 +117,10 @@ cdef class RecordEncoder:
 
     cdef Lane _new_lane(self, topic, queue):
         cdef Lane lane = self.make_lane(topic, queue)
-        cdef list queues = self.lanes.setdefault(lane.topic, [])
+        cdef list queues
+        if lane is None or lane.queue < 0:
+            raise ValueError("make_lane must return the lane of a queue from 0 on")
+        queues = self.lanes.setdefault(lane.topic, [])
         while len(queues) <= lane.queue:
             queues.append(None)
         queues[lane.queue] = lane
@@ -192,7 +197,9 @@ cdef class Batch:
     """
 
     cdef readonly RecordEncoder encoder
-    cdef readonly list lanes
+    cdef list own_lanes
+    # Receipts were made of it, or another thread is adding to it.
+    cdef bint is_spent, is_busy
     cdef Growing data, places, names, scratch, nexts
     cdef dict numbers
     cdef Span host
@@ -201,8 +208,8 @@ cdef class Batch:
     # Lanes met lately, by a number made of topic and queue; -1 for none.
     cdef int32_t near[64]
 
-    def __init__(self, RecordEncoder encoder not None):
-        self.encoder, self.lanes, self.numbers, self.host = encoder, [], {}, span_of(encoder.store_host)
+    def __cinit__(self, RecordEncoder encoder not None):
+        self.encoder, self.own_lanes, self.numbers, self.host = encoder, [], {}, span_of(encoder.store_host)
         self.born_ms = encoder.now_ms()
         memset(self.near, 255, sizeof(self.near))
         # Memory that was used before costs no fresh pages.
@@ -220,7 +227,19 @@ cdef class Batch:
         free(self.scratch.p)
         free(self.nexts.p)
 
+    @property
+    def lanes(self):
+        """The lanes that its records belong to, in the order in which they were met."""
+        return tuple(self.own_lanes)
+
+    cdef int check_free(self) except -1:
+        if self.is_busy or self.is_spent or self.lent:
+            raise BufferError("the batch's bytes are looked at, it was appended, or another thread adds to it")
+        return 0
+
     def __getbuffer__(self, Py_buffer *view, int flags):
+        if self.is_busy:
+            raise BufferError("another thread adds to the batch")
         PyBuffer_FillInfo(view, self, self.data.p, self.data.n, 1, flags)
         self.lent += 1
 
@@ -275,8 +294,8 @@ cdef class Batch:
             name = <LaneName *>(self.names.p + self.names.n)
             name.topic, name.queue = span_of(lane.topic_bytes), lane.queue
             self.names.n += sizeof(LaneName)
-            found = self.numbers[lane] = len(self.lanes)
-            self.lanes.append(lane)
+            found = self.numbers[lane] = len(self.own_lanes)
+            self.own_lanes.append(lane)
         return found
 
     cdef int32_t number_at(self, Span topic, int64_t queue) except -1 nogil:
@@ -302,9 +321,9 @@ cdef class Batch:
             m.born_host = self.host
         m.queue_offset = m.log_offset = m.store_ms = 0
         size = record_size(m, text)
-        if self.lent or size > INT32_MAX or text > TEXT_MAX:
+        if size > INT32_MAX or text > TEXT_MAX:
             with gil:
-                raise BufferError("the batch's bytes are looked at, or a record or its text is too large")
+                raise ValueError("a record or its text is too large")
         grow(&self.data, size)
         grow(&self.places, sizeof(Appended))
         record_write(self.data.p + self.data.n, m, size, text)
@@ -339,11 +358,16 @@ cdef class Batch:
         if m.sys_flag & 0xC == 0x4 or m.sys_flag & 0xC == 0xC:
             raise encode_words().transaction_refused()
         number = self.number_of(encoder.lane(message.topic, message.queue))
+        self.check_free()
         if m.body.n < LONG_BYTES:
             self.put(&m, number)
-        else:
+            return
+        self.is_busy = True
+        try:
             with nogil:
                 self.put(&m, number)
+        finally:
+            self.is_busy = False
 
     def add_columns(self, ArrowRows columns not None, Py_ssize_t start=0):
         """Add rows of Arrow columns from `start` on, as far as each is plain; returns the row where that ends.
@@ -356,20 +380,27 @@ cdef class Batch:
         cdef int64_t queue = 0
         cdef Py_ssize_t row = max(start, 0), count = columns.rows.count
         m.keys, m.sys_flag, m.reconsume, m.prepared, m.has_crc = keys, 0, 0, 0, self.encoder.crc_property
-        with nogil:
-            while row < count and fill_row(&columns.rows, row, &m, keys, &self.scratch, &topic, &queue):
-                if columns.rows.born_ms is NULL:
-                    m.born_ms = self.born_ms
-                self.put(&m, self.number_at(topic, queue))
-                row += 1
+        self.check_free()
+        self.is_busy = True
+        try:
+            with nogil:
+                while row < count and fill_row(&columns.rows, row, &m, keys, &self.scratch, &topic, &queue):
+                    if columns.rows.born_ms is NULL:
+                        m.born_ms = self.born_ms
+                    self.put(&m, self.number_at(topic, queue))
+                    row += 1
+        finally:
+            self.is_busy = False
         return row
 
     def add_record(self, Lane lane not None, record, *, bint has_crc):
         """Add a whole valid record that was encoded before, in the form of this batch; `has_crc`: it ends in a CRC of its own."""
-        cdef Held held = Held(record)
-        cdef Span span = held.span()
+        # A copy: it may lie in a file that somebody changes meanwhile.
+        cdef bytes own = bytes(record), text = None
+        cdef Span span = span_of(own)
         cdef Record row
         cdef Parts m
+        self.check_free()
         if record_parse(span.p, span.n, &row) != RECORD_OK or row.size != span.n:
             raise ValueError("no whole record")
         if has_crc and row.text_size < CRC_PROPERTY_SIZE:
@@ -379,6 +410,10 @@ cdef class Batch:
         m.text.p, m.text.n = span.p + row.text_at, row.text_size
         if has_crc:
             m.text.n -= CRC_PROPERTY_SIZE
+        if m.text.n and not self.encoder.crc_property and m.text.p[m.text.n - 1] != 2:
+            # Ours end in the end of a pair: one that ends in zero looks like a sector that was never written.
+            text = m.text.p[:m.text.n] + b"\x02"
+            m.text = span_of(text)
         if m.text.n >= LONG_TEXT:
             encode_words().check_text(m.text.p[:m.text.n], crc_property=self.encoder.crc_property)
         m.has_crc = self.encoder.crc_property
@@ -418,7 +453,7 @@ cdef class Batch:
             store_ms: the store time of all.
             first_mark: from there on records are numbered in PREPAREDTRANSACTIONOFFSET; 0 leaves it.
         """
-        cdef Py_ssize_t row, count = len(self), lane_count = len(self.lanes), piece = 0, piece_count = len(pieces)
+        cdef Py_ssize_t row, count = len(self), lane_count = len(self.own_lanes), piece = 0, piece_count = len(pieces)
         cdef int64_t at = 0, log_offset = 0, is_counted
         cdef int64_t *numbers
         cdef int64_t *starts
@@ -429,7 +464,7 @@ cdef class Batch:
         numbers = <int64_t *>self.nexts.p
         starts = numbers + lane_count
         for row in range(lane_count):
-            numbers[row] = (<Lane>self.lanes[row]).next_offset
+            numbers[row] = (<Lane>self.own_lanes[row]).next_offset
         for row in range(piece_count):
             starts[2 * row], starts[2 * row + 1] = pieces[row]
         starts[2 * piece_count] = count
@@ -455,17 +490,18 @@ cdef class Batch:
         """Move the lanes on, past the records that were stamped last."""
         cdef int64_t *numbers = <int64_t *>self.nexts.p
         cdef Py_ssize_t row
-        if self.nexts.n != <int64_t>len(self.lanes) * <int64_t>sizeof(int64_t):
+        if self.nexts.n != <int64_t>len(self.own_lanes) * <int64_t>sizeof(int64_t):
             raise ValueError("nothing was stamped")
-        for row in range(len(self.lanes)):
-            (<Lane>PyList_GET_ITEM(self.lanes, row)).next_offset = numbers[row]
+        for row in range(len(self.own_lanes)):
+            (<Lane>PyList_GET_ITEM(self.own_lanes, row)).next_offset = numbers[row]
 
     def receipts(self, int64_t store_ms, status, durability):
-        """Return the receipts of records that were appended; the batch is empty then."""
+        """Return the receipts of records that were appended; the batch is empty then, and takes no more."""
         cdef Receipts made = Receipts.__new__(Receipts)
         made.places, made.length = <Appended *>self.places.p, len(self)
         self.places.p, self.places.n, self.places.room = NULL, 0, 0
-        made.lanes, made.store_host, made.store_time_ms = self.lanes, self.encoder.store_host, store_ms
+        self.is_spent = True
+        made.lanes, made.store_host, made.store_time_ms = self.own_lanes, self.encoder.store_host, store_ms
         made.status, made.durability = status, durability
         return made
 
@@ -498,8 +534,8 @@ cdef class ArrowRows:
     cdef Rows rows
     cdef list held
 
-    def __init__(self, RecordEncoder encoder not None, Py_ssize_t count, topic, body, *, queue=None, tag=None, keys=None,
-                 flag=None, born_ms=None, pairs=None):
+    def __cinit__(self, RecordEncoder encoder not None, Py_ssize_t count, topic, body, *, queue=None, tag=None, keys=None,
+                  flag=None, born_ms=None, pairs=None):
         """Take columns of `count` values each.
 
         Args:
@@ -511,8 +547,8 @@ cdef class ArrowRows:
                 how many pairs they have; or None.
         """
         cdef Rows *rows = &self.rows
-        if count < 0:
-            raise ValueError("fewer than no rows")
+        if not 0 <= count < INT32_MAX:
+            raise ValueError(f"{count} rows at once")
         self.held = []
         rows.count, rows.body_bytes_max = count, encoder.body_bytes_max
         rows.text_bytes_max = TEXT_MAX - (CRC_PROPERTY_SIZE if encoder.crc_property else 0)
@@ -526,6 +562,8 @@ cdef class ArrowRows:
         rows.born_ms = <const int64_t *>self._numbers(born_ms, 8, 0, count)
         if pairs is not None:
             bounds, first, names, values, rows.pair_count = pairs
+            if not 0 <= rows.pair_count < INT32_MAX:
+                raise ValueError(f"{rows.pair_count} properties at once")
             rows.pairs = <const int32_t *>self._numbers(bounds, 4, first, count + 1)
             self._texts(&rows.names, names, rows.pair_count)
             self._texts(&rows.values, values, rows.pair_count)
@@ -569,7 +607,7 @@ cdef inline bint value_of(const Texts *texts, Py_ssize_t row, Span *span) noexce
 cdef inline int take_text(Growing *scratch, Span text, int64_t *at) except -1 nogil:
     """Copy a text, so that what is looked at is what is stored; gives the copy's place."""
     grow(scratch, text.n + 1)
-    memcpy(scratch.p + scratch.n, text.p, text.n)
+    put_span(scratch.p + scratch.n, text)
     at[0] = scratch.n
     scratch.n += text.n
     return 0
@@ -611,12 +649,12 @@ cdef bint fill_row(const Rows *rows, Py_ssize_t row, Parts *m, Span *keys, Growi
 
 
 cdef bint take_pairs(const Rows *rows, Py_ssize_t row, Growing *scratch) except -1 nogil:
-    """Add the text of a row's properties; False if one is not plain, or given twice."""
+    """Add the text of a row's properties; False if one is not plain, or given twice, or they are many."""
     cdef int32_t first = rows.pairs[row], stop = rows.pairs[row + 1], pair
     cdef int64_t start = scratch.n
     cdef Span name, value, other, ignored
     cdef const uint8_t *at
-    if first < 0 or stop < first or stop > rows.pair_count:
+    if first < 0 or stop < first or stop > rows.pair_count or stop - first > PAIRS_MAX:
         return False
     for pair in range(first, stop):
         if not (value_of(&rows.names, pair, &name) and value_of(&rows.values, pair, &value)):

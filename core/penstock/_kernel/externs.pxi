@@ -34,6 +34,7 @@ cdef extern from "_kernel/record.h" nogil:
     void record_stamp(uint8_t *p, int64_t queue_offset, int64_t log_offset, int64_t store_ms)
     void record_copy(uint8_t *to, const uint8_t *source, int64_t size)
     bint record_is_counted(const uint8_t *p)
+    bint is_laid_out(const uint8_t *p, const Record *r)
     void record_mark(uint8_t *p, int64_t mark)
     RecordState record_parse(const uint8_t *p, int64_t room, Record *r)
     bint ends_in_own_crc(const uint8_t *p, const Record *r)
@@ -67,11 +68,11 @@ cdef extern from "_kernel/system.h" nogil:
     void give_page_back(uint8_t *page)
     int wake_ask(int32_t *word, int32_t *aside)
     int wake_sleep(int32_t *word, int32_t v, int64_t at_most_ns)
-    int wake_all(int32_t *word, int always)
+    int wake_all(int32_t *word, int file, int64_t position, int always)
 
 cdef extern from "<errno.h>" nogil:
     enum:
-        EINTR, ETIMEDOUT
+        EINTR, ETIMEDOUT, EEXIST
 
 cdef extern from "_kernel/gathered.h" nogil:
     enum:
@@ -145,11 +146,13 @@ cdef extern from *:
 
 cdef extern from "_kernel/columns.h" nogil:
     int64_t text_room(Span s)
-    uint8_t *text_put(uint8_t *to, Span s)
+    uint8_t *text_put(uint8_t *to, const uint8_t *stop, Span s)
     uint8_t *hex_put(uint8_t *to, const uint8_t *p, int64_t n)
     uint8_t *put_span(uint8_t *at, Span s)
 
 cdef extern from "Python.h":
+    void PyObject_GC_Track(object)
+    void PyObject_GC_UnTrack(object)
     unsigned long PyThread_get_thread_ident()
     int PyErr_CheckSignals() except -1
     const char *utf8_or_null "PyUnicode_AsUTF8AndSize"(object text, Py_ssize_t *size) noexcept

@@ -78,7 +78,7 @@ typedef struct {
     Checks checks;           /* of what is read back; its ranges are own memory */
     GateFailure failure;
     int error;
-    int64_t failed_at;
+    int64_t failed_at, sound; /* nothing from `sound` on is ever marked as durable */
     int *refusals, refusal;  /* a bit that is set at a failure, where puts look */
 
     pthread_mutex_t marking; /* taken after `lock` */
@@ -107,7 +107,7 @@ static int mark_flushed(Gate *g, int64_t flushed, int64_t latest_ms)
 {
     int error;
     pthread_mutex_lock(&g->marking);
-    g->marked = flushed;
+    g->marked = flushed < g->sound ? flushed : g->sound;
     if (latest_ms > g->marked_ms)
         g->marked_ms = latest_ms;
     error = mark_write(g);
@@ -140,6 +140,8 @@ static void gate_fail(Gate *g, GateFailure failure, int error, int64_t at)
     if (at < g->flushed)
         __atomic_store_n(&g->flushed, at, __ATOMIC_RELEASE);
     pthread_mutex_lock(&g->marking);
+    if (at < g->sound)
+        g->sound = at;
     if (at < g->marked)
         g->marked = at;
     if (!g->failure) {
@@ -161,7 +163,7 @@ static int gate_is_done(Gate *g, int64_t end, GateOutcome *outcome)
 {
     if (__atomic_load_n(&g->flushed, __ATOMIC_ACQUIRE) >= end)
         return *outcome = GATE_FLUSHED, 1;
-    if (__atomic_load_n(&g->failure, __ATOMIC_ACQUIRE))
+    if (__atomic_load_n(&g->failure, __ATOMIC_ACQUIRE) || __atomic_load_n(&g->is_stopped, __ATOMIC_ACQUIRE))
         return *outcome = GATE_FAILED, 1;
     return 0;
 }
@@ -320,15 +322,21 @@ static GateFailure gate_sync(Gate *g, Round *r, int *error, int64_t *at)
     pthread_mutex_unlock(&g->lock);
     failure = round_sync(r, error);
     pthread_mutex_lock(&g->lock);
-    if (failure || !gate_enter(g))
+    /* A loss that was noted meanwhile must not be marked as durable. */
+    if (failure || g->failure || !gate_enter(g))
         return failure ? failure : FAILURE_TOLD;
-    /* Also for those who began to wait meanwhile. */
-    r->target.checks |= g->wanted.checks, r->checks = g->checks;
+    r->checks = g->checks;
     pthread_mutex_unlock(&g->lock);
     failure = r->target.checks ? round_check(r, at) : FAILURE_NONE;
     if (!failure && (*error = mark_flushed(g, r->target.end, r->target.latest_ms)))
         failure = FAILURE_MARK;
     pthread_mutex_lock(&g->lock);
+    if (!failure && !r->target.checks && g->wanted.checks) {
+        /* For those who began to wait meanwhile, and are told of this sync. */
+        pthread_mutex_unlock(&g->lock);
+        failure = round_check(r, at);
+        pthread_mutex_lock(&g->lock);
+    }
     gate_leave(g);
     return failure;
 }
@@ -448,7 +456,7 @@ static Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, in
     pthread_mutex_init(&g->lock, NULL), pthread_mutex_init(&g->marking, NULL);
     pthread_cond_init(&g->asked, &monotonic), pthread_cond_init(&g->changed, &monotonic);
     g->references = 1, g->flushed = g->marked = g->wanted.end = flushed, g->flushed_ms = flushed_ms;
-    g->sequence = sequence, g->mark = mark, g->has_ended = 1;
+    g->sequence = sequence, g->mark = mark, g->has_ended = 1, g->sound = INT64_MAX;
     g->checks.checks = CHECK_CRC, g->checks.torn_from = INT64_MAX, g->checks.sector_bytes = 512;
     return g;
 }
@@ -473,16 +481,27 @@ static int gate_start(Gate *g)
     return error;
 }
 
+/* Whether a file is the next one: each byte of the log is in some file, so the flushed offset passes over none. EEXIST
+   for one that it has already. */
+static int gate_misfit(const Gate *g, const GateFile *file)
+{
+    int64_t end = g->n_files ? g->files[g->n_files - 1].end : g->flushed;
+    if (file->end <= end)
+        return EEXIST;
+    return (g->n_files ? file->base != end : file->base > end) ? EINVAL : 0;
+}
+
 /* Takes in one more file; 0 or the system's error. The path is copied, the folder's descriptor becomes the gate's. */
 static int gate_add(Gate *g, GateFile file)
 {
     struct stat about;
-    int error = 0;
+    int error;
     if (fstat(file.file, &about))
         return errno;
     file.device = about.st_dev, file.inode = about.st_ino;
     pthread_mutex_lock(&g->lock);
-    if (g->n_files == g->room) {
+    error = gate_misfit(g, &file);
+    if (!error && g->n_files == g->room) {
         GateFile *grown = realloc(g->files, (size_t)(g->room + GATE_FILES) * sizeof *grown);
         if (grown)
             g->files = grown, g->room += GATE_FILES;
@@ -534,10 +553,12 @@ static int gate_idle(Gate *g, int64_t deadline_ns, int is_over)
 static void gate_stop(Gate *g)
 {
     pthread_mutex_lock(&g->lock);
-    g->is_stopped = 1;
+    __atomic_store_n(&g->is_stopped, 1, __ATOMIC_RELEASE);
     g->refusals = NULL;
     pthread_cond_signal(&g->asked);
     while (g->is_busy)
         pthread_cond_wait(&g->changed, &g->lock);
+    /* Who still waits learns that nothing more is synced. */
+    gate_tell(g, 0), gate_tell(g, 1);
     pthread_mutex_unlock(&g->lock);
 }

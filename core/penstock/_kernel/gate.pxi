@@ -133,7 +133,7 @@ cdef class SyncGate:
 
     def add(self, int64_t base_offset, int64_t capacity, int descriptor, view, bytes path not None, bytes folder not None,
             GatherBuffer gathered, Extent extent, owner):
-        """Take in a file of the log, the next one.
+        """Take in a file of the log, the next one; one that it has already is passed over.
 
         Args:
             base_offset: where it begins in the log; `capacity` is its size.
@@ -157,11 +157,17 @@ cdef class SyncGate:
         file.folder = open(PyBytes_AS_STRING(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC)
         if file.folder < 0:
             raise_system_error(errno)
+        known = self.parts.get(file.end)
         self.parts[file.end] = (held, gathered, extent, owner)
         error = gate_add(gate, file)
         if error:
-            del self.parts[file.end]
             close(file.folder)
+            if known is None:
+                del self.parts[file.end]
+            else:
+                self.parts[file.end] = known
+        # One that it has already: an interrupt came before the caller knew.
+        if error and not (error == EEXIST and known is not None):
             raise_system_error(error)
 
     def forget(self):

@@ -1,8 +1,8 @@
 # What a caller hands in and gets back: messages and receipts.
 
-def _made_message(dict fields):
+def _made_message(dict fields, kind=Message):
     """Return a message again, for pickles."""
-    return Message(**fields)
+    return kind(**fields)
 
 
 cdef class Message:
@@ -67,11 +67,11 @@ cdef class Message:
         return f"Message({', '.join([f'{name}={value!r}' for name, value in pairs])})"
 
     def __reduce__(self):
-        return _made_message, (dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)),)
+        return _made_message, (dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), type(self))
 
     def __replace__(self, **changes):
         """Return a copy with some fields changed, as `copy.replace` asks for it."""
-        return Message(**{**dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), **changes})
+        return type(self)(**{**dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), **changes})
 
 
 cdef tuple MESSAGE_FIELDS = (

@@ -258,6 +258,15 @@ static inline RecordState record_parse(const uint8_t *p, int64_t room, Record *r
     return RECORD_OK;
 }
 
+/* Whether a record without its body has its parts where another look found them. */
+static inline int is_laid_out(const uint8_t *p, const Record *r)
+{
+    const uint8_t *tail = p + r->body_at;
+    return get32(p + 4) == r->magic && get32(p + 36) == r->sys_flag && get32(tail - 4) == r->body_size
+           && (r->magic == MAGIC_V1 ? tail[0] : get16(tail)) == r->topic_size
+           && get16(p + (r->text_at - r->body_size - 2)) == r->text_size;
+}
+
 static inline int body_crc_is_right(const uint8_t *p, const Record *r)
 {
     return (int32_t)(crc32_more(0, p + r->body_at, (size_t)r->body_size) & CRC_MASK) == r->crc;

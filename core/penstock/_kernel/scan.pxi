@@ -47,9 +47,11 @@ cdef inline Record *table_next(Table *table) noexcept nogil:
     return &table.rows[table.count]
 
 
-cdef Checks checks_of(int checks, bytes ranges, int64_t torn_from, int64_t sector_bytes) noexcept:
+cdef Checks checks_of(int checks, bytes ranges, int64_t torn_from, int64_t sector_bytes) except *:
     """`ranges` must be held by the caller for as long as these checks are used."""
     cdef Checks c
+    if sector_bytes < 1:
+        raise ValueError(f"a sector of {sector_bytes} bytes")
     c.checks, c.torn_from, c.sector_bytes = checks, torn_from, sector_bytes
     c.ranges = <const int64_t *><const char *>PyBytes_AS_STRING(ranges)
     c.n_ranges = <int32_t>(PyBytes_GET_SIZE(ranges) // 16)
@@ -146,14 +148,15 @@ def valid_rows(window, const Record[::1] rows, const int64_t[::1] log_offsets, i
     cdef Span span = held.span()
     cdef Checks c = checks_of(checks, ranges, torn_from, sector_bytes)
     cdef int64_t i, count = rows.shape[0]
+    cdef Record row
     cdef bytearray made = bytearray(count)
     cdef uint8_t *right = <uint8_t *><char *>made
     if log_offsets.shape[0] < count:
         raise ValueError("fewer log offsets than rows")
     with nogil:
         for i in range(count):
-            if is_within(span, &rows[i]):
-                right[i] = is_valid_at(span.p + rows[i].position, &rows[i], log_offsets[i], &c)
+            if row_within(span, rows, i, &row):
+                right[i] = is_valid_at(span.p + row.position, &row, log_offsets[i], &c)
     return made
 
 
@@ -162,17 +165,22 @@ def own_crcs(window, const Record[::1] rows):
     cdef Held held = Held(window)
     cdef Span span = held.span()
     cdef int64_t i, count = rows.shape[0]
+    cdef Record row
     cdef bytearray made = bytearray(count)
     cdef uint8_t *right = <uint8_t *><char *>made
     with nogil:
         for i in range(count):
-            if is_within(span, &rows[i]):
-                right[i] = ends_in_own_crc(span.p + rows[i].position, &rows[i])
+            if row_within(span, rows, i, &row):
+                right[i] = ends_in_own_crc(span.p + row.position, &row)
     return made
 
 
-cdef inline bint is_within(Span window, const Record *row) noexcept nogil:
-    """Say whether a row, which came from Python and may be anything, is of a valid record that lies in the window."""
+cdef inline bint row_within(Span window, const Record[::1] rows, int64_t number, Record *row) noexcept nogil:
+    """Take a row, which came from Python and may be anything, and say whether it is of a valid record in the window.
+
+    What is used is the copy: another thread may change the rows.
+    """
+    row[0] = rows[number]
     return (
         row.is_valid and 0 <= row.position <= window.n and FIXED_SIZE <= row.size <= window.n - row.position
         and 0 <= row.body_at <= row.size and 0 <= row.body_size <= row.size - row.body_at
@@ -213,7 +221,7 @@ def tails(window, const int64_t[::1] starts, const int64_t[::1] sizes, int64_t h
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
-    cdef int64_t i, low, high, at, count = starts.shape[0]
+    cdef int64_t i, start, low, high, at, count = starts.shape[0]
     cdef bytearray made = bytearray(count * 8)
     cdef int64_t *found = <int64_t *><char *>made
     cdef const uint8_t *p
@@ -221,14 +229,15 @@ def tails(window, const int64_t[::1] starts, const int64_t[::1] sizes, int64_t h
     if sizes.shape[0] != count:
         raise ValueError("as many sizes as starts")
     for i in range(count):
-        if not (0 <= starts[i] <= span.n and 0 <= sizes[i] <= span.n - starts[i]):
+        start, high = starts[i], sizes[i]
+        if not (0 <= start <= span.n and 0 <= high <= span.n - start):
             raise ValueError("a record outside of the window")
-        p, high = span.p + starts[i], sizes[i]
+        p = span.p + start
         low = head_bytes if head_bytes < high else high
         at = 0
         if low >= 112:
             flags = get32(p + 36)
             at = 88 + (12 if flags & BORN_IPV6 else 0) + (12 if flags & STORE_IPV6 else 0)
             at += get32(p + at - 4)
-        found[i] = starts[i] + (low if at < low else high if at > high else at)
+        found[i] = start + (low if at < low else high if at > high else at)
     return made

@@ -209,7 +209,7 @@ cdef class StoredMessage:
         return hash((self.outside, self.inside))
 
     def __reduce__(self):
-        return StoredMessage, (self.record,)
+        return type(self), (self.record,)
 
 
 cdef inline str text_from(Span text):
@@ -233,12 +233,17 @@ cdef struct Target:
     uint8_t *inside
 
 
-cdef inline void copy_out(Span window, const Record *row, Target to) noexcept nogil:
+cdef inline bint copy_out(Span window, const Record *row, Target to) noexcept nogil:
+    """Copy a record out of a window; False if it is another than the one that was taken apart.
+
+    The window may lie in a file that another process changes meanwhile, and what a message says later leads into its copy.
+    """
     cdef const uint8_t *p = window.p + row.position
     cdef int64_t end = row.body_at + row.body_size
     memcpy(to.outside, p, row.body_at)
     memcpy(to.inside, p + row.body_at, row.body_size)
     memcpy(to.outside + row.body_at, p + end, row.size - end)
+    return is_laid_out(to.outside, row)
 
 
 cdef inline StoredMessage blank_message(const Record *row, Target *to):
@@ -284,16 +289,15 @@ def message(window, int64_t log_offset, bytes topic, int64_t queue, int64_t ordi
         if not is_entry_valid(span, 0, log_offset, span.n, ordinal, &place, &c, &row):
             return None
         made = blank_message(&row, &to)
-        copy_out(span, &row, to)
-        return made
+        return made if copy_out(span, &row, to) else None
     with nogil:
         is_right = is_entry_valid(span, 0, log_offset, span.n, ordinal, &place, &c, &row)
     if not is_right:
         return None
     made = blank_message(&row, &to)
     with nogil:
-        copy_out(span, &row, to)
-    return made
+        is_right = copy_out(span, &row, to)
+    return made if is_right else None
 
 
 cdef inline bint is_entry_valid(Span window, int64_t position, int64_t log_offset, int64_t size, int64_t ordinal,
@@ -365,26 +369,36 @@ def messages(window, const int64_t[::1] positions, const int64_t[::1] log_offset
         free(rows)
 
 
+cdef int64_t copy_all(Span window, const Record *rows, const Target *to, int64_t count) noexcept nogil:
+    cdef int64_t i
+    for i in range(count):
+        if not copy_out(window, &rows[i], to[i]):
+            return i
+    return count
+
+
 cdef list copied(Span window, const Record *rows, int64_t count):
-    """Return a copy of each record as a message."""
+    """Return a copy of each record as a message, up to the first that is another one by now."""
     cdef list made = [None] * count
     cdef Target *to = <Target *>malloc((count + 1) * sizeof(Target))
     cdef int64_t i, total = 0
     if to is NULL:
         raise MemoryError
+    # Until its messages are filled in, nobody finds the list.
+    PyObject_GC_UnTrack(made)
     try:
         for i in range(count):
             made[i] = blank_message(&rows[i], &to[i])
             total += rows[i].size
         if total < LONG_BYTES:
-            for i in range(count):
-                copy_out(window, &rows[i], to[i])
+            total = copy_all(window, rows, to, count)
         else:
             with nogil:
-                for i in range(count):
-                    copy_out(window, &rows[i], to[i])
+                total = copy_all(window, rows, to, count)
+        del made[total:]
     finally:
         free(to)
+    PyObject_GC_Track(made)
     return made
 
 

@@ -76,16 +76,21 @@ static inline int wake_sleep(int32_t *word, int32_t v, int64_t at_most_ns)
     return done == 0 || errno == EAGAIN ? 0 : errno;
 }
 
-/* N2 to N4: says whether anybody was waiting. With `always` sleepers are woken whatever the word says. */
-static inline int wake_all(int32_t *word, int always)
+/* N2 to N4: says whether anybody was waiting. With `always` sleepers are woken whatever the word says. The word of a file
+ * is read from it, and changed by the kernel, as at W1; `file` is -1 for memory that cannot be cut short. */
+static inline int wake_all(int32_t *word, int file, int64_t position, int always)
 {
+    const unsigned int add_one = FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0xfff);
+    int32_t v = 0;
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    int32_t v = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while ((v & 1) && !__atomic_compare_exchange_n(word, &v, (int32_t)((uint32_t)v + 1), 0, __ATOMIC_SEQ_CST,
-                                                   __ATOMIC_RELAXED))
-        ;
-    int waits = v & 1;
-    if (waits || always)
+    if (file < 0)
+        v = __atomic_load_n(word, __ATOMIC_RELAXED);
+    else if (pread(file, &v, sizeof v, position) != sizeof v)
+        v = 0;
+    /* Two who wake at once may leave the bit set: then the next one makes a call too many. */
+    if (v & 1)
+        syscall(SYS_futex, word, FUTEX_WAKE_OP, INT_MAX, (void *)0, word, add_one);
+    else if (always)
         syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    return waits;
+    return v & 1;
 }

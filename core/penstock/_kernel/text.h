@@ -12,7 +12,7 @@ static inline int pair_next(const uint8_t **at, const uint8_t *end, Span *name, 
         const uint8_t *stop = memchr(start, PAIR_END, (size_t)(end - start));
         if (!stop)
             stop = end;
-        *at = stop + 1;
+        *at = stop < end ? stop + 1 : end;
         middle = memchr(start, NAME_END, (size_t)(stop - start));
         if (middle && middle > start && middle + 1 < stop) {
             name->p = start, name->n = middle - start;
@@ -25,13 +25,13 @@ static inline int pair_next(const uint8_t **at, const uint8_t *end, Span *name, 
 
 static inline int is_same(Span a, Span b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, (size_t)a.n) == 0); }
 
-/* The value of a property; n = 0 where there is none. Of a name given twice the last counts, as in Java. The name wanted
-   has no NAME_END: so a pair's name is the one if it is there up to its first NAME_END. */
+/* The value of a property; n = 0 where there is none. Of a name given twice the last counts, as in Java. A name wanted
+   is not empty and has no NAME_END: so a pair's name is the one if it is there up to its first NAME_END. */
 static inline Span property(Span text, Span wanted)
 {
     Span found = {text.p, 0};
     const uint8_t *at = text.p, *end = text.p + text.n, *stop;
-    for (; at < end; at = stop + 1) {
+    for (; at < end; at = stop < end ? stop + 1 : end) {
         stop = memchr(at, PAIR_END, (size_t)(end - at));
         if (!stop)
             stop = end;
@@ -49,7 +49,7 @@ static inline int word_next(const uint8_t **at, const uint8_t *end, Span *word)
         const uint8_t *stop = memchr(start, ' ', (size_t)(end - start));
         if (!stop)
             stop = end;
-        *at = stop + 1;
+        *at = stop < end ? stop + 1 : end;
         if (stop > start) {
             word->p = start, word->n = stop - start;
             return 1;

@@ -64,17 +64,26 @@ cdef inline Span span_of(bytes text) noexcept:
     return span
 
 
+cdef Span wanted_name(bytes name) except *:
+    """Return a property's name, which must be one."""
+    cdef Span wanted = span_of(name)
+    if wanted.n == 0 or not is_plain(wanted):
+        raise ValueError(f"no property can be named {name!r}")
+    return wanted
+
+
 def named(window, const Record[::1] rows, bytes name not None):
     """Find the values of one property, at most one a row: columns of row, start and size, native i64."""
     cdef Held held = Held(window)
-    cdef Span span = held.span(), wanted = span_of(name), value
+    cdef Span span = held.span(), wanted = wanted_name(name), value
     cdef Numbers found = Numbers(3)
+    cdef Record row
     cdef int64_t i
     with nogil:
         for i in range(rows.shape[0]):
-            if not is_within(span, &rows[i]):
+            if not row_within(span, rows, i, &row):
                 continue
-            value = property(text_of(span, &rows[i]), wanted)
+            value = property(text_of(span, &row), wanted)
             if value.n:
                 put_number(&found.columns[0], i)
                 put_number(&found.columns[1], value.p - span.p)
@@ -87,12 +96,13 @@ def tag_codes(window, const Record[::1] rows):
     cdef Held held = Held(window)
     cdef Span span = held.span(), wanted = span_of(b"TAGS")
     cdef int64_t i, count = rows.shape[0]
+    cdef Record row
     cdef bytearray made = bytearray(8 * count)
     cdef int64_t *codes = <int64_t *><char *>made
     with nogil:
         for i in range(count):
-            if is_within(span, &rows[i]):
-                codes[i] = java_hash_more(0, property(text_of(span, &rows[i]), wanted))
+            if row_within(span, rows, i, &row):
+                codes[i] = java_hash_more(0, property(text_of(span, &row), wanted))
     return made
 
 
@@ -105,15 +115,16 @@ def keys(window, const Record[::1] rows):
     cdef Span span = held.span(), unique = span_of(b"UNIQ_KEY"), several = span_of(b"KEYS"), hash_sign = span_of(b"#")
     cdef Span text, value, word
     cdef Numbers found = Numbers(2)
+    cdef Record row
     cdef const uint8_t *at
     cdef int32_t prefix = 0
     cdef int64_t i
     with nogil:
         for i in range(rows.shape[0]):
-            if not is_within(span, &rows[i]):
+            if not row_within(span, rows, i, &row):
                 continue
-            text = text_of(span, &rows[i])
-            prefix = java_hash_more(java_hash_more(0, topic_of(span, &rows[i])), hash_sign)
+            text = text_of(span, &row)
+            prefix = java_hash_more(java_hash_more(0, topic_of(span, &row)), hash_sign)
             value = property(text, unique)
             if value.n:
                 put_number(&found.columns[0], i)
@@ -131,15 +142,16 @@ def tag_keys(window, const Record[::1] rows):
     cdef Held held = Held(window)
     cdef Span span = held.span(), wanted = span_of(b"TAGS"), mark = span_of(b"#T#"), value
     cdef Numbers found = Numbers(2)
+    cdef Record row
     cdef int32_t hash
     cdef int64_t i
     with nogil:
         for i in range(rows.shape[0]):
-            if not is_within(span, &rows[i]):
+            if not row_within(span, rows, i, &row):
                 continue
-            value = property(text_of(span, &rows[i]), wanted)
+            value = property(text_of(span, &row), wanted)
             if value.n:
-                hash = java_hash_more(java_hash_more(0, topic_of(span, &rows[i])), mark)
+                hash = java_hash_more(java_hash_more(0, topic_of(span, &row)), mark)
                 put_number(&found.columns[0], i)
                 put_number(&found.columns[1], index_hash(java_hash_more(hash, value)))
     return found.taken()
@@ -154,12 +166,13 @@ def topics(window, const Record[::1] rows):
     cdef int64_t *numbers = <int64_t *><char *>made
     cdef dict known = {}
     cdef Span last
+    cdef Record row
     cdef bytes name
     last.p, last.n = NULL, -1
     for i in range(count):
         topic.p, topic.n = span.p, 0
-        if is_within(span, &rows[i]):
-            topic = topic_of(span, &rows[i])
+        if row_within(span, rows, i, &row):
+            topic = topic_of(span, &row)
         if not is_same(topic, last):
             name = topic.p[:topic.n]
             number = known.setdefault(name, len(known))
@@ -188,14 +201,15 @@ def hash_pieces(data, const int64_t[::1] starts, const int64_t[::1] sizes):
     """Return Java's hash of UTF-8 pieces of `data`, native i32 each."""
     cdef Held held = Held(data)
     cdef Span span = held.span(), piece
-    cdef int64_t i, count = starts.shape[0]
+    cdef int64_t i, at, size, count = starts.shape[0]
     cdef bytearray made = bytearray(4 * count)
     cdef int32_t *hashes = <int32_t *><char *>made
     if sizes.shape[0] != count:
         raise ValueError("as many sizes as starts")
     with nogil:
         for i in range(count):
-            if 0 <= starts[i] <= span.n and 0 <= sizes[i] <= span.n - starts[i]:
-                piece.p, piece.n = span.p + starts[i], sizes[i]
+            at, size = starts[i], sizes[i]
+            if 0 <= at <= span.n and 0 <= size <= span.n - at:
+                piece.p, piece.n = span.p + at, size
                 hashes[i] = java_hash_more(0, piece)
     return made

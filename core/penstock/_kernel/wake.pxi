@@ -9,16 +9,23 @@ cdef enum:
 cdef class WakeWord:
     """A word in shared memory on which threads and processes sleep. Safe from any thread.
 
-    Whoever waits never stores into the memory nor reads it, but has the system do it, and reads the file: memory of a
-    file that is cut short meanwhile answers with an error then.
+    Nobody stores into the memory or reads it, but has the system do it, and reads the file: memory of a file that is cut
+    short meanwhile answers with an error then.
     """
 
     cdef Held held
     cdef int32_t *word
     cdef int32_t *aside
+    cdef int file
+    cdef int64_t position
 
-    def __init__(self, memory, int64_t position, int64_t aside):
-        """Take the words at two positions in writable shared memory; nobody may sleep on the one `aside`."""
+    def __cinit__(self, memory, int64_t position, int64_t aside, int file=-1):
+        """Take the words at two positions in writable shared memory; nobody may sleep on the one `aside`.
+
+        `file` is a descriptor of the file in whose memory they lie, open for as long as this is used; -1 for memory that
+        cannot be cut short.
+        """
+        self.file, self.position = file, position
         self.held = Held(memory, True)
         for each in (position, aside):
             if each < 0 or each % 4 or each > self.held.view.len - 4:
@@ -54,7 +61,7 @@ cdef class WakeWord:
 
     def wake(self, *, bint always=False):
         """Wake all that sleep, and say whether somebody waited; no system call where nobody does, unless `always`."""
-        return wake_all(self.word, always) != 0
+        return wake_all(self.word, self.file, self.position, always) != 0
 
     def read(self):
         """Return the word, of memory that cannot be cut short."""

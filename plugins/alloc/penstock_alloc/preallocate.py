@@ -7,6 +7,7 @@ clean close removes them; after a crash the next open does. They have all their 
 
 import functools
 import mmap
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,6 +54,7 @@ class PreallocateAllocator(Allocator):
         self._prefaults = bool(options.prefault)
         self._locks = bool(options.lock_memory)
         self._locked: dict[Path, mmap.mmap] = {}
+        self._telling, self._is_told = threading.Lock(), False
         self._full: list[Path] = []
 
     def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
@@ -106,12 +108,15 @@ class PreallocateAllocator(Allocator):
                 self.context.files.lock_memory(memory)
                 self._locked[path] = memory
         except OSError as error:
-            logger.warning(
-                "segments are not prefaulted or locked into memory from now on: %s (locking needs room "
-                "under ulimit -l, prefaulting Linux 5.14)", error,
-            )  # fmt: skip
-            self._prefaults = self._prefaults and not self._locks
-            self._locks = False
+            # Two files may be made at once, one here and one in the background.
+            with self._telling:
+                is_known, self._is_told = self._is_told, True
+            if not is_known:
+                logger.warning(
+                    "segments are not prefaulted or locked into memory from now on: %s (locking needs room "
+                    "under ulimit -l, prefaulting Linux 5.14)", error,
+                )  # fmt: skip
+            self._prefaults = self._locks = False
 
     def stats(self) -> dict[str, int]:
         """See `Strategy`."""

@@ -1,0 +1,271 @@
+"""What the compiled kernel does with objects misused, columns that change while they are read, and hostile staged records."""
+
+import contextlib
+import copy
+import enum
+import mmap
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import OpenStore
+
+from penstock import Message, StoredMessage, _kernel
+from penstock.columns import ROW
+from penstock.record import RecordFields, encode_record
+
+ENCODED = encode_record(RecordFields(topic=b"t", body=b"b", properties=b"A\x01b\x02"))
+
+
+def encoder(**given: Any) -> _kernel.RecordEncoder:
+    lane: Callable[[str, int], _kernel.Lane] = lambda topic, queue: _kernel.Lane(topic, queue, 0)  # noqa: E731
+    return _kernel.RecordEncoder(
+        bytes(8), **{"crc_property": False, "body_bytes_max": 1 << 22, "make_lane": lane, **given}
+    )
+
+
+def refuse(_draft: object) -> None:
+    raise AssertionError
+
+
+OWNERS: dict[str, Callable[[], object]] = {
+    "lane": lambda: _kernel.Lane("t", 0, 0), "encoder": encoder, "batch": lambda: _kernel.Batch(encoder()),
+    "extent": lambda: _kernel.Extent(0), "lock": lambda: _kernel.AppendLock(1, lambda: 0),
+    "appender": lambda: _kernel.Appender(encoder(), _kernel.AppendLock(1, lambda: 0), refuse),
+}  # fmt: skip
+COPIES: list[Callable[[Any], object]] = [
+    *(lambda value, n=n: pickle.dumps(value, n) for n in range(pickle.HIGHEST_PROTOCOL + 1)),
+    copy.copy,
+    copy.deepcopy,
+]
+
+
+@pytest.mark.parametrize("name", [*OWNERS, "store"])
+def test_what_holds_memory_or_a_lock_is_not_copied(name: str, open_small: OpenStore) -> None:
+    owner = open_small() if name == "store" else OWNERS[name]()
+    for copied in COPIES:
+        with pytest.raises(TypeError):
+            copied(owner)
+
+
+@pytest.mark.parametrize("name", ["Lane", "RecordEncoder", "Batch", "ArrowRows", "AppendLock", "Extent", "Appender"])  # fmt: skip
+def test_an_object_that_was_not_made_whole_is_not_there(name: str) -> None:
+    kind = getattr(_kernel, name)
+    with pytest.raises(TypeError):
+        kind.__new__(kind)
+
+
+def test_a_draft_without_a_message_encodes_nothing() -> None:
+    with pytest.raises(ValueError, match="without a message"):
+        _kernel.Draft.__new__(_kernel.Draft).encode(0, 0)
+
+
+@pytest.mark.parametrize("lane", [None, "negative"])
+def test_a_lane_that_is_none_is_refused(lane: str | None) -> None:
+    made = None if lane is None else _kernel.Lane("t", -1, 0)
+    batch = _kernel.Batch(encoder(make_lane=lambda _topic, _queue: made))
+    with pytest.raises(ValueError, match="make_lane must return"):
+        batch.add(Message("t", b""))
+    assert len(batch) == 0
+
+
+def test_numbers_of_rows_that_cannot_be_are_refused() -> None:
+    bounds, none = np.zeros(2, np.int32), (np.zeros(2, np.int32), b"", 0)
+    for count in (-1, (1 << 31) - 1, (1 << 63) - 1):
+        with pytest.raises(ValueError, match="rows at once"):
+            _kernel.ArrowRows(encoder(), count, none, none)
+        with pytest.raises(ValueError, match="properties at once"):
+            _kernel.ArrowRows(encoder(), 1, none, none, pairs=(bounds, 0, none, none, count))
+    with pytest.raises(ValueError, match="a sector of 0 bytes"):
+        _kernel.scan(ENCODED, 0, _kernel.TORN, b"", sector_bytes=0)
+    rows = np.frombuffer(_kernel.parse(ENCODED, np.zeros(1, np.int64)), ROW)
+    for name in (b"", b"A\x01b", b"\x02"):
+        with pytest.raises(ValueError, match="no property can be named"):
+            _kernel.named(ENCODED, rows, name)
+        with pytest.raises(ValueError, match="no property can be named"):
+            _kernel.property_column(ENCODED, rows, name)
+
+
+def test_a_batch_that_was_appended_takes_no_more() -> None:
+    batch = _kernel.Batch(encoder())
+    batch.add(Message("t", b"1"))
+    batch.stamp([(0, 0)], 1)
+    receipts = batch.receipts(1, "ok", "on disk")  # type: ignore[arg-type] # words of this test
+    for add in (
+        lambda: batch.add(Message("t", b"2")),
+        lambda: batch.add_record(_kernel.Lane("t", 0, 0), ENCODED, has_crc=False),
+    ):
+        with pytest.raises(BufferError, match="it was appended"):
+            add()  # type: ignore[no-untyped-call] # it is one of two
+    assert isinstance(batch.lanes, tuple)
+    assert receipts[0].queue_offset == 0
+
+
+def test_rows_of_many_properties_are_left_to_the_other_way_in() -> None:
+    sealing = encoder(crc_property=True)
+    for count, taken in ((64, 1), (65, 0), (40_000, 0)):
+        names = [f"n{number:06d}" for number in range(count)]
+        texts = (np.arange(0, 7 * count + 1, 7, dtype=np.int32), "".join(names).encode(), 0)
+        one = (np.array([0, 1], np.int32), b"t", 0)
+        bounds = np.array([0, count], np.int32)
+        columns = _kernel.ArrowRows(sealing, 1, one, one, pairs=(bounds, 0, texts, texts, count))
+        assert _kernel.Batch(sealing).add_columns(columns) == taken
+
+
+def flipped(change: Callable[[], None], work: Callable[[], None], rounds: int) -> None:
+    """Do some work again and again while another thread changes what it works on."""
+    is_over = threading.Event()
+
+    def changes() -> None:
+        while not is_over.is_set():
+            change()
+
+    thread = threading.Thread(target=changes)
+    thread.start()
+    try:
+        for _ in range(rounds):
+            work()
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_text_that_changes_meanwhile_fits_its_column() -> None:
+    sound, broken = (
+        encode_record(RecordFields(topic=b"t", body=b"", properties=b"A\x01" + byte * 32_000 + b"\x02"))
+        for byte in (b"a", b"\xff")
+    )  # fmt: skip
+    window = bytearray(sound * 50)
+    rows = np.frombuffer(_kernel.parse(window, np.arange(50, dtype=np.int64) * len(sound)), ROW)
+    memory = memoryview(window)
+    seen = []
+
+    def changes() -> None:
+        memory[:] = broken * 50
+        memory[:] = sound * 50
+
+    def reads() -> None:
+        _, offsets, values = _kernel.property_column(memory, rows, b"A")
+        ends = np.frombuffer(offsets, np.int32)
+        seen.append(int(ends[-1]) <= len(values))
+        values[: ends[-1]].decode()
+
+    flipped(changes, reads, 60)
+    assert all(seen)
+
+
+def test_a_header_that_changes_meanwhile_is_no_message() -> None:
+    # With both hosts of IPv6 the topic would begin 24 bytes later, its length would be two letters.
+    fields = RecordFields(topic=b"t" * 200, body=b"b" * 200_000, properties=b"", is_v2=True)
+    record = encode_record(fields)
+    window = mmap.mmap(-1, len(record))
+    window[:] = record
+
+    def changes() -> None:
+        for _ in range(1000):
+            window[39] = 0x30
+            window[39] = 0
+
+    def reads() -> None:
+        found = _kernel.message(memoryview(window), 0, None, 0, 0, b"")
+        assert found is None or found.topic == "t" * 200
+
+    flipped(changes, reads, 400)
+
+
+def test_rows_that_change_meanwhile_lead_nowhere() -> None:
+    fields = RecordFields(
+        topic=b"t", body=b"b" * 300_000, properties=b"TAGS\x01" + b"x" * 25 + b"\x02"
+    )
+    record = encode_record(fields, crc_property=True)
+    rows = np.frombuffer(_kernel.parse(record, np.zeros(100, np.int64)), ROW)
+    sizes, right = rows["size"], rows["size"].copy()
+    covered, offsets = np.array([0, 1000], np.int64).tobytes(), np.zeros(100, np.int64)
+
+    def changes() -> None:
+        sizes[:] = 2**31 - 1
+        sizes[:] = right
+
+    def asks() -> None:
+        assert len(_kernel.valid_rows(record, rows, offsets, _kernel.CRC, covered)) == len(rows)
+
+    flipped(changes, asks, 20)
+
+
+def test_key_rows_that_change_meanwhile_lead_nowhere() -> None:
+    slots, entries, count = 1000, 30_000, 20_000
+    memory = bytearray(40 + 4 * slots + 20 * entries)
+    rows, one = np.zeros(count, np.int64), np.zeros(1, np.int64)
+    hashes = np.zeros(count, np.int64)
+
+    def changes() -> None:
+        rows[-1000:] = 1 << 45
+        rows[-1000:] = 0
+
+    def adds() -> None:
+        memory[36:40] = bytes(4)
+        with contextlib.suppress(ValueError):
+            _kernel.index_file_add(memory, slots, entries, rows, hashes, one, one)
+
+    flipped(changes, adds, 200)
+
+
+class Word(enum.StrEnum):
+    TOPIC = "t"
+    KEY = "k"
+
+
+def test_texts_of_any_kind_are_found_as_they_were_put(open_small: OpenStore) -> None:
+    with open_small() as store:
+        store.put(Word.TOPIC, b"1", keys=[Word.KEY])
+        assert [m.body for m in store.find(Word.TOPIC, Word.KEY)] == [b"1"]
+        assert store.find("t", "") == []
+
+
+class OwnMessage(Message):
+    pass
+
+
+class OwnStored(StoredMessage):
+    pass
+
+
+def test_messages_of_a_subclass_stay_that_in_a_pickle() -> None:
+    for made in (OwnMessage("t", b"b", keys=["k"]), OwnStored(ENCODED)):
+        again = pickle.loads(pickle.dumps(made))
+        assert type(again) is type(made)
+        assert again == made
+
+
+def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    """A record of ours that ends in zero would be taken for one that a power cut tore, and all after it with it."""
+    made = encoder()
+    batch = _kernel.Batch(made)
+    hostile = encode_record(RecordFields(topic=b"t", body=b"staged", properties=b"A\x01b\x00"))
+    batch.add_record(made.lane_of("t", 0), hostile, has_crc=False)
+    assert bytes(batch).endswith(b"A\x01b\x00\x02")
+    assert StoredMessage(bytes(batch)).properties == {"A": "b\x00"}
+    child = os.fork()
+    if child == 0:
+        try:
+            store = open_small(path=tmp_path / "killed", **{"log.checksum": "crc32"})
+            store.put("t", b"first")
+            lane = store._engine.log.appender.encoder.lane_of("t", 0)  # type: ignore[union-attr]
+            again = _kernel.Batch(store._engine.log.appender.encoder)  # type: ignore[union-attr]
+            again.add_record(lane, hostile, has_crc=False)
+            store._engine.log.append_batch(again)  # type: ignore[union-attr]
+            for number in range(5):
+                store.put("t", b"%d" % number)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    with open_small(path=tmp_path / "killed", **{"log.checksum": "crc32"}) as store:
+        assert len(list(store.scan("t"))) == 7
