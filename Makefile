@@ -85,8 +85,12 @@ TESTS ?= tests/unit tests/property
 CHECKS := PENSTOCK_SANITIZE=address,undefined
 sanitize: $(VENV)/dev
 	$(CHECKS) $(BIN)/python hatch_build.py
-	$(CHECKS) LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-	  $(BIN)/python -m pytest -q $(TESTS)
+	@rm -f build/sanitize/found.*
+	$(CHECKS) LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" PYTHONMALLOC=malloc \
+	  ASAN_OPTIONS=detect_leaks=0:log_path=$(CURDIR)/build/sanitize/found \
+	  UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/build/sanitize/found \
+	  $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile $(TESTS) \
+	  || { cat build/sanitize/found.* 2>/dev/null; exit 1; }
 
 MINUTES ?= 60
 soak: $(VENV)/dev

@@ -208,7 +208,7 @@ def _lives() -> list[Goal]:
         _limit("memory beyond mapped files, 20,000 queues, MB", "memory of 20,000 queues", "penstock", 200.0),
         _plain("`import penstock`", "CPU of `import numpy`", "import, processor time", "penstock", "numpy",
                1.0, must=True),
-        _limit("opening an empty store, ms of processor time", "open an empty store, processor time",
+        _limit("opening an empty store, modules loaded, ms of CPU", "open an empty store, processor time",
                "penstock", 10.0),
     ]  # fmt: skip
 

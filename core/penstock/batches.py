@@ -12,7 +12,7 @@ from penstock.survivors import find_survivor
 logger = get_logger(__name__)
 
 # A batch is at most so many bytes of log: what is made of it then stays in the cache of a core.
-BATCH_BYTES = 2 << 20
+BATCH_BYTES = 1 << 20
 _GOES_ON = (StopReason.MORE, StopReason.END, StopReason.FILLER)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # What is made of so many rows stays in the cache of a core.
-_TABLE_ROWS = 8192
+_TABLE_ROWS = 2048
 # Entries read at each place where a queue is looked at.
 _SAMPLED = 32
 

@@ -133,11 +133,12 @@ cdef class Extent:
 
 @cython.final
 cdef class Draft:
-    """One message on its way into the log, all of it converted and held."""
+    """One message on its way into the log, all of it converted, and held by this or by who puts it."""
 
     cdef Parts parts
     cdef Span spans[KEYS_MAX]
-    cdef object held
+    # What the parts lead into, beside what the caller's arguments are.
+    cdef object body, texts, host
     cdef readonly Lane lane
     cdef readonly int64_t size
     cdef int64_t text
@@ -148,7 +149,7 @@ cdef class Draft:
         cdef Parts *m = &self.parts
         cdef bytes own_body = encoder.body(body, delay_level)
         cdef bytes host = encoder.store_host
-        text = encoder.text(m, self.spans, tag, keys, properties)
+        self.texts = encoder.text(m, self.spans, tag, keys, properties)
         m.body = span_of(own_body)
         m.flag = 0 if flag is ZERO else <int32_t>whole(flag, INT32_MIN, INT32_MAX, "flag")
         self.has_born = born_time_ms is not None
@@ -162,10 +163,14 @@ cdef class Draft:
         m.prepared = 0
         self.lane = encoder.lane(topic, queue)
         m.topic, m.queue = span_of(self.lane.topic_bytes), self.lane.queue
-        self.held = (own_body, text, host, encoder.store_host)
+        self.body, self.host = own_body, host
         self.text = text_size(m)
         self.size = record_size(m, self.text)
         return 0
+
+    cdef inline void let_go(self) noexcept:
+        """Hold nothing more of the message, which was put."""
+        self.body = self.texts = self.host = None
 
     @property
     def log_offset(self):
@@ -373,6 +378,8 @@ cdef class Producer:
     """The putting half of a store: see `penstock.store`."""
 
     cdef Appender appender
+    # The draft of the last put, for the next one.
+    cdef Draft spare
 
     def _produce_by(self, Appender appender):
         """Append by this; None for a store that takes no messages."""
@@ -393,13 +400,21 @@ cdef class Producer:
         """
         cdef Appender appender = self.appender
         cdef Draft draft
+        cdef Receipt receipt
         if appender is None or appender.refusals or appender.open_page[0] == 0:
             self._check_writable()
         if appender is None:
             raise ValueError("a store that takes no messages")
-        draft = Draft.__new__(Draft)
+        # Whoever puts meanwhile, in another thread or a signal handler, finds none.
+        draft = self.spare
+        self.spare = None
+        if draft is None:
+            draft = Draft.__new__(Draft)
         draft.fill(appender.encoder, topic, body, queue, tag, keys, properties, flag, delay_level, born_time_ms, born_host)
-        return appender.append(draft, wait)
+        receipt = appender.append(draft, wait)
+        draft.let_go()
+        self.spare = draft
+        return receipt
 
 
 def store_records(memory, int64_t position, data, sizes):

@@ -97,6 +97,13 @@ static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i 
     return (size_t)(p - start);
 }
 
+/* Sixteen of them from place n on move bytes up by 16 - n places, from place 16 + n on down by n; zeros come in. */
+static const uint8_t crc_moves[48] = {
+    128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+    128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
+};
+
 /* At least 64 bytes. */
 __attribute__((target("pclmul,sse4.1")))
 static uint32_t crc_by_folding(uint32_t state, const uint8_t *p, size_t n)
@@ -119,9 +126,16 @@ static uint32_t crc_by_folding(uint32_t state, const uint8_t *p, size_t n)
         x[0] = CRC_FOLD(x[0], near, x[k]);
     for (; n >= 16; p += 16, n -= 16)
         x[0] = CRC_FOLD(x[0], near, CRC_LOAD(p));
-    /* The sixteen bytes that have the same remainder as all before. */
+    if (n) {
+        /* What is folded so far and the n bytes left are 16 + n bytes: the first n of them, behind zeros, are folded into
+           the last 16. Before the bytes left there are others of the same, so 16 may be loaded. */
+        const __m128i over = CRC_LOAD(crc_moves + 16 + n);
+        const __m128i last = _mm_blendv_epi8(_mm_shuffle_epi8(x[0], over), CRC_LOAD(p + n - 16), over);
+        x[0] = CRC_FOLD(_mm_shuffle_epi8(x[0], CRC_LOAD(crc_moves + n)), near, last);
+    }
+    /* The sixteen bytes that have the same remainder as all. */
     _mm_storeu_si128((__m128i *)rest, x[0]);
-    return crc_by_tables(crc_by_tables(0, rest, 16), p, n);
+    return crc_by_tables(0, rest, 16);
 }
 
 static void crc_choose(void)

@@ -133,7 +133,7 @@ cdef class RecordEncoder:
         return body
 
     cdef object text(self, Parts *m, Span *spans, tag, keys, properties):
-        """Fill in tag, keys and further text; returns what must be held for as long as they are used."""
+        """Fill in tag, keys and further text; returns what must be held for as long as they are used, beside `tag`."""
         cdef Py_ssize_t i, count
         cdef object held = None
         m.tag.p, m.tag.n, m.text.p, m.text.n, m.keys, m.n_keys = NULL, 0, NULL, 0, spans, 0
@@ -154,7 +154,7 @@ cdef class RecordEncoder:
                 m.text = span_of(held)
             if text_size(m) < LONG_TEXT:
                 # The spans lead into these.
-                return (held, tag, keys)
+                return (held, keys) if properties else keys
         made = encode_words().text_of(tag, keys, properties, crc_property=self.crc_property)
         m.tag.n, m.n_keys, m.text = 0, 0, span_of(made)
         return made
@@ -268,8 +268,11 @@ cdef class Batch:
     @property
     def end_offset(self):
         """Log offset behind the last record; of a batch that was appended."""
-        cdef Appended *last = <Appended *>(self.places.p + self.places.n) - 1
-        return last.log_offset + last.size if self.places.n else 0
+        cdef Appended *last
+        if self.places.n == 0:
+            return 0
+        last = <Appended *>(self.places.p + self.places.n) - 1
+        return last.log_offset + last.size
 
     def columns(self):
         """Return log offsets, queue offsets, sizes and lane numbers, native i64 each, a row a record."""
@@ -341,7 +344,8 @@ cdef class Batch:
         cdef RecordEncoder encoder = self.encoder
         cdef bytes host = None
         cdef bytes body = encoder.body(message.body, message.delay_level)
-        cdef object held = encoder.text(&m, spans, message.tag, message._keys, message.properties)
+        cdef object tag = message.tag
+        cdef object held = encoder.text(&m, spans, tag, message._keys, message.properties)
         cdef int32_t number
         m.body = span_of(body)
         m.flag = <int32_t>whole(message.flag, INT32_MIN, INT32_MAX, "flag")

@@ -85,7 +85,9 @@ def _made_receipt(*fields):
     return Receipt(*fields)
 
 
+# What it holds is in no cycle: numbers, words, bytes.
 @cython.final
+@cython.no_gc
 @cython.freelist(64)
 cdef class Receipt:
     """The answer to a put: where the message is, and how much is known of its durability.
