@@ -1,6 +1,7 @@
 """Fixtures shared by every test."""
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -82,6 +83,8 @@ def counted_disk(tmp_path: Path) -> Iterator[Path]:
             with tempfile.TemporaryDirectory(prefix="penstock-", dir=folder) as home:
                 yield Path(home)
             return
+    if os.environ.get("PENSTOCK_REQUIRE_DISK") == "1":
+        pytest.fail(f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})")
     pytest.skip(f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})")
 
 
