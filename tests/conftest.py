@@ -84,7 +84,9 @@ def counted_disk(tmp_path: Path) -> Iterator[Path]:
                 yield Path(home)
             return
     if os.environ.get("PENSTOCK_REQUIRE_DISK") == "1":
-        pytest.fail(f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})")
+        pytest.fail(
+            f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})"
+        )
     pytest.skip(f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})")
 
 

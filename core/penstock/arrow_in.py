@@ -74,9 +74,11 @@ def _value(column: pa.Array | None, row: int, name: str) -> str:
         raise MessageError(f"column {name!r} is no UTF-8 in row {row}: {error}") from error
 
 
-def encode_table(encoder: RecordEncoder, table: pa.Table | pa.RecordBatch) -> Batch:
-    """Return the rows of a table as one batch; the first that cannot be stored stops it."""
-    rows, batch, at = _rows(table), Batch(encoder), 0
+def encode_table(
+    encoder: RecordEncoder, table: pa.Table | pa.RecordBatch, *, seals: bool = True
+) -> Batch:
+    """Return the rows of a table as one batch (see `Batch`); the first that cannot be stored stops it."""
+    rows, batch, at = _rows(table), Batch(encoder, seals=seals), 0
     is_plain = rows.properties is None or _are_texts(rows.properties)
     columns = rows.columns(encoder) if is_plain else None
     while at < len(rows):

@@ -77,13 +77,12 @@ def transaction_refused() -> MessageError:
 
 def encode_messages(encoder: RecordEncoder, messages: Sequence[Message]) -> Batch:
     """Return messages as one batch; the first that cannot be stored stops it, nothing is written."""
-    batch = Batch(encoder)
-    for number, message in enumerate(messages):
-        try:
-            batch.add(message)
-        except NumberError as error:
-            raise MessageError(f"message {number}: a number {error.detail}") from error
-        except MessageError as error:
+    batch = Batch(encoder, seals=False)
+    number, error = batch.add_all(list(messages))
+    if isinstance(error, NumberError):
+        raise MessageError(f"message {number}: a number {error.detail}") from error
+    if error is not None:
+        if isinstance(error, MessageError):
             error.add_note(f"it is message {number} of the batch; nothing was stored")
-            raise
+        raise error
     return batch

@@ -89,7 +89,7 @@ class StagedBatch:
     def encoded(self, encoder: RecordEncoder) -> Batch:
         """Return it as the append path takes it: a copy, with a CRC in each record or without, as the store has them."""
         lanes = [encoder.lane_of(topic, queue) for topic, queue in self.lanes]
-        batch, end = Batch(encoder), 0
+        batch, end = Batch(encoder, seals=False), 0
         for size, row in zip(self.sizes.tolist(), self.lane_rows.tolist(), strict=True):
             start, end = end, end + size
             batch.add_record(lanes[row], self.data[start:end], has_crc=self.crc_property)

@@ -203,7 +203,7 @@ class Store(Reader, Producer):
         from penstock import arrow_in  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
         engine = self._writer()
-        batch = arrow_in.encode_table(engine.log.encoder, table)
+        batch = arrow_in.encode_table(engine.log.encoder, table, seals=False)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return arrow_in.receipts(batch, time_ms, *known)
 

@@ -194,9 +194,6 @@ cdef class Draft:
         return made
 
 
-cdef object ZERO = 0
-
-
 @cython.final
 cdef class Appender:
     """The end of the log as single puts see it. Safe from any thread.

@@ -59,6 +59,9 @@ cdef int64_t whole(object value, int64_t low, int64_t high, str name) except? -1
     return number
 
 
+cdef object ZERO = 0
+
+
 cdef encode_words():
     """Return the module that says in words what is refused."""
     from penstock import encode
@@ -200,6 +203,9 @@ cdef class Batch:
     cdef list own_lanes
     # Receipts were made of it, or another thread is adding to it.
     cdef bint is_spent, is_busy
+    cdef bint seals
+    cdef Lane last_lane
+    cdef int32_t last_number
     cdef Growing data, places, names, scratch, nexts
     cdef dict numbers
     cdef Span host
@@ -208,7 +214,9 @@ cdef class Batch:
     # Lanes met lately, by a number made of topic and queue; -1 for none.
     cdef int32_t near[64]
 
-    def __cinit__(self, RecordEncoder encoder not None):
+    def __cinit__(self, RecordEncoder encoder not None, *, bint seals=True):
+        """Begin an empty batch; without `seals` its records get their own CRCs only by `stamp`."""
+        self.seals = seals
         self.encoder, self.own_lanes, self.numbers, self.host = encoder, [], {}, span_of(encoder.store_host)
         self.born_ms = encoder.now_ms()
         memset(self.near, 255, sizeof(self.near))
@@ -291,6 +299,8 @@ cdef class Batch:
     cdef int32_t number_of(self, Lane lane) except -1:
         """Return the place of a lane among this batch's."""
         cdef LaneName *name
+        if lane is self.last_lane:
+            return self.last_number
         found = self.numbers.get(lane)
         if found is None:
             grow(&self.names, sizeof(LaneName))
@@ -299,6 +309,7 @@ cdef class Batch:
             self.names.n += sizeof(LaneName)
             found = self.numbers[lane] = len(self.own_lanes)
             self.own_lanes.append(lane)
+        self.last_lane, self.last_number = lane, found
         return found
 
     cdef int32_t number_at(self, Span topic, int64_t queue) except -1 nogil:
@@ -323,6 +334,8 @@ cdef class Batch:
         if m.born_host.n == 0:
             m.born_host = self.host
         m.queue_offset = m.log_offset = m.store_ms = 0
+        if m.has_crc and not self.seals:
+            m.has_crc = CRC_LATER
         size = record_size(m, text)
         if size > INT32_MAX or text > TEXT_MAX:
             with gil:
@@ -337,8 +350,22 @@ cdef class Batch:
         self.places.n += sizeof(Appended)
         return 0
 
-    def add(self, Message message not None):
+    def add_all(self, list messages not None):
+        """Add messages up to the first that is refused; returns how many were added, and the error or None."""
+        cdef Py_ssize_t number = 0
+        try:
+            # Whoever holds the list may change it meanwhile.
+            while number < PyList_GET_SIZE(messages):
+                self.add(messages[number])
+                number += 1
+        except Exception as error:
+            return number, error
+        return number, None
+
+    cpdef int add(self, Message message) except -1:
         """Add a message; raises what refuses it, and nothing was added."""
+        if message is None:
+            raise TypeError("a message, not None")
         cdef Parts m
         cdef Span spans[KEYS_MAX]
         cdef RecordEncoder encoder = self.encoder
@@ -348,10 +375,16 @@ cdef class Batch:
         cdef object held = encoder.text(&m, spans, tag, message._keys, message.properties)
         cdef int32_t number
         m.body = span_of(body)
-        m.flag = <int32_t>whole(message.flag, INT32_MIN, INT32_MAX, "flag")
-        m.sys_flag = <int32_t>whole(message.sys_flag, INT32_MIN, INT32_MAX, "sys_flag")
-        m.reconsume = <int32_t>whole(message.reconsume_times, INT32_MIN, INT32_MAX, "reconsume_times")
-        m.prepared = whole(message.prepared_offset, INT64_MIN, INT64_MAX, "prepared_offset")
+        m.flag = m.sys_flag = m.reconsume = 0
+        m.prepared = 0
+        if message.flag is not ZERO:
+            m.flag = <int32_t>whole(message.flag, INT32_MIN, INT32_MAX, "flag")
+        if message.sys_flag is not ZERO:
+            m.sys_flag = <int32_t>whole(message.sys_flag, INT32_MIN, INT32_MAX, "sys_flag")
+        if message.reconsume_times is not ZERO:
+            m.reconsume = <int32_t>whole(message.reconsume_times, INT32_MIN, INT32_MAX, "reconsume_times")
+        if message.prepared_offset is not ZERO:
+            m.prepared = whole(message.prepared_offset, INT64_MIN, INT64_MAX, "prepared_offset")
         m.born_ms = self.born_ms
         if message.born_time_ms is not None:
             m.born_ms = whole(message.born_time_ms, INT64_MIN, INT64_MAX, "born_time_ms")
@@ -365,13 +398,14 @@ cdef class Batch:
         self.check_free()
         if m.body.n < LONG_BYTES:
             self.put(&m, number)
-            return
+            return 0
         self.is_busy = True
         try:
             with nogil:
                 self.put(&m, number)
         finally:
             self.is_busy = False
+        return 0
 
     def add_columns(self, ArrowRows columns not None, Py_ssize_t start=0):
         """Add rows of Arrow columns from `start` on, as far as each is plain; returns the row where that ends.
@@ -504,7 +538,7 @@ cdef class Batch:
         cdef Receipts made = Receipts.__new__(Receipts)
         made.places, made.length = <Appended *>self.places.p, len(self)
         self.places.p, self.places.n, self.places.room = NULL, 0, 0
-        self.is_spent = True
+        self.is_spent, self.last_lane = True, None
         made.lanes, made.store_host, made.store_time_ms = self.own_lanes, self.encoder.store_host, store_ms
         made.status, made.durability = status, durability
         return made

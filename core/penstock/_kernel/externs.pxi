@@ -24,7 +24,7 @@ cdef extern from "_kernel/record.h" nogil:
     enum:
         FIXED_SIZE, MAGIC_V1, BORN_IPV6, STORE_IPV6, V1_TOPIC_MAX, TEXT_MAX, CRC_PROPERTY_SIZE, CRC_MASK
     enum:
-        CHECK_CRC, CHECK_TORN
+        CHECK_CRC, CHECK_TORN, CRC_LATER
     void crc_start()
     uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n)
     int64_t text_size(const Parts *m)

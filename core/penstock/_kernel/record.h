@@ -34,7 +34,10 @@ typedef struct { const uint8_t *p; int64_t n; } Span;
 
 /* --- a record written */
 
-/* What a caller gives of a record. Hosts are 8 or 20 bytes; `text` is what follows tag and keys in the properties. */
+enum { CRC_NOW = 1, CRC_LATER = 2 };
+
+/* What a caller gives of a record. Hosts are 8 or 20 bytes; `text` is what follows tag and keys in the properties; of a CRC
+   of its own (`has_crc`) there may only be the room: then the record is sealed later. */
 typedef struct {
     Span body, topic, tag, text, born_host, store_host;
     const Span *keys;
@@ -143,7 +146,7 @@ static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, in
     put16(at, (uint16_t)text);
     at = put_text(at + 2, m);
     put32(p + 8, crc32_more(0, body, (size_t)m->body.n) & CRC_MASK);
-    if (m->has_crc) {
+    if (m->has_crc == CRC_NOW) {
         /* As if the magic, which comes last, were there. */
         uint8_t magic[4];
         put32(magic, (uint32_t)(is_v2 ? MAGIC_V2 : MAGIC_V1));
