@@ -139,6 +139,7 @@ class CommitLog:
 
     def _append_slowly(self, draft: Draft) -> None:
         """Append one record that does not simply fit into memory; the draft knows then where it went."""
+        self.lock.refuse_within()
         self._check_size(draft.size)
         tail, data, following, now = None, b"", 0, 0
         try:
@@ -192,7 +193,7 @@ class CommitLog:
 
     def _check_may(self) -> None:
         """Under the lock: raise if the store was closed or has failed since the caller looked."""
-        if self._is_stopped:
+        if self._is_stopped or self.appender.refusals & STOPPED:
             raise StoreClosedError
         if self.appender.refusals & (FAILED | NO_MESSAGES):
             refusal = self.refusal()
@@ -218,6 +219,8 @@ class CommitLog:
         """
         if len(batch) == 0:
             return self.last_time_ms
+        # Before anything is undone below: the lock would be that of the append which this one interrupted.
+        self.lock.refuse_within()
         self._check_size(batch.size if atomic else batch.largest)
         planned, pieces, now = list[Piece](), list[Piece](), 0
         with memoryview(batch) as data:
@@ -286,6 +289,7 @@ class CommitLog:
         They must begin at this log's end and lie within one segment, as a master sends them; they are
         taken as they are. Queue offsets of lanes do not follow: nothing else may be appended to such a log.
         """
+        self.lock.refuse_within()
         try:
             self.lock.acquire()
             self.has_copies = True

@@ -11,6 +11,9 @@ from penstock.errors import MessageError, MessageTooLargeError, NotYetError
 from penstock.properties import check_zeros, encode_properties
 from penstock.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX, encode_host
 
+# Messages that are encoded before another thread may run, well under a millisecond.
+_AT_ONCE = 512
+
 
 def check_body(body: object, delay_level: int, body_bytes_max: int) -> bytes:
     """Return a body as bytes; refuse one too large, and a delay."""
@@ -77,12 +80,15 @@ def transaction_refused() -> MessageError:
 
 def encode_messages(encoder: RecordEncoder, messages: Sequence[Message]) -> Batch:
     """Return messages as one batch; the first that cannot be stored stops it, nothing is written."""
-    batch = Batch(encoder, seals=False)
-    number, error = batch.add_all(list(messages))
-    if isinstance(error, NumberError):
-        raise MessageError(f"message {number}: a number {error.detail}") from error
-    if error is not None:
-        if isinstance(error, MessageError):
-            error.add_note(f"it is message {number} of the batch; nothing was stored")
-        raise error
+    batch, given = Batch(encoder, seals=False), list(messages)
+    while len(batch) < len(given):
+        # Some at a time: within a call no other thread runs, and no signal is seen.
+        first = len(batch)
+        try:
+            batch.add_all(given[first : first + _AT_ONCE])
+        except NumberError as error:
+            raise MessageError(f"message {len(batch)}: a number {error.detail}") from error
+        except MessageError as error:
+            error.add_note(f"it is message {len(batch)} of the batch; nothing was stored")
+            raise
     return batch

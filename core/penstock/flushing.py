@@ -61,6 +61,7 @@ class LogFlusher:
         # The first one counts.
         self._failures: list[StoreFailedError] = []
         self._count = 0
+        self._is_closed = False
         self._progress: Progress | None = None
         self._crew: Crew | None = None
         self._gate: SyncGate | None = None
@@ -113,6 +114,9 @@ class LogFlusher:
         if self._gate is not None:
             return self._flush_at(self._gate)
         failed: _SyncError | None = None
+        if self._failures:
+            # Whoever noted it may have been interrupted before all were told.
+            self._tell()
         with self._flushing:
             self.check()
             try:
@@ -214,11 +218,14 @@ class LogFlusher:
 
     def _flush_at(self, gate: SyncGate) -> int:
         self.check()
+        outcome = _kernel.LATE
         try:
-            self._wait_at(gate, -1, checks=bool(self._waiting) or self.group_commit)
+            outcome = self._wait_at(gate, -1, checks=bool(self._waiting) or self.group_commit)
         finally:
             self.settle()
         self.check()
+        if outcome != _kernel.FLUSHED:
+            raise self._closed()
         if not self.group_commit:
             # Where puts wait for syncs themselves, nothing is prepared in another way after one.
             for segment in self._log.log.segments[-2:]:
@@ -269,11 +276,7 @@ class LogFlusher:
 
     def close(self) -> None:
         """End the kernel's thread; nothing is synced after this, and who still waits is told so."""
-        durable = self.flushed_offset
-        if self.failure is None and (self._waiting or durable < self.wrote_offset):
-            self._failures.append(
-                StoreFailedError("the store was closed before it was synced", durable)
-            )
+        self._is_closed = True
         if self._gate is not None:
             self._gate.close(PATIENCE_MS)
         self._tell()
@@ -325,8 +328,8 @@ class LogFlusher:
 
     def _note_failure(self, failure: StoreFailedError, log_offset: int = _NOWHERE) -> None:
         """From now on nothing is appended or synced."""
-        self._failures.append(failure)
         self._log.appender.refuse(FAILED)
+        self._failures.append(failure)
         if self._gate is not None:
             self._gate.fail(log_offset)
 
@@ -341,12 +344,17 @@ class LogFlusher:
         """Call `told` once every byte below `end_offset` is durable, or the store has failed: see `outcome`."""
         self._waiting.append((end_offset, told))
         # The flush that covers it may have ended, or the store failed, just before.
-        if self.failure is not None or self.flushed_offset >= end_offset:
+        if self._has_ended or self.flushed_offset >= end_offset:
             self._tell()
 
     def outcome(self, end_offset: int) -> StoreFailedError | None:
         """Return for a waiter that was told why its bytes are not durable; None if they are."""
-        return None if self.flushed_offset >= end_offset else self.failure
+        if self.flushed_offset >= end_offset:
+            return None
+        return self.failure or (self._closed() if self._is_closed else None)
+
+    def _closed(self) -> StoreFailedError:
+        return StoreFailedError("the store was closed before it was synced", self.flushed_offset)
 
     def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
         """Wait until durable; False when it took too long. Raises when the store has failed.
@@ -357,10 +365,8 @@ class LogFlusher:
             return True
         if self._gate is not None and self.group_commit:
             # That waits for what others have appended since, too.
-            is_told = (
-                self._wait_at(self._gate, timeout_ms, checks=True) != _kernel.LATE
-                or self.flushed_offset >= end_offset
-            )
+            outcome = self._wait_at(self._gate, timeout_ms, checks=True)
+            is_told = outcome != _kernel.LATE or self.flushed_offset >= end_offset
             self.on_durable()
         else:
             told = threading.Lock()
@@ -377,24 +383,30 @@ class LogFlusher:
 
     def _tell(self) -> None:
         """Tell all that are done. Runs in several threads at once: each waiter is taken by one."""
-        flushed, failure = -1, None
+        flushed, has_ended = -1, False
         # Again where more is durable meanwhile: who told of that did not see the waiter that was held here.
-        while (flushed, failure) != (self.flushed_offset, self.failure):
-            flushed, failure = self.flushed_offset, self.failure
-            self._tell_once(flushed, failure is not None)
+        while (flushed, has_ended) != (self.flushed_offset, self._has_ended):
+            flushed, has_ended = self.flushed_offset, self._has_ended
+            self._tell_once(flushed, has_ended)
 
-    def _tell_once(self, flushed: int, has_failed: bool) -> None:
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nothing more is synced."""
+        return self._is_closed or self.failure is not None
+
+    def _tell_once(self, flushed: int, has_ended: bool) -> None:
         waiting = self._waiting
         for waiter in waiting.copy():
             end_offset, told = waiter
-            if end_offset > flushed and not has_failed:
+            if end_offset > flushed and not has_ended:
                 continue
             try:
-                waiting.remove(waiter)
+                try:
+                    waiting.remove(waiter)
+                except ValueError:
+                    # Another thread has told it.
+                    continue
                 told()
-            except ValueError:
-                # Another thread has told it.
-                continue
             except BaseException:
                 # An interrupt: told twice does no harm, never told would.
                 if waiter not in waiting:

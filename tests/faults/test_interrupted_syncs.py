@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import gc
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from tests.faults.children import ROOT, environment
 
 import penstock
 from penstock import Message, _kernel
-from penstock.errors import BusyError, ForkedStoreError, StoreFailedError
+from penstock.errors import BusyError, ForkedStoreError, MessageError, StoreFailedError
 from penstock.file import File
 from penstock.files import Files
 from penstock.flushing import LogFlusher
@@ -334,3 +335,59 @@ print("closed")
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
     with penstock.open(tmp_path / "s", environ={}) as store:
         assert store.put("t", b"3").queue_offset == 51
+
+
+@pytest.mark.parametrize("nested", ["put_many", "append_raw", "put"])
+def test_an_append_within_an_append_leaves_the_lock_to_the_first(
+    nested: str, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal let go of the lock of the append that was interrupted, and another thread put over its records."""
+    with open_small(flush="async") as store:
+        engine = store._engine
+        assert engine is not None
+        works: dict[str, Callable[[], object]] = {
+            "put_many": lambda: store.put_many([Message("t", b"nested")]),
+            "append_raw": lambda: engine.log.append_raw(engine.log.end_offset, b"raw"),
+            "put": lambda: store.put("t", b"nested"),
+        }
+        whole = engine.log.tail.write_pieces
+        owned: list[bool] = []
+
+        def write_pieces(pieces: Any, data: Any) -> None:
+            with pytest.raises(BusyError):
+                works[nested]()
+            owned.append(engine.log.lock.is_owned())
+            whole(pieces, data)
+
+        monkeypatch.setattr(engine.log.tail, "write_pieces", write_pieces)
+        store.put_many([Message("t", b"%d" % number) for number in range(3)])
+        assert owned == [True]
+        monkeypatch.undo()
+        store.put("t", b"3")
+        assert [m.body for m in store.scan("t")] == [b"0", b"1", b"2", b"3"]
+        assert not list(store.verify())
+
+
+def test_nothing_is_on_disk_that_came_after_the_last_sync(open_small: OpenStore) -> None:
+    store = open_small(flush="sync", write="mmap")
+    engine = store._engine
+    assert engine is not None
+    store.put("t", b"1")
+    engine.flusher.close()
+    for work in (lambda: store.put("t", b"2"), store.flush):
+        with pytest.raises(StoreFailedError, match="closed before it was synced"):
+            work()
+    with pytest.raises(StoreFailedError):
+        store.close()
+
+
+def test_a_refused_batch_is_let_go_at_once(open_small: OpenStore) -> None:
+    with open_small() as store:
+        gc.disable()
+        try:
+            for _ in range(3):
+                with pytest.raises(MessageError, match="body must be bytes"):
+                    store.put_many([Message("t", b"x" * 1000), Message("t", 5)])  # type: ignore[arg-type] # on purpose
+            assert not [each for each in gc.get_objects() if isinstance(each, _kernel.Batch)]
+        finally:
+            gc.enable()

@@ -169,8 +169,8 @@ cdef class Draft:
         return 0
 
     cdef inline void let_go(self) noexcept:
-        """Hold nothing more of the message, which was put."""
-        self.body = self.texts = self.host = None
+        """Hold nothing more of the message, which was put, and be none."""
+        self.body = self.texts = self.host = self.lane = None
 
     @property
     def log_offset(self):

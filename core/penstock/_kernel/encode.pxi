@@ -351,16 +351,12 @@ cdef class Batch:
         return 0
 
     def add_all(self, list messages not None):
-        """Add messages up to the first that is refused; returns how many were added, and the error or None."""
+        """Add messages up to the first that is refused; raises what refuses it."""
         cdef Py_ssize_t number = 0
-        try:
-            # Whoever holds the list may change it meanwhile.
-            while number < PyList_GET_SIZE(messages):
-                self.add(messages[number])
-                number += 1
-        except Exception as error:
-            return number, error
-        return number, None
+        # Whoever holds the list may change it meanwhile.
+        while number < PyList_GET_SIZE(messages):
+            self.add(messages[number])
+            number += 1
 
     cpdef int add(self, Message message) except -1:
         """Add a message; raises what refuses it, and nothing was added."""
