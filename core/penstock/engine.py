@@ -302,6 +302,10 @@ class Engine(Ending):
             used_s = (self.clock.thread_ns() - began_ns) / 1e9
             return min(pause, used_s * _PAUSE_SHARE) if is_awaited else pause
         self.log.appender.is_pausing, self.log.appender.is_idle = False, True
+        if self.follower.progress > before:
+            # Another thread took in what came after the look, which nobody woke this one for: it is not published yet.
+            self.log.appender.is_idle = False
+            return 0
         if self.follower.progress < self.log.end_offset:
             self.log.appender.is_idle = False
             # Something came between the look and the flags, waits for a flush, or is to be tried again.

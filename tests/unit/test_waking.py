@@ -454,3 +454,41 @@ def test_a_store_opens_and_wakes_where_the_file_cannot_be_made(tmp_path: Path) -
         store.put("t", b"0")
         assert next(coming).body == b"0"
     assert not (tmp_path / "s" / "penstock" / "wake").exists()
+
+
+def test_what_another_thread_takes_in_as_the_follower_goes_idle_is_published(
+    tmp_path: Path,
+) -> None:
+    """Nobody woke the follower for it, so readers elsewhere would see it only with the next message."""
+    workers = ManualWorkers()
+    with open_store(tmp_path / "s", spawn=workers) as store:
+        store.put("t", b"1")
+        workers.run_all()
+        engine = store._engine
+        assert engine is not None
+        real = engine.follower
+        looks: list[int] = []
+
+        class Late:
+            """The follower; another thread comes in right after the round has looked how far it came."""
+
+            def __getattr__(self, name: str) -> Any:
+                value = getattr(real, name)
+                if name == "progress" and looks:
+                    looks.clear()
+                    store.put("t", b"2")
+                    real.catch_up()
+                return value
+
+        tell_sealed = engine._tell_sealed
+
+        def tell() -> None:
+            tell_sealed()
+            looks.append(1)
+
+        engine.follower = Late()  # type: ignore[assignment] # a stand-in
+        engine._tell_sealed = tell  # type: ignore[method-assign] # what comes before the look
+        assert engine._follow() == 0
+        engine.follower, engine._tell_sealed = real, tell_sealed  # type: ignore[method-assign] # as it was
+        engine._follow()
+        assert engine.progress.state.visible_offset == engine.log.end_offset
