@@ -74,11 +74,11 @@ def absolute(result: Result) -> str:
         work = next(begun, asked) if asked.endswith("*") else asked
         found = median(result, work, engine)
         if found is not None:
-            rows.append(f"| {words} | {_told(found, told)} |")
+            rows.append(f"| {words} | {_in_words(found, told)} |")
     return "\n".join(rows)
 
 
-def _told(figure: float, told: str) -> str:
+def _in_words(figure: float, told: str) -> str:
     if told == "rate":
         rate = 1e9 / figure
         return f"{rate / 1e6:.2f} million a second" if rate >= 1e6 else f"{rate:,.0f} a second"

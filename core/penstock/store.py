@@ -93,7 +93,7 @@ class Store(Reader, Producer):
 
     def _leave_if_forked(self, engine: Engine) -> None:
         """As `leave`, where Python saw nothing of the fork (in C, by another language's runtime)."""
-        if engine.log.appender.in_child:
+        if engine.log.appender.is_in_child:
             self.leave()
 
     @property
@@ -108,7 +108,7 @@ class Store(Reader, Producer):
             self._closed
             or engine is None
             or engine.log.appender.refusals
-            or engine.log.appender.in_child
+            or engine.log.appender.is_in_child
         ):
             engine = self._owner()
         refusal = engine.retention.refusal

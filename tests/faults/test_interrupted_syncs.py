@@ -69,7 +69,7 @@ def in_time(job: Callable[[], object]) -> threading.Thread:
 def test_a_segment_whose_taking_in_was_interrupted_is_synced(
     line: str | None, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next segments were synced, the flushed offset passed over this one, and puts were told "on disk"."""
+    """The next segments were synced, the flushed offset moved beyond this one, and puts were told "on disk"."""
     with open_small(flush="sync", write="mmap") as store:
         engine = store._engine
         assert engine is not None
@@ -188,7 +188,7 @@ store.close()
 
 
 @pytest.mark.parametrize("write", ["mmap", "file", "transient-pool"])
-def test_whoever_waits_hears_of_a_close_that_was_interrupted(
+def test_a_waiter_hears_of_a_close_that_was_interrupted(
     write: str, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"write.transient-pool.lock_memory": False} if write == "transient-pool" else {}
@@ -341,7 +341,7 @@ print("closed")
 def test_an_append_within_an_append_leaves_the_lock_to_the_first(
     nested: str, open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The refusal let go of the lock of the append that was interrupted, and another thread put over its records."""
+    """The refusal released the lock of the append that was interrupted, and another thread put over its records."""
     with open_small(flush="async") as store:
         engine = store._engine
         assert engine is not None

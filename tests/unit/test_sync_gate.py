@@ -348,6 +348,11 @@ def test_many_stores_in_one_process_leave_nothing(tmp_path: Path) -> None:
         assert sync_threads() == threads + len(stores)
         for store in stores:
             store.close()
+        # A thread says that it has ended a moment before the system has done with it.
+        for _ in range(10_000):
+            if sync_threads() == threads:
+                break
+            time.sleep(0.001)
         assert sync_threads() == threads
         del stores, store
         gc.collect()

@@ -249,7 +249,7 @@ cdef class Appender:
             give_page_back(self.open_page)
 
     @property
-    def in_child(self):
+    def is_in_child(self):
         """Whether this is a child of the process that opened the store, however it was forked."""
         return self.open_page[0] == 0
 
@@ -402,7 +402,7 @@ cdef class Producer:
             self._check_writable()
         if appender is None:
             raise ValueError("a store that takes no messages")
-        # Whoever puts meanwhile, in another thread or a signal handler, finds none.
+        # A put meanwhile, from another thread or a signal handler, finds none.
         draft = self.spare
         self.spare = None
         if draft is None:

@@ -133,7 +133,7 @@ cdef class SyncGate:
 
     def add(self, int64_t base_offset, int64_t capacity, int descriptor, view, bytes path not None, bytes folder not None,
             GatherBuffer gathered, Extent extent, owner):
-        """Take in a file of the log, the next one; one that it has already is passed over.
+        """Take in the next file of the log; does nothing for one that it has already.
 
         Args:
             base_offset: where it begins in the log; `capacity` is its size.
