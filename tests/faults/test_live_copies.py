@@ -163,6 +163,14 @@ def copier(number: int) -> Copy:
     return shutil.copy2 if number % 2 else shutil.copy
 
 
+def starts_with_hole(copy: Path, log_offset: int) -> bool:
+    """Say whether no record's size was copied for `log_offset`, though later ones were."""
+    base = log_offset // SMALL["geometry.segment_bytes"] * SMALL["geometry.segment_bytes"]
+    with (copy / "commitlog" / f"{base:020d}").open("rb") as file:
+        file.seek(log_offset - base)
+        return not file.read(4).strip(b"\0")
+
+
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
@@ -189,10 +197,15 @@ def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
                 assert done.returncode in (0, 1)
             with penstock.open(copy, read_only=True, environ={}) as store:
                 findings = list(store.verify(deep=True))
-            # A program that reads a file in pieces may leave a hole in the log: before its last record, corruption.
+            # A program that skips what is not written yet, or reads in pieces, may leave a hole in the log: corruption.
             others = [f for f in findings if f.part != "copy"]
-            assert all(f.part == "log" and "no sound record" in f.text for f in others), findings
+            for hole in others:
+                assert hole.part == "log", findings
+                assert starts_with_hole(copy, hole.log_offset), "\n".join(map(str, findings))
             assert sum(f.part == "copy" for f in findings) <= 1
+            if others:
+                shutil.rmtree(copy)
+                continue
             with penstock.open(copy, environ={}, **SMALL) as store:
                 bodies = [m.body for m in store.scan("t")]
                 assert bodies == [body(n) for n in range(len(bodies))]

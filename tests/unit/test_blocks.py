@@ -121,7 +121,9 @@ def test_every_copy_opens_equal_and_is_written_on(
         command = f"{way} -C {source} -cf - . | tar -C {target} -xf -"
     else:
         command = f"{way} {source}/ {target}" if tool == "rsync" else f"{way} {source} {target}"
-    subprocess.run(["sh", "-c", command], check=True)
+    done = subprocess.run(["sh", "-c", command], check=False)
+    # 24: a file that rsync had listed was gone, which a file being made beside its place may be, and nothing else.
+    assert done.returncode in ((0, 24) if tool == "rsync" and not is_closed else (0,))
     store.close()
     for more in range(3):
         with open_small(path=target) as copy:
