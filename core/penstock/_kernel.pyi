@@ -132,7 +132,7 @@ def message(
 ) -> StoredMessage | None: ...
 def messages(
     window: _Buffer,
-    positions: _Int64s,
+    base: int,
     log_offsets: _Int64s,
     sizes: _Int64s,
     ordinals: _Int64s,

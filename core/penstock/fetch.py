@@ -43,6 +43,10 @@ class Entries(NamedTuple):
     offsets: Int64s
     sizes: Int64s
 
+    def head(self, count: int) -> "Entries":
+        """Return the first ones."""
+        return Entries(*(column[:count] for column in self))
+
     def after(self, count: int) -> "Entries":
         """Return them without the first ones."""
         return Entries(*(column[count:] for column in self))
@@ -134,11 +138,10 @@ class RecordReader:
             if count == 0 or not self._has(segment, offset, end - offset):
                 return []
             window = log.read_from(segment, offset, end - offset)
-            offsets, sizes = entries.offsets[:count], entries.sizes[:count]
+            ordinals, offsets, sizes = entries if count == len(entries.sizes) else entries.head(count)
             return _kernel.messages(
-                window, offsets - offset, offsets, sizes, entries.ordinals[:count], *place,
-                log.coverage.packed,
-            )  # fmt: skip
+                window, offset, offsets, sizes, ordinals, *place, log.coverage.packed
+            )
         finally:
             segment.lease.release()
 

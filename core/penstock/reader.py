@@ -117,9 +117,21 @@ class Reader(ColumnReader):
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
+        stop = min(high, offset + limit)
+        if tag == "*" and offset < stop and (found := self._whole(topic, queue, offset, stop)):
+            return ReadResult(ReadStatus.FOUND, found, stop, low, high)
         span = QueueSpan(topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit)))
         nothing = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, [], offset, low, high)
         return self._read_span(span, limit, tag, nothing)
+
+    def _whole(self, topic: str, queue: int, start: int, stop: int) -> list[StoredMessage]:
+        """Return all of [start, stop) where each is there, valid, and near the one before; else nothing."""
+        entries = self._queue_index.entries(topic, queue, start, stop)
+        if len(entries.sizes) < stop - start:
+            return []
+        asked = Entries(np.arange(start, stop), entries.log_offsets, entries.sizes)
+        found = self._leading(asked, Place.of(topic, queue))
+        return found if len(found) == stop - start else []
 
     def _read_span(self, span: QueueSpan, limit: int, tag: str, result: ReadResult) -> ReadResult:
         """Return up to `limit` messages of a span that match, none after a missing queue file."""

@@ -97,7 +97,7 @@ def test_every_field_of_every_shape_is_what_the_plain_decoder_says(
         for f, r in zip(decoded, records, strict=True)
     ]
     sizes = np.array([len(record) for record in records], np.int64)
-    messages = _kernel.messages(window, starts, starts + base, sizes, starts, None, 0, b"")
+    messages = _kernel.messages(window, base, starts + base, sizes, starts, None, 0, b"")
     for message, record, fields in zip(messages, records, decoded, strict=True):
         assert message == StoredMessage(record)
         assert message.record == record
@@ -230,7 +230,7 @@ def check_entries(
             if not place.has(record, ordinal):
                 break
             expected.append(StoredMessage(record))
-        found = _kernel.messages(window, starts, starts, sizes, ordinals, *place, coverage.packed)
+        found = _kernel.messages(window, 0, starts, sizes, ordinals, *place, coverage.packed)
         assert found == expected
         one = _kernel.message(window[: sizes[0]], 0, *place, int(ordinals[0]), coverage.packed)
         assert one == (expected[0] if expected else None)
@@ -269,7 +269,8 @@ def test_rows_that_say_anything_lead_nowhere_outside_of_the_window(rows: Any, si
         assert len(found.rows) <= len(fields) * size
     places: list[Any] = [(b"t", 0)]
     numbers = np.ascontiguousarray(fields["position"]), np.ascontiguousarray(fields["queue_offset"])
-    _kernel.messages(window, *numbers, *numbers, None, 0, b"")
+    for base in (0, 1, 4096, (1 << 63) - 1):
+        _kernel.messages(window, base, *numbers, numbers[0], None, 0, b"")
     _kernel.entry_rows(window, *numbers, *numbers, numbers[0], places)
     Columns.parse(window, numbers[0], 0)
 

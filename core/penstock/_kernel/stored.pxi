@@ -310,7 +310,7 @@ cdef inline bint is_entry_valid(Span window, int64_t position, int64_t log_offse
 
 
 cdef struct Entries:
-    const int64_t *positions
+    int64_t base
     const int64_t *log_offsets
     const int64_t *sizes
     const int64_t *ordinals
@@ -319,22 +319,22 @@ cdef struct Entries:
 
 cdef int64_t leading(Span window, const Entries *e, const Place *place, const Checks *c, Record *rows) noexcept nogil:
     """Take apart and check the records of entries up to the first that is not valid; return how many are."""
-    cdef int64_t i
+    cdef int64_t i, at
     for i in range(e.count):
-        if not is_entry_valid(
-            window, e.positions[i], e.log_offsets[i], e.sizes[i], e.ordinals[i], place, c, &rows[i]
-        ):
+        # Read once: another thread may change it.
+        at = e.log_offsets[i]
+        if at < e.base or not is_entry_valid(window, at - e.base, at, e.sizes[i], e.ordinals[i], place, c, &rows[i]):
             return i
     return e.count
 
 
-def messages(window, const int64_t[::1] positions, const int64_t[::1] log_offsets, const int64_t[::1] sizes,
+def messages(window, int64_t base, const int64_t[::1] log_offsets, const int64_t[::1] sizes,
              const int64_t[::1] ordinals, bytes topic, int64_t queue, bytes ranges not None):
     """Return the records that queue entries point at as messages, up to the first that is not a valid one.
 
     Args:
         window: bytes of the log.
-        positions: where the records are in the window.
+        base: log offset of the window's first byte, not negative.
         log_offsets: what the entries say, with sizes and ordinals.
         sizes: as above.
         ordinals: as above.
@@ -347,13 +347,15 @@ def messages(window, const int64_t[::1] positions, const int64_t[::1] log_offset
     cdef Checks c = checks_of(CHECK_CRC, ranges, INT64_MAX, 512)
     cdef Place place = place_from(topic, queue)
     cdef Entries e
-    cdef int64_t count = positions.shape[0], good = 0
+    cdef int64_t count = log_offsets.shape[0], good = 0
     cdef Record *rows
-    if not (log_offsets.shape[0] == sizes.shape[0] == ordinals.shape[0] == count):
-        raise ValueError("as many of each as positions")
+    if base < 0:
+        raise ValueError("a window begins at a log offset, which is not negative")
+    if not (sizes.shape[0] == ordinals.shape[0] == count):
+        raise ValueError("as many of each as log offsets")
     if count == 0:
         return []
-    e.positions, e.log_offsets, e.sizes = &positions[0], &log_offsets[0], &sizes[0]
+    e.base, e.log_offsets, e.sizes = base, &log_offsets[0], &sizes[0]
     e.ordinals, e.count = &ordinals[0], count
     rows = <Record *>malloc(count * sizeof(Record))
     if rows is NULL:
