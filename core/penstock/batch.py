@@ -9,7 +9,7 @@ from penstock.javatext import Int64s
 from penstock.lazy import lazy
 from penstock.properties import DELAY
 from penstock.stored import StoredMessage
-from penstock.texts import Keys
+from penstock.texts import Indexed, Keys
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 # Anybody can write the property, and Python refuses numbers of some thousand digits.
@@ -93,9 +93,13 @@ class DispatchBatch:
         return self.columns.topics[1]
 
     @lazy
+    def _indexed(self) -> Indexed:
+        return self.columns.properties.indexed()
+
+    @lazy
     def tag_codes(self) -> Int64s:
         """The queue entry's third field: tag hash, or delivery time on the schedule topic."""
-        codes = self.columns.properties.tag_codes()
+        codes = self._indexed.tag_codes
         return self._with_delivery_times(codes) if SCHEDULE_TOPIC in self.topics else codes
 
     def _with_delivery_times(self, tag_codes: Int64s) -> Int64s:
@@ -112,7 +116,7 @@ class DispatchBatch:
     @lazy
     def keys(self) -> Keys:
         """Every key to be indexed, with the index hash of `topic#key`, in the order of the log."""
-        return self.columns.properties.keys()
+        return self._indexed.keys
 
     def message(self, row: int) -> StoredMessage:
         """Return one record as a message of its own."""

@@ -138,7 +138,9 @@ class RecordReader:
             if count == 0 or not self._has(segment, offset, end - offset):
                 return []
             window = log.read_from(segment, offset, end - offset)
-            ordinals, offsets, sizes = entries if count == len(entries.sizes) else entries.head(count)
+            ordinals, offsets, sizes = (
+                entries if count == len(entries.sizes) else entries.head(count)
+            )
             return _kernel.messages(
                 window, offset, offsets, sizes, ordinals, *place, log.coverage.packed
             )

@@ -44,13 +44,10 @@ class PropertyColumns:
             np.frombuffer(sizes, np.int64),
         )
 
-    def tag_codes(self) -> Int64s:
-        """Return the queue entry's tag code of each row: the tag's Java hash, 0 for none."""
-        return np.frombuffer(_kernel.tag_codes(self._window, self._fields), np.int64)
-
-    def keys(self) -> "Keys":
-        """Return every key to be indexed: by row, UNIQ_KEY first, then KEYS split at single spaces."""
-        return _hashed(*_kernel.keys(self._window, self._fields))
+    def indexed(self) -> "Indexed":
+        """Return what dispatchers index of each row."""
+        codes, *keys = _kernel.indexed(self._window, self._fields)
+        return Indexed(np.frombuffer(codes, np.int64), _hashed(*keys))
 
     def tag_keys(self) -> "Keys":
         """Return the tag of each row that has one, hashed as RocketMQ 5.4 indexes it."""
@@ -62,6 +59,18 @@ class Keys(NamedTuple):
 
     rows: Int64s
     hashes: Int32s
+
+
+class Indexed(NamedTuple):
+    """What dispatchers index of a batch.
+
+    Attributes:
+        tag_codes: of each row what its queue entry says: the tag's Java hash, 0 for none.
+        keys: every key, by row, UNIQ_KEY first, then KEYS split at single spaces.
+    """
+
+    tag_codes: Int64s
+    keys: Keys
 
 
 def _hashed(rows: bytes, hashes: bytes) -> Keys:

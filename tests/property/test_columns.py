@@ -62,8 +62,8 @@ def test_property_columns_are_the_decoded_properties(
         )
         assert seen == {row: pairs[name] for row, pairs in enumerate(decoded) if name in pairs}
     tags = [pairs.get("TAGS", "") for pairs in decoded]
-    assert columns.tag_codes().tolist() == [java_hash_plainly(tag) for tag in tags]
-    keys, tag_keys = columns.keys(), columns.tag_keys()
+    (codes, keys), tag_keys = columns.indexed(), columns.tag_keys()
+    assert codes.tolist() == [java_hash_plainly(tag) for tag in tags]
     expected = [
         (row, index_hash(f"t#{key}"))
         for row, pairs in enumerate(decoded)

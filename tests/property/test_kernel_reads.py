@@ -264,8 +264,8 @@ def test_rows_that_say_anything_lead_nowhere_outside_of_the_window(rows: Any, si
     columns.end_in_own_crc()
     columns.are_valid()
     properties = columns.properties
-    assert len(properties.tag_codes()) == len(fields)
-    for found in (properties.named(b"TAGS"), properties.keys(), properties.tag_keys()):
+    assert len(properties.indexed().tag_codes) == len(fields)
+    for found in (properties.named(b"TAGS"), properties.indexed().keys, properties.tag_keys()):
         assert len(found.rows) <= len(fields) * size
     places: list[Any] = [(b"t", 0)]
     numbers = np.ascontiguousarray(fields["position"]), np.ascontiguousarray(fields["queue_offset"])

@@ -93,8 +93,7 @@ def columns() -> Callable[[], None]:
         _kernel.topic_column(window, rows)
         _kernel.property_column(window, rows, b"TAGS")
         _kernel.pair_columns(window, rows, b"TAGS")
-        _kernel.keys(window, rows)
-        _kernel.tag_codes(window, rows)
+        _kernel.indexed(window, rows)
         _kernel.topics(window, rows)
         _kernel.scan(window, 0, 0, b"")
 

@@ -50,6 +50,9 @@ cdef extern from "_kernel/text.h" nogil:
     bint word_next(const uint8_t **at, const uint8_t *end, Span *word)
     bint is_same(Span a, Span b)
     Span property(Span text, Span wanted)
+    ctypedef struct Indexed:
+        Span tag, keys, unique
+    Indexed indexed_values(Span text)
     bint is_utf8(Span s)
     int32_t java_hash_more(int32_t hash, Span s)
     int32_t index_hash(int32_t hash)

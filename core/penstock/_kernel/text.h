@@ -41,6 +41,33 @@ static inline Span property(Span text, Span wanted)
     return found;
 }
 
+/* The values that dispatchers index, n = 0 where there is none: found as `property` finds each, by one walk. */
+typedef struct {
+    Span tag, keys, unique;
+} Indexed;
+
+static inline int begins_with(const uint8_t *p, const char *name, size_t n) { return memcmp(p, name, n) == 0; }
+
+static inline Indexed indexed_values(Span text)
+{
+    Indexed found = {{text.p, 0}, {text.p, 0}, {text.p, 0}};
+    const uint8_t *at = text.p, *end = text.p + text.n, *stop;
+    for (; at < end; at = stop < end ? stop + 1 : end) {
+        stop = memchr(at, PAIR_END, (size_t)(end - at));
+        if (!stop)
+            stop = end;
+        if (stop - at > 5 && at[4] == NAME_END) {
+            if (begins_with(at, "TAGS", 4))
+                found.tag = (Span){at + 5, stop - at - 5};
+            else if (begins_with(at, "KEYS", 4))
+                found.keys = (Span){at + 5, stop - at - 5};
+        }
+        else if (stop - at > 9 && at[8] == NAME_END && begins_with(at, "UNIQ_KEY", 8))
+            found.unique = (Span){at + 9, stop - at - 9};
+    }
+    return found;
+}
+
 /* The next word of a text whose words are separated by single spaces; empty ones are passed over. */
 static inline int word_next(const uint8_t **at, const uint8_t *end, Span *word)
 {

@@ -91,50 +91,44 @@ def named(window, const Record[::1] rows, bytes name not None):
     return found.taken()
 
 
-def tag_codes(window, const Record[::1] rows):
-    """Return what a queue entry says of each row's tag: Java's hash, 0 for none; native i64."""
-    cdef Held held = Held(window)
-    cdef Span span = held.span(), wanted = span_of(b"TAGS")
-    cdef int64_t i, count = rows.shape[0]
-    cdef Record row
-    cdef bytearray made = bytearray(8 * count)
-    cdef int64_t *codes = <int64_t *><char *>made
-    with nogil:
-        for i in range(count):
-            if row_within(span, rows, i, &row):
-                codes[i] = java_hash_more(0, property(text_of(span, &row), wanted))
-    return made
+def indexed(window, const Record[::1] rows):
+    """Find what dispatchers index of each record.
 
-
-def keys(window, const Record[::1] rows):
-    """Find every key to be indexed: columns of row (i64) and of the index hash of `topic#key` (i64), in log order.
-
-    UNIQ_KEY comes first, then the words of KEYS.
+    Returns:
+        What a queue entry says of each row's tag: Java's hash, 0 for none; native i64. And every key, UNIQ_KEY first,
+        then the words of KEYS, as columns of row (i64) and of the index hash of `topic#key` (i64), in log order.
     """
     cdef Held held = Held(window)
-    cdef Span span = held.span(), unique = span_of(b"UNIQ_KEY"), several = span_of(b"KEYS"), hash_sign = span_of(b"#")
-    cdef Span text, value, word
+    cdef Span span = held.span(), hash_sign = span_of(b"#"), word, topic, last
+    cdef Indexed values
     cdef Numbers found = Numbers(2)
     cdef Record row
     cdef const uint8_t *at
     cdef int32_t prefix = 0
-    cdef int64_t i
+    cdef int64_t i, count = rows.shape[0]
+    cdef bytearray made = bytearray(8 * count)
+    cdef int64_t *codes = <int64_t *><char *>made
+    last.p, last.n = NULL, -1
     with nogil:
-        for i in range(rows.shape[0]):
+        for i in range(count):
             if not row_within(span, rows, i, &row):
                 continue
-            text = text_of(span, &row)
-            prefix = java_hash_more(java_hash_more(0, topic_of(span, &row)), hash_sign)
-            value = property(text, unique)
-            if value.n:
+            values = indexed_values(text_of(span, &row))
+            codes[i] = java_hash_more(0, values.tag)
+            if values.unique.n == 0 and values.keys.n == 0:
+                continue
+            topic = topic_of(span, &row)
+            if not is_same(topic, last):
+                prefix = java_hash_more(java_hash_more(0, topic), hash_sign)
+                last = topic
+            if values.unique.n:
                 put_number(&found.columns[0], i)
-                put_number(&found.columns[1], index_hash(java_hash_more(prefix, value)))
-            value = property(text, several)
-            at = value.p
-            while word_next(&at, value.p + value.n, &word):
+                put_number(&found.columns[1], index_hash(java_hash_more(prefix, values.unique)))
+            at = values.keys.p
+            while word_next(&at, values.keys.p + values.keys.n, &word):
                 put_number(&found.columns[0], i)
                 put_number(&found.columns[1], index_hash(java_hash_more(prefix, word)))
-    return found.taken()
+    return (made, *found.taken())
 
 
 def tag_keys(window, const Record[::1] rows):
