@@ -74,6 +74,7 @@ def entry_rows(
     ordinals: _Int64s,
     numbers: _Int64s,
     places: Sequence[tuple[bytes | None, int]],
+    ranges: bytes | None = None,
 ) -> tuple[bytearray, int]: ...
 
 # --- stored.pxi

@@ -131,15 +131,25 @@ def _checked(
 ) -> Columns:
     """Return the records of a batch that are wanted; a corrupt one, or one of another queue, is an error."""
     memory, positions = window.read(rows)
-    found, bad = _kernel.entry_rows(
-        memory, positions, rows.offsets, rows.sizes, rows.ordinals, rows.spans, places
-    )
+    # Of those that are looked at closer only the wanted ones must be valid.
+    at_once = verify and wanted.is_any
+
+    def take_apart() -> tuple[bytearray, int]:
+        return _kernel.entry_rows(
+            memory, positions, rows.offsets, rows.sizes, rows.ordinals, rows.spans, places,
+            log.coverage.packed if at_once else None,
+        )  # fmt: skip
+
+    found, bad = take_apart()
+    if bad >= 0 and at_once and log.renew_coverage():
+        found, bad = take_apart()
     if bad >= 0:
         raise _damage(log, int(rows.offsets[bad]))
     records = Columns(memory, np.frombuffer(found, ROW), rows.offsets)
-    if not wanted.is_any:
-        matching = wanted.matches(records)
-        records = records if matching.all() else records.rows(matching)
+    if wanted.is_any:
+        return records
+    matching = wanted.matches(records)
+    records = records if matching.all() else records.rows(matching)
     if verify:
         right = records.are_valid(log.coverage)
         if not right.all() and log.renew_coverage():

@@ -146,9 +146,12 @@ def _nothing() -> Rows:
 
 
 def _join(parts: Sequence[Rows]) -> Rows:
-    if len(parts) == 1:
-        return parts[0]
-    columns = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    held = [part for part in parts if len(part.offsets)]
+    if len(held) <= 1:
+        return held[0] if held else _nothing()
+    columns = [np.concatenate(columns) for columns in zip(*held, strict=True)]
+    if (columns[2][1:] >= columns[2][:-1]).all():
+        return Rows(*columns)
     order = np.argsort(columns[2], kind="stable")
     return Rows(*(column[order] for column in columns))
 

@@ -2,6 +2,8 @@
 # Each is made in two passes without the interpreter's lock: how large it gets, then its bytes, never more than that.
 
 cdef enum: BORN_HOST_END = 56
+# Entries lead to and fro: so many ahead, what they lead to is fetched.
+cdef enum: ROWS_AHEAD = 4
 
 
 cdef class Pieces:
@@ -221,7 +223,7 @@ cdef inline bint entry_row(Span window, int64_t position, int64_t log_offset, in
 
 
 def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offsets, const int64_t[::1] sizes,
-               const int64_t[::1] ordinals, const int64_t[::1] numbers, list places not None):
+               const int64_t[::1] ordinals, const int64_t[::1] numbers, list places not None, bytes ranges=None):
     """Take apart the records that queue entries point at, and hold each against its entry and its queue.
 
     Args:
@@ -232,17 +234,20 @@ def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offs
         ordinals: as above.
         numbers: which of the places each entry belongs to.
         places: topic (bytes; None where other topics' records are expected) and queue of each.
+        ranges: see `scan`; CRCs are checked where these are given.
 
     Returns:
-        Rows (see `penstock.columns.ROW`), and the first that is not as its entry says, or -1. CRCs are not checked.
+        Rows (see `penstock.columns.ROW`), and the first that is not as its entry says, or not valid, or -1.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
     cdef int64_t i, count = positions.shape[0], known = len(places), bad = -1
     cdef bytearray made = bytearray(count * sizeof(Record))
     cdef Record *rows = <Record *><char *>made
-    cdef int64_t at, number
+    cdef int64_t at, ahead, number
     cdef Place *all_places
+    cdef bint is_checked = ranges is not None
+    cdef Checks c = checks_of(CHECK_CRC, ranges if is_checked else b"", INT64_MAX, 512)
     if not (log_offsets.shape[0] == sizes.shape[0] == ordinals.shape[0] == numbers.shape[0] == count):
         raise ValueError("as many of each as positions")
     all_places = <Place *>calloc(known + 1, sizeof(Place))
@@ -259,10 +264,15 @@ def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offs
             for i in range(count):
                 # Each is read once: another thread may change it.
                 at, number = positions[i], numbers[i]
+                if i + ROWS_AHEAD < count:
+                    ahead = positions[i + ROWS_AHEAD]
+                    if 0 <= ahead < span.n:
+                        record_prefetch(span.p + ahead, sizes[i + ROWS_AHEAD])
                 if not (
                     0 <= number < known
                     and entry_row(span, at, log_offsets[i], sizes[i], &rows[i])
                     and is_of(span.p + at, &rows[i], &all_places[number], ordinals[i])
+                    and (not is_checked or is_valid_at(span.p + at, &rows[i], rows[i].log_offset, &c))
                 ):
                     bad = i
                     break

@@ -36,6 +36,7 @@ cdef extern from "_kernel/record.h" nogil:
     bint record_is_counted(const uint8_t *p)
     bint is_laid_out(const uint8_t *p, const Record *r)
     void record_mark(uint8_t *p, int64_t mark)
+    void record_prefetch(const uint8_t *p, int64_t size)
     RecordState record_parse(const uint8_t *p, int64_t room, Record *r)
     bint ends_in_own_crc(const uint8_t *p, const Record *r)
     bint is_valid_at(const uint8_t *p, const Record *r, int64_t log_offset, const Checks *c)

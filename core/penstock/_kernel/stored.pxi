@@ -321,6 +321,10 @@ cdef int64_t leading(Span window, const Entries *e, const Place *place, const Ch
     """Take apart and check the records of entries up to the first that is not valid; return how many are."""
     cdef int64_t i, at
     for i in range(e.count):
+        if i + ROWS_AHEAD < e.count:
+            at = e.log_offsets[i + ROWS_AHEAD]
+            if at >= e.base and at - e.base < window.n:
+                record_prefetch(window.p + (at - e.base), e.sizes[i + ROWS_AHEAD])
         # Read once: another thread may change it.
         at = e.log_offsets[i]
         if at < e.base or not is_entry_valid(window, at - e.base, at, e.sizes[i], e.ordinals[i], place, c, &rows[i]):
