@@ -1,8 +1,9 @@
 """Blocks of a file ahead of what is written to it, and zeros in them: the one place where either is prepared.
 
 A file that is written front to back has its full length from birth, and blocks only as far as it needs them soon. They
-are allocated before the first byte goes there, in steps: a step that lasts a short while is followed by a larger one, one
-that lasts long by a smaller one. What an allocation asks for and the disk does not have is an `OSError` (ENOSPC).
+are allocated before the first byte goes there, in steps: a step that lasts a short while is followed by one eight times
+as large, one that lasts long by one of half the size, also from one file to the next. What an allocation asks for and the
+disk does not have is an `OSError` (ENOSPC).
 
 A store through a map into a hole kills the process when the disk is full (SIGBUS). The system brings in, and gives blocks to,
 not pages but folios: where a file is read ahead, by whatever program, up to `FOLIO_BYTES` that are aligned to their
@@ -30,6 +31,8 @@ STEP_BYTES_MIN = 256 << 10
 STEP_BYTES_MAX = 8 << 20
 # A step that lasted less than this is too small, one that lasted longer than that too large.
 _SHORT_MS, _LONG_MS = 200, 2000
+# The second step of a store that is written fast fills a folio, so that single records may be stored through a map.
+_GROWTH = 8
 assert STEP_BYTES_MIN % PAGE_BYTES == 0
 # More makes no put faster, and keeps one in a thousand waiting longer; half of it costs a tenth more. A message of 1 KiB
 # after the other with a sync each fills it with 113, which write less than 32 KiB each if spread over 600.
@@ -75,15 +78,18 @@ class Blocks:
 
     def __init__(
         self, file: File, capacity: int, position: int, monotonic_ms: Callable[[], int] = lambda: 0,
-        *, mapped: bool = False, zeroes: bool = False,
+        *, mapped: bool = False, zeroes: bool = False, after: "Blocks | None" = None,
     ) -> None:  # fmt: skip
-        """Begin at a position; with `mapped` the file is stored into through a map as well, with `zeroes` after zeros."""
+        """Begin at a position; with `mapped` the file is stored into through a map as well, with `zeroes` after zeros.
+
+        Steps are as large as those of the file `after` which this one is written.
+        """
         self._file = file
         self._is_mapped = mapped
         self._capacity = capacity
         self._monotonic_ms = monotonic_ms
-        self._step_bytes = STEP_BYTES_MIN
-        self._began_ms: int | None = None
+        self._step_bytes: int = STEP_BYTES_MIN if after is None else after._step_bytes
+        self._began_ms: int | None = None if after is None else after._began_ms
         self._unit_start = position - position % FOLIO_BYTES
         is_whole = file.allocated >= capacity
         # A page that is written in part may be a hole too: a sparse copy makes one of each page of zeros.
@@ -172,7 +178,7 @@ class Blocks:
             return self._step_bytes
         lasted_ms = self._began_ms - began_ms
         if lasted_ms < _SHORT_MS:
-            self._step_bytes = min(2 * self._step_bytes, STEP_BYTES_MAX)
+            self._step_bytes = min(_GROWTH * self._step_bytes, STEP_BYTES_MAX)
         elif lasted_ms > _LONG_MS:
             self._step_bytes = max(self._step_bytes // 2, STEP_BYTES_MIN)
         return self._step_bytes

@@ -32,6 +32,11 @@ _MADV_POPULATE_WRITE = 23
 _POPULATED_AT_ONCE = 16 << 20
 
 
+def page_start(position: int) -> int:
+    """Return where the page begins that holds a byte."""
+    return position - position % mmap.PAGESIZE
+
+
 class File:
     """One open regular file; its descriptor stays the same from open to close.
 
@@ -228,6 +233,17 @@ class File:
         if start < size:
             made.madvise(mmap.MADV_RANDOM, start, size - start)
         return made
+
+    @staticmethod
+    def unmap_pages(made: mmap.mmap, start: int, stop: int) -> None:
+        """Take whole pages of [start, stop) out of this process's page table; the file's bytes stay in the page cache.
+
+        A sync makes each page that was stored into read-only first, and tells every processor about each of them by an
+        interrupt; here they hear it once for all of them. Whoever looks there next has the pages mapped again, many at once.
+        """
+        start, stop = page_start(start), page_start(stop)
+        if start < stop:
+            made.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
     def prefault(self, size: int) -> mmap.mmap:
         """Make a writable map whose pages are all there; `map` hands it out afterwards.

@@ -1,6 +1,7 @@
 """Blocks ahead of the tail: steps that grow with the rate, none after a clean close, and never a store into a hole."""
 
 import errno
+import mmap
 import os
 import shutil
 import subprocess
@@ -108,12 +109,13 @@ def test_every_copy_opens_equal_and_is_written_on(
         pytest.skip("there is no rsync here")
     source, target = tmp_path / "store", tmp_path / "copy"
     sent = [b"%d:" % n + bytes(n * 97 % 9000) for n in range(60)]
-    store = open_small()
+    # A copier fails on a file that was there when it listed the folder: while it runs none may be made beside its place.
+    store = open_small(**{"scrub.digests": is_closed})
     for number, body in enumerate(sent):
         store.put("t", body, keys=[f"k{number}"])
     store.flush()
     assert store.max_offset("t") == len(sent)
-    assert store.find("t", "k0"), "the index is up to it: no file is being made beside its place"
+    assert store.find("t", "k0"), "the index is up to it"
     if is_closed:
         store.close()
     if tool == "tar":
@@ -121,9 +123,7 @@ def test_every_copy_opens_equal_and_is_written_on(
         command = f"{way} -C {source} -cf - . | tar -C {target} -xf -"
     else:
         command = f"{way} {source}/ {target}" if tool == "rsync" else f"{way} {source} {target}"
-    done = subprocess.run(["sh", "-c", command], check=False)
-    # 24: a file that rsync had listed was gone, which a file being made beside its place may be, and nothing else.
-    assert done.returncode in ((0, 24) if tool == "rsync" and not is_closed else (0,))
+    subprocess.run(["sh", "-c", command], check=True)
     store.close()
     for more in range(3):
         with open_small(path=target) as copy:
@@ -138,18 +138,39 @@ def test_every_copy_opens_equal_and_is_written_on(
 
 
 def test_steps_grow_with_the_rate_and_shrink_again(tmp_path: Path) -> None:
-    clock = ManualClock()
-    blocks = Blocks(made(tmp_path), SIZE, 0, clock.monotonic_ms)
+    clock, file = ManualClock(), made(tmp_path)
+    file.resize(2 * SIZE)
+    blocks = Blocks(file, 2 * SIZE, 0, clock.monotonic_ms)
     steps = []
     for lasted_ms in [0] + [10] * 7 + [1000] * 2 + [5000] * 7:
         clock.now_ms += lasted_ms
         before = blocks.end
         blocks.reserve(before + 1)
         steps.append(blocks.end - before)
-    most = [STEP_BYTES_MIN << n for n in range(6)]
-    assert steps[:8] == [*most, STEP_BYTES_MAX, STEP_BYTES_MAX][:8]
-    assert steps[8:10] == [STEP_BYTES_MAX] * 2, "neither short nor long"
-    assert steps[10:] == [*reversed(most[:-1]), STEP_BYTES_MIN, STEP_BYTES_MIN]
+    assert steps[:3] == [STEP_BYTES_MIN, 8 * STEP_BYTES_MIN, STEP_BYTES_MAX]
+    assert steps[3:10] == [STEP_BYTES_MAX] * 7, (
+        "as large as they get, and then neither short nor long"
+    )
+    assert steps[10:] == [
+        *(STEP_BYTES_MAX >> n for n in range(1, 6)),
+        STEP_BYTES_MIN,
+        STEP_BYTES_MIN,
+    ]
+
+
+def test_the_next_file_goes_on_with_the_rate_of_the_one_before(tmp_path: Path) -> None:
+    clock = ManualClock()
+    first = Blocks(made(tmp_path), SIZE, 0, clock.monotonic_ms)
+    while first.end < SIZE:
+        first.reserve(first.end + 1)
+        clock.now_ms += 1
+    fast = Blocks(made(tmp_path / "next"), SIZE, 0, clock.monotonic_ms, after=first)
+    fast.reserve(1)
+    assert fast.end == STEP_BYTES_MAX
+    clock.now_ms += 60_000
+    slow = Blocks(made(tmp_path / "slow"), SIZE, 0, clock.monotonic_ms, after=fast)
+    slow.reserve(1)
+    assert slow.end == STEP_BYTES_MAX // 2
 
 
 @pytest.mark.parametrize("begin", [0, 5000, FOLIO_BYTES - 1, FOLIO_BYTES, 3 * FOLIO_BYTES + 77])
@@ -504,3 +525,27 @@ def test_keys_are_indexed_once_where_the_disk_was_full_between_two_index_files(
         assert not list(store.verify())
         keys = store.stats()["dispatchers"]["hash-index"]
         assert keys["files"] * 10 - 10 + keys["keys_in_newest"] == 25
+
+
+def test_pages_that_were_stored_into_leave_the_page_table_in_steps(tmp_path: Path) -> None:
+    """A sync costs an interrupt of every processor for each page that is mapped; what was stored stays where it is."""
+    file = made(tmp_path)
+    unmapped: list[tuple[int, int]] = []
+    real = file.unmap_pages
+
+    def watched(made_map: mmap.mmap, start: int, stop: int) -> None:
+        unmapped.append((start, stop))
+        real(made_map, start, stop)
+
+    file.unmap_pages = watched  # type: ignore[method-assign] # watched
+    channel = MmapChannel(file, SIZE, Blocks(file, SIZE, 0, mapped=True, zeroes=True))
+    data, at = bytes(range(1, 251)) * 4, 0
+    while at < 4 << 20:
+        channel.write(at, data)
+        at += len(data)
+    assert unmapped[0][0] == 0
+    assert [stop for _, stop in unmapped][:-1] == [start for start, _ in unmapped][1:]
+    assert 0 <= at - unmapped[-1][1] <= 256 << 10
+    assert max(stop - start for start, stop in unmapped) <= FOLIO_BYTES + (256 << 10)
+    assert bytes(channel.view[:at]) == data * (at // len(data))
+    channel.close()

@@ -119,10 +119,14 @@ class FileWriter(SegmentWriter):
         super().__init__(options, context)
         # Nothing was promised to a put before its sync, so its bytes may wait for it.
         self.commits_at_once = not context.appenders_wait
+        self._blocks: Blocks | None = None
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         """See `SegmentWriter`."""
-        blocks = Blocks(file, capacity, position, self.context.clock.monotonic_ms)
+        clock = self.context.clock
+        self._blocks = blocks = Blocks(
+            file, capacity, position, clock.monotonic_ms, after=self._blocks
+        )
         if self.commits_at_once:
             return FileChannel(file, capacity, blocks)
         return GatheringChannel(file, capacity, blocks)

@@ -7,15 +7,17 @@ that is written slowly, bytes go by plain writes.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from penstock._kernel import store_records
 from penstock.blocks import Blocks
 from penstock.columns import Buffer
-from penstock.contracts import SegmentChannel, SegmentWriter
+from penstock.contracts import Context, SegmentChannel, SegmentWriter
 from penstock.files import File
 
 _FEW = 256
+# So many bytes that were stored go out of the page table together.
+_UNMAPPED_BYTES = 64 << 10
 
 
 class MmapChannel(SegmentChannel):
@@ -27,6 +29,8 @@ class MmapChannel(SegmentChannel):
         self._blocks = blocks or Blocks(file, capacity, 0, mapped=True)
         # Stores up to here need nothing prepared.
         self._ready_end = 0
+        # Pages before that are not in the page table because of stores.
+        self._unmapped_end = self._blocks.begin
         self._map = file.map_from(capacity, self._blocks.begin)
         self._view = memoryview(self._map)
 
@@ -56,6 +60,7 @@ class MmapChannel(SegmentChannel):
         if stop > self._ready_end:
             # A sync may set the attribute back in between.
             self._ready_end = ready_end = self._blocks.prepare(position, stop)
+            self._unmap(position)
             if stop > ready_end:
                 self._file.pwrite(data, position)
                 return
@@ -77,6 +82,12 @@ class MmapChannel(SegmentChannel):
                 self._file.pwrite(data, position)
                 return
         store_records(self._view, position, data, sizes)
+
+    def _unmap(self, position: int) -> None:
+        """Spare the next sync what it does for each page that is mapped, where there are many."""
+        if position - self._unmapped_end >= _UNMAPPED_BYTES:
+            self._file.unmap_pages(self._map, self._unmapped_end, position)
+            self._unmapped_end = position
 
     def reserve(self, stop: int) -> None:
         """See `SegmentChannel`."""
@@ -114,11 +125,15 @@ class MmapWriter(SegmentWriter):
     needs_allocated_file: ClassVar[bool] = False
     commits_at_once: bool = True
 
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self._blocks: Blocks | None = None
+
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         """See `SegmentWriter`."""
         clock = self.context.clock
-        blocks = Blocks(
+        self._blocks = blocks = Blocks(
             file, capacity, position, clock.monotonic_ms,
-            mapped=True, zeroes=not self.context.appenders_wait,
+            mapped=True, zeroes=not self.context.appenders_wait, after=self._blocks,
         )  # fmt: skip
         return MmapChannel(file, capacity, blocks)

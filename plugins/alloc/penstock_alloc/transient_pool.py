@@ -153,6 +153,7 @@ class TransientPoolWriter(SegmentWriter):
         self._worker: Stoppable | None = None
         self._thorough_at_ms = context.clock.monotonic_ms()
         self._without_buffer = 0
+        self._blocks: Blocks | None = None
 
     @classmethod
     def conflict(cls, picks: Mapping[str, Sequence[str]]) -> str | None:
@@ -174,7 +175,10 @@ class TransientPoolWriter(SegmentWriter):
         """See `SegmentWriter`; without a free buffer the channel writes to the file at once."""
         if self.options.fast_fail and not self._pool.available:
             raise BusyError("no buffer of the transient pool has been free", 0)
-        blocks = Blocks(file, capacity, position, self.context.clock.monotonic_ms)
+        clock = self.context.clock
+        self._blocks = blocks = Blocks(
+            file, capacity, position, clock.monotonic_ms, after=self._blocks
+        )
         channel = PooledChannel(file, capacity, position, self._pool, blocks)
         self._without_buffer += not channel.has_buffer
         return channel
