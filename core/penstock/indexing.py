@@ -62,10 +62,9 @@ def queue_entries(
         queue_max: the largest number that a queue may have.
         queue_offset_max: the first queue offset that is too large.
     """
-    fields = batch.columns.fields
     entries, times, runs, refused = _queue_entries(
-        batch.log_offsets, fields["size"], fields["queue"], fields["queue_offset"], fields["sys_flag"],
-        batch.tag_codes, batch.topic_rows, fields["store_ms"], len(batch.topics), queue_max, queue_offset_max,
+        batch.log_offsets, batch.sizes, batch.queues, batch.queue_offsets, batch.transaction_types,
+        batch.tag_codes, batch.topic_rows, batch.store_times_ms, len(batch.topics), queue_max, queue_offset_max,
     )  # fmt: skip
     return EntryRuns(
         entries,

@@ -209,6 +209,7 @@ class LogTail:
     def write_pieces(self, pieces: list[Piece], data: Buffer) -> None:
         """Write a batch as planned; what is written already is left alone."""
         self._reserve(pieces)
+        before = self.segment
         for piece in pieces:
             if piece.segment.wrote_position > piece.position:
                 continue
@@ -216,7 +217,8 @@ class LogTail:
                 self.turn_to(piece.segment)
             self.write_batch(piece.segment, data[piece.start : piece.stop], piece.sizes)
         # Only now: asked between two pieces, the allocator would make again what is planned for the next.
-        self.expect()
+        if self.segment is not before:
+            self.expect()
 
     def _reserve(self, pieces: list[Piece]) -> None:
         """See that all of a batch has room before its first byte is written: blank records behind it too."""

@@ -192,6 +192,10 @@ cdef struct LaneName:
     int32_t queue
 
 
+# Fewer bytes are stamped before another thread could be let run: it would do so within the append lock.
+cdef enum: NOGIL_BYTES = 64 << 10
+
+
 @cython.final
 cdef class Batch:
     """Encoded records one behind the other, which an append stamps and writes. Not thread-safe.
@@ -487,12 +491,9 @@ cdef class Batch:
             store_ms: the store time of all.
             first_mark: from there on records are numbered in PREPAREDTRANSACTIONOFFSET; 0 leaves it.
         """
-        cdef Py_ssize_t row, count = len(self), lane_count = len(self.own_lanes), piece = 0, piece_count = len(pieces)
-        cdef int64_t at = 0, log_offset = 0, is_counted
+        cdef Py_ssize_t row, count = len(self), lane_count = len(self.own_lanes), piece_count = len(pieces)
         cdef int64_t *numbers
         cdef int64_t *starts
-        cdef Appended *place
-        cdef bint sealed = self.encoder.crc_property
         self.nexts.n = 0
         grow(&self.nexts, (lane_count + 2 * piece_count + 2) * <int64_t>sizeof(int64_t))
         numbers = <int64_t *>self.nexts.p
@@ -502,23 +503,34 @@ cdef class Batch:
         for row in range(piece_count):
             starts[2 * row], starts[2 * row + 1] = pieces[row]
         starts[2 * piece_count] = count
-        with nogil:
-            for row in range(count):
-                if row == starts[2 * piece]:
-                    log_offset = starts[2 * piece + 1]
-                    piece += 1
-                place = &(<Appended *>self.places.p)[row]
-                is_counted = record_is_counted(self.data.p + at)
-                place.log_offset, place.queue_offset = log_offset, numbers[place.lane] * is_counted
-                numbers[place.lane] += is_counted
-                record_stamp(self.data.p + at, place.queue_offset, log_offset, store_ms)
-                if first_mark:
-                    record_mark(self.data.p + at, first_mark + row)
-                if sealed:
-                    record_seal(self.data.p + at, place.size)
-                log_offset += place.size
-                at += place.size
+        if self.data.n > NOGIL_BYTES:
+            with nogil:
+                self.stamp_all(count, numbers, starts, store_ms, first_mark)
+        else:
+            self.stamp_all(count, numbers, starts, store_ms, first_mark)
         self.nexts.n = lane_count * <int64_t>sizeof(int64_t)
+
+    cdef void stamp_all(self, Py_ssize_t count, int64_t *numbers, const int64_t *starts, int64_t store_ms,
+                        int64_t first_mark) noexcept nogil:
+        cdef Py_ssize_t row, piece = 0
+        cdef int64_t at = 0, log_offset = 0, is_counted
+        cdef Appended *place
+        cdef bint sealed = self.encoder.crc_property
+        for row in range(count):
+            if row == starts[2 * piece]:
+                log_offset = starts[2 * piece + 1]
+                piece += 1
+            place = &(<Appended *>self.places.p)[row]
+            is_counted = record_is_counted(self.data.p + at)
+            place.log_offset, place.queue_offset = log_offset, numbers[place.lane] * is_counted
+            numbers[place.lane] += is_counted
+            record_stamp(self.data.p + at, place.queue_offset, log_offset, store_ms)
+            if first_mark:
+                record_mark(self.data.p + at, first_mark + row)
+            if sealed:
+                record_seal(self.data.p + at, place.size)
+            log_offset += place.size
+            at += place.size
 
     def count_up(self):
         """Move the lanes on, past the records that were stamped last."""
