@@ -118,7 +118,8 @@ class Blocks:
         except OSError as error:
             if error.errno not in NO_ROOM or most == least:
                 raise
-            # What is asked for may fit, if the step does not.
+            # What is asked for may fit, if the step does not. Of that the file system may have given a part.
+            self._file.punch(least, most)
             self._step_bytes = STEP_BYTES_MIN
             self._allocate(least)
 

@@ -123,10 +123,12 @@ class RecordReader:
             raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")
         return self._checked(self.bytes_at(log_offset, size), log_offset, place, ordinal)
 
-    def leading(self, entries: Entries, place: Place) -> list[StoredMessage]:
+    def leading(
+        self, entries: Entries, place: Place, *, all_near: bool = False
+    ) -> list[StoredMessage]:
         """Return the records of queue entries up to the first that is not valid, or not near the one before.
 
-        `OffsetError` where the log has not got the first of them.
+        With `all_near` nothing is read where they are not all near each other. `OffsetError` where the log has not got the first of them.
         """
         log, offset = self._log, int(entries.offsets[0])
         segment = self._held(offset)
@@ -135,6 +137,8 @@ class RecordReader:
             count, end = _kernel.run_of(
                 entries.offsets, entries.sizes, segment.end_offset, _BYTES, gap
             )
+            if all_near and count < len(entries.sizes):
+                return []
             if count == 0 or not self._has(segment, offset, end - offset):
                 return []
             window = log.read_from(segment, offset, end - offset)

@@ -243,7 +243,9 @@ class File:
         """
         start, stop = page_start(start), page_start(stop)
         if start < stop:
-            made.madvise(mmap.MADV_DONTNEED, start, stop - start)
+            # Refused for memory that the program has locked; then the sync does it page by page.
+            with contextlib.suppress(OSError):
+                made.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
     def prefault(self, size: int) -> mmap.mmap:
         """Make a writable map whose pages are all there; `map` hands it out afterwards.

@@ -117,7 +117,7 @@ class Reader(ColumnReader):
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
-        stop = min(high, offset + limit)
+        stop = int(min(high, offset + limit))
         if tag == "*" and offset < stop and (found := self._whole(topic, queue, offset, stop)):
             return ReadResult(ReadStatus.FOUND, found, stop, low, high)
         span = QueueSpan(topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit)))
@@ -130,7 +130,7 @@ class Reader(ColumnReader):
         if len(entries.sizes) < stop - start:
             return []
         asked = Entries(np.arange(start, stop), entries.log_offsets, entries.sizes)
-        found = self._leading(asked, Place.of(topic, queue))
+        found = self._leading(asked, Place.of(topic, queue), all_near=True)
         return found if len(found) == stop - start else []
 
     def _read_span(self, span: QueueSpan, limit: int, tag: str, result: ReadResult) -> ReadResult:
@@ -190,10 +190,12 @@ class Reader(ColumnReader):
                 asked = asked.after(1)
         return found, missing
 
-    def _leading(self, asked: Entries, place: Place) -> list[StoredMessage]:
+    def _leading(
+        self, asked: Entries, place: Place, *, all_near: bool = False
+    ) -> list[StoredMessage]:
         """Return the first records as far as they are valid; which one is not, and why, is found out one by one."""
         try:
-            return self._records.leading(asked, place)
+            return self._records.leading(asked, place, all_near=all_near)
         except (OffsetError, CorruptionError):
             return []
 

@@ -54,6 +54,8 @@ class LogTail:
         self._is_closed = False
         # Full segments that nobody was told of yet.
         self.sealed: list[Segment] = []
+        # The first of the files that the allocator knows to come.
+        self._expected: int | None = None
 
     def resume(self, end_offset: int) -> None:
         """Go on at `end_offset`, the end that recovery found."""
@@ -69,11 +71,15 @@ class LogTail:
         self.segment = segment
 
     def expect(self) -> None:
-        """Tell the allocator which files come next."""
+        """Tell the allocator which files come next, unless it knows."""
+        following = self._log.next_free_base()
+        if following == self._expected:
+            return
         paths = [self._log.path_of(self._log.next_free_base(ahead)) for ahead in range(_EXPECTED)]
         self.allocator.expect(
             paths, self._log.segment_bytes, allocated=self.writer.needs_allocated_file
         )
+        self._expected = following
 
     def roll(self) -> Segment:
         """Go on in a fresh segment, because a record did not fit; return it."""
@@ -139,6 +145,7 @@ class LogTail:
         except Exception as error:
             segment.close()
             file.close()
+            self._expected = None
             self.allocator.discard(path)
             if isinstance(error, OSError):
                 raise _meant(error, path, capacity) from error
@@ -209,7 +216,6 @@ class LogTail:
     def write_pieces(self, pieces: list[Piece], data: Buffer) -> None:
         """Write a batch as planned; what is written already is left alone."""
         self._reserve(pieces)
-        before = self.segment
         for piece in pieces:
             if piece.segment.wrote_position > piece.position:
                 continue
@@ -217,8 +223,7 @@ class LogTail:
                 self.turn_to(piece.segment)
             self.write_batch(piece.segment, data[piece.start : piece.stop], piece.sizes)
         # Only now: asked between two pieces, the allocator would make again what is planned for the next.
-        if self.segment is not before:
-            self.expect()
+        self.expect()
 
     def _reserve(self, pieces: list[Piece]) -> None:
         """See that all of a batch has room before its first byte is written: blank records behind it too."""
@@ -254,6 +259,8 @@ class LogTail:
                 self._forget(piece.segment)
 
     def _forget(self, segment: Segment) -> None:
+        # It was one of those that the allocator was to make.
+        self._expected = None
         segment.close()
         self.allocator.discard(segment.path)
 

@@ -537,7 +537,7 @@ def test_pages_that_were_stored_into_leave_the_page_table_in_steps(tmp_path: Pat
         unmapped.append((start, stop))
         real(made_map, start, stop)
 
-    file.unmap_pages = watched  # type: ignore[method-assign] # watched
+    file.unmap_pages = watched  # type: ignore[method-assign, assignment] # watched
     channel = MmapChannel(file, SIZE, Blocks(file, SIZE, 0, mapped=True, zeroes=True))
     data, at = bytes(range(1, 251)) * 4, 0
     while at < 4 << 20:

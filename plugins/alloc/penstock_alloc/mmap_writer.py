@@ -18,6 +18,8 @@ from penstock.files import File
 _FEW = 256
 # So many bytes that were stored go out of the page table together.
 _UNMAPPED_BYTES = 64 << 10
+# After so many bytes at most it is asked again whether there is something to be prepared, or done behind them.
+_READY_BYTES = 256 << 10
 
 
 class MmapChannel(SegmentChannel):
@@ -56,15 +58,10 @@ class MmapChannel(SegmentChannel):
 
     def write(self, position: int, data: Buffer) -> None:
         """See `SegmentChannel`."""
-        stop = position + len(data)
-        if stop > self._ready_end:
-            # A sync may set the attribute back in between.
-            self._ready_end = ready_end = self._blocks.prepare(position, stop)
-            self._unmap(position)
-            if stop > ready_end:
-                self._file.pwrite(data, position)
-                return
-        store_records(self._view, position, data, (len(data),))
+        if self._may_store(position, position + len(data)):
+            store_records(self._view, position, data, (len(data),))
+        else:
+            self._file.pwrite(data, position)
 
     def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
         """See `SegmentChannel`. Many bytes go faster to the file, and the next sync finds them in fewer pieces.
@@ -75,19 +72,23 @@ class MmapChannel(SegmentChannel):
         if not 0 < len(sizes) <= _FEW:
             self._blocks.reserve(stop)
             self._file.pwrite(data, position)
-            return
-        if stop > self._ready_end:
-            self._ready_end = ready_end = self._blocks.prepare(position, stop)
-            if stop > ready_end:
-                self._file.pwrite(data, position)
-                return
-        store_records(self._view, position, data, sizes)
+        elif self._may_store(position, stop):
+            store_records(self._view, position, data, sizes)
+        else:
+            self._file.pwrite(data, position)
 
-    def _unmap(self, position: int) -> None:
-        """Spare the next sync what it does for each page that is mapped, where there are many."""
+    def _may_store(self, position: int, stop: int) -> bool:
+        """Prepare the file for bytes [position, stop), the next ones; says whether they may go through the map."""
+        if stop <= self._ready_end:
+            return True
+        ready_end = self._blocks.prepare(position, stop)
+        # A sync may set it back in between.
+        self._ready_end = min(ready_end, stop + _READY_BYTES)
         if position - self._unmapped_end >= _UNMAPPED_BYTES:
+            # Spares the next sync what it does for each page that is mapped.
             self._file.unmap_pages(self._map, self._unmapped_end, position)
             self._unmapped_end = position
+        return stop <= ready_end
 
     def reserve(self, stop: int) -> None:
         """See `SegmentChannel`."""
