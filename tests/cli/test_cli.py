@@ -29,6 +29,8 @@ ENVIRONMENT = {
     "PENSTOCK_GEOMETRY__SEGMENT_BYTES": "262144",
     "COLUMNS": "120",
     "TERM": "dumb",
+    # As in a shell, whatever the tests run under: a pipe gets what was flushed.
+    "PYTHONUNBUFFERED": "",
 }
 
 

@@ -134,7 +134,7 @@ def _plainly(
 def read_plainly() -> Iterator[None]:
     """Let records be read one by one, and checked by the plain check instead of the kernel."""
     with (
-        patch.object(RecordReader, "leading", lambda *_: []),
+        patch.object(RecordReader, "leading", lambda *_, **__: []),
         patch.object(fetch, "_kernel", SimpleNamespace(message=_plainly)),
     ):
         yield

@@ -92,12 +92,16 @@ def message_facts(message: StoredMessage) -> dict[str, Any]:
     return facts
 
 
-def show_messages(messages: Iterable[StoredMessage], *, json_lines: bool) -> int:
-    """Show messages as they come; returns how many."""
+def show_messages(
+    messages: Iterable[StoredMessage], *, json_lines: bool, at_once: bool = False
+) -> int:
+    """Show messages as they come, each `at_once` even into a pipe; returns how many."""
     count = 0
     for message in messages:
         count += 1
         out(as_json(message_facts(message)) if json_lines else _line(message))
+        if at_once:
+            sys.stdout.flush()
     return count
 
 

@@ -78,12 +78,13 @@ def tail_command(path: str, topic: str, limit: int, follow: bool, as_json: bool)
             start = max(store.max_offset(topic, queue) - limit, store.min_offset(topic, queue))
             newest.extend(store.scan(topic, queue, start=start))
         newest = sorted(newest, key=lambda m: m.log_offset)[-limit:]
-        count = show_messages(newest, json_lines=as_json)
+        count = show_messages(newest, json_lines=as_json, at_once=follow)
         if follow:
             last = newest[-1].log_offset if newest else -1
             starts = {q: store.max_offset(topic, q) for q in queues}
             coming = store.scan(topic, follow=True, starts=starts)
-            count += show_messages((m for m in coming if m.log_offset > last), json_lines=as_json)
+            later = (m for m in coming if m.log_offset > last)
+            count += show_messages(later, json_lines=as_json, at_once=True)
     return 0 if count else NO
 
 
