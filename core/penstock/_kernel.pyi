@@ -492,7 +492,7 @@ def queue_entries(
     sizes: _Column,
     queues: _Column,
     queue_offsets: _Column,
-    sys_flags: _Column,
+    transaction_types: _Column,
     tag_codes: _Column,
     topic_rows: _Column,
     store_times_ms: _Column,

@@ -236,7 +236,7 @@ class File:
 
     @staticmethod
     def unmap_pages(made: mmap.mmap, start: int, stop: int) -> None:
-        """Take whole pages of [start, stop) out of this process's page table; the file's bytes stay in the page cache.
+        """Unmap whole pages of [start, stop) from this process; the file's bytes stay in the page cache.
 
         A sync makes each page that was stored into read-only first, and tells every processor about each of them by an
         interrupt; here they hear it once for all of them. Whoever looks there next has the pages mapped again, many at once.

@@ -2,7 +2,7 @@
 # Each is made in two passes without the interpreter's lock: how large it gets, then its bytes, never more than that.
 
 cdef enum: BORN_HOST_END = 56
-# Entries lead to and fro: so many ahead, what they lead to is fetched.
+# While one record is checked, the memory of the one so many entries later is fetched.
 cdef enum: ROWS_AHEAD = 4
 
 

@@ -27,10 +27,10 @@ static inline int64_t at_row(const NumberColumn *c, int64_t row)
 /* --- queue entries */
 
 /* A pre-blank entry has this size; it stands for one whose record is gone. */
-enum { QUEUE_ENTRY_SIZE = 20, PRE_BLANK_SIZE = INT32_MAX, TYPE_PREPARED = 0x4, TYPE_ROLLBACK = 0xC, TYPE_MASK = 0xC };
+enum { QUEUE_ENTRY_SIZE = 20, PRE_BLANK_SIZE = INT32_MAX, TYPE_PREPARED = 0x4, TYPE_ROLLBACK = 0xC };
 
 typedef struct {
-    NumberColumn log_offsets, sizes, queues, queue_offsets, sys_flags, tag_codes, topic_rows, times;
+    NumberColumn log_offsets, sizes, queues, queue_offsets, types, tag_codes, topic_rows, times;
     int64_t count, topics, queue_max, queue_offset_max;
 } EntryRows;
 
@@ -104,7 +104,7 @@ static inline int64_t group_rows(const EntryRows *rows, Grouping *g, int64_t *re
     int32_t lane = LANE_NONE;
     *refused = 0;
     for (int64_t row = 0; row < rows->count; row++) {
-        int64_t type = at_row(&rows->sys_flags, row) & TYPE_MASK, topic = at_row(&rows->topic_rows, row);
+        int64_t type = at_row(&rows->types, row), topic = at_row(&rows->topic_rows, row);
         int64_t queue = at_row(&rows->queues, row), place = at_row(&rows->queue_offsets, row);
         if (topic < 0 || topic >= rows->topics)
             return -1;

@@ -6,7 +6,7 @@ cdef extern from "_kernel/dispatch.h" nogil:
         const uint8_t *p
         int64_t n, stride, width
     ctypedef struct EntryRows:
-        NumberColumn log_offsets, sizes, queues, queue_offsets, sys_flags, tag_codes, topic_rows, times
+        NumberColumn log_offsets, sizes, queues, queue_offsets, types, tag_codes, topic_rows, times
         int64_t count, topics, queue_max, queue_offset_max
     ctypedef struct EntryRun:
         pass
@@ -86,7 +86,7 @@ cdef NumberColumn numbers_of(owner, list held, int64_t count) except *:
 
 # --- queue entries
 
-def queue_entries(log_offsets, sizes, queues, queue_offsets, sys_flags, tag_codes, topic_rows, store_times_ms,
+def queue_entries(log_offsets, sizes, queues, queue_offsets, transaction_types, tag_codes, topic_rows, store_times_ms,
                   int64_t topics, int64_t queue_max, int64_t queue_offset_max):
     """Encode the queue entries that a batch calls for, grouped by queue and in log order within each.
 
@@ -112,7 +112,7 @@ def queue_entries(log_offsets, sizes, queues, queue_offsets, sys_flags, tag_code
     rows.log_offsets = numbers_of(log_offsets, held, -1)
     rows.count = count = rows.log_offsets.n
     rows.sizes, rows.queues = numbers_of(sizes, held, count), numbers_of(queues, held, count)
-    rows.queue_offsets, rows.sys_flags = numbers_of(queue_offsets, held, count), numbers_of(sys_flags, held, count)
+    rows.queue_offsets, rows.types = numbers_of(queue_offsets, held, count), numbers_of(transaction_types, held, count)
     rows.tag_codes, rows.topic_rows = numbers_of(tag_codes, held, count), numbers_of(topic_rows, held, count)
     rows.times = numbers_of(store_times_ms, held, count)
     rows.topics, rows.queue_max, rows.queue_offset_max = topics, queue_max, queue_offset_max

@@ -192,7 +192,7 @@ cdef struct LaneName:
     int32_t queue
 
 
-# Fewer bytes are stamped before another thread could be let run: it would do so within the append lock.
+# A batch up to this size keeps the interpreter's lock while it is stamped: another thread would run within the append lock.
 cdef enum: NOGIL_BYTES = 64 << 10
 
 

@@ -16,9 +16,9 @@ from penstock.contracts import Context, SegmentChannel, SegmentWriter
 from penstock.files import File
 
 _FEW = 256
-# So many bytes that were stored go out of the page table together.
+# Pages are unmapped behind the append position, at least so many bytes at once.
 _UNMAPPED_BYTES = 64 << 10
-# After so many bytes at most it is asked again whether there is something to be prepared, or done behind them.
+# At most so many bytes are stored before blocks are prepared, and pages unmapped, again.
 _READY_BYTES = 256 << 10
 
 
@@ -31,7 +31,7 @@ class MmapChannel(SegmentChannel):
         self._blocks = blocks or Blocks(file, capacity, 0, mapped=True)
         # Stores up to here need nothing prepared.
         self._ready_end = 0
-        # Pages before that are not in the page table because of stores.
+        # Pages before it were unmapped after they were stored into.
         self._unmapped_end = self._blocks.begin
         self._map = file.map_from(capacity, self._blocks.begin)
         self._view = memoryview(self._map)
