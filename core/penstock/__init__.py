@@ -27,14 +27,21 @@ if TYPE_CHECKING:
     )
     from penstock.errors import BusyError, PenstockError
     from penstock.hookspecs import hookimpl
-    from penstock.message import Durability, Message, PutStatus, ReadStatus, Receipt
+    from penstock.message import (
+        Durability,
+        Message,
+        PutStatus,
+        ReadResult,
+        ReadStatus,
+        Receipt,
+        StoredMessage,
+    )
     from penstock.opening import open_store as open  # noqa: A004 - the public face: penstock.open
     from penstock.recovery import RecoveryReport
     from penstock.repairing import RepairReport, RepairStep, repair
     from penstock.several import open_several
     from penstock.spans import Lost, QueueSpan
     from penstock.store import Store
-    from penstock.stored import ReadResult, StoredMessage
 
 __version__ = "0.1.0"
 
@@ -90,8 +97,10 @@ _NAMES = {
         "Durability",
         "Message",
         "PutStatus",
+        "ReadResult",
         "ReadStatus",
         "Receipt",
+        "StoredMessage",
     ),
     "penstock.opening": ("open",),
     "penstock.recovery": ("RecoveryReport",),
@@ -106,10 +115,6 @@ _NAMES = {
         "QueueSpan",
     ),
     "penstock.store": ("Store",),
-    "penstock.stored": (
-        "ReadResult",
-        "StoredMessage",
-    ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 

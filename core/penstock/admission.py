@@ -1,6 +1,6 @@
 """Says what in a store's folder is not understood, and refuses what would leave it wrong; see `foreign`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.contracts import Dispatcher
@@ -8,11 +8,112 @@ from penstock.discover import was_made_here
 from penstock.errors import ForeignContentError
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.foreign import Foreign, look_for_foreign, stopping
+from penstock.foreign import (
+    BATCH_QUEUES,
+    BROKER_CONFIG,
+    COMPACTION,
+    LIGHT_QUEUES,
+    POP_STATE,
+    ROCKSDB_CONFIG,
+    ROCKSDB_QUEUES,
+    ROCKSDB_STORE,
+    TAG_KEYS,
+    TIMER,
+    UNKNOWN,
+    Foreign,
+    batch_topics,
+    filled,
+    folders_in,
+    has_broker_files,
+    is_database,
+    is_light,
+    names_in,
+    stopping,
+    topics_with,
+)
 from penstock.log import SegmentedLog
-from penstock.recovery import RecoveredLog
+from penstock.logview import RecoveredLog
 
 logger = get_logger(__name__)
+
+_UNDERSTOOD = frozenset(
+    [
+        "commitlog", "consumequeue", "consumequeue_ext", "index", "lock", "abort", "abort.bak",
+        "checkpoint", "penstock", "config", "batchconsumequeue", "compaction", "rocksdbstore",
+    ]
+)  # fmt: skip
+_TIMER, _POP = ("timerwheel", "timerlog"), ("kvStore",)
+_COMPACTION = ("cleanup.policy", "COMPACTION")
+_CONFIG_READ = frozenset(
+    ["topics.json", "topics.json.bak", "consumerOffset.json", "consumerOffset.json.bak"]
+)
+
+
+def look_for_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> list[Foreign]:
+    """Return what lies in a store's directory that is not understood, the table's order; changes nothing.
+
+    Args:
+        files: the file system.
+        root: the store's folder.
+        is_made_here: Penstock made the store; then a topic is taken for light queues only where a broker
+            has been.
+    """
+    if not files.is_folder(root):
+        return []
+    found = list(_queues(files, root, is_made_here=is_made_here))
+    found += _databases(files, root)
+    found += _compaction(files, root)
+    others = sorted(set(names_in(files, root)) - _UNDERSTOOD)
+    for kind, names in ((TIMER, _TIMER), (POP_STATE, _POP)):
+        found += [Foreign(kind, root / name) for name in others if name in names]
+    own = sorted(set(names_in(files, root / "config")) - _CONFIG_READ)
+    if own:
+        found.append(Foreign(BROKER_CONFIG, root / "config", tuple(own)))
+    known = (*_TIMER, *_POP)
+    strange = [n for n in others if n not in known and not n.startswith("consumequeue_")]
+    if strange:
+        found.append(Foreign(UNKNOWN, root, tuple(strange)))
+    return found
+
+
+def _queues(files: Files, root: Path, *, is_made_here: bool) -> Iterator[Foreign]:
+    batch = batch_topics(files, root)
+    if batch:
+        yield Foreign(BATCH_QUEUES, root / "batchconsumequeue", tuple(sorted(batch)))
+    light = filled(files, root / "consumequeue", is_light)
+    if light and (not is_made_here or has_broker_files(files, root)):
+        yield Foreign(LIGHT_QUEUES, root / "consumequeue", tuple(sorted(light)))
+
+
+def _databases(files: Files, root: Path) -> Iterator[Foreign]:
+    for name in sorted(names_in(files, root)):
+        if name.startswith("consumequeue") and is_database(files, root / name):
+            yield Foreign(ROCKSDB_QUEUES, root / name)
+    config = root / "config"
+    inside = [n for n in folders_in(files, config) if _has_database(files, config / n)]
+    if inside:
+        yield Foreign(ROCKSDB_CONFIG, config, tuple(sorted(inside)))
+    store = root / "rocksdbstore"
+    if files.is_folder(store):
+        entries = [e for e in files.entries(store) if e.is_file]
+        if any(e.path.suffix == ".sst" or (e.path.suffix == ".log" and e.size) for e in entries):
+            yield Foreign(ROCKSDB_STORE, store)
+        yield Foreign(TAG_KEYS, root / "index")
+
+
+def _compaction(files: Files, root: Path) -> Iterator[Foreign]:
+    declared = topics_with(files, root, *_COMPACTION)
+    for name in ("compactionLog", "compactionCq"):
+        declared |= set(filled(files, root / "compaction" / name))
+    if declared:
+        yield Foreign(COMPACTION, root / "compaction", tuple(sorted(declared)))
+
+
+def _has_database(files: Files, folder: Path) -> bool:
+    """Say whether a folder is one of RocksDB's, or holds one."""
+    return is_database(files, folder) or any(
+        is_database(files, folder / name) for name in folders_in(files, folder)
+    )
 
 
 def foreign_in(

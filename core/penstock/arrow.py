@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from penstock import _kernel
+from penstock.arrowschema import COLUMNS, TIMESTAMP, schema_of
 from penstock.columns import ROW, Columns
 from penstock.contracts import QueueIndex
-from penstock.errors import ConfigError, CorruptionError, MissingExtraError, OffsetError
+from penstock.errors import CorruptionError, MissingExtraError, OffsetError
 from penstock.fetch import Place
 from penstock.javatext import distinct_of
 from penstock.log import SegmentedLog
@@ -25,51 +26,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
-TIMESTAMP = pa.timestamp("ms", tz="UTC")
-# Every column there is, with its type; the first ones are the default.
-COLUMNS: dict[str, pa.DataType] = {
-    "topic": pa.string(),
-    "queue": pa.int32(),
-    "queue_offset": pa.int64(),
-    "log_offset": pa.int64(),
-    "store_time": TIMESTAMP,
-    "born_time": TIMESTAMP,
-    "tag": pa.string(),
-    "keys": pa.string(),
-    "body": pa.binary(),
-    "properties": pa.map_(pa.string(), pa.string()),
-    "flag": pa.int32(),
-    "sys_flag": pa.int32(),
-    "reconsume_times": pa.int32(),
-    "prepared_offset": pa.int64(),
-    "message_id": pa.string(),
-    "size": pa.int32(),
-    "body_size": pa.int32(),
-}
-DEFAULT_COLUMNS = tuple(COLUMNS)[:9]
 
 ANY = Wanted()
-
-
-def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the asked columns, or the default; an unknown one is refused."""
-    asked = DEFAULT_COLUMNS if columns is None else tuple(columns)
-    for name in asked:
-        if name not in COLUMNS:
-            raise ConfigError(f"there is no column {name!r}; there are: {', '.join(COLUMNS)}")
-    return asked
-
-
-def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of these columns."""
-    return pa.schema([(name, COLUMNS[name]) for name in columns])
-
-
-def reader_of(
-    batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None
-) -> pa.RecordBatchReader:
-    """Return batches of these columns as a stream; an error of theirs comes out as it is."""
-    return pa.RecordBatchReader.from_batches(schema_of(check_columns(columns)), batches)
 
 
 def span_batches(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock._kernel import ArrowRows, Batch, Message, RecordEncoder, hash_pieces
-from penstock.arrow import TIMESTAMP
+from penstock.arrowschema import TIMESTAMP
 from penstock.errors import MessageError
 from penstock.javatext import Int64s
 from penstock.message import Durability, PutStatus

@@ -7,8 +7,8 @@ import attrs
 from penstock.columns import Columns
 from penstock.javatext import Int64s
 from penstock.lazy import lazy
+from penstock.message import StoredMessage
 from penstock.properties import DELAY
-from penstock.stored import StoredMessage
 from penstock.texts import Indexed, Keys
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"

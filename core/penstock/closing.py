@@ -13,7 +13,8 @@ from penstock.files import Files
 from penstock.flushing import LogFlusher
 from penstock.lockfile import Lock
 from penstock.manifest import write_manifest
-from penstock.progress import CleanMark, Progress, SideFolder, fingerprint, vouched_for
+from penstock.progress import Progress
+from penstock.sidefolder import CleanMark, SideFolder, fingerprint, vouched_for
 from penstock.waking import Wakes
 from penstock.worker import Crew
 

@@ -73,14 +73,14 @@ class ColumnReader:
     ) -> "pa.Table":
         """Return messages [start, stop) of a queue as an Arrow table, without a Python object a row.
 
-        See `penstock.arrow.COLUMNS` for the names; `verify` checks every record's CRC.
+        See `penstock.arrowschema.COLUMNS` for the names; `verify` checks every record's CRC.
         """
-        from penstock import arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+        from penstock import arrowschema  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
         batches = self.arrow_batches(
             topic, queue, start, stop, columns, rows=_TABLE_ROWS, verify=verify
         )
-        return arrow.reader_of(batches, columns).read_all()
+        return arrowschema.reader_of(batches, columns).read_all()
 
     def to_reader(
         self,
@@ -101,7 +101,7 @@ class ColumnReader:
 
         Args:
             topics: one topic or more; all their queues are read. One that is not there has no messages.
-            columns: see `penstock.arrow.COLUMNS`.
+            columns: see `penstock.arrowschema.COLUMNS`.
             start: the queue offset to begin at, where the topics have one queue; else a mapping of (topic, queue) to
                 one. Queues that it does not name are read from their first message on.
             stop: the queue offset before which to end, in the same way.
@@ -109,7 +109,7 @@ class ColumnReader:
             rows: a batch has so many rows at most.
             verify: check every record's CRC; a corrupt one is an error either way.
         """
-        from penstock import arrow  # noqa: PLC0415 - as in `to_arrow`
+        from penstock import arrowschema  # noqa: PLC0415 - as in `to_arrow`
 
         names = {check_topic(t) for t in ([topics] if isinstance(topics, str) else topics)}
         found = self.bounds(names.__contains__)
@@ -126,7 +126,7 @@ class ColumnReader:
         ]  # fmt: skip
         wanted = [tags] if isinstance(tags, str) else tags
         batches = self.arrow_spans(spans, columns, rows=rows, verify=verify, tags=wanted)
-        return arrow.reader_of(self._while_open(batches), columns)
+        return arrowschema.reader_of(self._while_open(batches), columns)
 
     def _while_open(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Yield batches; raise once the store is closed."""
@@ -173,7 +173,7 @@ class ColumnReader:
 
         Args:
             spans: stretches [start, stop) of queues, as `bounds` tells them.
-            columns: see `penstock.arrow.COLUMNS`.
+            columns: see `penstock.arrowschema.COLUMNS`.
             rows: a batch has so many rows at most.
             size: and so many bytes of records, but always one record.
             verify: check every record's CRC; a damaged one is an error either way.
@@ -182,11 +182,11 @@ class ColumnReader:
             lost: called with messages that retention took away meanwhile, and with the error, or None where
                 only the queue's file is gone; what it does not raise for is passed over.
         """
-        from penstock import arrow  # noqa: PLC0415 - as in `to_arrow`
+        from penstock import arrow, arrowschema  # noqa: PLC0415 - as in `to_arrow`
 
         self._settle()
         return arrow.span_batches(
-            self._log, self._queue_index, spans, arrow.check_columns(columns), Limits(rows, size),
+            self._log, self._queue_index, spans, arrowschema.check_columns(columns), Limits(rows, size),
             verify=verify, wanted=Wanted(tags, keys), lost=lost,
         )  # fmt: skip
 

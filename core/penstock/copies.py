@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from penstock.digests import BLOCK_BYTES
-from penstock.files import Files
 from penstock.findings import COPYING, Finding
-from penstock.progress import SideFolder, State, lock_ctime_ns, lock_inode, penstock_wrote_last
 
 _PART = "copy"
 _WHAT_NOW = (
@@ -19,26 +17,6 @@ _WHAT_NOW = (
     "marks up to it. Messages put while it was copied may be missing: if they matter, copy again after the "
     "writer has closed the store"
 )
-
-
-def is_copy(files: Files, root: Path, state: State) -> bool:
-    """Say whether the lock file is another one than the last writer noted: the store is a copy then.
-
-    A copy that kept the time of the last write has another time of the last change, which no program can set.
-    One that did not keep it looks like a store that another program has opened, but for the file's number.
-    """
-    if state.lock_mtime_ns == 0:
-        return False
-    if penstock_wrote_last(files, root, state.lock_mtime_ns):
-        return state.lock_ctime_ns not in (0, lock_ctime_ns(files, root))
-    return state.lock_inode not in (0, lock_inode(files, root))
-
-
-def is_unfinished_copy(files: Files, root: Path, state: State) -> bool:
-    """Say whether the store is a copy, and was not closed when it was made."""
-    if not is_copy(files, root, state):
-        return False
-    return files.exists(root / "abort") or SideFolder(files, root).read_clean() is None
 
 
 class CopyFindings:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from penstock.files import Files
 from penstock.javatext import Int64s
-from penstock.offsets import parse_rocketmq_json
 from penstock.ranges import Ranges, known_ranges
+from penstock.rocketmqjson import parse_rocketmq_json
 
 _SIZE_MAX = 64 << 20
 # What RocketMQ's TopicValidator and MixAll reserve, retry and dead letter queues, and what tools make.

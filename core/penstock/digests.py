@@ -26,9 +26,9 @@ import crc32c
 from penstock.errors import OffsetError
 from penstock.files import Entry, Files
 from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER
+from penstock.names import NAME_DIGITS, SIDE_FOLDER, segment_name
 from penstock.record import crc32
-from penstock.segment import NAME_DIGITS, Segment, segment_name
+from penstock.segment import Segment
 
 BLOCK_BYTES = 1 << 20
 _MAGIC = b"PSTKDIG1"

@@ -28,8 +28,8 @@ from penstock.geometry import (
     QUEUE_ENTRY_SIZE,
     Geometry,
 )
+from penstock.names import SIDE_FOLDER
 from penstock.profiles import BROKER, EMBEDDED, FIRST, KNOWN, PROFILES, Profile
-from penstock.progress import SIDE_FOLDER
 
 _OWN_NAMES = frozenset(
     [

@@ -51,8 +51,9 @@ from penstock.lockfile import Lock
 from penstock.message import Durability, PutStatus
 from penstock.names import check_queue, check_topic
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import Progress, SideFolder
+from penstock.progress import Progress
 from penstock.retention import Retention
+from penstock.sidefolder import SideFolder
 from penstock.tail import LIMITS
 from penstock.upkeep import Upkeep
 from penstock.waking import Wakes

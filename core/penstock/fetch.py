@@ -10,6 +10,7 @@ from penstock import _kernel
 from penstock.errors import CorruptionError, OffsetError
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
+from penstock.message import StoredMessage
 from penstock.record import (
     FIXED_SIZE,
     MAGIC_V1,
@@ -19,7 +20,6 @@ from penstock.record import (
     decode_record,
 )
 from penstock.segment import Segment
-from penstock.stored import StoredMessage
 from penstock.validity import check
 
 _READ_AT_ONCE = 1 << 20

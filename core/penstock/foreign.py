@@ -1,4 +1,4 @@
-"""What a broker keeps in its directory that Penstock does not understand: one table, and how it is found.
+"""What a broker keeps in its directory that Penstock does not understand: one table, and its signs on disk.
 
 A RocketMQ broker can keep queues, keys, topics and offsets in forms that Penstock neither reads nor
 writes. What a put would have to keep up there, and cannot, stops writing: opening for writing, repair
@@ -13,7 +13,7 @@ Not followed: links. What cannot be read (permissions, hostile JSON) is reported
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import attrs
@@ -24,17 +24,7 @@ from penstock.files import Files
 LIGHT_PREFIX = "%LMQ%"
 # What a broker of 4.x or 5.x leaves beside a store, and Penstock does not write.
 BROKER_FILES = ("config/topics.json", "config/topics", "timerwheel", "timerlog", "abort.bak")
-_BATCH, _COMPACTION = ("queue.type", "BatchCQ"), ("cleanup.policy", "COMPACTION")
-_UNDERSTOOD = frozenset(
-    [
-        "commitlog", "consumequeue", "consumequeue_ext", "index", "lock", "abort", "abort.bak",
-        "checkpoint", "penstock", "config", "batchconsumequeue", "compaction", "rocksdbstore",
-    ]
-)  # fmt: skip
-_TIMER, _POP = ("timerwheel", "timerlog"), ("kvStore",)
-_CONFIG_READ = frozenset(
-    ["topics.json", "topics.json.bak", "consumerOffset.json", "consumerOffset.json.bak"]
-)
+_BATCH = ("queue.type", "BatchCQ")
 _JSON_BYTES_MAX = 256 << 20
 _NAMED_MAX = 5
 
@@ -171,70 +161,10 @@ class Foreign:
         return f"{self.kind.what}{': ' if named else ''}{named} (in {str(self.path)!r})"
 
 
-def look_for_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> list[Foreign]:
-    """Return what lies in a store's directory that is not understood, the table's order; changes nothing.
-
-    Args:
-        files: the file system.
-        root: the store's folder.
-        is_made_here: Penstock made the store; then a topic is taken for light queues only where a broker
-            has been.
-    """
-    if not files.is_folder(root):
-        return []
-    found = list(_queues(files, root, is_made_here=is_made_here))
-    found += _databases(files, root)
-    found += _compaction(files, root)
-    others = sorted(set(_names(files, root)) - _UNDERSTOOD)
-    for kind, names in ((TIMER, _TIMER), (POP_STATE, _POP)):
-        found += [Foreign(kind, root / name) for name in others if name in names]
-    own = sorted(set(_names(files, root / "config")) - _CONFIG_READ)
-    if own:
-        found.append(Foreign(BROKER_CONFIG, root / "config", tuple(own)))
-    known = (*_TIMER, *_POP)
-    strange = [n for n in others if n not in known and not n.startswith("consumequeue_")]
-    if strange:
-        found.append(Foreign(UNKNOWN, root, tuple(strange)))
-    return found
-
-
-def _queues(files: Files, root: Path, *, is_made_here: bool) -> Iterator[Foreign]:
-    batch = batch_topics(files, root)
-    if batch:
-        yield Foreign(BATCH_QUEUES, root / "batchconsumequeue", tuple(sorted(batch)))
-    light = _filled(files, root / "consumequeue", is_light)
-    if light and (not is_made_here or has_broker_files(files, root)):
-        yield Foreign(LIGHT_QUEUES, root / "consumequeue", tuple(sorted(light)))
-
-
-def _databases(files: Files, root: Path) -> Iterator[Foreign]:
-    for name in sorted(_names(files, root)):
-        if name.startswith("consumequeue") and is_database(files, root / name):
-            yield Foreign(ROCKSDB_QUEUES, root / name)
-    config = root / "config"
-    inside = [n for n in _folders(files, config) if _has_database(files, config / n)]
-    if inside:
-        yield Foreign(ROCKSDB_CONFIG, config, tuple(sorted(inside)))
-    store = root / "rocksdbstore"
-    if files.is_folder(store):
-        entries = [e for e in files.entries(store) if e.is_file]
-        if any(e.path.suffix == ".sst" or (e.path.suffix == ".log" and e.size) for e in entries):
-            yield Foreign(ROCKSDB_STORE, store)
-        yield Foreign(TAG_KEYS, root / "index")
-
-
-def _compaction(files: Files, root: Path) -> Iterator[Foreign]:
-    declared = _topics_with(files, root, *_COMPACTION)
-    for name in ("compactionLog", "compactionCq"):
-        declared |= set(_filled(files, root / "compaction" / name))
-    if declared:
-        yield Foreign(COMPACTION, root / "compaction", tuple(sorted(declared)))
-
-
 def batch_topics(files: Files, root: Path) -> set[str]:
     """Return the topics whose queues are batch queues."""
-    declared = _topics_with(files, root, *_BATCH)
-    return declared | set(_filled(files, root / "batchconsumequeue"))
+    declared = topics_with(files, root, *_BATCH)
+    return declared | set(filled(files, root / "batchconsumequeue"))
 
 
 def is_light(topic: str) -> bool:
@@ -247,13 +177,6 @@ def is_database(files: Files, folder: Path) -> bool:
     return files.is_folder(folder) and files.exists(folder / "CURRENT")
 
 
-def _has_database(files: Files, folder: Path) -> bool:
-    """Say whether a folder is one of RocksDB's, or holds one."""
-    return is_database(files, folder) or any(
-        is_database(files, folder / name) for name in _folders(files, folder)
-    )
-
-
 def has_broker_files(files: Files, root: Path) -> bool:
     """Say whether a broker has been in this directory."""
     return any(files.exists(root / name) for name in BROKER_FILES)
@@ -264,25 +187,27 @@ def stopping(found: Iterable[Foreign]) -> tuple[Foreign, ...]:
     return tuple(each for each in found if each.kind.stops_writing)
 
 
-def _names(files: Files, folder: Path) -> list[str]:
+def names_in(files: Files, folder: Path) -> list[str]:
+    """Return the names in a folder; none where there is no such folder."""
     return [entry.name for entry in files.entries(folder)] if files.is_folder(folder) else []
 
 
-def _folders(files: Files, folder: Path) -> list[str]:
+def folders_in(files: Files, folder: Path) -> list[str]:
+    """Return the names of the folders in a folder; none where there is no such folder."""
     return files.folders(str(folder)) if files.is_folder(folder) else []
 
 
-def _filled(files: Files, folder: Path, wanted: Callable[[str], bool] = bool) -> list[str]:
+def filled(files: Files, folder: Path, wanted: Callable[[str], bool] = bool) -> list[str]:
     """Return the topics below a folder that have a queue with files: a deleted topic may leave its folder."""
     return [
-        name for name in _folders(files, folder)
+        name for name in folders_in(files, folder)
         if wanted(name) and any(
-            files.entries(folder / name / queue) for queue in _folders(files, folder / name)
+            files.entries(folder / name / queue) for queue in folders_in(files, folder / name)
         )
     ]  # fmt: skip
 
 
-def _topics_with(files: Files, root: Path, attribute: str, value: str) -> set[str]:
+def topics_with(files: Files, root: Path, attribute: str, value: str) -> set[str]:
     """Return the topics that a broker declares with an attribute; of the backup where the file is no JSON."""
     for name in ("topics.json", "topics.json.bak"):
         try:

@@ -22,7 +22,8 @@ from penstock.contracts import SegmentInfo
 from penstock.errors import CorruptionError, OffsetError, StrayFileError
 from penstock.escape import get_logger
 from penstock.files import Entry, Files
-from penstock.segment import NAME_DIGITS, Readable, Segment, segment_name, take
+from penstock.names import NAME_DIGITS, segment_name
+from penstock.segment import Readable, Segment, take
 from penstock.validity import NO_COVERAGE, Coverage
 
 logger = get_logger(__name__)

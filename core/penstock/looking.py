@@ -6,24 +6,23 @@ from pathlib import Path
 import attrs
 
 from penstock.checkpoint import Checkpoint, Times
-from penstock.copies import is_copy
 from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.lives import Due, QueueLives
 from penstock.log import SegmentedLog, Witness
 from penstock.manifest import summaries_for
-from penstock.progress import (
-    CleanMark,
-    Progress,
-    SideFolder,
-    State,
-    fingerprint,
-    penstock_wrote_last,
-    vouched_for,
-)
+from penstock.progress import Progress, State
 from penstock.ranges import NO_RANGES, Ranges, known_ranges
 from penstock.readback import is_filler
 from penstock.recovery import LogEnd, check_damage, find_end, foreign_start
+from penstock.sidefolder import (
+    CleanMark,
+    SideFolder,
+    fingerprint,
+    is_copy,
+    penstock_wrote_last,
+    vouched_for,
+)
 from penstock.survivors import Resync
 
 NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)

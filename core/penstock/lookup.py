@@ -14,9 +14,9 @@ from penstock.errors import OffsetError
 from penstock.fetch import Place
 from penstock.log import SegmentedLog
 from penstock.matching import has_key
+from penstock.message import StoredMessage
 from penstock.record import FIXED_SIZE
 from penstock.segment import Segment
-from penstock.stored import StoredMessage
 
 # What stands for bytes that are no UTF-8: only as text can such a key be compared.
 _REPLACED = "\ufffd"

@@ -25,7 +25,7 @@ import crc32c
 from penstock.escape import get_logger
 from penstock.file import NO_ROOM
 from penstock.files import Files
-from penstock.progress import SIDE_FOLDER
+from penstock.names import SIDE_FOLDER
 
 logger = get_logger(__name__)
 

@@ -12,17 +12,11 @@ from penstock.files import Files
 from penstock.findings import COPYING, Finding
 from penstock.log import SegmentedLog
 from penstock.manifest import manifest_path, read_manifest
-from penstock.progress import (
-    SIDE_FOLDER,
-    CleanMark,
-    Progress,
-    SideFolder,
-    State,
-    fingerprint,
-    vouched_for,
-)
+from penstock.names import NAME_DIGITS, SIDE_FOLDER, segment_name
+from penstock.progress import Progress, State
 from penstock.ranges import read_ranges
-from penstock.segment import NAME_DIGITS, Segment, segment_name
+from penstock.segment import Segment
+from penstock.sidefolder import CleanMark, SideFolder, fingerprint, vouched_for
 
 _TIMES = struct.Struct(">qqq")
 _TIME_NAMES = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")

@@ -6,9 +6,8 @@ import numpy as np
 
 from penstock.columns import Bools, Columns
 from penstock.javatext import Int64s, java_hash
-from penstock.message import ReadStatus
+from penstock.message import ReadStatus, StoredMessage
 from penstock.properties import KEYS, TAGS, UNIQ_KEY
-from penstock.stored import StoredMessage
 
 _INT32_MIN = -(1 << 31)
 

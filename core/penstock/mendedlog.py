@@ -11,7 +11,8 @@ from penstock.columns import Buffer
 from penstock.errors import OffsetError
 from penstock.files import Files
 from penstock.log import SegmentedLog
-from penstock.segment import NAME_DIGITS, Segment
+from penstock.names import NAME_DIGITS
+from penstock.segment import Segment
 
 
 class Patch(NamedTuple):

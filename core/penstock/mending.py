@@ -16,9 +16,9 @@ from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
 from penstock.looking import Findings
 from penstock.profiles import Profile
-from penstock.progress import SideFolder, lock_mtime_ns
 from penstock.ranges import read_ranges, write_ranges
 from penstock.recovery import LogEnd, rewrite
+from penstock.sidefolder import SideFolder, lock_mtime_ns
 
 logger = get_logger(__name__)
 

@@ -4,10 +4,19 @@ The statuses carry RocketMQ's names (spec sections 7.4 and 10.2).
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
-from penstock._kernel import Message, Receipt
+from penstock._kernel import Message, Receipt, StoredMessage
 
-__all__ = ["Durability", "Message", "PutStatus", "ReadStatus", "Receipt"]
+__all__ = [
+    "Durability",
+    "Message",
+    "PutStatus",
+    "ReadResult",
+    "ReadStatus",
+    "Receipt",
+    "StoredMessage",
+]
 
 
 class PutStatus(StrEnum):
@@ -36,3 +45,17 @@ class ReadStatus(StrEnum):
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class ReadResult(NamedTuple):
+    """The answer of `read`: RocketMQ's status, the messages, and where to go on.
+
+    `next_offset` is the queue offset to read next; `min_offset` and `max_offset` (exclusive) bound
+    what the queue holds.
+    """
+
+    status: ReadStatus
+    messages: list[StoredMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int

@@ -14,6 +14,9 @@ TOPIC_BYTES_MAX = 255
 # A record of the first version has one signed byte for its length.
 TOPIC_BYTES_V1_MAX = 127
 QUEUE_MAX = 65_535
+# What Penstock keeps of its own beside RocketMQ's files: a folder of the store.
+SIDE_FOLDER = "penstock"
+NAME_DIGITS = 20
 
 _DELETE = 0x7F
 _FIRST_PRINTABLE = 0x20
@@ -72,3 +75,8 @@ def topic_of(raw: bytes) -> str | None:
         return check_topic(raw.decode())
     except (UnicodeDecodeError, TopicError):
         return None
+
+
+def segment_name(base_offset: int) -> str:
+    """Return the file name of the segment that begins at `base_offset`."""
+    return f"{base_offset:0{NAME_DIGITS}d}"

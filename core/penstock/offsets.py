@@ -40,10 +40,7 @@ from penstock.offsettable import (
     Table,
     check_group,
     check_offset,
-    parse_rocketmq_json,
 )
-
-__all__ = ["ConsumerOffsets", "parse_rocketmq_json"]
 
 logger = get_logger(__name__)
 

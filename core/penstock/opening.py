@@ -42,6 +42,7 @@ from penstock.geometry import Geometry
 from penstock.handover import HandOver
 from penstock.lockfile import Lock
 from penstock.log import SegmentedLog
+from penstock.logview import RecoveredLog
 from penstock.looking import Findings, look
 from penstock.mending import (
     claim,
@@ -52,12 +53,12 @@ from penstock.mending import (
     sync_names_up,
 )
 from penstock.offsets import ConsumerOffsets
-from penstock.progress import SideFolder, note_lock, visible_offset
 from penstock.ranges import watch_coverage
 from penstock.rebuilding import Workshop
-from penstock.recovery import LogEnd, RecoveredLog, RecoveryReport, check_reached
+from penstock.recovery import LogEnd, RecoveryReport, check_reached
 from penstock.registry import Registry, load_registry
 from penstock.retention import Retention
+from penstock.sidefolder import SideFolder, note_lock, visible_offset
 from penstock.store import Store
 from penstock.storeview import Recipe, open_log
 from penstock.tail import LogTail
@@ -171,6 +172,7 @@ class Opener(Choices):
             read_only=read_only,
             log_min_offset=lambda: log.min_offset,
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
+            read_history=lambda: read_deletions(self.files, self.root),
         )
 
     def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:

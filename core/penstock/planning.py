@@ -28,10 +28,11 @@ from penstock.looking import torn_end
 from penstock.marks import check_digest_files, check_marks
 from penstock.mendedlog import MendedLog, Patch
 from penstock.names import topic_of
-from penstock.progress import Progress, penstock_wrote_last
+from penstock.progress import Progress
 from penstock.ranges import known_ranges
 from penstock.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.segment import Segment
+from penstock.sidefolder import penstock_wrote_last
 from penstock.soundwalk import Broken, Sound, reject_by_counts, walk_segment
 from penstock.survivors import Resync
 from penstock.verify import NO_LIMIT, Scope, Tally, Told, Verification

@@ -31,12 +31,8 @@ an older version wrote the slot.
 Another process may read the file while it is written: a slot that was caught half written is read again.
 """
 
-import hashlib
-import json
 import struct
 import threading
-import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import attrs
@@ -44,9 +40,9 @@ import attrs
 from penstock._kernel import SyncGate
 from penstock.errors import FormatVersionError
 from penstock.files import File, Files
+from penstock.names import SIDE_FOLDER
 from penstock.record import crc32
 
-SIDE_FOLDER = "penstock"
 _MAGIC = b"PSTKPRG3"
 _MAGIC_2 = b"PSTKPRG2"
 _MAGIC_1 = b"PSTKPRG1"
@@ -210,140 +206,3 @@ class Progress:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def lock_mtime_ns(files: Files, root: Path) -> int:
-    """Return when the lock file was last written: every writer, Java too, writes it when it starts."""
-    return files.mtime_ns(root / "lock")
-
-
-def penstock_wrote_last(files: Files, root: Path, *noted_ns: int) -> bool:
-    """Return whether no other program has opened the store for writing since one of these times was noted.
-
-    They are times of the lock file, as `lock_mtime_ns` returned them; 0 where none was noted.
-    """
-    now = lock_mtime_ns(files, root)
-    return now != 0 and now in noted_ns
-
-
-def lock_ctime_ns(files: Files, root: Path) -> int:
-    """Return when the lock file was made or last changed in any way: a copy of it was made later."""
-    return files.ctime_ns(root / "lock")
-
-
-def lock_inode(files: Files, root: Path) -> int:
-    """Return the number of the lock file on its disk; 0 where there is none."""
-    return files.inode(root / "lock")
-
-
-def note_lock(state: State, files: Files, root: Path) -> None:
-    """Note in a state what the lock file is now, so that a copy or another writer is known later."""
-    state.lock_mtime_ns = lock_mtime_ns(files, root)
-    state.lock_ctime_ns = lock_ctime_ns(files, root)
-    state.lock_inode = lock_inode(files, root)
-
-
-def visible_offset(files: Files, root: Path) -> int | None:
-    """Return what the writer has published for readers; None if the last writer was not Penstock."""
-    state = Progress(files, root).read()
-    return state.visible_offset if penstock_wrote_last(files, root, state.lock_mtime_ns) else None
-
-
-def fingerprint(files: Files, folders: Iterable[Path]) -> str:
-    """Return a digest of the names, sizes and times of all files below these folders."""
-    digest = hashlib.sha256()
-    waiting = [str(folder) for folder in folders if files.is_folder(folder)]
-    while waiting:
-        folder = waiting.pop()
-        lines = []
-        for entry in files.listing(folder):
-            if entry.is_folder:
-                waiting.append(f"{folder}/{entry.name}")
-            else:
-                lines.append(f"{entry.name}\0{entry.size}\0{entry.mtime_ns}\n")
-        lines.append(f"{folder.rpartition('/')[2]}\n")
-        digest.update("".join(lines).encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def vouched_for(root: Path) -> list[Path]:
-    """Return the folders whose files a clean mark vouches for."""
-    return [root / name for name in ("commitlog", "consumequeue", "consumequeue_ext", "index")]
-
-
-@attrs.frozen(kw_only=True)
-class CleanMark:
-    """What the clean mark says: where the log ended, its last store time, and what the files were."""
-
-    log_end: int
-    last_time_ms: int
-    digest: str
-
-
-class SideFolder:
-    """The marks in the side folder: clean, holder, saved pieces. One writer."""
-
-    def __init__(self, files: Files, root: Path) -> None:
-        self._files = files
-        self.path = root / SIDE_FOLDER
-
-    @property
-    def saved(self) -> Path:
-        """The folder for what recovery cut off."""
-        return self.path / "saved"
-
-    def make(self) -> None:
-        """Make the folder if it is not there; remove what an interrupted run left half made."""
-        self._files.make_folder_durably(self.path)
-        for entry in self._files.entries(self.path):
-            if entry.is_file and (entry.name.startswith("new-") or entry.name.endswith(".new")):
-                self._files.remove(entry.path)
-
-    def read_clean(self) -> CleanMark | None:
-        """Return the clean mark, or None where there is none that can be understood."""
-        path = self.path / "clean"
-        if not self._files.exists(path):
-            return None
-        try:
-            about = json.loads(self._files.read_whole(path, 1 << 20))
-            return CleanMark(
-                log_end=int(about["log_end"]),
-                last_time_ms=int(about["last_time_ms"]),
-                digest=str(about["digest"]),
-            )
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError):
-            return None
-
-    def write_clean(self, mark: CleanMark) -> None:
-        """Write the clean mark, durably."""
-        self._files.write_whole(self.path / "clean", json.dumps(attrs.asdict(mark)).encode())
-
-    def remove_clean(self) -> None:
-        """Take the clean mark away, durably, before the first change; and the manifest, which says nothing without it."""
-        gone = [self.path / name for name in ("clean", "manifest")]
-        gone = [path for path in gone if self._files.exists(path)]
-        for path in gone:
-            self._files.remove(path)
-        if gone:
-            self._files.sync_folder(self.path)
-
-    def write_holder(self, process_id: int) -> None:
-        """Say who has the store open; an open-file-description lock does not."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        text = f"process {process_id}, since {since}"
-        self._files.write_whole(self.path / "holder", text.encode())
-
-    def read_holder(self) -> str:
-        """Return who has, or had, the store open."""
-        try:
-            return self._files.read_whole(self.path / "holder", 4096).decode("utf-8", "replace")
-        except OSError:
-            # Missing, or far too long to be ours: it only names who is to be asked.
-            return "another program, perhaps a RocketMQ broker"
-
-    def save(self, name: str, data: bytes) -> Path:
-        """Keep bytes that recovery is about to cut off; returns where."""
-        self._files.make_folder_durably(self.saved)
-        path = self.saved / name
-        self._files.write_whole(path, data)
-        return path

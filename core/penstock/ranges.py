@@ -36,10 +36,12 @@ from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
 from penstock.javatext import Int64s
 from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER, Progress, SideFolder, State, penstock_wrote_last
+from penstock.names import SIDE_FOLDER
+from penstock.progress import Progress, State
 from penstock.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
 from penstock.scan import Checks, scan_segment
 from penstock.segment import Segment
+from penstock.sidefolder import SideFolder, penstock_wrote_last
 from penstock.validity import Coverage
 
 COVERING = "crc32+record"

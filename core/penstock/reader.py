@@ -25,11 +25,10 @@ from penstock.fetch import Entries, Place, RecordReader
 from penstock.log import SegmentedLog
 from penstock.lookup import KeySought, TimeSearch, find_keyed
 from penstock.matching import TagFilter, out_of_bounds, out_of_line
-from penstock.message import ReadStatus
+from penstock.message import ReadResult, ReadStatus, StoredMessage
 from penstock.names import check_queue, check_topic
 from penstock.nearest import explain
 from penstock.spans import QueueSpan
-from penstock.stored import ReadResult, StoredMessage
 from penstock.waking import Waiter, Wakes
 
 logger = get_logger(__name__)

@@ -20,7 +20,8 @@ from penstock.batch import DispatchBatch
 from penstock.contracts import QueueIndex
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.progress import SIDE_FOLDER, lock_mtime_ns, penstock_wrote_last
+from penstock.names import SIDE_FOLDER
+from penstock.sidefolder import lock_mtime_ns, penstock_wrote_last
 from penstock.soundwalk import Sound, walk_segment
 from penstock.storeview import StoreView
 

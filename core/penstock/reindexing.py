@@ -28,17 +28,11 @@ from penstock.contracts import KeyIndex, QueueIndex
 from penstock.errors import ConfigError, PluginError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
+from penstock.names import SIDE_FOLDER
 from penstock.opening import Opener
-from penstock.progress import (
-    SIDE_FOLDER,
-    CleanMark,
-    Progress,
-    SideFolder,
-    fingerprint,
-    penstock_wrote_last,
-    vouched_for,
-)
+from penstock.progress import Progress
 from penstock.rebuilding import Workshop
+from penstock.sidefolder import CleanMark, SideFolder, fingerprint, penstock_wrote_last, vouched_for
 from penstock.soundwalk import Broken, Sound, walk_segment
 from penstock.storeview import Recipe, StoreView
 

@@ -25,21 +25,20 @@ from penstock.log import SegmentedLog
 from penstock.mendedlog import Patch
 from penstock.opening import Opener, make_opener
 from penstock.planning import Plan, Planner
-from penstock.progress import (
-    CleanMark,
-    Progress,
-    SideFolder,
-    State,
-    fingerprint,
-    lock_ctime_ns,
-    lock_mtime_ns,
-    vouched_for,
-)
+from penstock.progress import Progress, State
 from penstock.ranges import NO_END, known_ranges, read_ranges, write_ranges
 from penstock.rebuilding import Workshop
 from penstock.record import BLANK_SIZE
 from penstock.recovery import rewrite
 from penstock.segment import Segment
+from penstock.sidefolder import (
+    CleanMark,
+    SideFolder,
+    fingerprint,
+    lock_ctime_ns,
+    lock_mtime_ns,
+    vouched_for,
+)
 from penstock.storeview import StoreView, open_log
 from penstock.verify import Told
 

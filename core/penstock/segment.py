@@ -28,15 +28,9 @@ from penstock.contracts import SegmentChannel
 from penstock.errors import OffsetError
 from penstock.files import File, Files
 
-NAME_DIGITS = 20
 _READ_BYTES = 1 << 20
 # Added to a lease's count when its holders are passed over (spec section 9.5).
 _FORCED = -1000
-
-
-def segment_name(base_offset: int) -> str:
-    """Return the file name of the segment that begins at `base_offset`."""
-    return f"{base_offset:0{NAME_DIGITS}d}"
 
 
 class Lease:

@@ -16,9 +16,9 @@ from penstock.deletions import read_deletions
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
-from penstock.progress import SIDE_FOLDER
+from penstock.logview import RecoveredLog
+from penstock.names import SIDE_FOLDER
 from penstock.ranges import known_ranges, watch_coverage
-from penstock.recovery import RecoveredLog
 from penstock.witness import use_entries
 
 
@@ -51,6 +51,7 @@ class StoreView:
         context = Context(
             root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry,
             spawn=refuse_background_work, read_only=True, log_min_offset=lambda: log.min_offset,
+            read_history=lambda: read_deletions(files, recipe.root),
         )  # fmt: skip
         made = cls(context, log, [kind(options, context) for kind, options in recipe.dispatchers])
         watch_coverage(files, recipe.root, log)

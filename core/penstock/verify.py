@@ -16,7 +16,7 @@ import attrs
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Dispatcher, QueueIndex
-from penstock.copies import CopyFindings, is_unfinished_copy
+from penstock.copies import CopyFindings
 from penstock.digests import Digests, check_digest
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
@@ -25,9 +25,10 @@ from penstock.lives import Note
 from penstock.log import Rejected, SegmentedLog
 from penstock.looking import torn_end
 from penstock.marks import check_digest_files, check_marks
-from penstock.progress import Progress, State, penstock_wrote_last
+from penstock.progress import Progress, State
 from penstock.ranges import Ranges, known_ranges
 from penstock.segment import Segment
+from penstock.sidefolder import is_unfinished_copy, penstock_wrote_last
 from penstock.soundwalk import Broken, Sound, Stop, reject_by_counts, walk_segment
 
 NO_LIMIT = 1 << 62

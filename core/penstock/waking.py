@@ -26,7 +26,7 @@ from pathlib import Path
 from penstock._kernel import WakeWord
 from penstock.escape import get_logger
 from penstock.files import File, Files
-from penstock.progress import SIDE_FOLDER
+from penstock.names import SIDE_FOLDER
 
 logger = get_logger(__name__)
 

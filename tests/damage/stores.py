@@ -15,12 +15,11 @@ from penstock import config as configuration
 from penstock import fetch
 from penstock.fetch import Place, RecordReader
 from penstock.files import Files
-from penstock.message import Message
+from penstock.message import Message, StoredMessage
 from penstock.opening import Opener
 from penstock.record import MalformedRecordError
 from penstock.registry import load_registry
 from penstock.store import Store
-from penstock.stored import StoredMessage
 from penstock.testing import ManualClock
 from penstock.testing.kit import copy_store
 from penstock.validity import check

@@ -18,8 +18,8 @@ from tests.damage.stores import GROUP, Made, find_all, flip, make, opened, read_
 from penstock.columns import Columns
 from penstock.errors import CorruptionError, PenstockError
 from penstock.fetch import Place
+from penstock.message import StoredMessage
 from penstock.record import MalformedRecordError, RecordFields, decode_record
-from penstock.stored import StoredMessage
 from penstock.validity import NO_COVERAGE, Coverage, check, is_valid
 
 ALL = os.environ.get("PENSTOCK_FLIPS") == "all"

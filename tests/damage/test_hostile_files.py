@@ -21,8 +21,9 @@ from penstock import _kernel
 from penstock.brokerconf import from_broker_conf
 from penstock.errors import ConfigError, CorruptionError, PenstockError, StoreLockedError
 from penstock.files import File, Files
-from penstock.offsets import ConsumerOffsets, parse_rocketmq_json
+from penstock.offsets import ConsumerOffsets
 from penstock.record import MAGIC_V1, RecordFields, encode_record
+from penstock.rocketmqjson import parse_rocketmq_json
 from penstock.validity import is_valid
 
 # What the readers keep beside the file: windows, columns, the modules that are loaded at the first use.

@@ -16,8 +16,7 @@ import pytest
 from tests.damage.stores import Made, opened
 
 from penstock.errors import CorruptionError
-from penstock.message import Message
-from penstock.stored import StoredMessage
+from penstock.message import Message, StoredMessage
 from penstock.testing.kit import copy_store
 from penstock.validity import is_valid
 

@@ -13,8 +13,9 @@ from penstock.discover import find_geometry
 from penstock.errors import PenstockError
 from penstock.files import Files
 from penstock.geometry import Geometry
-from penstock.progress import Progress, SideFolder, visible_offset
+from penstock.progress import Progress
 from penstock.record import crc32
+from penstock.sidefolder import SideFolder, visible_offset
 
 
 @functools.cache

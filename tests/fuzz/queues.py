@@ -9,7 +9,7 @@ import contextlib
 from tests.fuzz.ground import PLACES, SIZES, ground, verified
 
 from penstock.errors import PenstockError
-from penstock.stored import StoredMessage
+from penstock.message import StoredMessage
 
 
 def target(data: bytes) -> None:

@@ -9,6 +9,7 @@ from penstock import _kernel
 from penstock.batch import DispatchBatch
 from penstock.columns import ROW, Columns
 from penstock.javatext import index_hash, java_hash
+from penstock.message import StoredMessage
 from penstock.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
 from penstock.record import (
     CRC_PROPERTY_SIZE,
@@ -24,7 +25,6 @@ from penstock.record import (
     decode_record,
     encode_batch,
 )
-from penstock.stored import StoredMessage
 from penstock.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc, is_valid
 from penstock_index.queue_runs import runs_of
 

@@ -8,7 +8,8 @@ from tests.fuzz.ground import folder
 
 from penstock.errors import CorruptionError
 from penstock.files import Files
-from penstock.offsets import ConsumerOffsets, parse_rocketmq_json
+from penstock.offsets import ConsumerOffsets
+from penstock.rocketmqjson import parse_rocketmq_json
 
 
 @functools.cache

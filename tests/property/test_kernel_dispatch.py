@@ -19,9 +19,9 @@ from tests.property.test_kernel_reads import FIELDS, I32, I64
 from penstock import _kernel
 from penstock.javatext import index_hash
 from penstock.matching import has_key
+from penstock.message import StoredMessage
 from penstock.properties import NAME_END, PAIR_END
 from penstock.record import PREPARED, ROLLBACK, RecordFields, encode_record
-from penstock.stored import StoredMessage
 
 HEADER, SLOT, ENTRY = struct.Struct(">qqqqii"), struct.Struct(">i"), struct.Struct(">iqii")
 QUEUE_ENTRY = struct.Struct(">qiq")

@@ -17,9 +17,11 @@ from tests.fuzz.records import compare_message, scanned_plainly
 from tests.guard import guarded
 
 from penstock import _kernel
-from penstock.arrow import _MAKERS, COLUMNS
+from penstock.arrow import _MAKERS
+from penstock.arrowschema import COLUMNS
 from penstock.columns import ROW, Columns
 from penstock.fetch import Place
+from penstock.message import StoredMessage
 from penstock.properties import CRC32
 from penstock.record import (
     MalformedRecordError,
@@ -28,7 +30,6 @@ from penstock.record import (
     decode_record,
     encode_record,
 )
-from penstock.stored import StoredMessage
 from penstock.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc
 
 IPV4, IPV6 = b"\x7f\0\0\1\0\0\x1f\x90", bytes(15) + b"\1" + b"\0\0\x1f\x90"

@@ -20,10 +20,10 @@ import penstock
 from penstock import Message
 from penstock.errors import PropertyError
 from penstock.files import Files
+from penstock.message import StoredMessage
 from penstock.record import CRC_PROPERTY_SIZE, crc_property
 from penstock.staged import Encoder, StagedFile, encoding_for
 from penstock.store import Store
-from penstock.stored import StoredMessage
 from penstock.testing.kit import copy_files
 from penstock.validity import ends_in_own_crc
 

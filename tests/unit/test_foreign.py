@@ -11,11 +11,11 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message, staged
+from penstock.admission import look_for_foreign
 from penstock.cli.root import run
 from penstock.discover import was_made_here
 from penstock.errors import ForeignContentError, LongTopicError
 from penstock.files import Files
-from penstock.foreign import look_for_foreign
 from penstock.store import Store
 
 LONG = "t" * 128

@@ -14,7 +14,8 @@ from tests.unit.test_digests import seal_all
 from penstock.digests import Digest, Digests
 from penstock.files import File, Files
 from penstock.findings import Finding
-from penstock.progress import Progress, State, visible_offset
+from penstock.progress import Progress, State
+from penstock.sidefolder import visible_offset
 from penstock.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import messages

@@ -16,11 +16,12 @@ from penstock import ranges as ranges_module
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.log import SegmentedLog
-from penstock.progress import Progress, penstock_wrote_last
+from penstock.message import StoredMessage
+from penstock.progress import Progress
 from penstock.ranges import Ranges, WrittenRange, known_ranges, read_ranges, write_ranges
 from penstock.record import CRC_PROPERTY_SIZE, RecordFields, encode_record
+from penstock.sidefolder import penstock_wrote_last
 from penstock.store import Store
-from penstock.stored import StoredMessage
 from penstock.testing import ManualWorkers
 from penstock.testing.kit import copy_files
 from penstock.validity import Coverage

@@ -11,7 +11,7 @@ from tests.damage.stores import flip
 
 import penstock
 from penstock import Message, Store
-from penstock.arrow import DEFAULT_COLUMNS, schema_of
+from penstock.arrowschema import DEFAULT_COLUMNS, schema_of
 from penstock.errors import ConfigError, CorruptionError, OffsetError, StoreClosedError
 
 SETTINGS: dict[str, Any] = {**SMALL}

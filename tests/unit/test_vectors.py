@@ -7,6 +7,7 @@ import pytest
 from penstock.batch import DispatchBatch
 from penstock.columns import Columns
 from penstock.javatext import index_hash, java_hash
+from penstock.names import segment_name
 from penstock.record import (
     BLANK,
     COMMIT,
@@ -22,7 +23,6 @@ from penstock.record import (
     encode_host,
     encode_record,
 )
-from penstock.segment import segment_name
 from penstock.validity import check, ends_in_own_crc
 from penstock_index.queue_files import ENTRY, PRE_BLANK
 

@@ -22,8 +22,8 @@ from rich.text import Text
 
 from penstock.escape import visible, visible_json
 from penstock.findings import Finding
+from penstock.message import StoredMessage
 from penstock.store import Store
-from penstock.stored import StoredMessage
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")

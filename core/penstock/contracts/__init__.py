@@ -38,7 +38,6 @@ from penstock.contracts.base import (
 from penstock.contracts.dispatching import (
     Dispatcher,
     EntryChunk,
-    History,
     KeyIndex,
     LogView,
     QueueBounds,
@@ -50,6 +49,7 @@ from penstock.contracts.flushing import (
     Flusher,
     FlushPolicy,
 )
+from penstock.contracts.history import NO_HISTORY, History
 from penstock.contracts.retaining import (
     DiskUse,
     RetentionPolicy,
@@ -65,6 +65,7 @@ from penstock.contracts.writing import (
 
 __all__ = [
     "CONTRACT_VERSION",
+    "NO_HISTORY",
     "Allocator",
     "Committer",
     "Context",

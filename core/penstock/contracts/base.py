@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from penstock.clock import Clock
+from penstock.contracts.history import NO_HISTORY, History
 from penstock.files import Files
 from penstock.geometry import Geometry
 
@@ -50,6 +51,7 @@ class Context:
         read_only: nothing on disk may change, and another process may be writing.
         log_min_offset: tells the first byte that the commit log still has.
         appenders_wait: puts return only when their bytes are durable (`FlushPolicy.appender_waits`).
+        read_history: reads from the store's folder what is known of the log beyond its records, as it is now.
     """
 
     root: Path
@@ -60,6 +62,7 @@ class Context:
     read_only: bool = False
     log_min_offset: Callable[[], int] = lambda: 0
     appenders_wait: bool = False
+    read_history: Callable[[], History] = lambda: NO_HISTORY
 
 
 class Strategy(ABC):

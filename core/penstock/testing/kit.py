@@ -13,11 +13,13 @@ from penstock.contracts import Context, Strategy
 from penstock.files import Files
 from penstock.geometry import Geometry
 from penstock.log import SegmentedLog
+from penstock.logview import RecoveredLog
 from penstock.message import Message
+from penstock.names import SIDE_FOLDER
 from penstock.opening import Opener
-from penstock.progress import SIDE_FOLDER, Progress, lock_ctime_ns, lock_inode
-from penstock.recovery import RecoveredLog
+from penstock.progress import Progress
 from penstock.registry import Registry, load_registry
+from penstock.sidefolder import lock_ctime_ns, lock_inode
 from penstock.store import Store
 from penstock.testing.control import ManualClock, ManualWorkers
 

@@ -25,13 +25,12 @@ import numpy as np
 
 from penstock.batch import DispatchBatch
 from penstock.contracts import Context, QueueIndex, Trust
-from penstock.deletions import read_deletions
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
 from penstock.findings import Checker
 from penstock.foreign import is_database
 from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.progress import SIDE_FOLDER
+from penstock.names import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
 from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension
@@ -308,7 +307,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
 
         if is_database(self._files, self._root):
             return None
-        return QueueChecker(self, self._names, read_deletions(self._files, self.context.root))
+        return QueueChecker(self, self._names, self.context.read_history())
 
     # --- opening
 

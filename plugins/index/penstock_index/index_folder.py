@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.contracts import Context
 from penstock.files import File, Files
 from penstock.geometry import Geometry
-from penstock.progress import SIDE_FOLDER
+from penstock.names import SIDE_FOLDER
 from penstock_index.index_file import HEADER, Header, IndexFile, Peek, is_index_name
 
 # Index files that stay open for look-ups.

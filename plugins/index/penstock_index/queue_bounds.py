@@ -13,7 +13,7 @@ import numpy as np
 from penstock.contracts import Context, QueueBounds
 from penstock.files import File
 from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.segment import segment_name
+from penstock.names import segment_name
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
 from penstock_index.queue_names import queue_problem, topic_problem
 

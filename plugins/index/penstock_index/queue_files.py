@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from penstock.files import Entry, File, Files
 from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.segment import segment_name
+from penstock.names import segment_name
 
 ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 assert ENTRY.itemsize == QUEUE_ENTRY_SIZE

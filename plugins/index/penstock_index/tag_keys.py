@@ -12,8 +12,8 @@ from penstock.batch import DispatchBatch
 from penstock.contracts import LogView
 from penstock.errors import OffsetError
 from penstock.javatext import Int32s, index_hash
+from penstock.message import StoredMessage
 from penstock.record import FIXED_SIZE, SIZE_AND_MAGIC
-from penstock.stored import StoredMessage
 from penstock.validity import is_valid
 from penstock_index.index_file import Peek
 
