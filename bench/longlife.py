@@ -21,7 +21,7 @@ from typing import Any
 
 import penstock
 from penstock import Message
-from penstock.store import Store
+from penstock.store.store import Store
 
 THREADS = 4
 FOLLOWERS = 2

@@ -16,10 +16,10 @@ import pytest
 import penstock
 from penstock import Receipt
 from penstock._kernel import Batch
+from penstock.format.record import RecordFields, encode_record
 from penstock.matrix.measure import counts_writes
 from penstock.matrix.summary import file_system
-from penstock.record import RecordFields, encode_record
-from penstock.store import Store
+from penstock.store.store import Store
 
 # A job in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

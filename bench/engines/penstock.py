@@ -11,8 +11,8 @@ from typing import Any
 import penstock
 
 # Else the first `open` of the process brings them in: that is measured by itself, see `bench.workloads.lives`.
-import penstock.opening
-import penstock.store
+import penstock.store.open
+import penstock.store.store
 from bench.engines.contract import Engine
 from bench.supply import QUEUES, TAG, TOPIC, Row
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         SegmentWriter,
     )
     from penstock.errors import BusyError, PenstockError
-    from penstock.hookspecs import hookimpl
     from penstock.message import (
         Durability,
         Message,
@@ -36,12 +35,13 @@ if TYPE_CHECKING:
         Receipt,
         StoredMessage,
     )
-    from penstock.opening import open_store as open  # noqa: A004 - the public face: penstock.open
-    from penstock.recovery import RecoveryReport
-    from penstock.repairing import RepairReport, RepairStep, repair
-    from penstock.several import open_several
-    from penstock.spans import Lost, QueueSpan
-    from penstock.store import Store
+    from penstock.plugins.hookspecs import hookimpl
+    from penstock.read.span_merge import Lost, QueueSpan
+    from penstock.recovery.log_end import RecoveryReport
+    from penstock.repairs.repair import RepairReport, RepairStep, repair
+    from penstock.store.open import open_store as open  # noqa: A004 - the public face: penstock.open
+    from penstock.store.open_several import open_several
+    from penstock.store.store import Store
 
 __version__ = "0.1.0"
 
@@ -92,7 +92,7 @@ _NAMES = {
         "BusyError",
         "PenstockError",
     ),
-    "penstock.hookspecs": ("hookimpl",),
+    "penstock.plugins.hookspecs": ("hookimpl",),
     "penstock.message": (
         "Durability",
         "Message",
@@ -102,19 +102,19 @@ _NAMES = {
         "Receipt",
         "StoredMessage",
     ),
-    "penstock.opening": ("open",),
-    "penstock.recovery": ("RecoveryReport",),
-    "penstock.repairing": (
+    "penstock.store.open": ("open",),
+    "penstock.recovery.log_end": ("RecoveryReport",),
+    "penstock.repairs.repair": (
         "RepairReport",
         "RepairStep",
         "repair",
     ),
-    "penstock.several": ("open_several",),
-    "penstock.spans": (
+    "penstock.store.open_several": ("open_several",),
+    "penstock.read.span_merge": (
         "Lost",
         "QueueSpan",
     ),
-    "penstock.store": ("Store",),
+    "penstock.store.store": ("Store",),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 

@@ -1,6 +1,6 @@
 """`python -m penstock.rescue STORE`: reads a log with plain Python, where the compiled kernel does not load.
 
-Everything here stands on `penstock.record`, the readable definition of the format: no kernel, no queues, no index, no
+Everything here stands on `penstock.format.record`, the readable definition of the format: no kernel, no queues, no index, no
 lock. It goes through the files of `commitlog/` by name, takes each record whose lengths, log offset and CRC are right,
 and goes on after anything else at the next such record. It changes nothing.
 
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from penstock.properties import KEYS, TAGS, decode_properties
-from penstock.record import (
+from penstock.format.properties import KEYS, TAGS, decode_properties
+from penstock.format.record import (
     CRC_MASK,
     CRC_PROPERTY_SIZE,
     FIXED_SIZE,

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from penstock._kernel import Batch, Lane, RecordEncoder
-from penstock.encode import host_bytes
 from penstock.errors import MessageTooLargeError
 from penstock.files import Files
-from penstock.javatext import Int64s
-from penstock.names import check_queue, check_topic
-from penstock.opening import Opener, make_opener
-from penstock.record import BLANK_SIZE
-from penstock.stagedfile import MARK_MAX, MARK_MIN, StagedBatch, StagedFile, StagedWriter
+from penstock.format.java_hash import Int64s
+from penstock.format.names import check_queue, check_topic
+from penstock.format.record import BLANK_SIZE
+from penstock.store.open import Opener, make_opener
+from penstock.write.staged_file import MARK_MAX, MARK_MIN, StagedBatch, StagedFile, StagedWriter
+from penstock.write.validation import host_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,9 +95,9 @@ class Encoder:
 
     def encode(self, table: "pa.Table | pa.RecordBatch") -> Batch:
         """Return the rows of a table, of the columns that `put_arrow` takes; refuses what it refuses."""
-        from penstock import arrow_in  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+        from penstock.write import from_arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
-        batch = arrow_in.encode_table(self._encoder, table)
+        batch = from_arrow.encode_table(self._encoder, table)
         largest = batch.largest
         if largest > self._record_bytes_max:
             raise MessageTooLargeError(
@@ -118,6 +118,6 @@ def _lane(topic: str, queue: int) -> Lane:
 
 def key_hashes(keys: "pa.Array") -> Int64s:
     """Return Java's `String.hashCode` of each text of a column, 0 for null."""
-    from penstock import arrow_in  # noqa: PLC0415 - as in `Encoder.encode`
+    from penstock.write import from_arrow  # noqa: PLC0415 - as in `Encoder.encode`
 
-    return arrow_in.key_hashes(keys)
+    return from_arrow.key_hashes(keys)

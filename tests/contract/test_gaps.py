@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from penstock.batch import DispatchBatch
 from penstock.contracts import QueueEntries, QueueIndex, Trust
+from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.message import Message, ReadStatus
-from penstock.reader import Reader
-from penstock.space import space_by_topic
-from penstock.spans import QueueSpan
-from penstock.store import Store
+from penstock.read.reader import Reader
+from penstock.read.span_merge import QueueSpan
+from penstock.read.topic_usage import space_by_topic
+from penstock.store.store import Store
 from penstock.testing import make_context
 from penstock.testing.kit import SMALL, open_store
 from penstock_index.queue_holes import entries_within

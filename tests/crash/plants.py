@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from penstock.checkpoint import Checkpoint, Times
+from penstock.contracts.geometry import INDEX_HEADER_SIZE
+from penstock.durability.checkpoint import Checkpoint, Times
+from penstock.durability.log_flusher import LogFlusher
 from penstock.files import Files
-from penstock.flushing import LogFlusher
-from penstock.geometry import INDEX_HEADER_SIZE
-from penstock.lockfile import Lock
-from penstock.segment import Segment
+from penstock.files.lock_file import Lock
+from penstock.log.segment import Segment
 from penstock.testing.crash import Plot, explore
 from penstock.testing.disk import SimulatedDisk, SimulatedFile
 from penstock.testing.failures import explore_failures

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import Message
-from penstock.checkpoint import Checkpoint
+from penstock.durability.checkpoint import Checkpoint
 from penstock.errors import StorageError, StoreFailedError
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import KilledError, ManualClock, SimulatedDisk
 from penstock.testing.control import InlineWorkers
 from penstock.testing.crash import ROOT, Plot, Stage

@@ -17,8 +17,8 @@ from tests.conftest import SMALL
 import penstock
 from penstock import Message
 from penstock.errors import CorruptionError
-from penstock.record import RecordFields, encode_record, record_size, reserve_crc_property
-from penstock.store import Store
+from penstock.format.record import RecordFields, encode_record, record_size, reserve_crc_property
+from penstock.store.store import Store
 from penstock.testing.kit import copy_files
 
 FORMS = ("within", "at the end", "up to the outer end")

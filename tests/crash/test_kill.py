@@ -13,7 +13,7 @@ from tests.crash.writer import SMALL, body
 from tests.faults.children import environment
 
 import penstock
-from penstock.store import Store
+from penstock.store.store import Store
 
 WRITER = Path(__file__).parent / "writer.py"
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,8 @@ import pytest
 from tests.conftest import SMALL
 
 import penstock
-from penstock import mending, volume
+from penstock.files import volume
+from penstock.recovery import restore
 from penstock.testing import FaultyFiles
 from penstock.testing.crash import Plot, explore
 from penstock.testing.kit import copy_store
@@ -19,7 +20,7 @@ MANY: dict[str, Any] = {**SMALL, **AS_MANY}
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mending, "MANY_FOLDERS", 2)
+    monkeypatch.setattr(restore, "MANY_FOLDERS", 2)
     monkeypatch.setattr(volume, "_type_of", lambda _: 0xEF53)
 
 
@@ -47,7 +48,7 @@ def names_synced(killed: Path, number: int | None) -> tuple[int, int]:
     """Open a killed store; returns how many syncs of a folder and of the whole its names took."""
     files = FaultyFiles()
     counts: list[tuple[int, int]] = []
-    whole = mending._not_together
+    whole = restore._not_together
 
     def counted(*given: Any) -> list[str]:
         if number is not None:
@@ -59,7 +60,7 @@ def names_synced(killed: Path, number: int | None) -> tuple[int, int]:
         return left
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mending, "_not_together", counted)
+        patch.setattr(restore, "_not_together", counted)
         with penstock.open(killed, files=files, environ={}, **MANY) as store:
             assert store.recovery is not None
             assert store.recovery.state == "abnormal"

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from tests.spark.sinkstory import Place, World
 
-from penstock.rebuilding import Workshop
-from penstock.sidefolder import SideFolder
+from penstock.dispatch.rebuild import Workshop
+from penstock.durability.side_folder import SideFolder
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.platter import Image, Survival
 

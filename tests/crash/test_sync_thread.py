@@ -14,8 +14,8 @@ from tests.crash.story import SMALL
 from tests.faults.children import ROOT, environment
 
 import penstock
+from penstock.durability.progress import Progress
 from penstock.files import Files
-from penstock.progress import Progress
 
 # Threads put, and say what was acknowledged, in one write each.
 SCRIPT = """

@@ -11,18 +11,18 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from penstock import config as configuration
-from penstock import fetch
-from penstock.fetch import Place, RecordReader
+from penstock.config import model as configuration
 from penstock.files import Files
+from penstock.format.record import MalformedRecordError
+from penstock.format.validity import check
+from penstock.log import record_reader
+from penstock.log.record_reader import Place, RecordReader
 from penstock.message import Message, StoredMessage
-from penstock.opening import Opener
-from penstock.record import MalformedRecordError
-from penstock.registry import load_registry
-from penstock.store import Store
+from penstock.plugins.registry import load_registry
+from penstock.store.open import Opener
+from penstock.store.store import Store
 from penstock.testing import ManualClock
 from penstock.testing.kit import copy_store
-from penstock.validity import check
 
 LONG = "long-" * 26
 SIZES = {
@@ -134,7 +134,7 @@ def read_plainly() -> Iterator[None]:
     """Let records be read one by one, and checked by the plain check instead of the kernel."""
     with (
         patch.object(RecordReader, "leading", lambda *_, **__: []),
-        patch.object(fetch, "_kernel", SimpleNamespace(message=_plainly)),
+        patch.object(record_reader, "_kernel", SimpleNamespace(message=_plainly)),
     ):
         yield
 

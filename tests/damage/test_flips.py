@@ -15,12 +15,12 @@ import attrs
 import pytest
 from tests.damage.stores import GROUP, Made, find_all, flip, make, opened, read_all
 
-from penstock.columns import Columns
 from penstock.errors import CorruptionError, PenstockError
-from penstock.fetch import Place
+from penstock.format.columns import Columns
+from penstock.format.record import MalformedRecordError, RecordFields, decode_record
+from penstock.format.validity import NO_COVERAGE, Coverage, check, is_valid
+from penstock.log.record_reader import Place
 from penstock.message import StoredMessage
-from penstock.record import MalformedRecordError, RecordFields, decode_record
-from penstock.validity import NO_COVERAGE, Coverage, check, is_valid
 
 ALL = os.environ.get("PENSTOCK_FLIPS") == "all"
 SEALED: dict[str, Any] = {"log.checksum": "crc32+record"}

@@ -18,13 +18,13 @@ from tests.unit.test_hostile import poke
 
 import penstock
 from penstock import _kernel
-from penstock.brokerconf import from_broker_conf
+from penstock.config.broker_conf import from_broker_conf
 from penstock.errors import ConfigError, CorruptionError, PenstockError, StoreLockedError
 from penstock.files import File, Files
-from penstock.offsets import ConsumerOffsets
-from penstock.record import MAGIC_V1, RecordFields, encode_record
-from penstock.rocketmqjson import parse_rocketmq_json
-from penstock.validity import is_valid
+from penstock.format.record import MAGIC_V1, RecordFields, encode_record
+from penstock.format.rocketmq_json import parse_rocketmq_json
+from penstock.format.validity import is_valid
+from penstock.store.consumer_offsets import ConsumerOffsets
 
 # What the readers keep beside the file: windows, columns, the modules that are loaded at the first use.
 MEMORY_CONSTANT = 16 << 20

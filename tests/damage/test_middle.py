@@ -16,9 +16,9 @@ import pytest
 from tests.damage.stores import Made, opened
 
 from penstock.errors import CorruptionError
+from penstock.format.validity import is_valid
 from penstock.message import Message, StoredMessage
 from penstock.testing.kit import copy_store
-from penstock.validity import is_valid
 
 COUNT = 2000
 SEGMENT = 64 * 1024

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import BELIEVED_AFTER_MS, SteadyTime
-from penstock.log import plausible
+from penstock.log.segmented_log import plausible
+from penstock.runtime.clock import BELIEVED_AFTER_MS, SteadyTime
 from penstock.testing import ManualClock, ManualWorkers, open_store
 
 HOUR = 3_600_000

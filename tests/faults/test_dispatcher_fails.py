@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import DispatcherFailedError
 from penstock.message import PutStatus
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 
 Reading = Callable[[Store], Any]

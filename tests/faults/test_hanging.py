@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.batch import DispatchBatch
 from penstock.contracts import RetentionPolicy, Vote
+from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.errors import StorageError, StoreLockedError
 from penstock.testing import open_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher

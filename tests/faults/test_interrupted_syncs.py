@@ -19,10 +19,10 @@ from tests.faults.children import ROOT, environment
 
 import penstock
 from penstock import Message, _kernel
+from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import BusyError, ForkedStoreError, MessageError, StoreFailedError
-from penstock.file import File
 from penstock.files import Files
-from penstock.flushing import LogFlusher
+from penstock.files.file import File
 
 WAIT_S = 30
 

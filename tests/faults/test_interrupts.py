@@ -10,7 +10,7 @@ from tests.faults.children import TIMES
 from tests.faults.interrupts import Interrupt
 
 from penstock import Message
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 
 # Cut through between `os.scandir` and the `with` that closes it, a folder's listing warns.

@@ -17,8 +17,8 @@ from tests.crash.writer import SMALL, body
 from tests.faults.children import ROOT, TIMES, environment
 
 import penstock
-from penstock.findings import Finding
-from penstock.store import Store
+from penstock.contracts.findings import Finding
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import copy_store, messages
 

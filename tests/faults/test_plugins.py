@@ -8,7 +8,7 @@ import pytest
 
 from penstock.contracts import Strategy
 from penstock.errors import PluginError
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import open_store
 from penstock_alloc.mmap_writer import MmapWriter
 from penstock_alloc.on_demand import OnDemandAllocator

@@ -14,7 +14,7 @@ from tests.faults.children import run
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, PenstockError, StrayFileError, TopicError
-from penstock.names import topic_of
+from penstock.format.names import topic_of
 from penstock.testing import open_store
 
 NAMES = [

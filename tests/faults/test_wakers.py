@@ -18,16 +18,18 @@ import pytest
 from tests.faults.children import ROOT, TIMES, environment, run, start
 
 import penstock
+from penstock.files import Files
+from penstock.runtime.waking import WakeMap
 from penstock.testing import open_store
 
 PATIENT = """
 import os, sys, time
 from pathlib import Path
 import penstock
-from penstock import waking
+from penstock.runtime import waking
 from penstock.files import Files
 from penstock.testing import open_store
-from penstock.waking import WakeMap
+from penstock.runtime.waking import WakeMap
 waking._LONG_S = 600.0
 path = Path(sys.argv[1])
 """
@@ -117,7 +119,7 @@ def following(path: Path, script: str = FOLLOWER) -> Iterator["subprocess.Popen[
 def test_no_wake_up_is_lost_between_two_processes(story: str, rounds: int, tmp_path: Path) -> None:
     (tmp_path / "counts").write_bytes(bytes(16))
     for each in (0, 1):
-        penstock.waking.WakeMap.make(penstock.files.Files(), tmp_path / f"wake-{each}").close()
+        WakeMap.make(Files(), tmp_path / f"wake-{each}").close()
     both = [start(story, tmp_path, str(each), str(rounds * TIMES)) for each in (1, 0)]
     for process in both:
         out, err = process.communicate(timeout=240)

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock.blocks import Blocks
-from penstock.columns import Buffer
 from penstock.contracts import SegmentChannel, SegmentWriter
 from penstock.errors import CorruptionError, PenstockError, StorageError, StoreFailedError
 from penstock.files import File
+from penstock.files.blocks import Blocks
+from penstock.format.columns import Buffer
 from penstock.message import Message, PutStatus
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock_alloc.file_writer import FileChannel, FileWriter
 from penstock_alloc.mmap_writer import MmapChannel, MmapWriter

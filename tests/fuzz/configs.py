@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tests.fuzz.ground import folder
 
-from penstock import config
-from penstock.brokerconf import from_broker_conf
+from penstock.config import model
+from penstock.config.broker_conf import from_broker_conf
 from penstock.errors import ConfigError
-from penstock.registry import Registry, load_registry
+from penstock.plugins.registry import Registry, load_registry
 
 
 @functools.cache
@@ -26,21 +26,21 @@ def target(data: bytes) -> None:
     which, content = (data[0] % 3, data[1:]) if data else (0, b"")
     with contextlib.suppress(ConfigError):
         given = [_file, _environment, _broker][which](content)
-        config.plugin_lists(given)
-        built = config.build(given, _registry())
+        model.plugin_lists(given)
+        built = model.build(given, _registry())
         assert all(isinstance(key, str) for key, _, _ in built.items())
 
 
-def _file(content: bytes) -> config.Given:
+def _file(content: bytes) -> model.Given:
     _path().write_bytes(content)
-    return config.gather(_path(), {}, {})
+    return model.gather(_path(), {}, {})
 
 
-def _environment(content: bytes) -> config.Given:
+def _environment(content: bytes) -> model.Given:
     lines = content.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
     pairs = (line.partition("=") for line in lines)
-    return config.gather(None, {f"PENSTOCK_{name}": value for name, _, value in pairs}, {})
+    return model.gather(None, {f"PENSTOCK_{name}": value for name, _, value in pairs}, {})
 
 
-def _broker(content: bytes) -> config.Given:
-    return config.gather(None, {}, from_broker_conf(content.decode("utf-8", "replace")))
+def _broker(content: bytes) -> model.Given:
+    return model.gather(None, {}, from_broker_conf(content.decode("utf-8", "replace")))

@@ -7,19 +7,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from penstock.batch import DispatchBatch
-from penstock.batches import read_batches
 from penstock.contracts import Context, Dispatcher
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.findings import Finding
+from penstock.contracts.geometry import Geometry
 from penstock.files import Files
-from penstock.findings import Finding
-from penstock.geometry import Geometry
-from penstock.log import SegmentedLog
+from penstock.integrity.verification import Tally, Verification
+from penstock.log.batches import read_batches
+from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
-from penstock.reader import Reader
+from penstock.read.reader import Reader
+from penstock.runtime.waking import Wakes
 from penstock.testing import ManualClock, ManualWorkers
 from penstock.testing.kit import open_store
-from penstock.verify import Tally, Verification
-from penstock.waking import Wakes
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 from penstock_index.hash_index import HashIndexDispatcher
 

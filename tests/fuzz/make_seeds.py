@@ -6,8 +6,15 @@ from pathlib import Path
 from tests.fuzz.ground import ground
 from tests.unit.test_vectors import EVERYTHING
 
-from penstock.progress import State, encode_slot
-from penstock.record import BLANK, MAGIC_BLANK, BatchPart, RecordFields, encode_batch, encode_record
+from penstock.durability.progress import State, encode_slot
+from penstock.format.record import (
+    BLANK,
+    MAGIC_BLANK,
+    BatchPart,
+    RecordFields,
+    encode_batch,
+    encode_record,
+)
 
 SEEDS = Path(__file__).parent / "seeds"
 

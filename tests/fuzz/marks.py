@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tests.fuzz.ground import folder
 
-from penstock.checkpoint import Checkpoint
-from penstock.discover import find_geometry
+from penstock.contracts.geometry import Geometry
+from penstock.durability.checkpoint import Checkpoint
+from penstock.durability.progress import Progress
+from penstock.durability.side_folder import SideFolder, visible_offset
 from penstock.errors import PenstockError
 from penstock.files import Files
-from penstock.geometry import Geometry
-from penstock.progress import Progress
-from penstock.record import crc32
-from penstock.sidefolder import SideFolder, visible_offset
+from penstock.format.record import crc32
+from penstock.recovery.store_layout import find_geometry
 
 
 @functools.cache

@@ -6,12 +6,11 @@ import struct
 import numpy as np
 
 from penstock import _kernel
-from penstock.batch import DispatchBatch
-from penstock.columns import ROW, Columns
-from penstock.javatext import index_hash, java_hash
-from penstock.message import StoredMessage
-from penstock.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
-from penstock.record import (
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.format.columns import ROW, Columns
+from penstock.format.java_hash import index_hash, java_hash
+from penstock.format.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
+from penstock.format.record import (
     CRC_PROPERTY_SIZE,
     FIXED_SIZE,
     MAGIC_BLANK,
@@ -25,7 +24,8 @@ from penstock.record import (
     decode_record,
     encode_batch,
 )
-from penstock.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc, is_valid
+from penstock.format.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc, is_valid
+from penstock.message import StoredMessage
 from penstock_index.queue_runs import runs_of
 
 _LAST = (1 << 63) - 1

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from tests.fuzz.ground import folder, verified
 
-from penstock.batches import read_batches
 from penstock.errors import CorruptionError, OffsetError, PenstockError
-from penstock.fetch import RecordReader
 from penstock.files import Files
-from penstock.log import SegmentedLog
-from penstock.recovery import check_damage, find_end, rewrite
-from penstock.survivors import Resync
+from penstock.log.batches import read_batches
+from penstock.log.record_reader import RecordReader
+from penstock.log.resync import Resync
+from penstock.log.segmented_log import SegmentedLog
+from penstock.recovery.log_end import check_damage, find_end, rewrite
 
 _BYTES = 4096
 

@@ -8,8 +8,8 @@ from tests.fuzz.ground import folder
 
 from penstock.errors import CorruptionError
 from penstock.files import Files
-from penstock.offsets import ConsumerOffsets
-from penstock.rocketmqjson import parse_rocketmq_json
+from penstock.format.rocketmq_json import parse_rocketmq_json
+from penstock.store.consumer_offsets import ConsumerOffsets
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import pytest
 from tests.golden.test_of_0_1 import SMALL, made, run_old, wheel
 
 import penstock
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing.kit import copy_store
 
 __all__ = ["made", "wheel"]

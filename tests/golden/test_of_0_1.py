@@ -13,7 +13,7 @@ from tests.interop.compare import facts
 
 import penstock
 from penstock import Message
-from penstock.store import Store
+from penstock.store.store import Store
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -5,7 +5,7 @@ import ipaddress
 from typing import Any
 
 from penstock.message import StoredMessage
-from penstock.store import Store
+from penstock.store.store import Store
 
 NUMBERS = ("queue", "queue_offset", "log_offset", "flag", "sys_flag", "born_time_ms", "store_time_ms",
            "reconsume_times", "prepared_offset", "size", "crc")  # fmt: skip

@@ -16,7 +16,7 @@ from tests.interop.brokers import Broker, body_of, sent
 from tests.interop.javastore import SMALL_GEOMETRY
 
 import penstock
-from penstock.store import Store
+from penstock.store.store import Store
 
 SETTINGS: dict[str, Any] = {**SMALL_GEOMETRY, "log.checksum": "crc32+record"}
 HALF, SCHEDULE = "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX"
@@ -48,7 +48,7 @@ def test_brokers_read_take_over_delay_retry_and_commit_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A caller may not ask for a delay yet; a broker's own records do.
-    monkeypatch.setattr("penstock.properties.DELAYS", frozenset())
+    monkeypatch.setattr("penstock.format.properties.DELAYS", frozenset())
     with penstock.open(tmp_path, environ={}, **SETTINGS) as store:
         fill(store)
     own = Counter(b"%d" % n * 80 for n in range(COUNT))

@@ -10,9 +10,9 @@ from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, message
 
 import penstock
 from penstock import Message
-from penstock.javatext import java_hash
+from penstock.format.java_hash import java_hash
 from penstock.message import StoredMessage
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock_index.queue_units import ADDRESS_MAX
 
 FILE_BYTES = 1000

@@ -1,6 +1,6 @@
 """What a real broker keeps that Penstock does not understand: named, never changed, and the broker goes on.
 
-Each session is one broker that leaves several kinds of the table in `penstock.foreign`. Version 0.1 wrote into all
+Each session is one broker that leaves several kinds of the table in `penstock.contracts.foreign`. Version 0.1 wrote into all
 of these directories: after it a broker with a BatchCQ topic did not start, light queues were emptied by the repair
 that `verify` advised, and a put into a RocksDB store was never seen by the broker.
 """
@@ -17,8 +17,8 @@ from tests.interop.brokers import Broker, body_of, sent
 
 import penstock
 from penstock import segmentwise
+from penstock.contracts.foreign import KINDS
 from penstock.errors import ForeignContentError
-from penstock.foreign import KINDS
 
 LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}
 STOPPING = {kind.name for kind in KINDS if kind.stops_writing}

@@ -11,12 +11,12 @@ from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, message
 
 import penstock
 from penstock import Message
-from penstock.brokerconf import to_broker_conf
-from penstock.checkpoint import Checkpoint
+from penstock.config.broker_conf import to_broker_conf
+from penstock.durability.checkpoint import Checkpoint
 from penstock.errors import StoreLockedError
 from penstock.files import Files
-from penstock.opening import make_opener
-from penstock.store import Store
+from penstock.store.open import make_opener
+from penstock.store.store import Store
 from penstock.testing.kit import copy_files
 
 FOREVER = 1 << 50

@@ -14,7 +14,7 @@ from tests.matrix.combos import TENTH, name_of, settings_of
 
 import penstock
 from penstock.matrix.combos import Combo
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import messages
 
 RECYCLING = [

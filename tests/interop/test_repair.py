@@ -10,7 +10,7 @@ from tests.interop.javastore import SMALL_GEOMETRY, JavaStore
 from tests.interop.test_interop import KEYS, java_messages, open_here, our_messages, same_by_key
 
 import penstock
-from penstock.repairing import RepairReport
+from penstock.repairs.repair import RepairReport
 from penstock.testing import ManualWorkers
 
 COUNT = 700

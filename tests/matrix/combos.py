@@ -3,7 +3,7 @@
 from typing import Any
 
 from penstock.matrix.combos import Combo, combinations
-from penstock.registry import load_registry
+from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()
 ALL = combinations(REGISTRY)

@@ -8,7 +8,7 @@ import pytest
 from tests.matrix.combos import ALLOWED, REFUSED, REGISTRY, name_of, settings_of
 
 import penstock
-from penstock.config import FEEDS
+from penstock.config.model import FEEDS
 from penstock.errors import ConflictError
 from penstock.matrix.combos import Combo
 from penstock.testing import InlineWorkers, ManualClock, messages, open_store

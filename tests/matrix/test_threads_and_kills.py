@@ -17,7 +17,7 @@ from tests.matrix.combos import ALLOWED, name_of, settings_of
 import penstock
 from penstock import Durability, Message
 from penstock.matrix.combos import Combo
-from penstock.store import Store
+from penstock.store.store import Store
 
 QUEUES = range(3)
 QUICK = {"flush.async.interval_ms": 5, "write.transient-pool.interval_ms": 5}

@@ -8,7 +8,7 @@ PLANTS = plants()
 # What the mechanism itself is tried with.
 TRIAL = Plant(
     "the largest vote does not count",
-    "penstock.retention",
+    "penstock.retention.runner",
     "going = max(vote",
     "going = min(vote",
     ("tests/unit/test_votes.py::test_votes_are_not_added_up[counts0-3]",),

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns import Columns
+from penstock.contracts.geometry import Geometry
 from penstock.files import Files
-from penstock.geometry import Geometry
-from penstock.javatext import hash_pieces, index_hash, java_hash
-from penstock.properties import decode_properties
-from penstock.record import RecordFields, encode_record
-from penstock.texts import Keys
+from penstock.format.columns import Columns
+from penstock.format.java_hash import hash_pieces, index_hash, java_hash
+from penstock.format.properties import decode_properties
+from penstock.format.record import RecordFields, encode_record
+from penstock.format.text_columns import Keys
 from penstock_index.index_file import ENTRY, HEADER, Header, IndexFile
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "TAG", "TAGSX"])

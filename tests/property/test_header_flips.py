@@ -15,8 +15,8 @@ from tests.conftest import SMALL
 
 import penstock
 from penstock.errors import CorruptionError, PenstockError
-from penstock.record import decode_record
-from penstock.store import Store
+from penstock.format.record import decode_record
+from penstock.store.store import Store
 from penstock.testing.kit import copy_files
 
 SETTINGS: dict[str, Any] = {**SMALL}

@@ -17,11 +17,11 @@ from tests.guard import guarded, guarded_memory
 from tests.property.test_kernel_reads import FIELDS, I32, I64
 
 from penstock import _kernel
-from penstock.javatext import index_hash
-from penstock.matching import has_key
+from penstock.format.java_hash import index_hash
+from penstock.format.properties import NAME_END, PAIR_END
+from penstock.format.record import PREPARED, ROLLBACK, RecordFields, encode_record
 from penstock.message import StoredMessage
-from penstock.properties import NAME_END, PAIR_END
-from penstock.record import PREPARED, ROLLBACK, RecordFields, encode_record
+from penstock.read.filters import has_key
 
 HEADER, SLOT, ENTRY = struct.Struct(">qqqqii"), struct.Struct(">i"), struct.Struct(">iqii")
 QUEUE_ENTRY = struct.Struct(">qiq")

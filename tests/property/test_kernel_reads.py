@@ -1,4 +1,4 @@
-"""The kernel's way out of the log, scan, rows, messages and columns, against `penstock.record` and the plain check.
+"""The kernel's way out of the log, scan, rows, messages and columns, against `penstock.format.record` and the plain check.
 
 Every window lies before a page that nobody may read, so that a read behind its end ends the process.
 """
@@ -17,20 +17,20 @@ from tests.fuzz.records import compare_message, scanned_plainly
 from tests.guard import guarded
 
 from penstock import _kernel
-from penstock.arrow import _MAKERS
-from penstock.arrowschema import COLUMNS
-from penstock.columns import ROW, Columns
-from penstock.fetch import Place
-from penstock.message import StoredMessage
-from penstock.properties import CRC32
-from penstock.record import (
+from penstock.format.arrow_schema import COLUMNS
+from penstock.format.columns import ROW, Columns
+from penstock.format.properties import CRC32
+from penstock.format.record import (
     MalformedRecordError,
     RecordFields,
     body_crc,
     decode_record,
     encode_record,
 )
-from penstock.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc
+from penstock.format.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc
+from penstock.log.record_reader import Place
+from penstock.message import StoredMessage
+from penstock.read.to_arrow import _MAKERS
 
 IPV4, IPV6 = b"\x7f\0\0\1\0\0\x1f\x90", bytes(15) + b"\1" + b"\0\0\x1f\x90"
 HOSTS = st.sampled_from([IPV4, IPV6])

@@ -1,4 +1,4 @@
-"""Every way in makes the bytes that the plain encoder of `penstock.record` makes; whatever a caller gives is read once."""
+"""Every way in makes the bytes that the plain encoder of `penstock.format.record` makes; whatever a caller gives is read once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,11 @@ from tests.conftest import SMALL
 import penstock
 from penstock import Message
 from penstock._kernel import Batch, Lane, RecordEncoder
-from penstock.encode import encode_messages, host_bytes
-from penstock.properties import encode_properties
-from penstock.record import RecordFields, encode_record
-from penstock.store import Store
+from penstock.format.properties import encode_properties
+from penstock.format.record import RecordFields, encode_record
+from penstock.store.store import Store
 from penstock.testing import ManualClock
+from penstock.write.validation import encode_messages, host_bytes
 
 HOSTS = ["127.0.0.1:10911", "10.1.2.3:-7", "[2001:db8::7]:65535"]
 TOPICS = ["t", "тема", "l" * 127, "l" * 128, "ü" * 120]

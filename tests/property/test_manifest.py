@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.conftest import SMALL
 
 import penstock
-from penstock.manifest import decode_manifest, encode_manifest, manifest_path
-from penstock.store import Store
+from penstock.durability.manifest import decode_manifest, encode_manifest, manifest_path
+from penstock.store.store import Store
 from penstock_index.queue_summary import UNKNOWN, Known, decode_summary, encode_summary
 
 PER_FILE, LOG_END = 200, 1 << 40

@@ -15,8 +15,8 @@ from tests.damage.stores import flip, read_plainly
 import penstock
 from penstock import Message
 from penstock.errors import CorruptionError
+from penstock.format.record import decode_record
 from penstock.message import StoredMessage
-from penstock.record import decode_record
 
 COUNT = 120
 FLIPS = st.lists(

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 import penstock
 from penstock import Store
-from penstock import config as configuration
-from penstock.opening import Opener
-from penstock.registry import load_registry
+from penstock.config import model as configuration
+from penstock.plugins.registry import load_registry
 from penstock.staged import EncodedBatch, Encoder, encoding_for
+from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.control import InlineWorkers
 from penstock.testing.platter import Image, Survival

@@ -9,8 +9,8 @@ from tests.spark.job_stores import SIZES as THEIRS
 from tests.spark.job_stores import Sink
 
 import penstock
+from penstock.durability.progress import Progress
 from penstock.files import Files
-from penstock.progress import Progress
 from penstock_spark.exported import Exported, Piece
 from penstock_spark.jobs import compact, replay
 from penstock_spark.jobs.compact import keys_of

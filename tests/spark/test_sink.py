@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.errors import ConfigError, CorruptionError, MessageError, PenstockError
 from penstock.files import Files
-from penstock.javatext import java_hash
+from penstock.format.java_hash import java_hash
 from penstock_spark.dataset import make_dataset, shards_of
 from penstock_spark.sink.columns import PIECE_BYTES, Router, check_columns, tables
 from penstock_spark.sink.commit import Committer

@@ -26,10 +26,10 @@ from tests.spark.sinkstory import (
 )
 
 import penstock
-from penstock import config as configuration
+from penstock.config import model as configuration
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
-from penstock.opening import Opener
+from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.control import InlineWorkers
 from penstock.testing.platter import Image, Survival

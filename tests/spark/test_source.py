@@ -163,7 +163,7 @@ def test_times_bound_a_read(tmp_path: Path) -> None:
 
 
 def penstock_clock(now_ms: int) -> Any:
-    from penstock.clock import Clock  # noqa: PLC0415 - not part of the public face
+    from penstock.runtime.clock import Clock  # noqa: PLC0415 - not part of the public face
 
     class SetClock(Clock):
         now_ms = 0
@@ -287,7 +287,7 @@ def test_a_live_store_is_read_up_to_what_its_writer_has_published(tmp_path: Path
 
 def test_a_live_store_shows_nothing_behind_what_was_published(tmp_path: Path) -> None:
     """Entries that lie behind the mark of a writer that died are not read: the next one may cut them."""
-    from penstock.progress import Progress  # noqa: PLC0415 - not part of the public face
+    from penstock.durability.progress import Progress  # noqa: PLC0415 - not part of the public face
 
     root = tmp_path / "s"
     with penstock.open(root, environ={}) as store:

@@ -6,10 +6,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from penstock import config, errors, hookspecs
+from penstock import errors
 from penstock.cli.root import _VERBS
-from penstock.foreign import KINDS
-from penstock.registry import load_registry
+from penstock.config import model
+from penstock.contracts.foreign import KINDS
+from penstock.plugins import hookspecs
+from penstock.plugins.registry import load_registry
 
 DOCS = Path(__file__).parents[2] / "docs"
 REGISTRY = load_registry()
@@ -22,7 +24,7 @@ ERRORS = [
 ]
 SETTINGS = [
     f"{section}.{field.name}"
-    for section, cls in config.SECTIONS.items()
+    for section, cls in model.SECTIONS.items()
     for field in attrs.fields(cls)
 ] + [
     f"{kind}.{name}.{field.name}"

@@ -1,4 +1,4 @@
-"""Imports go downwards only; each outside package has its place."""
+"""Imports go downwards only: a folder imports those above it in `ORDER`; each outside package has its place."""
 
 import ast
 from pathlib import Path
@@ -7,31 +7,51 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "core" / "penstock"
-# Lowest first; a module may import what stands in a line above its own, or to its left within it.
-LAYERS = [
-    "escape errors lazy kernel _kernel",
-    "clock lockfile file volume blocks files javatext properties message names rocketmqjson geometry arrowschema",
-    "record validity texts columns matching batch condensed findings foreign contracts indexing",
-    "hookspecs registry profiles config brokerconf",
-    "segment log fetch spans scan lives survivors batches tail lanes handover commitlog logview",
-    "checkpoint progress sidefolder waking manifest ranges witness offsettable offsets written deletions worker digests bitflip sealing scrub upkeep",
-    "copies readback discover syncthread flushing dispatch recovery admission retention forecast space soundwalk nearest looking marks storeview verify verifying mendedlog planning rebuilding mending",
-    "visibility encode arrow arrow_in stagedfile closing engine putting columnar lookup reader store",
-    "choosing opening repairing reindexing several staged segmentwise",
+# Folders and single modules, lowest first. What stands in one line does not import each other.
+ORDER = [
+    "escape _kernel kernel",
+    "errors",
+    "message files",
+    "format",
+    "runtime",
+    "contracts",
+    "batch findings plugins",
+    "config",
+    "log",
+    "durability",
+    "retention read write dispatch",
+    "recovery",
+    "integrity",
+    "store",
+    "repairs segmentwise staged",
     "__init__ rescue",
-    "matrix testing cli __main__",
+    "matrix",
+    "testing",
+    "cli",
+    "__main__",
 ]
-ORDER = {name: rank for rank, line in enumerate(LAYERS) for name in line.split()}
-WITHIN = {name: place for line in LAYERS for place, name in enumerate(line.split())}
-# Inside these two lines the order is that of the words; `reader` reaches `arrow` only when it is asked.
+RANK = {name: rank for rank, line in enumerate(ORDER) for name in line.split()}
+LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 30, 10
+
 SYSTEM = {"os", "mmap", "fcntl", "ctypes", "shutil", "tempfile", "socket"}
+PRINTING = {"cli", "testing", "matrix"}
 # `kernel` loads an object out of a zip before anything else of ours is there.
-MAY_TOUCH_SYSTEM = {"kernel", "file", "files", "lockfile", "volume", "cli", "testing", "matrix"}
-# `os.environ` and `os.PathLike` only.
-READS_ENVIRONMENT = {"opening", "several", "segmentwise", "cli"}
+MAY_TOUCH_SYSTEM = {"kernel", "files", *PRINTING}
+# `os.environ` and `os.PathLike`; the type of what `File.map` returns.
+NAMES_OF_SYSTEM = {
+    "store/open.py": "os",
+    "store/open_several.py": "os",
+    "segmentwise/checkup.py": "os",
+    "log/segment.py": "mmap",
+}
+# pyarrow is an extra, and slow to import: elsewhere it is imported for types only.
+ARROW = {"format/arrow_schema.py", "read/to_arrow.py", "write/from_arrow.py"}
+# Time is handed in as a `Clock`, threads as a `SpawnWorker`; so a test can own both.
+OF_RUNTIME = {"threading.Thread", "time.sleep", "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter"}  # fmt: skip
 
 
 def imports(path: Path) -> set[str]:
+    """Return the full names of what a module imports, `TYPE_CHECKING` and functions included."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -42,66 +62,132 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-def layer_of(path: Path) -> str:
+def for_types_only(path: Path) -> set[str]:
+    """Return what a module imports under `if TYPE_CHECKING`."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        ):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Import):
+                    names |= {alias.name for alias in inner.names}
+    return names  # fmt: skip
+
+
+def room_of(path: Path) -> str:
+    """Return the folder of a module, or its own name where it lies beside the folders."""
     return path.relative_to(KERNEL).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize(
-    "path", sorted(KERNEL.rglob("*.py")), ids=lambda p: str(p.relative_to(KERNEL))
-)
-def test_kernel_imports_go_down(path: Path) -> None:
-    layer = layer_of(path)
-    assert layer in ORDER, f"{layer} is in no layer: put it into LAYERS"
+def imported_room(name: str) -> str | None:
+    """Return the room that an imported name lies in; None if it is not in the kernel."""
+    root, *rest = name.split(".")
+    if root != "penstock" or not rest:
+        return None
+    return rest[0] if rest[0] in RANK else "__init__"
+
+
+PATHS = sorted(KERNEL.rglob("*.py"))
+HOUSE = {
+    room: {
+        other
+        for path in PATHS
+        if room_of(path) == room
+        for other in map(imported_room, imports(path))
+        if other is not None and other != room
+    }
+    for room in map(room_of, PATHS)
+}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: str(p.relative_to(KERNEL)))
+def test_a_folder_imports_what_is_below_it(path: Path) -> None:
+    room = room_of(path)
+    assert room in RANK, f"{room} is not in ORDER: put it there"
     for name in imports(path):
-        root, *rest = name.split(".")
         # The demo shows the pipeline; it asks for it only where Spark is wanted.
         if path.name != "demo.py":
-            assert not root.startswith(("penstock_", "pyspark")), f"{layer} imports {root}"
-        if root in SYSTEM:
-            if layer == "segment" and root == "mmap":
-                continue  # the type of what `File.map` returns
-            assert layer in MAY_TOUCH_SYSTEM | READS_ENVIRONMENT, (
-                f"{layer} imports {root}: only files.py may"
-            )
+            assert not name.startswith(("penstock_", "pyspark")), f"{room} imports {name}"
+        other = imported_room(name)
+        if other is not None and other != room:
+            assert RANK[other] < RANK[room], f"{room} imports {other}, which is not below it"
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: str(p.relative_to(KERNEL)))
+def test_an_outside_package_has_its_place(path: Path) -> None:
+    place, room = str(path.relative_to(KERNEL)), room_of(path)
+    for name in imports(path) - for_types_only(path):
+        root = name.split(".")[0]
+        if root in SYSTEM and room not in MAY_TOUCH_SYSTEM:
+            assert NAMES_OF_SYSTEM.get(place) == root, f"{place} imports {root}: only files/ may"
         if root == "pyarrow":
-            assert layer in {
-                "arrow",
-                "arrowschema",
-                "pairs_in",
-                "arrow_in",
-                "cli",
-                "columnar",
-                "store",
-                "staged",
-            }, f"{layer} imports pyarrow"
-        if root == "penstock" and rest and rest[0] in ORDER and rest[0] != layer:
-            assert ORDER[rest[0]] <= ORDER[layer], f"{layer} imports {rest[0]}, which lies above it"
-            if ORDER[rest[0]] == ORDER[layer]:
-                assert WITHIN[rest[0]] < WITHIN[layer], f"{layer} imports {rest[0]}, to its right"
+            assert place in ARROW or room == "cli", f"{place} imports pyarrow"
+        if root == "pluggy":
+            assert room == "plugins", f"{place} imports pluggy"
 
 
-PLUGINS = sorted((ROOT / "plugins").rglob("*.py"))
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: str(p.relative_to(KERNEL)))
+def test_clocks_sleeps_and_threads_are_in_runtime(path: Path) -> None:
+    if room_of(path) in {"runtime", *PRINTING}:
+        return
+    used = {ast.unparse(n) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}  # fmt: skip
+    assert not used & OF_RUNTIME
 
 
-@pytest.mark.parametrize("path", PLUGINS, ids=lambda p: str(p.relative_to(ROOT / "plugins")))
-def test_a_plugin_imports_the_kernel_and_itself_only(path: Path) -> None:
-    own = path.relative_to(ROOT / "plugins").parts[1]
+def test_the_house_is_small_and_has_no_circle() -> None:
+    """The longest chain of imports, counted in rooms; a circle would make it endless."""
+    depths: dict[str, int] = {}
+
+    def depth(room: str, above: tuple[str, ...] = ()) -> int:
+        assert room not in above, f"a circle: {' -> '.join((*above, room))}"
+        if room not in depths:
+            depths[room] = 1 + max((depth(other, (*above, room)) for other in HOUSE.get(room, ())), default=0)  # fmt: skip
+        return depths[room]
+
+    rooms = set(HOUSE).union(*HOUSE.values())
+    assert max(map(depth, rooms)) <= LEVELS_MAX, sorted(depths.items(), key=lambda item: item[1])
+    # The compiled kernel is C; the folder beside it holds its sources.
+    assert len(rooms - {"_kernel"}) <= ROOMS_MAX
+    assert len(list(KERNEL.glob("*.py"))) <= MODULES_MAX
+
+
+def test_every_folder_says_its_rule_and_its_files_in_reading_order() -> None:
+    for folder in {path.parent for path in PATHS} - {KERNEL}:
+        about = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        named = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
+        missing = {name for name in named if f"`{name}`" not in about}
+        assert not missing, f"{folder.name}/__init__.py does not name {sorted(missing)}"
+
+
+PLUGINS = sorted((ROOT / "plugins").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
+# What plugins may use: the same for those that come with Penstock and for any other.
+FOR_PLUGINS = {"__init__", "contracts", "errors", "escape", "files", "format", "testing", "cli"}
+
+
+@pytest.mark.parametrize("path", PLUGINS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_plugin_imports_what_is_public_and_itself(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[2]
     for name in imports(path):
         root = name.split(".")[0]
-        assert not root.startswith("penstock_") or root == own, f"{path.name} imports {root}"
-        if root == "mmap" and path.parent.name == "penstock_alloc":
-            continue  # the type of what `File.map` and `Files.memory` return
-        assert root not in SYSTEM, f"{path.name} imports {root}: files come in from outside"
+        if path.is_relative_to(ROOT / "plugins"):
+            assert not root.startswith("penstock_") or root == own, f"{path.name} imports {root}"
+            if root == "mmap" and path.parent.name == "penstock_alloc":
+                continue  # the type of what `File.map` and `Files.memory` return
+            assert root not in SYSTEM, f"{path.name} imports {root}: files come in from outside"
+        room = imported_room(name)
+        assert room is None or room in FOR_PLUGINS, f"{path.name} imports {name}"
 
 
 # What others may build on, besides the names of `penstock` itself.
-PUBLIC = {"errors", "escape", "contracts", "files", "staged", "segmentwise", "cli"}
+PUBLIC = {"__init__", "errors", "escape", "contracts", "files", "staged", "segmentwise", "cli"}
 PIPELINE = sorted((ROOT / "pipeline").rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", PIPELINE, ids=lambda p: p.name)
 def test_the_pipeline_uses_the_public_face(path: Path) -> None:
     for name in imports(path):
-        root, *rest = name.split(".")
-        if root == "penstock" and rest:
-            assert rest[0] in PUBLIC, f"{path.name} imports {name}"
+        room = imported_room(name)
+        assert room is None or room in PUBLIC, f"{path.name} imports {name}"

@@ -19,8 +19,8 @@ from penstock import Message, Receipt
 from penstock.contracts import SegmentChannel
 from penstock.errors import BusyError, MessageError, PenstockError, QueueError, StoreClosedError
 from penstock.files import File
-from penstock.record import decode_record
-from penstock.store import Store
+from penstock.format.record import decode_record
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock_alloc.file_writer import FileChannel, FileWriter
 

@@ -31,7 +31,7 @@ from penstock.errors import (
     TopicError,
     UnknownStrategyError,
 )
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles
 
 REFUSED: dict[str, tuple[type[PenstockError], str, Callable[[Store], Any]]] = {

@@ -14,12 +14,12 @@ import pytest
 from tests.conftest import OpenStore
 
 import penstock
-from penstock.blocks import STEP_BYTES_MAX, STEP_BYTES_MIN, ZEROS_BYTES, Blocks
 from penstock.errors import DiskFullError, StoreFailedError
-from penstock.file import FOLIO_BYTES, PIECE_BYTES, File
 from penstock.files import Files
+from penstock.files.blocks import STEP_BYTES_MAX, STEP_BYTES_MIN, ZEROS_BYTES, Blocks
+from penstock.files.file import FOLIO_BYTES, PIECE_BYTES, File
 from penstock.message import Message
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing.control import ManualClock, ManualWorkers
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.faults import FaultyFiles

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import config
-from penstock.brokerconf import from_broker_conf
+from penstock.config import model
+from penstock.config.broker_conf import from_broker_conf
 from penstock.errors import ConfigError
-from penstock.registry import load_registry
+from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()
 
 
 def built(
     path: Path | None = None, environ: dict[str, str] | None = None, **settings: object
-) -> config.Config:
-    return config.build(config.gather(path, environ or {}, settings), REGISTRY)
+) -> model.Config:
+    return model.build(model.gather(path, environ or {}, settings), REGISTRY)
 
 
 def test_later_beats_earlier_and_origins_are_told(tmp_path: Path) -> None:

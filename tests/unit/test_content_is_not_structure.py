@@ -20,12 +20,12 @@ import penstock
 from penstock import Message
 from penstock.errors import PropertyError
 from penstock.files import Files
+from penstock.format.record import CRC_PROPERTY_SIZE, crc_property
+from penstock.format.validity import ends_in_own_crc
 from penstock.message import StoredMessage
-from penstock.record import CRC_PROPERTY_SIZE, crc_property
 from penstock.staged import Encoder, StagedFile, encoding_for
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing.kit import copy_files
-from penstock.validity import ends_in_own_crc
 
 SETTINGS: dict[str, Any] = {**SMALL}
 CHECKSUMS = ("crc32", "crc32+record")

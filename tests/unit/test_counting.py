@@ -10,8 +10,8 @@ import pytest
 
 from penstock import Message
 from penstock.errors import DiskFullError, MessageError, MessageTooLargeError, StoreClosedError
-from penstock.store import Store
-from penstock.tail import LogTail, Piece
+from penstock.log.log_tail import LogTail, Piece
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
 Put = Callable[[Store, list[Message]], Any]

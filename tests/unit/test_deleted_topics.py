@@ -15,12 +15,12 @@ import pytest
 
 import penstock
 from penstock import Store
-from penstock.deletions import is_system, listed_topics
+from penstock.dispatch.deleted_topics import is_system, listed_topics
+from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import CorruptionError
 from penstock.files import Files
-from penstock.log import SegmentedLog
+from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
-from penstock.ranges import Ranges, known_ranges
 from penstock.segmentwise import start_reindex
 from penstock.testing.kit import copy_store
 

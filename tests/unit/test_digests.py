@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from penstock.digests import BLOCK_BYTES, Digest, Digests, check_digest, decode, sum_up
 from penstock.files import Files
-from penstock.segment import Segment
-from penstock.store import Store
+from penstock.integrity.segment_digests import (
+    BLOCK_BYTES,
+    Digest,
+    Digests,
+    check_digest,
+    decode,
+    sum_up,
+)
+from penstock.log.segment import Segment
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, InlineWorkers, ManualWorkers, open_store
 
 SEGMENT = 64 * 1024

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from penstock import Message
-from penstock.batch import DispatchBatch
+from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.errors import DiskFullError, MessageTooLargeError
-from penstock.handover import HandOver
-from penstock.record import CRC_PROPERTY_SIZE
-from penstock.store import Store
+from penstock.format.record import CRC_PROPERTY_SIZE
+from penstock.log.direct_feed import HandOver
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
 SEGMENT = 64 * 1024

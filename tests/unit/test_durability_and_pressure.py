@@ -12,10 +12,10 @@ import pytest
 import penstock
 from penstock import BusyError, Durability, PutStatus
 from penstock._kernel import AppendLock
-from penstock.clock import Clock
-from penstock.commitlog import CommitLog
+from penstock.durability.log_flusher import LogFlusher
 from penstock.files import File, Files
-from penstock.flushing import LogFlusher
+from penstock.log.commit_log import CommitLog
+from penstock.runtime.clock import Clock
 from penstock.testing import ManualClock, ManualWorkers, open_store
 
 SIZE = 64 * 1024

@@ -10,8 +10,8 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock.files import Entry, Files
-from penstock.handover import HandOver
-from penstock.javatext import index_hash
+from penstock.format.java_hash import index_hash
+from penstock.log.direct_feed import HandOver
 from penstock.testing import ManualWorkers, open_store
 
 SIZE = 64 * 1024
@@ -25,8 +25,8 @@ QUEUES_OF_200: dict[str, Any] = {"geometry.queue_entries": 200}
 def test_direct_and_follow_give_the_same_when_the_follower_is_far_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.handover.BYTES_MAX", 5000)
-    monkeypatch.setattr("penstock.opening.HandOver", lambda: HandOver(5000))
+    monkeypatch.setattr("penstock.log.direct_feed.BYTES_MAX", 5000)
+    monkeypatch.setattr("penstock.store.open.HandOver", lambda: HandOver(5000))
     with open_store(tmp_path / "s", spawn=ManualWorkers(), **DIRECT) as store:
         for number in range(500):
             store.put(

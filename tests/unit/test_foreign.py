@@ -11,12 +11,12 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message, staged
-from penstock.admission import look_for_foreign
 from penstock.cli.root import run
-from penstock.discover import was_made_here
 from penstock.errors import ForeignContentError, LongTopicError
 from penstock.files import Files
-from penstock.store import Store
+from penstock.recovery.foreign_content import look_for_foreign
+from penstock.recovery.store_layout import was_made_here
+from penstock.store.store import Store
 
 LONG = "t" * 128
 TOPICS = "config/topics.json"

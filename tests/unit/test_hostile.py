@@ -11,11 +11,11 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message
-from penstock.batch import DELAY_SECONDS, DispatchBatch
-from penstock.columns import Columns
+from penstock.contracts.dispatch_batch import DELAY_SECONDS, DispatchBatch
+from penstock.durability.progress import State, decode_slot, encode_slot
 from penstock.errors import CorruptionError, OffsetError, PenstockError, StrayFileError
-from penstock.progress import State, decode_slot, encode_slot
-from penstock.record import (
+from penstock.format.columns import Columns
+from penstock.format.record import (
     MalformedRecordError,
     RecordFields,
     decode_batch,

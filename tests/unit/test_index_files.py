@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from penstock.contracts import Trust
-from penstock.file import FOLIO_BYTES
+from penstock.contracts.geometry import Geometry
 from penstock.files import Files
-from penstock.geometry import Geometry
+from penstock.files.file import FOLIO_BYTES
+from penstock.format.text_columns import Keys
 from penstock.testing import FaultyFiles, WrittenLog, make_context
-from penstock.texts import Keys
 from penstock_index.hash_index import HashIndexDispatcher
 from penstock_index.index_draft import draft_entries
 from penstock_index.index_file import IndexFile, Peek

@@ -13,9 +13,9 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message, StoredMessage, _kernel
-from penstock.columns import ROW
 from penstock.errors import MessageError
-from penstock.record import RecordFields, encode_record
+from penstock.format.columns import ROW
+from penstock.format.record import RecordFields, encode_record
 
 MANY = 1_000_000
 BATCH = 1000

@@ -17,8 +17,8 @@ import pytest
 from tests.conftest import OpenStore
 
 from penstock import Message, StoredMessage, _kernel
-from penstock.columns import ROW
-from penstock.record import RecordFields, encode_record
+from penstock.format.columns import ROW
+from penstock.format.record import RecordFields, encode_record
 
 ENCODED = encode_record(RecordFields(topic=b"t", body=b"b", properties=b"A\x01b\x02"))
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tests.unit.test_digests import seal_all
 
-from penstock.digests import Digest, Digests
+from penstock.contracts.findings import Finding
+from penstock.durability.progress import Progress, State
+from penstock.durability.side_folder import visible_offset
 from penstock.files import File, Files
-from penstock.findings import Finding
-from penstock.progress import Progress, State
-from penstock.sidefolder import visible_offset
-from penstock.store import Store
+from penstock.integrity.segment_digests import Digest, Digests
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import messages
 

@@ -6,10 +6,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.files import Files
-from penstock.lives import INNER_BATCH
-from penstock.log import SegmentedLog
-from penstock.record import BLANK, MAGIC_BLANK, PREPARED, ROLLBACK, RecordFields, encode_record
-from penstock.soundwalk import Broken, Sound, reject_by_counts, walk_segment
+from penstock.format.record import (
+    BLANK,
+    MAGIC_BLANK,
+    PREPARED,
+    ROLLBACK,
+    RecordFields,
+    encode_record,
+)
+from penstock.log.queue_continuity import INNER_BATCH
+from penstock.log.salvage import Broken, Sound, reject_by_counts, walk_segment
+from penstock.log.segmented_log import SegmentedLog
 
 SEGMENT = 64 * 1024
 

@@ -12,10 +12,8 @@ from crc32c import crc32c
 from tests.conftest import SMALL
 
 import penstock
-from penstock import manifest
-from penstock.errors import StorageError, SystemLimitError
-from penstock.files import Files
-from penstock.manifest import (
+from penstock.durability import manifest
+from penstock.durability.manifest import (
     decode_manifest,
     encode_manifest,
     manifest_path,
@@ -23,8 +21,10 @@ from penstock.manifest import (
     summaries_for,
     write_manifest,
 )
+from penstock.errors import StorageError, SystemLimitError
+from penstock.files import Files
 from penstock.segmentwise import start_reindex
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_store
 from penstock_index.queue_summary import UNKNOWN, Known, decode_summary, encode_summary

@@ -19,7 +19,7 @@ from penstock.matrix.measure import Plan, Subject, open_store, own_kib
 from penstock.matrix.page import render
 from penstock.matrix.run import Outcome, run
 from penstock.matrix.summary import METRICS, Report, make_report
-from penstock.registry import load_registry
+from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()
 PLAIN = Combo("mmap", "on-demand", "async", "follow")

@@ -10,7 +10,7 @@ from tests.faults.children import ROOT, environment
 
 from penstock.errors import CorruptionError, NoRecordError, OffsetError
 from penstock.message import Message
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 
 SEGMENT = 64 * 1024

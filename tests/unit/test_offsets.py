@@ -29,8 +29,8 @@ from penstock.errors import (
     TopicError,
 )
 from penstock.files import Files
-from penstock.offsets import ConsumerOffsets
-from penstock.store import Store
+from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_files
 
@@ -319,7 +319,7 @@ def test_a_table_that_would_not_be_read_back_is_not_written(
     path = table_of(filled)
     text = path.read_text()
     offsets = ConsumerOffsets(Files(), filled, read_only=False)
-    monkeypatch.setattr("penstock.offsettable.FILE_BYTES_MAX", 500)
+    monkeypatch.setattr("penstock.store.offset_table.FILE_BYTES_MAX", 500)
     with pytest.raises(StorageError, match=r"the limit is 500.*commit it again"):
         for number in range(100):
             offsets.put(f"group-{number}", "orders", 0, 5)

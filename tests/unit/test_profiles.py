@@ -11,16 +11,16 @@ import pytest
 from tests.conftest import SMALL, OpenStore
 
 import penstock
-from penstock.brokerconf import from_broker_conf, to_broker_conf
 from penstock.cli.root import run
-from penstock.config import build, gather
+from penstock.config.broker_conf import from_broker_conf, to_broker_conf
+from penstock.config.model import build, gather
+from penstock.contracts.geometry import Geometry
 from penstock.errors import CorruptionError, GeometryError
 from penstock.files import Files
-from penstock.geometry import Geometry
-from penstock.opening import Opener, make_opener
-from penstock.registry import load_registry
+from penstock.plugins.registry import load_registry
 from penstock.staged import encoding_for
-from penstock.store import Store
+from penstock.store.open import Opener, make_opener
+from penstock.store.store import Store
 from penstock.testing.control import ManualClock, ManualWorkers
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -14,8 +14,8 @@ from tests.conftest import OpenStore
 from penstock import Message
 from penstock.errors import ConfigError
 from penstock.files import File, Files
-from penstock.javatext import java_hash
-from penstock.store import Store
+from penstock.format.java_hash import java_hash
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers
 from penstock.testing.kit import copy_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher

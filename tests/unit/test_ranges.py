@@ -11,20 +11,27 @@ import pytest
 from tests.conftest import SMALL
 
 import penstock
-from penstock import _kernel, repairing
-from penstock import ranges as ranges_module
+from penstock import _kernel
+from penstock.durability import written_ranges as ranges_module
+from penstock.durability.progress import Progress
+from penstock.durability.side_folder import penstock_wrote_last
+from penstock.durability.written_ranges import (
+    Ranges,
+    WrittenRange,
+    known_ranges,
+    read_ranges,
+    write_ranges,
+)
 from penstock.errors import CorruptionError
 from penstock.files import Files
-from penstock.log import SegmentedLog
+from penstock.format.record import CRC_PROPERTY_SIZE, RecordFields, encode_record
+from penstock.format.validity import Coverage
+from penstock.log.segmented_log import SegmentedLog
 from penstock.message import StoredMessage
-from penstock.progress import Progress
-from penstock.ranges import Ranges, WrittenRange, known_ranges, read_ranges, write_ranges
-from penstock.record import CRC_PROPERTY_SIZE, RecordFields, encode_record
-from penstock.sidefolder import penstock_wrote_last
-from penstock.store import Store
+from penstock.repairs import repair
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers
 from penstock.testing.kit import copy_files
-from penstock.validity import Coverage
 
 SETTINGS: dict[str, Any] = {**SMALL}
 RECORD, BODY = {"log.checksum": "crc32+record"}, {"log.checksum": "crc32"}
@@ -297,7 +304,7 @@ def test_a_repair_that_was_killed_behind_its_cut_leaves_room_for_another_program
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(repairing, "rewrite", die)
+        patch.setattr(repair, "rewrite", die)
         penstock.repair(path, apply=True, cut=True)
     foreign_append(path, tmp_path / "other", [b"two", b"three"])
     for read_only in (True, False):

@@ -12,13 +12,14 @@ import pytest
 from tests.conftest import OpenStore
 
 import penstock
-from penstock import Message, batches, scan
-from penstock.columns import Buffer
+from penstock import Message
+from penstock.durability.progress import Progress
 from penstock.errors import CorruptionError
 from penstock.files import Files
-from penstock.log import SegmentedLog
-from penstock.progress import Progress
-from penstock.store import Store
+from penstock.format.columns import Buffer
+from penstock.log import batches, scan
+from penstock.log.segmented_log import SegmentedLog
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers
 from penstock.testing.kit import copy_files, copy_store, open_store
 
@@ -376,7 +377,7 @@ def test_a_hostile_log_makes_no_folder_outside_the_store(
     open_small: OpenStore, tmp_path: Path
 ) -> None:
     """The zip-slip of this format: a record whose topic is a path."""
-    from penstock.record import RecordFields, encode_record  # noqa: PLC0415 - only here
+    from penstock.format.record import RecordFields, encode_record  # noqa: PLC0415 - only here
 
     path = tmp_path / "hostile"
     (path / "commitlog").mkdir(parents=True)

@@ -12,16 +12,16 @@ from tests.unit.test_digests import flip
 from tests.unit.test_verify import SEGMENT, findings, index_file, make, patch, segment
 
 import penstock
-from penstock.bitflip import flipped_bit
-from penstock.digests import sums_of
 from penstock.errors import (
     CorruptionError,
     FormatVersionError,
     StoreLockedError,
     StrayFileError,
 )
-from penstock.record import crc32
-from penstock.repairing import RepairReport
+from penstock.format.record import crc32
+from penstock.integrity.segment_digests import sums_of
+from penstock.repairs.bit_flip import flipped_bit
+from penstock.repairs.repair import RepairReport
 from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import messages
 

@@ -15,7 +15,7 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message, _kernel, rescue
-from penstock.columns import ROW
+from penstock.format.columns import ROW
 from penstock.rescue import Found, Gap
 
 PACKAGE = Path(penstock.__file__).parent

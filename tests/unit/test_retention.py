@@ -13,9 +13,9 @@ from tests.conftest import InstallPlugin, OpenStore
 
 import penstock
 from penstock.contracts import Context, DiskUse, SegmentInfo
+from penstock.contracts.geometry import Geometry
 from penstock.errors import ConfigError, ReadOnlyError
 from penstock.files import Files
-from penstock.geometry import Geometry
 from penstock.testing import ManualClock, ManualWorkers
 from penstock_retention.age import AgeOptions, AgeRetention
 from penstock_retention.disk_ratio import DiskRatioOptions, DiskRatioRetention

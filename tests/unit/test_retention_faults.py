@@ -12,7 +12,7 @@ import pytest
 
 from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.errors import ReadOnlyError, StorageError, StoreClosedError
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
 
 SEGMENT = 64 * 1024

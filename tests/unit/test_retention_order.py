@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import OffsetError, PenstockError
+from penstock.log.segment import Lease
 from penstock.message import Message
-from penstock.segment import Lease
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 
 SEGMENT = 64 * 1024

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import OffsetError, ReadOnlyError
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 HOUR = 3_600_000

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.files import Files
-from penstock.log import SegmentedLog
-from penstock.record import MAGIC_BLANK, MAGIC_V1, RecordFields, encode_record
-from penstock.scan import Checks, StopReason, scan_segment
-from penstock.validity import Coverage
+from penstock.format.record import MAGIC_BLANK, MAGIC_V1, RecordFields, encode_record
+from penstock.format.validity import Coverage
+from penstock.log.scan import Checks, StopReason, scan_segment
+from penstock.log.segmented_log import SegmentedLog
 
 CAPACITY = 4096
 

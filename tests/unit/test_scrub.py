@@ -9,7 +9,7 @@ from tests.conftest import InstallPlugin
 from tests.unit.test_digests import SEGMENT, fill, flip, seal_all, segment_of
 
 from penstock.errors import ConfigError
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
 

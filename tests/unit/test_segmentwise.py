@@ -14,7 +14,6 @@ import penstock
 from penstock import Message
 from penstock.errors import ConfigError, NotAStoreError, PluginError, StorageError, StoreLockedError
 from penstock.files import Files
-from penstock.opening import make_opener
 from penstock.segmentwise import (
     DERIVED,
     KEYS,
@@ -22,11 +21,11 @@ from penstock.segmentwise import (
     Reindex,
     ReindexReport,
     messages_before,
-    pack,
-    recipe_of,
     start_reindex,
-    unpack,
 )
+from penstock.segmentwise.checkup import recipe_of
+from penstock.segmentwise.plain_values import pack, unpack
+from penstock.store.open import make_opener
 from penstock.testing.faults import FaultyFiles, KilledError
 
 SIZES: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import DispatcherFailedError
-from penstock.file import PIECE_BYTES, File
+from penstock.files.file import PIECE_BYTES, File
 from penstock.message import Message
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import open_store

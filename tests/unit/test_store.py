@@ -175,7 +175,7 @@ def test_every_arrow_column_is_what_the_message_says(open_small: OpenStore) -> N
 
 
 def penstock_columns() -> tuple[str, ...]:
-    from penstock.arrowschema import COLUMNS  # noqa: PLC0415 - as the kernel does
+    from penstock.format.arrow_schema import COLUMNS  # noqa: PLC0415 - as the kernel does
 
     return tuple(COLUMNS)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from penstock.contracts import QueueIndex
+from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.files import Files
-from penstock.registry import load_registry
-from penstock.storeview import Recipe, StoreView
+from penstock.plugins.registry import load_registry
 from penstock.testing.kit import SMALL, messages, open_store
 
 

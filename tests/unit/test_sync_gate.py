@@ -16,10 +16,10 @@ import penstock
 from penstock import Durability, PutStatus, _kernel
 from penstock._kernel import Appender, AppendLock, Extent, GatherBuffer, RecordEncoder, SyncGate
 from penstock.contracts import FlushPolicy, SegmentChannel
+from penstock.durability.progress import Progress
 from penstock.errors import StoreFailedError
 from penstock.files import File
-from penstock.progress import Progress
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, open_store
 from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
 from penstock_flush.asynchronous import AsyncFlush

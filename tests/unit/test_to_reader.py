@@ -11,8 +11,8 @@ from tests.damage.stores import flip
 
 import penstock
 from penstock import Message, Store
-from penstock.arrowschema import DEFAULT_COLUMNS, schema_of
 from penstock.errors import ConfigError, CorruptionError, OffsetError, StoreClosedError
+from penstock.format.arrow_schema import DEFAULT_COLUMNS, schema_of
 
 SETTINGS: dict[str, Any] = {**SMALL}
 COUNT = 600

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 import penstock
-from penstock.batch import DispatchBatch
 from penstock.contracts import Context, Dispatcher, Trust
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.durability.progress import Progress
 from penstock.errors import PluginError, StorageError
 from penstock.files import Files
-from penstock.progress import Progress
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, WrittenLog, open_store
 from penstock.testing.kit import SMALL, copy_store, make_context
 from penstock_index.consume_queue import ConsumeQueueDispatcher

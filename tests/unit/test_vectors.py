@@ -4,11 +4,11 @@ import attrs
 import numpy as np
 import pytest
 
-from penstock.batch import DispatchBatch
-from penstock.columns import Columns
-from penstock.javatext import index_hash, java_hash
-from penstock.names import segment_name
-from penstock.record import (
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.format.columns import Columns
+from penstock.format.java_hash import index_hash, java_hash
+from penstock.format.names import segment_name
+from penstock.format.record import (
     BLANK,
     COMMIT,
     MAGIC_BLANK,
@@ -23,7 +23,7 @@ from penstock.record import (
     encode_host,
     encode_record,
 )
-from penstock.validity import check, ends_in_own_crc
+from penstock.format.validity import check, ends_in_own_crc
 from penstock_index.queue_files import ENTRY, PRE_BLANK
 
 COMMON = RecordFields(

@@ -11,8 +11,8 @@ from tests.unit.test_digests import flip, seal_all
 from tests.unit.test_recovery import LOSSES
 
 import penstock
-from penstock.findings import Finding
-from penstock.store import Store
+from penstock.contracts.findings import Finding
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import messages
 

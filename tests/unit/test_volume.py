@@ -14,10 +14,9 @@ from tests.conftest import SMALL
 from tests.crash.test_strace import needs_strace
 
 import penstock
-from penstock import volume
 from penstock.errors import StoreFailedError
-from penstock.file import File
-from penstock.files import Files
+from penstock.files import Files, volume
+from penstock.files.file import File
 from penstock.testing import FaultyFiles
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.platter import Survival

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.errors import ReadOnlyError
-from penstock.retention import Verdict, consult
-from penstock.store import Store
+from penstock.retention.runner import Verdict, consult
+from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import make_context
 

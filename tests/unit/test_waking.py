@@ -12,9 +12,9 @@ import penstock
 from penstock._kernel import WakeWord
 from penstock.errors import StoreClosedError
 from penstock.files import File, Files
-from penstock.store import Store
+from penstock.runtime.waking import SIZE, Waiter, WakeMap, Wakes
+from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, open_store
-from penstock.waking import SIZE, Waiter, WakeMap, Wakes
 
 # Long enough to tell a lost wake-up: nothing here sleeps so long.
 FOR_EVER_S = 600.0
@@ -256,7 +256,7 @@ def follow(script: Script, looks: list[tuple[bool, bool]]) -> None:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     made: list[float] = []
-    monkeypatch.setattr("penstock.waking.time.sleep", made.append)
+    monkeypatch.setattr("penstock.runtime.waking.time.sleep", made.append)
     return made
 
 

@@ -372,7 +372,7 @@ cdef class Appender:
 
 
 cdef class Producer:
-    """The putting half of a store: see `penstock.store`."""
+    """The putting half of a store: see `penstock.store.store`."""
 
     cdef Appender appender
     # The draft of the last put, for the next one.

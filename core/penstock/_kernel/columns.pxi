@@ -237,7 +237,7 @@ def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offs
         ranges: see `scan`; CRCs are checked where these are given.
 
     Returns:
-        Rows (see `penstock.columns.ROW`), and the first that is not as its entry says, or not valid, or -1.
+        Rows (see `penstock.format.columns.ROW`), and the first that is not as its entry says, or not valid, or -1.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()

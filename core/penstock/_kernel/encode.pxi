@@ -64,8 +64,8 @@ cdef object ZERO = 0
 
 cdef encode_words():
     """Return the module that says in words what is refused."""
-    from penstock import encode
-    return encode
+    from penstock.write import validation
+    return validation
 
 
 @cython.final

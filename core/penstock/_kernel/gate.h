@@ -88,7 +88,7 @@ typedef struct {
     uint64_t sequence;
 } Gate;
 
-/* --- marks; see `penstock.progress` for the layout */
+/* --- marks; see `penstock.durability.progress` for the layout */
 
 /* Writes the slot with what is known here; 0 or the system's error. */
 static int mark_write(Gate *g)

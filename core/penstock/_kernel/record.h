@@ -1,4 +1,4 @@
-/* The one place that lays out a record and takes one apart. `penstock.record` says the same in plain Python, field by
+/* The one place that lays out a record and takes one apart. `penstock.format.record` says the same in plain Python, field by
    field; property tests hold the two to each other.
 
    No Python: callable without the interpreter's lock. Bytes from disk are hostile: `record_parse` never reads
@@ -202,7 +202,7 @@ static inline void record_mark(uint8_t *p, int64_t mark)
 
 /* --- a record taken apart */
 
-/* Where the parts of a record lie, from its first byte, and its numbers. One row of `penstock.columns`, byte for byte. */
+/* Where the parts of a record lie, from its first byte, and its numbers. One row of `penstock.format.columns`, byte for byte. */
 typedef struct {
     int64_t position;  /* of the record, from the start of the memory that it was parsed in */
     int64_t queue_offset, log_offset, born_ms, store_ms, prepared;
@@ -340,7 +340,7 @@ static inline int is_torn(const uint8_t *p, const Record *r, int64_t log_offset,
     return looks_torn && !ends_in_own_crc(p, r);
 }
 
-/* Whether a record that was taken apart is a valid one at that log offset; see `penstock.validity`. */
+/* Whether a record that was taken apart is a valid one at that log offset; see `penstock.format.validity`. */
 static inline int is_valid_at(const uint8_t *p, const Record *r, int64_t log_offset, const Checks *c)
 {
     if (r->log_offset != log_offset)

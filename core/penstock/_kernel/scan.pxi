@@ -93,7 +93,7 @@ def scan(window, int64_t base, int checks, bytes ranges not None, int64_t torn_f
         sector_bytes: what of a record may be missing as a whole.
 
     Returns:
-        Rows (see `penstock.columns.ROW`), the position where they end, why (a RecordState), and the size that
+        Rows (see `penstock.format.columns.ROW`), the position where they end, why (a RecordState), and the size that
         the bytes there claim, 0 where there are too few.
     """
     cdef Held held = Held(window)
@@ -190,7 +190,7 @@ cdef inline bint row_within(Span window, const Record[::1] rows, int64_t number,
 
 
 def is_valid(record, int64_t log_offset, bint is_covered):
-    """Say whether these bytes are one whole valid record of that log offset; see `penstock.validity`."""
+    """Say whether these bytes are one whole valid record of that log offset; see `penstock.format.validity`."""
     cdef Held held = Held(record)
     cdef Span span = held.span()
     cdef Checks c

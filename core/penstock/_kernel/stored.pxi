@@ -10,7 +10,7 @@ cdef int plain_words() except -1:
     """Take from the plain Python what is shown once in a while."""
     global decode_host, decode_record
     if decode_record is None:
-        from penstock import record
+        from penstock.format import record
         decode_host, decode_record = record.decode_host, record.decode_record
     return 0
 
@@ -45,7 +45,7 @@ cdef class StoredMessage:
                 or row.size != PyBytes_GET_SIZE(record):
             plain_words()
             decode_record(record)
-            raise AssertionError("the kernel and penstock.record disagree about a record")
+            raise AssertionError("the kernel and penstock.format.record disagree about a record")
         self.outside = record[:row.body_at] + record[row.body_at + row.body_size:]
         self.inside = record[row.body_at:row.body_at + row.body_size]
 
@@ -217,7 +217,7 @@ cdef inline str text_from(Span text):
 
 
 cdef dict pairs_of(Span text, tuple but):
-    """Return the properties of a text but some, and but the record's CRC; see `penstock.properties`."""
+    """Return the properties of a text but some, and but the record's CRC; see `penstock.format.properties`."""
     cdef Span name, value
     cdef const uint8_t *at = text.p
     cdef dict made = {}

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from penstock.brokerconf import to_broker_conf
 from penstock.cli.output import chosen, json_option, out, out_json, own_settings_options, table
 from penstock.cli.root import examples
-from penstock.config import Config
-from penstock.opening import make_opener
+from penstock.config.broker_conf import to_broker_conf
+from penstock.config.model import Config
+from penstock.store.open import make_opener
 
 # What `--broker-conf` without a file stands for.
 _PRINT = ""

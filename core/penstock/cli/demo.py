@@ -15,7 +15,7 @@ import penstock
 from penstock.cli.output import Bar, note, size_text, table
 from penstock.cli.root import examples
 from penstock.errors import MissingExtraError
-from penstock.store import Store
+from penstock.store.store import Store
 
 _ROWS = 20_000
 _CODE_ENDINGS = frozenset({".py", ".pyi"})

@@ -18,7 +18,7 @@ from penstock.cli.output import Bar, chosen, note, out_json, quiet_option, setti
 from penstock.cli.root import INTERRUPTED, examples, interrupts_wait
 from penstock.errors import MessageError, MissingExtraError
 from penstock.message import Message
-from penstock.store import Store
+from penstock.store.store import Store
 
 BATCH = 2000
 FORMATS = ("lines", "ndjson", "csv", "parquet")

@@ -20,8 +20,8 @@ from penstock.cli.output import (
 )
 from penstock.cli.reading import store_argument
 from penstock.cli.root import NO, examples
-from penstock.store import Store
-from penstock.verify import Tally
+from penstock.integrity.verification import Tally
+from penstock.store.store import Store
 
 
 @click.command("topics", epilog=examples("penstock topics data", "penstock topics data --json"))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from penstock.cli.output import Bar, chosen, json_option, note, out_json
 from penstock.cli.root import NO, examples
-from penstock.config import gather
+from penstock.config.model import gather
 from penstock.escape import visible
 from penstock.matrix.combos import Combo, combinations
 from penstock.matrix.measure import Plan, open_store
@@ -23,7 +23,7 @@ from penstock.matrix.page import number, render
 from penstock.matrix.plots import ready
 from penstock.matrix.run import Outcome, run
 from penstock.matrix.summary import METRICS, Report, make_report
-from penstock.registry import load_registry
+from penstock.plugins.registry import load_registry
 
 # Metric and a heading short enough for a terminal.
 _SHOWN = {

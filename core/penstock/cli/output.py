@@ -20,10 +20,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from penstock.contracts.findings import Finding
 from penstock.escape import visible, visible_json
-from penstock.findings import Finding
 from penstock.message import StoredMessage
-from penstock.store import Store
+from penstock.store.store import Store
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
@@ -216,8 +216,8 @@ def own_settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def chosen(settings: Sequence[str], broker_conf: str | None) -> dict[str, Any]:
     """Return the settings that a verb was given."""
-    from penstock.brokerconf import from_broker_conf  # noqa: PLC0415 - only where needed
-    from penstock.config import parse_value  # noqa: PLC0415 - as above
+    from penstock.config.broker_conf import from_broker_conf  # noqa: PLC0415 - only where needed
+    from penstock.config.model import parse_value  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = {}
     if broker_conf is not None:

@@ -38,7 +38,7 @@ def read_command(
     as_json: bool,
 ) -> int:
     """Show messages of TOPIC."""
-    from penstock.matching import TagFilter  # noqa: PLC0415 - with the rest of the reader
+    from penstock.read.filters import TagFilter  # noqa: PLC0415 - with the rest of the reader
 
     wanted = TagFilter(tag)
     with penstock.open(path, read_only=True) as store:

@@ -15,8 +15,8 @@ from penstock.cli.output import (
     table,
 )
 from penstock.cli.root import NO, examples
-from penstock.repairing import RepairReport
-from penstock.verify import Tally
+from penstock.integrity.verification import Tally
+from penstock.repairs.repair import RepairReport
 
 
 @click.command(

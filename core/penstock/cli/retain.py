@@ -15,9 +15,9 @@ from penstock.cli.output import (
     time_text,
 )
 from penstock.cli.root import examples
-from penstock.forecast import Departure
-from penstock.space import TopicSpace
-from penstock.store import Store
+from penstock.read.topic_usage import TopicSpace
+from penstock.retention.forecast import Departure
+from penstock.store.store import Store
 
 
 @click.command(

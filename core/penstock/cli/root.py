@@ -74,7 +74,7 @@ class Verbs(click.Group):
 
 
 def _plugin_verbs() -> dict[str, click.Command]:
-    from penstock.registry import load_registry  # noqa: PLC0415 - not needed for our own verbs
+    from penstock.plugins.registry import load_registry  # noqa: PLC0415 - not needed for our own verbs
 
     commands = load_registry().commands()
     return {c.name: c for c in commands if isinstance(c, click.Command) and c.name}

@@ -1,4 +1,7 @@
-"""What each kind of strategy must do.
+"""What a plugin author implements and is handed: abstract classes and plain data.
+
+In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`; then what they are handed:
+`dispatch_batch`, `index_entries`, `geometry`, `history`, `foreign`, `findings`.
 
 A strategy is picked by name in the configuration. Its class has a `name`, an `Options` class (frozen
 attrs, filled from the strategy's own table of the configuration) and `capabilities`; the kernel makes
@@ -35,7 +38,8 @@ from penstock.contracts.base import (
     Stoppable,
     Strategy,
 )
-from penstock.contracts.dispatching import (
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.dispatcher import (
     Dispatcher,
     EntryChunk,
     KeyIndex,
@@ -45,35 +49,62 @@ from penstock.contracts.dispatching import (
     QueueIndex,
     Trust,
 )
-from penstock.contracts.flushing import (
-    Flusher,
-    FlushPolicy,
+from penstock.contracts.findings import COPYING, Checker, Finding
+from penstock.contracts.flush_policy import Flusher, FlushPolicy
+from penstock.contracts.foreign import TAG_KEYS, Foreign, batch_topics, is_database, is_light
+from penstock.contracts.geometry import (
+    INDEX_ENTRY_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
+    QUEUE_ENTRY_SIZE,
+    Geometry,
 )
 from penstock.contracts.history import NO_HISTORY, History
-from penstock.contracts.retaining import (
-    DiskUse,
-    RetentionPolicy,
-    SegmentInfo,
-    Vote,
+from penstock.contracts.index_entries import (
+    EntryRuns,
+    find_in_index_file,
+    index_file_add,
+    index_file_links,
+    key_hash,
+    queue_entries,
+    split_entries,
 )
-from penstock.contracts.writing import (
+from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
+from penstock.contracts.segment_writer import (
     Allocator,
     Committer,
+    GatherBuffer,
     SegmentChannel,
     SegmentWriter,
+    store_records,
 )
+from penstock.format.names import SIDE_FOLDER, segment_name
 
 __all__ = [
     "CONTRACT_VERSION",
+    "COPYING",
+    "INDEX_ENTRY_SIZE",
+    "INDEX_HEADER_SIZE",
+    "INDEX_SLOT_SIZE",
     "NO_HISTORY",
+    "QUEUE_ENTRY_SIZE",
+    "SIDE_FOLDER",
+    "TAG_KEYS",
     "Allocator",
+    "Checker",
     "Committer",
     "Context",
     "DiskUse",
+    "DispatchBatch",
     "Dispatcher",
     "EntryChunk",
+    "EntryRuns",
+    "Finding",
     "FlushPolicy",
     "Flusher",
+    "Foreign",
+    "GatherBuffer",
+    "Geometry",
     "History",
     "KeyIndex",
     "LogView",
@@ -90,4 +121,15 @@ __all__ = [
     "Strategy",
     "Trust",
     "Vote",
+    "batch_topics",
+    "find_in_index_file",
+    "index_file_add",
+    "index_file_links",
+    "is_database",
+    "is_light",
+    "key_hash",
+    "queue_entries",
+    "segment_name",
+    "split_entries",
+    "store_records",
 ]

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Protocol
 
 import attrs
 
-from penstock.clock import Clock
+from penstock.contracts.geometry import Geometry
 from penstock.contracts.history import NO_HISTORY, History
 from penstock.files import Files
-from penstock.geometry import Geometry
+from penstock.runtime.clock import Clock
 
 # Raised when a contract changes so that a strategy written for the older one may fail.
 CONTRACT_VERSION = 1

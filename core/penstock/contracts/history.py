@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.javatext import Int64s
+from penstock.format.java_hash import Int64s
 
 
 class History(Protocol):

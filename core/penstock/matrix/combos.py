@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.config import FEEDS, Config
+from penstock.config.model import FEEDS, Config
 from penstock.errors import ConfigError
-from penstock.registry import Registry
+from penstock.plugins.registry import Registry
 
 KINDS = ("write", "alloc", "flush", "feed")
 _IN_MEMORY = "what was not committed yet, a contiguous tail"

@@ -25,8 +25,8 @@ import numpy as np
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError
-from penstock.registry import load_registry
-from penstock.store import Store
+from penstock.plugins.registry import load_registry
+from penstock.store.store import Store
 
 FIGURES, REFUSED, FAILED = "figures", "refused", "failed"
 Answer = tuple[str, Any]

@@ -15,7 +15,7 @@ import penstock
 from penstock.matrix.combos import KINDS, Combo, promise
 from penstock.matrix.measure import Plan
 from penstock.matrix.run import Outcome
-from penstock.registry import Registry
+from penstock.plugins.registry import Registry
 
 Row = dict[str, Any]
 Report = dict[str, Any]

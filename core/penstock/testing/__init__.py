@@ -3,6 +3,10 @@
 Contract suites (subclass one, fill the fixture `strategy`, see `penstock.testing.suites`); files that
 fail or die on request, a clock and threads that obey; small stores with strategies that need not be
 installed. The suites need pytest: `pip install 'penstock[testing]'`.
+
+In reading order: `kit` (small stores), `control` (clock and threads), `faults` (files that fail); `inode`, `platter` and `disk` (a simulated
+disk, from one file to the whole); `story` and `crash` (one scenario, crashed before each call), `failures`, `kills`, `soak` (the
+same without end); `check` (what `penstock plugins check` runs).
 """
 
 import importlib

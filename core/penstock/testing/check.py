@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from penstock.contracts import KeyIndex, QueueIndex, Strategy
-from penstock.registry import Registry
+from penstock.plugins.registry import Registry
 from penstock.testing import SUITES
 from penstock.testing.crash import explore, plot_for
 from penstock.testing.kills import explore_kills
@@ -34,7 +34,7 @@ _REFERENCE = {
 _MODULE = """
 import pytest
 import penstock.testing as testing
-from penstock.registry import load_registry
+from penstock.plugins.registry import load_registry
 
 class TestIt(testing.{suite}):
     @pytest.fixture

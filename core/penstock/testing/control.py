@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from penstock.clock import Clock
+from penstock.runtime.clock import Clock
 
 
 class ManualClock(Clock):

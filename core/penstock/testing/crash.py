@@ -20,8 +20,7 @@ from typing import Any
 
 import attrs
 
-from penstock import config as configuration
-from penstock.checkpoint import Checkpoint
+from penstock.config import model as configuration
 from penstock.contracts import (
     Allocator,
     FlushPolicy,
@@ -30,10 +29,11 @@ from penstock.contracts import (
     SegmentWriter,
     Strategy,
 )
+from penstock.durability.checkpoint import Checkpoint
 from penstock.errors import PenstockError
-from penstock.opening import Opener
-from penstock.registry import Registry
-from penstock.store import Store
+from penstock.plugins.registry import Registry
+from penstock.store.open import Opener
+from penstock.store.store import Store
 from penstock.testing.control import InlineWorkers, ManualClock
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.kit import registry_with

@@ -16,14 +16,14 @@ import threading
 from pathlib import Path
 from random import Random
 
-from penstock.clock import Clock
 from penstock.files import Entry, File, Files, Listed
-from penstock.lockfile import Lock
+from penstock.files.lock_file import Lock
+from penstock.files.volume import Volume
+from penstock.runtime.clock import Clock
 from penstock.testing.control import ManualClock
 from penstock.testing.faults import Plan
 from penstock.testing.inode import Inode
 from penstock.testing.platter import Image, Platter, Survival
-from penstock.volume import Volume
 
 _AMPLE = 1 << 50
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 
 from penstock.files import File, Files
-from penstock.lockfile import Lock
-from penstock.volume import Volume
+from penstock.files.lock_file import Lock
+from penstock.files.volume import Volume
 
 # The calls that a plan may make fail; those before "create" change nothing.
 CALLS = (

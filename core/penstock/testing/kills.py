@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing.control import InlineWorkers, ManualClock
 from penstock.testing.crash import Case, Outcome, Plot
 from penstock.testing.faults import FaultyFiles, KilledError

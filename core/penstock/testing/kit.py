@@ -7,20 +7,20 @@ from typing import Any
 
 import attrs
 
-from penstock import config as configuration
-from penstock.batch import DispatchBatch
+from penstock.config import model as configuration
 from penstock.contracts import Context, Strategy
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.geometry import Geometry
+from penstock.durability.progress import Progress
+from penstock.durability.side_folder import lock_ctime_ns, lock_inode
 from penstock.files import Files
-from penstock.geometry import Geometry
-from penstock.log import SegmentedLog
-from penstock.logview import RecoveredLog
+from penstock.format.names import SIDE_FOLDER
+from penstock.log.log_view import RecoveredLog
+from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
-from penstock.names import SIDE_FOLDER
-from penstock.opening import Opener
-from penstock.progress import Progress
-from penstock.registry import Registry, load_registry
-from penstock.sidefolder import lock_ctime_ns, lock_inode
-from penstock.store import Store
+from penstock.plugins.registry import Registry, load_registry
+from penstock.store.open import Opener
+from penstock.store.store import Store
 from penstock.testing.control import ManualClock, ManualWorkers
 
 # So often a folder is copied anew when a file of it goes meanwhile.

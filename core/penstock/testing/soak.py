@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from penstock.matrix.combos import Combo, combinations
-from penstock.registry import load_registry
+from penstock.plugins.registry import load_registry
 from penstock.testing.crash import Case, Plot, explore, replay
 from penstock.testing.failures import explore_failures
 from penstock.testing.platter import Survival

@@ -10,10 +10,10 @@ from random import Random
 
 import attrs
 
+from penstock.contracts.geometry import Geometry
 from penstock.errors import ReadOnlyError
-from penstock.geometry import Geometry
 from penstock.message import Durability, Message
-from penstock.store import Store
+from penstock.store.store import Store
 from penstock.testing.control import InlineWorkers, ManualClock
 
 TOPIC = "story"

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from penstock import Dispatcher
-from penstock.batch import DispatchBatch
-from penstock.contracts import Context, Trust
-from penstock.findings import Checker, Finding
+from penstock.contracts import Checker, Context, DispatchBatch, Finding, Trust
 
 logger = logging.getLogger(__name__)
 

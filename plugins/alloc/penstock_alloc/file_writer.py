@@ -9,11 +9,10 @@ lock, and with several threads that costs more than the write.
 import threading
 from typing import Any, ClassVar
 
-from penstock._kernel import GatherBuffer
-from penstock.blocks import Blocks
-from penstock.columns import Buffer
-from penstock.contracts import Context, SegmentChannel, SegmentWriter
+from penstock.contracts import Context, GatherBuffer, SegmentChannel, SegmentWriter
 from penstock.files import File
+from penstock.files.blocks import Blocks
+from penstock.format.columns import Buffer
 
 
 class FileChannel(SegmentChannel):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.files import File, Files
-from penstock.names import SIDE_FOLDER
+from penstock.format.names import SIDE_FOLDER
 
 
 def make_file(

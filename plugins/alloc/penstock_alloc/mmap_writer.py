@@ -2,18 +2,17 @@
 
 What was stored is in the page cache at once: it survives the process, not the machine. A store into a hole kills the
 process when the disk is full, so blocks are allocated ahead of it, in steps, and where no put waits for a sync zeros are
-written ahead as well (see `penstock.blocks`). Where blocks do not fill a whole unit of the page cache yet, as in a store
+written ahead as well (see `penstock.files.blocks`). Where blocks do not fill a whole unit of the page cache yet, as in a store
 that is written slowly, bytes go by plain writes.
 """
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from penstock._kernel import store_records
-from penstock.blocks import Blocks
-from penstock.columns import Buffer
-from penstock.contracts import Context, SegmentChannel, SegmentWriter
+from penstock.contracts import Context, SegmentChannel, SegmentWriter, store_records
 from penstock.files import File
+from penstock.files.blocks import Blocks
+from penstock.format.columns import Buffer
 
 _FEW = 256
 # Pages are unmapped behind the append position, at least so many bytes at once.

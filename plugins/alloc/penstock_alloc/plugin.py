@@ -1,7 +1,7 @@
 """What this package registers."""
 
+from penstock import hookimpl
 from penstock.contracts import Allocator, SegmentWriter
-from penstock.hookspecs import hookimpl
 from penstock_alloc.file_writer import FileWriter
 from penstock_alloc.mmap_writer import MmapWriter
 from penstock_alloc.on_demand import OnDemandAllocator

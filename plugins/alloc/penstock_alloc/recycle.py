@@ -19,7 +19,7 @@ import attrs
 from penstock.contracts import Allocator, Context, Stoppable
 from penstock.escape import get_logger
 from penstock.files import File
-from penstock.names import SIDE_FOLDER
+from penstock.format.names import SIDE_FOLDER
 from penstock_alloc.ahead import Ahead
 from penstock_alloc.fresh import make_file, remove_file
 

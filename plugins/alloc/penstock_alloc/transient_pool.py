@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
-from penstock.blocks import Blocks
-from penstock.columns import Buffer
 from penstock.contracts import Committer, Context, SegmentChannel, SegmentWriter, Stoppable
 from penstock.errors import BusyError, StoreFailedError
 from penstock.files import File
+from penstock.files.blocks import Blocks
+from penstock.format.columns import Buffer
 from penstock_alloc.buffer_pool import BufferPool
 
 PAGE_BYTES = 4096

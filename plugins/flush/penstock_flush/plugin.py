@@ -1,7 +1,7 @@
 """What this package registers."""
 
+from penstock import hookimpl
 from penstock.contracts import FlushPolicy
-from penstock.hookspecs import hookimpl
 from penstock_flush.asynchronous import AsyncFlush
 from penstock_flush.none import NoFlush
 from penstock_flush.sync import SyncFlush

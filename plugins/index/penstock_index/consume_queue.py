@@ -23,14 +23,18 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
-from penstock.batch import DispatchBatch
-from penstock.contracts import Context, QueueIndex, Trust
+from penstock.contracts import (
+    QUEUE_ENTRY_SIZE,
+    Checker,
+    Context,
+    DispatchBatch,
+    QueueIndex,
+    Trust,
+    is_database,
+)
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
-from penstock.findings import Checker
-from penstock.foreign import is_database
-from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.names import SIDE_FOLDER
+from penstock.format.names import SIDE_FOLDER
 from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
 from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension

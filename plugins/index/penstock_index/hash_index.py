@@ -18,18 +18,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.batch import DispatchBatch
-from penstock.columns import Columns
-from penstock.contracts import Context, KeyIndex, LogView, Trust
+from penstock.contracts import (
+    TAG_KEYS,
+    Checker,
+    Context,
+    DispatchBatch,
+    Foreign,
+    KeyIndex,
+    LogView,
+    Trust,
+    key_hash,
+)
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
-from penstock.findings import Checker
-from penstock.foreign import TAG_KEYS, Foreign
-from penstock.indexing import key_hash
-from penstock.javatext import Int64s
-from penstock.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
-from penstock.texts import Keys
-from penstock.validity import is_valid
+from penstock.format.columns import Columns
+from penstock.format.java_hash import Int64s
+from penstock.format.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
+from penstock.format.text_columns import Keys
+from penstock.format.validity import is_valid
 from penstock_index.index_file import (
     Header,
     IndexFile,

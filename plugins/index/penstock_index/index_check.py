@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.batch import DispatchBatch
-from penstock.findings import COPYING, Checker, Finding
-from penstock.record import ROLLBACK
+from penstock.contracts import COPYING, Checker, DispatchBatch, Finding
+from penstock.format.record import ROLLBACK
 from penstock_index.index_file import Peek
 from penstock_index.tag_keys import tag_key_hashes
 

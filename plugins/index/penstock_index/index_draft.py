@@ -6,11 +6,16 @@ is stored through a map yet (see `index_file`): the kernel adds keys to a copy, 
 
 import numpy as np
 
-from penstock.file import File
-from penstock.geometry import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, Geometry
-from penstock.indexing import index_file_add
-from penstock.javatext import Int64s
-from penstock.texts import Keys
+from penstock.contracts import (
+    INDEX_ENTRY_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
+    Geometry,
+    index_file_add,
+)
+from penstock.files import File
+from penstock.format.java_hash import Int64s
+from penstock.format.text_columns import Keys
 
 # Slots are written in pieces of so many.
 _SLOTS_A_PIECE = 1024

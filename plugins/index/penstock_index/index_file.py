@@ -14,7 +14,7 @@ Source: spec sections 4.1 to 4.4.
 
 Keys are stored through a map, by the kernel, so that a slot anywhere costs no call of the system. A store into a hole
 would kill the process when the disk is full: so header and slots get their blocks before the first such key, and entries
-get theirs ahead, in whole units of the page cache (see `penstock.blocks`). What has no blocks is not even looked at through
+get theirs ahead, in whole units of the page cache (see `penstock.files.blocks`). What has no blocks is not even looked at through
 the map: on a tmpfs that needs room. As long as there are few keys they are written (see `index_draft`).
 
 Written in the order entry, slot, and for all keys of a batch the header last: a killed process leaves no header that counts an
@@ -29,17 +29,21 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.blocks import Blocks
-from penstock.columns import Columns
-from penstock.contracts import LogView
+from penstock.contracts import (
+    INDEX_HEADER_SIZE,
+    Geometry,
+    LogView,
+    find_in_index_file,
+    index_file_add,
+    index_file_links,
+)
 from penstock.errors import OffsetError
-from penstock.file import FOLIO_BYTES, NO_ROOM
-from penstock.files import File
-from penstock.geometry import INDEX_HEADER_SIZE, Geometry
-from penstock.indexing import find_in_index_file, index_file_add, index_file_links
-from penstock.javatext import Int32s, Int64s
-from penstock.record import SIZE_AND_MAGIC
-from penstock.texts import Keys
+from penstock.files import FOLIO_BYTES, NO_ROOM, File
+from penstock.files.blocks import Blocks
+from penstock.format.columns import Columns
+from penstock.format.java_hash import Int32s, Int64s
+from penstock.format.record import SIZE_AND_MAGIC
+from penstock.format.text_columns import Keys
 from penstock_index.index_draft import Draft, draft_entries
 
 HEADER = struct.Struct(">qqqqii")
@@ -356,7 +360,7 @@ class Peek:
         return find_in_index_file(self._memory, self._geometry, key_hash, begin_ms, end_ms)
 
     def _read_candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """As `penstock.indexing.find_in_index_file`, by plain reads."""
+        """As `penstock.contracts.index_entries.find_in_index_file`, by plain reads."""
         head = self.header
         if head.index_count <= 1 or head.begin_ms > end_ms or head.end_ms < begin_ms:
             return

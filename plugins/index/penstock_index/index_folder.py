@@ -5,10 +5,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.contracts import Context
+from penstock.contracts import Context, Geometry
 from penstock.files import File, Files
-from penstock.geometry import Geometry
-from penstock.names import SIDE_FOLDER
+from penstock.format.names import SIDE_FOLDER
 from penstock_index.index_file import HEADER, Header, IndexFile, Peek, is_index_name
 
 # Index files that stay open for look-ups.

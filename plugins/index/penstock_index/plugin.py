@@ -1,7 +1,7 @@
 """What this package registers."""
 
+from penstock import hookimpl
 from penstock.contracts import Dispatcher
-from penstock.hookspecs import hookimpl
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.contracts import Context, QueueBounds
+from penstock.contracts import QUEUE_ENTRY_SIZE, Context, QueueBounds
 from penstock.files import File
-from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.names import segment_name
+from penstock.format.names import segment_name
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
 from penstock_index.queue_names import queue_problem, topic_problem
 

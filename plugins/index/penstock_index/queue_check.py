@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from penstock.batch import DispatchBatch
-from penstock.contracts import History, QueueIndex
+from penstock.contracts import (
+    COPYING,
+    QUEUE_ENTRY_SIZE,
+    Checker,
+    DispatchBatch,
+    Finding,
+    History,
+    QueueIndex,
+    batch_topics,
+    is_light,
+)
 from penstock.escape import get_logger
-from penstock.findings import COPYING, Checker, Finding
-from penstock.foreign import batch_topics, is_light
-from penstock.geometry import QUEUE_ENTRY_SIZE
 from penstock_index.queue_claims import Key
 from penstock_index.queue_files import ENTRY
 from penstock_index.queue_names import QueueNames

@@ -4,7 +4,7 @@ import struct
 
 from penstock.contracts import LogView
 from penstock.errors import OffsetError
-from penstock.record import BORN_IPV6, MAGIC_V1, MAGIC_V2, STORE_IPV6
+from penstock.format.record import BORN_IPV6, MAGIC_V1, MAGIC_V2, STORE_IPV6
 
 Key = tuple[str, int]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.files import Entry, Files
-from penstock.names import segment_name
+from penstock.format.names import segment_name
 from penstock_index.queue_files import OpenFiles, make_sparse
 from penstock_index.queue_units import (
     END_BYTES,

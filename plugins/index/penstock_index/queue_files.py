@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from penstock.contracts import QUEUE_ENTRY_SIZE
 from penstock.files import Entry, File, Files
-from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.names import segment_name
+from penstock.format.names import segment_name
 
 ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 assert ENTRY.itemsize == QUEUE_ENTRY_SIZE

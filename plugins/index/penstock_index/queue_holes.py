@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from penstock.batch import DispatchBatch
-from penstock.contracts import LogView, QueueIndex
+from penstock.contracts import DispatchBatch, LogView, QueueIndex
 from penstock.errors import OffsetError
-from penstock.record import MAGIC_V1, MAGIC_V2
+from penstock.format.record import MAGIC_V1, MAGIC_V2
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, effective
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import are_addresses

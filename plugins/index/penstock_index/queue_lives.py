@@ -21,9 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.batch import DispatchBatch
-from penstock.contracts import Trust
-from penstock.geometry import QUEUE_ENTRY_SIZE
+from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, Trust
 from penstock_index.queue_claims import Key, is_backed
 from penstock_index.queue_endings import Endings
 from penstock_index.queue_files import ENTRY, effective

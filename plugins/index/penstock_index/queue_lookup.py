@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import Context, QueueBounds, QueueEntries, QueueIndex
-from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.indexing import split_entries
-from penstock.names import check_topic
+from penstock.contracts import (
+    QUEUE_ENTRY_SIZE,
+    Context,
+    QueueBounds,
+    QueueEntries,
+    QueueIndex,
+    split_entries,
+)
+from penstock.format.names import check_topic
 from penstock_index.queue_bounds import QuickLook
 from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension

@@ -9,11 +9,11 @@ a device is another matter for a writer, which would follow it out of the store:
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.contracts import Finding
 from penstock.errors import QueueError, StrayFileError, TopicError
 from penstock.escape import get_logger
 from penstock.files import Files, Listed
-from penstock.findings import Finding
-from penstock.names import check_queue, check_topic
+from penstock.format.names import check_queue, check_topic
 
 logger = get_logger(__name__)
 

@@ -6,10 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.batch import DispatchBatch
-from penstock.geometry import QUEUE_ENTRY_SIZE
-from penstock.indexing import queue_entries
-from penstock.names import topic_of
+from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, queue_entries
+from penstock.format.names import topic_of
 
 # The byte address of an entry must stay a positive 64-bit number.
 _ORDINAL_MAX = (1 << 62) // QUEUE_ENTRY_SIZE

@@ -11,7 +11,7 @@ entry of a file; those of a queue follow each other in the order of the rows, as
 the last entry that has one, -1 where none has. A row with a `max_offset` of -1 says nothing of the ends of its queue,
 only which files it has.
 
-`penstock.manifest` says when this is believed at all. What it says of a queue is held against the queue's files when the
+`penstock.durability.manifest` says when this is believed at all. What it says of a queue is held against the queue's files when the
 queue is first used.
 """
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.names import QUEUE_MAX
+from penstock.format.names import QUEUE_MAX
 from penstock_index.queue_claims import Key
 from penstock_index.queue_names import topic_problem
 

@@ -2,7 +2,7 @@
 
 A store of 20,000 queues that each got one message has 20,000 files and as many folders to sync, and each costs a
 commit of the journal. One sync of the file system writes them all in the order that suits the disk, and commits
-once; it also waits for what other programs have written there. When it is as good: see `penstock.volume`.
+once; it also waits for what other programs have written there. When it is as good: see `penstock.files.volume`.
 """
 
 from collections.abc import Collection
@@ -41,7 +41,7 @@ class Syncs:
         left, folders_left = sorted(files, key=str), sorted(folders, key=str)
         if volume is not None and len(files) + len(folders) >= self._volume_from:
             volume.sync()
-            # The last file by itself, whatever it is on: that flushes the disk's own cache (see `penstock.volume`).
+            # The last file by itself, whatever it is on: that flushes the disk's own cache (see `penstock.files.volume`).
             left = [path for path in left[:-1] if not _is_on(volume, path)] + left[-1:]
             folders_left = [path for path in folders_left if not _is_on(volume, path)]
         for path in left:

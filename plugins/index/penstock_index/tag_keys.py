@@ -8,13 +8,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from penstock.batch import DispatchBatch
-from penstock.contracts import LogView
+from penstock import StoredMessage
+from penstock.contracts import DispatchBatch, LogView
 from penstock.errors import OffsetError
-from penstock.javatext import Int32s, index_hash
-from penstock.message import StoredMessage
-from penstock.record import FIXED_SIZE, SIZE_AND_MAGIC
-from penstock.validity import is_valid
+from penstock.format.java_hash import Int32s, index_hash
+from penstock.format.record import FIXED_SIZE, SIZE_AND_MAGIC
+from penstock.format.validity import is_valid
 from penstock_index.index_file import Peek
 
 _MARK = "#T#"

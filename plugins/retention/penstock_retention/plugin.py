@@ -1,7 +1,7 @@
 """What this package registers."""
 
+from penstock import hookimpl
 from penstock.contracts import RetentionPolicy
-from penstock.hookspecs import hookimpl
 from penstock_retention.age import AgeRetention
 from penstock_retention.disk_ratio import DiskRatioRetention
 from penstock_retention.size import SizeRetention

@@ -10,7 +10,7 @@ VOTES = "tests/unit/test_votes.py"
 PLANTS = {
     "votes-added-up": Plant(
         "the votes of two policies are added up",
-        "penstock.retention",
+        "penstock.retention.runner",
         "return Verdict(going, reason, refusal, failed, ",
         "return Verdict(sum(v.expired_count for v in votes), reason, refusal, failed, ",
         (
@@ -20,28 +20,28 @@ PLANTS = {
     ),
     "first-policy-decides": Plant(
         "only the first policy may refuse writes",
-        "penstock.retention",
+        "penstock.retention.runner",
         "refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)",
         "refusal = votes[0].reason if votes[0].refuse_writes else None",
         (f"{VOTES}::test_any_policy_may_refuse_writes_and_the_first_that_does_says_why",),
     ),
     "offset-and-time-added-up": Plant(
         "segments before an offset and those before a time are added up",
-        "penstock.retention",
+        "penstock.retention.runner",
         "going = max(by_offset, self._log.count_before_time(time_ms))",
         "going = by_offset + self._log.count_before_time(time_ms)",
         (f"{VOTES}::test_an_offset_and_a_time_that_are_both_given_are_not_added_up",),
     ),
     "segment-goes-undispatched": Plant(
         "a segment goes when its first record is dispatched",
-        "penstock.retention",
+        "penstock.retention.runner",
         "is_safe = info.base_offset + info.size <= self.safe_offset()",
         "is_safe = info.base_offset <= self.safe_offset()",
         (f"{VOTES}::test_a_segment_goes_only_when_every_dispatcher_has_all_of_it",),
     ),
     "refusal-kept-a-round": Plant(
         "writes stay refused until the next round, though there is room again",
-        "penstock.retention",
+        "penstock.retention.runner",
         "            if gone and self.refusal is not None:",
         "            if gone and self.refusal is None:",
         (f"{VOTES}::test_who_makes_room_need_not_wait_for_the_next_round_to_write",),
@@ -57,14 +57,14 @@ PLANTS = {
     ),
     "one-counted-first": Plant(
         "a queue's next offset is counted before a single record that is then refused",
-        "penstock.commitlog",
+        "penstock.log.commit_log",
         "            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
         "            draft.lane.next_offset = following\n            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
         (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[one-direct]",),
     ),
     "many-counted-first": Plant(
         "queues are counted before the columns of a batch that is then refused are written",
-        "penstock.commitlog",
+        "penstock.log.commit_log",
         "                self.tail.write_pieces(pieces, data)\n                self._count(batch, now)\n                if",
         "                self._count(batch, now)\n                self.tail.write_pieces(pieces, data)\n                if",
         (
@@ -74,7 +74,7 @@ PLANTS = {
     ),
     "no-room-for-the-blank": Plant(
         "a record may end less than 8 bytes before its segment does",
-        "penstock.commitlog",
+        "penstock.log.commit_log",
         "if tail is None or draft.size + BLANK_SIZE > tail.capacity - tail.wrote_position:",
         "if tail is None or draft.size > tail.capacity - tail.wrote_position:",
         (
@@ -84,28 +84,28 @@ PLANTS = {
     ),
     "time-goes-back": Plant(
         "a single record's store time is not kept as the least of later ones",
-        "penstock.commitlog",
+        "penstock.log.commit_log",
         "            self.appender.last_time_ms = now\n            draft.lane.next_offset = following\n            if self.hand",
         "            draft.lane.next_offset = following\n            if self.hand",
         (f"{CLOCK}::test_no_way_in_goes_back_behind_what_another_stamped[counts0-file]",),
     ),
     "atomic-over-a-border": Plant(
         "an atomic batch that is a few bytes too long is split over two segments",
-        "penstock.tail",
+        "penstock.log.log_tail",
         "or (atomic and batch.size > room):",
         "or (atomic and batch.size > room + BLANK_SIZE):",
         (f"{FEED}::test_the_last_record_of_a_segment_leaves_room_for_the_blank_one[atomic-60-7]",),
     ),
     "planned-segments-stay": Plant(
         "segments made for a batch that is then refused are left behind",
-        "penstock.commitlog",
+        "penstock.log.commit_log",
         "            if not pieces and self.lock.is_owned():",
         "            if not planned and self.lock.is_owned():",
         (f"{COUNTING}::test_segments_made_for_a_batch_that_is_refused_are_gone[many]",),
     ),
     "feed-skips-at-border": Plant(
         "the direct feed leaves out the record before a segment's border",
-        "penstock.handover",
+        "penstock.log.direct_feed",
         "sizes[first:stop]))",
         "sizes[first : stop - (stop < len(sizes))]))",
         (
@@ -115,35 +115,35 @@ PLANTS = {
     ),
     "feed-drops-the-next": Plant(
         "the direct feed throws away the piece that it is asked for, and room never comes back",
-        "penstock.handover",
+        "penstock.log.direct_feed",
         "pieces[0].log_offset < log_offset:",
         "pieces[0].log_offset <= log_offset:",
         (f"{FEED}::test_nothing_is_handed_over_beyond_what_may_be_seen",),
     ),
     "feed-never-full": Plant(
         "batches are kept for a follower that is behind, however many wait",
-        "penstock.handover",
+        "penstock.log.direct_feed",
         "        if self._added - self._taken >= self._bytes_max:\n            return",
         "        if self._added < self._taken:\n            return",
         (f"{FEED}::test_room_that_was_taken_is_there_again",),
     ),
     "feed-beyond-the-visible": Plant(
         "the direct feed gives a record whose end may not be seen yet",
-        "penstock.handover",
+        "penstock.log.direct_feed",
         "            if end > stop:",
         "            if at > stop:",
         (f"{FEED}::test_nothing_is_handed_over_beyond_what_may_be_seen",),
     ),
     "log-read-past-the-border": Plant(
         "after a segment's border the direct feed reads from the log what was handed over",
-        "penstock.dispatch",
+        "penstock.dispatch.tail_follower",
         "limit = stop if known is None or known == at else min(known, stop)",
         "limit = stop",
         (f"{FEED}::test_the_direct_feed_reads_no_record_of_the_log_over_any_border[singles]",),
     ),
     "cut-not-told": Plant(
         "no dispatcher is told that the log was cut",
-        "penstock.mending",
+        "penstock.recovery.restore",
         "if end.dirty_bytes or max(durable, dispatcher.progress) > end.offset:",
         "if False:",
         (
@@ -154,7 +154,7 @@ PLANTS = {
     ),
     "cut-log-is-clean": Plant(
         "a dispatcher that a repair did not rebuild may believe files for a longer log",
-        "penstock.mending",
+        "penstock.recovery.restore",
         "durable == end.offset",
         "durable >= end.offset",
         (f"{TRUNCATE}::test_a_repair_that_cut_the_log_is_told_at_the_next_opening",),

@@ -7,14 +7,14 @@ VOLUME = "tests/unit/test_volume.py"
 PLANTS = {
     "manifest-unsummed": Plant(
         "a manifest is believed though a byte of it has flipped",
-        "penstock.manifest",
+        "penstock.durability.manifest",
         "if magic != _MAGIC or _CRC.unpack(data[-_CRC.size :])[0] != crc32c.crc32c(bytes(body)):",
         "if magic != _MAGIC:",
         (f"{MANIFEST}::test_no_flipped_bit_is_believed",),
     ),
     "manifest-of-any-close": Plant(
         "a manifest of an earlier close is believed",
-        "penstock.manifest",
+        "penstock.durability.manifest",
         "return found[1] if found is not None and found[0] == digest else {}",
         "return found[1] if found is not None else {}",
         (f"{MANIFEST}::test_one_of_an_earlier_close_is_not_given_to_anybody",),
@@ -52,7 +52,7 @@ PLANTS = {
     ),
     "volume-before-5.8": Plant(
         "a kernel whose syncfs reports no failure is asked",
-        "penstock.volume",
+        "penstock.files.volume",
         "_LINUX_MIN = (5, 8)",
         "_LINUX_MIN = (5, 4)",
         (f"{VOLUME}::test_an_older_kernel_has_no_volume",),

@@ -7,35 +7,35 @@ FEEDS = "tests/unit/test_feeds_and_readers.py"
 PLANTS = {
     "wake-word-lost": Plant(
         "a word that is no longer in the file is taken for one that somebody has set back",
-        "penstock.waking",
+        "penstock.runtime.waking",
         "        if len(data) < 4:",
         "        if len(data) < 0:",
         (f"{WAKING}::test_a_file_that_is_cut_short_is_an_error_to_who_waits[10]",),
     ),
     "wake-never-doubted": Plant(
         "a follower whom nobody wakes goes on sleeping long",
-        "penstock.waking",
+        "penstock.runtime.waking",
         "            self._arrive = False",
         "            self._arrive = True",
         (f"{WAKING}::test_where_nobody_wakes_a_follower_sleeps_short_until_somebody_does",),
     ),
     "wake-other-boot": Plant(
         "a writer on another machine is expected to wake",
-        "penstock.waking",
+        "penstock.runtime.waking",
         "file is None or (is_known and file.pread(len(head), 0) == head)",
         "file is None or is_known",
         (f"{WAKING}::test_a_file_of_another_start_of_the_machine_is_not_trusted",),
     ),
     "wake-old-file": Plant(
         "a follower sleeps on a file that is no longer the store's",
-        "penstock.waking",
+        "penstock.runtime.waking",
         "and known.inode != self._inode():",
         "and known.inode == 0:",
         (f"{WAKING}::test_a_follower_goes_over_to_a_file_that_was_put_in_the_place_of_the_first",),
     ),
     "wake-when-appended": Plant(
         "under a policy that waits nobody wakes the tail follower when a message is durable",
-        "penstock.engine",
+        "penstock.store.engine",
         "        if self.policy.appender_waits and not self.log.appender.is_pausing:",
         "        if not self.policy.appender_waits and not self.log.appender.is_pausing:",
         (
@@ -44,7 +44,7 @@ PLANTS = {
     ),
     "wake-put-forgotten": Plant(
         "a put that came within the tail follower's round is dispatched with the next one",
-        "penstock.engine",
+        "penstock.store.engine",
         "        if self.follower.progress < self.log.end_offset:\n            self.log.appender",
         "        if self.follower.progress > self.log.end_offset:\n            self.log.appender",
         (f"{WAKING}::test_a_put_within_the_round_is_not_forgotten",),

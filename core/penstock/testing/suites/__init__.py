@@ -11,4 +11,6 @@ Subclass the suite and fill one fixture::
 
 A second fixture, `options`, may give a dictionary of the strategy's options. What a strategy can do
 beyond its contract's least it names in `capabilities`, and the suite tests that as well.
+
+`base` is what all suites share; then one module a contract: `flush`, `writer`, `allocator`, `dispatcher`, `indexes`, `retention`.
 """

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.contracts import Allocator, Context
 from penstock.files import File
-from penstock.names import SIDE_FOLDER
+from penstock.format.names import SIDE_FOLDER
 from penstock.testing.control import ManualWorkers
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import SMALL, open_store

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock.contracts import Context, Dispatcher, QueueIndex, Trust
-from penstock.names import SIDE_FOLDER
+from penstock.format.names import SIDE_FOLDER
 from penstock.testing.control import ManualClock, ManualWorkers
 from penstock.testing.faults import FaultyFiles
 from penstock.testing.kit import WrittenLog, make_context, open_store

@@ -1,0 +1,124 @@
+"""A stretch of the log as dispatchers get it: one row a record, in log order."""
+
+import re
+from functools import cached_property
+
+import attrs
+
+from penstock.format.columns import Columns
+from penstock.format.java_hash import Int64s
+from penstock.format.properties import DELAY
+from penstock.format.text_columns import Indexed, Keys
+from penstock.message import StoredMessage
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+# Anybody can write the property, and Python refuses numbers of some thousand digits.
+_LEVEL = re.compile(rb"[0-9]{1,9}")
+# RocketMQ's messageDelayLevel, in seconds; level 1 is the first.
+DELAY_SECONDS = (
+    1,
+    5,
+    10,
+    30,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    420,
+    480,
+    540,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+)
+
+
+@attrs.define(slots=False, eq=False)
+class DispatchBatch:
+    """Sound records of the log in [start_offset, end_offset), as columns of one row a record.
+
+    `end_offset` may lie behind the last record: filler at a segment's end counts as consumed.
+    A dispatcher must not keep the batch, nor views of its columns: the memory is lent.
+    """
+
+    columns: Columns
+    start_offset: int
+    end_offset: int
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def log_offsets(self) -> Int64s:
+        """Byte addresses in the commit log, ascending."""
+        return self.columns.log_offsets
+
+    @property
+    def sizes(self) -> Int64s:
+        """Record sizes in bytes."""
+        return self.columns.sizes
+
+    @property
+    def queues(self) -> Int64s:
+        """Queue numbers as the records have them; from a hostile log they may be anything."""
+        return self.columns.queues
+
+    @property
+    def queue_offsets(self) -> Int64s:
+        """Ordinals in the queues."""
+        return self.columns.queue_offsets
+
+    @property
+    def store_times_ms(self) -> Int64s:
+        """Store times, Unix milliseconds."""
+        return self.columns.store_times_ms
+
+    @property
+    def transaction_types(self) -> Int64s:
+        """0, PREPARED, COMMIT or ROLLBACK of `penstock.format.record`."""
+        return self.columns.transaction_types
+
+    @property
+    def topics(self) -> list[bytes]:
+        """The distinct topics of the batch."""
+        return self.columns.topics[0]
+
+    @property
+    def topic_rows(self) -> Int64s:
+        """For each row the index of its topic in `topics`."""
+        return self.columns.topics[1]
+
+    @cached_property
+    def _indexed(self) -> Indexed:
+        return self.columns.properties.indexed()
+
+    @cached_property
+    def tag_codes(self) -> Int64s:
+        """The queue entry's third field: tag hash, or delivery time on the schedule topic."""
+        codes = self._indexed.tag_codes
+        return self._with_delivery_times(codes) if SCHEDULE_TOPIC in self.topics else codes
+
+    def _with_delivery_times(self, tag_codes: Int64s) -> Int64s:
+        """Spec section 3.2: on the schedule topic the code is the time of delivery."""
+        codes = tag_codes.copy()
+        scheduled = self.topic_rows == self.topics.index(SCHEDULE_TOPIC)
+        delays = self.columns.properties.named(DELAY.encode())
+        for row, text in zip(delays.rows.tolist(), delays.texts(), strict=True):
+            if scheduled[row] and _LEVEL.fullmatch(text) and int(text) > 0:
+                level = min(int(text), len(DELAY_SECONDS))
+                codes[row] = int(self.store_times_ms[row]) + DELAY_SECONDS[level - 1] * 1000
+        return codes
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Every key to be indexed, with the index hash of `topic#key`, in the order of the log."""
+        return self._indexed.keys
+
+    def message(self, row: int) -> StoredMessage:
+        """Return one record as a message of its own."""
+        start = int(self.columns.positions[row])
+        return StoredMessage(bytes(self.columns.window[start : start + int(self.sizes[row])]))

@@ -1,0 +1,121 @@
+"""What dispatchers make of a batch, and how they find it again: the kernel's work on plain buffers, open to any plugin.
+
+The built-in dispatchers use nothing else. Columns may be numpy arrays of 32-bit or 64-bit whole numbers of any stride;
+files are given as memory: a map, or what was read. Numbers in them are checked against that memory, so a hostile file
+gives wrong answers at worst.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock._kernel import entry_columns as _entry_columns
+from penstock._kernel import index_file_add, index_file_find, index_file_links, key_hash
+from penstock._kernel import queue_entries as _queue_entries
+from penstock.contracts import QueueEntries
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.geometry import Geometry
+from penstock.format.columns import Buffer
+from penstock.format.java_hash import Int64s
+from penstock.format.names import QUEUE_MAX
+
+__all__ = [
+    "EntryRuns",
+    "find_in_index_file",
+    "index_file_add",
+    "index_file_links",
+    "key_hash",
+    "queue_entries",
+    "split_entries",
+]
+
+# Beyond every store time; the kernel takes no times further from 0.
+_TIME_MAX = 1 << 62
+_RUN_NUMBERS = 5
+
+
+class EntryRuns(NamedTuple):
+    """The queue entries of a batch, grouped by queue.
+
+    Attributes:
+        entries: 20 bytes each, in log order within a queue.
+        store_times_ms: the store time of each one's record.
+        runs: one row for each run of consecutive queue offsets: index of its topic, queue, first queue offset,
+            which entry is its first, log offset of that one's record.
+        refused: rows of the batch whose queue or queue offset is out of bounds.
+    """
+
+    entries: bytes
+    store_times_ms: Int64s
+    runs: Int64s
+    refused: Int64s
+
+
+def queue_entries(
+    batch: DispatchBatch, *, queue_max: int = QUEUE_MAX, queue_offset_max: int
+) -> EntryRuns:
+    """Return the queue entries that a batch calls for; prepared and rolled back records have none.
+
+    Args:
+        batch: the records.
+        queue_max: the largest number that a queue may have.
+        queue_offset_max: the first queue offset that is too large.
+    """
+    entries, times, runs, refused = _queue_entries(
+        batch.log_offsets, batch.sizes, batch.queues, batch.queue_offsets, batch.transaction_types,
+        batch.tag_codes, batch.topic_rows, batch.store_times_ms, len(batch.topics), queue_max, queue_offset_max,
+    )  # fmt: skip
+    return EntryRuns(
+        entries,
+        np.frombuffer(times, np.int64),
+        np.frombuffer(runs, np.int64).reshape(-1, _RUN_NUMBERS),
+        np.frombuffer(refused, np.int64),
+    )
+
+
+def split_entries(entries: Buffer) -> tuple[QueueEntries, int]:
+    """Return queue entries as columns of their own memory, and the smallest tag code, or 0 if none is negative.
+
+    An entry that leads to no record has size 0; a rest of fewer than 20 bytes is left out.
+    """
+    log_offsets, sizes, tag_codes, least_code = _entry_columns(entries)
+    columns = QueueEntries(
+        np.frombuffer(log_offsets, np.int64),
+        np.frombuffer(sizes, np.int64),
+        np.frombuffer(tag_codes, np.int64),
+    )
+    return columns, least_code
+
+
+def find_in_index_file(
+    memory: Buffer, geometry: Geometry, hashed: int, begin_ms: int, end_ms: int
+) -> Iterable[int]:
+    """Return log offsets of a key's records in an index file, newest first.
+
+    Hashes collide and an entry's time is rounded, so some may be of other keys or times; none is left out.
+
+    Args:
+        memory: the file, or as much of it from its start as may be looked at.
+        geometry: its number of slots and entries.
+        hashed: see `key_hash`.
+        begin_ms: entries of records stored from here on,
+        end_ms: up to here.
+    """
+    if begin_ms < -_TIME_MAX or end_ms > _TIME_MAX:
+        begin_ms, end_ms = max(begin_ms, -_TIME_MAX), min(end_ms, _TIME_MAX)
+    if begin_ms > end_ms:
+        return []
+    slots, entries = geometry.index_slots, geometry.index_entries
+    found, number = index_file_find(memory, slots, entries, hashed, begin_ms, end_ms)
+    if number == 0:
+        return found
+
+    def following() -> Iterator[int]:
+        yield from found
+        at = number
+        while at:
+            more, at = index_file_find(memory, slots, entries, hashed, begin_ms, end_ms, at)
+            yield from more
+
+    return following()

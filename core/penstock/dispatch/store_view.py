@@ -1,0 +1,102 @@
+"""A store that is not opened: its log and its dispatchers, read-only, as verification and reindex look at them.
+
+Invariants:
+    * No lock is taken, no file is mapped, nothing runs in the background.
+    * What is read here knows which ranges are covered by a CRC a record, and may ask queue entries.
+"""
+
+from pathlib import Path
+from typing import Any, Self
+
+import attrs
+
+from penstock.contracts import Context, Dispatcher, QueueIndex, Stoppable, Trust
+from penstock.contracts.geometry import Geometry
+from penstock.dispatch.deleted_topics import read_deletions
+from penstock.durability.written_ranges import known_ranges, watch_coverage
+from penstock.files import Files
+from penstock.format.names import SIDE_FOLDER
+from penstock.log.entry_witness import use_entries
+from penstock.log.log_view import RecoveredLog
+from penstock.log.segmented_log import SegmentedLog
+from penstock.runtime.clock import Clock
+
+
+@attrs.frozen
+class Recipe:
+    """What a process needs to look at a store: sent to it whole."""
+
+    root: Path
+    geometry: Geometry
+    dispatchers: tuple[tuple[type[Dispatcher], Any], ...]
+
+    @property
+    def log_only(self) -> "Recipe":
+        """The same without dispatchers."""
+        return attrs.evolve(self, dispatchers=())
+
+
+@attrs.frozen
+class StoreView:
+    """Log and dispatchers of a store that is not opened, for reading only. Not thread-safe."""
+
+    context: Context
+    log: SegmentedLog
+    dispatchers: list[Dispatcher]
+
+    @classmethod
+    def open(cls, files: Files, recipe: Recipe) -> Self:
+        """Return a view of the store as it is now."""
+        log = open_log(files, recipe.root, recipe.geometry)
+        context = Context(
+            root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry,
+            spawn=refuse_background_work, read_only=True, log_min_offset=lambda: log.min_offset,
+            read_history=lambda: read_deletions(files, recipe.root),
+        )  # fmt: skip
+        made = cls(context, log, [kind(options, context) for kind, options in recipe.dispatchers])
+        watch_coverage(files, recipe.root, log)
+        use_entries(log, made.dispatchers)
+        return made
+
+    def begin_anew(self, root: Path, log: SegmentedLog, end: int = 0) -> list[Dispatcher]:
+        """Return the same dispatchers, loaded, that write under another root and to which nothing was dispatched.
+
+        Args:
+            root: where their files go.
+            log: the log whose records they will get.
+            end: records before it have been dispatched to other ones, whose files are there already.
+        """
+        queues = next((old for old in self.dispatchers if isinstance(old, QueueIndex)), None)
+        context = attrs.evolve(
+            self.context, root=root, read_only=False, spawn=refuse_background_work,
+            log_min_offset=lambda: log.min_offset,
+        )  # fmt: skip
+        ranges = known_ranges(context.files, self.context.root, log)
+        trust = Trust(
+            log=RecoveredLog(log, max(end, queues.end_log_offset() if queues else 0)), durable_offset=end,
+            is_clean=True, was_abnormal=False, survivors=queues,
+            history=read_deletions(context.files, self.context.root, ranges),
+        )  # fmt: skip
+        context.files.make_folder_durably(root / SIDE_FOLDER)
+        news = [type(old)(old.options, context) for old in self.dispatchers]
+        for new in news:
+            new.load(trust)
+        return news
+
+    def close(self) -> None:
+        """Close all files."""
+        for dispatcher in self.dispatchers:
+            dispatcher.close()
+        self.log.close()
+
+
+def open_log(files: Files, root: Path, geometry: Geometry) -> SegmentedLog:
+    """Return a store's log for reading; which ranges are covered it does not know yet."""
+    log = SegmentedLog(files, root / "commitlog", geometry.segment_bytes, mapped=False)
+    log.refresh()
+    return log
+
+
+def refuse_background_work(name: str, step: object) -> Stoppable:
+    """Stand in for `Context.spawn` where nothing may run in the background."""
+    raise AssertionError(f"{name}: no background work in a store that is not opened")

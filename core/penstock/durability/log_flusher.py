@@ -1,0 +1,437 @@
+"""Durability: the one place that syncs the log, tells the waiters, and stops the store when a sync fails.
+
+When a sync fails, nothing is known of the bytes it was for: the system marks the pages clean, so a
+second sync would succeed and lie. So nothing is retried, the flushed offset does not move, every
+waiter gets the one error, and each later flush and append gets it too. The next open rewrites what
+was in doubt.
+
+Where the writer's channels lend their descriptors the kernel's thread syncs (`SyncGate`): it gathers what was
+appended, syncs, looks that the segment has its name and that its bytes can be read back, writes the mark, and tells those
+who wait, all without the interpreter. What is done here then is what needs Python: futures, sealed segments, errors.
+Else, with a channel or files of another kind, all of it is done here, one sync at a time.
+
+Invariants: `flushed_offset <= committed_offset`; neither decreases, except where the writer lost bytes (`_read_back`). A waiter is told once, and
+once more if an interrupt came between.
+"""
+
+import contextlib
+import errno
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from penstock import _kernel
+from penstock._kernel import SyncGate
+from penstock.durability.progress import Progress
+from penstock.errors import StoreFailedError
+from penstock.escape import get_logger
+from penstock.log.commit_log import FAILED, CommitLog
+from penstock.log.read_back import first_unreadable
+from penstock.log.segment import Segment
+from penstock.runtime.sync_thread import PATIENCE_MS, SyncThread
+from penstock.runtime.workers import Crew
+
+logger = get_logger(__name__)
+
+# Below no log offset.
+_NOWHERE = (1 << 63) - 1
+
+
+class LogFlusher:
+    """Commits and syncs the log for writers and flush policies (`contracts.Flusher`, `Committer`).
+
+    Safe from any thread.
+    """
+
+    def __init__(self, log: CommitLog, flushed_offset: int, flushed_time_ms: int = 0) -> None:
+        self._log = log
+        self._flushed = flushed_offset
+        self._flushed_ms = flushed_time_ms
+        # Set by the engine before the first append.
+        self.on_flushed: Callable[[int], None] = _ignore
+        self.on_failed: Callable[[StoreFailedError], None] = _ignore
+        self.on_gate: Callable[[SyncGate], None] = _ignore
+        # Whether puts that wait are synced without being asked for; see `FlushPolicy`.
+        self.group_commit = False
+        # After the waiters were told; nothing is held then.
+        self.on_durable: Callable[[], None] = lambda: None
+        self._flushing = threading.Lock()
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        # The first one counts.
+        self._failures: list[StoreFailedError] = []
+        self._count = 0
+        self._is_closed = False
+        self._progress: Progress | None = None
+        self._crew: Crew | None = None
+        self._gate: SyncGate | None = None
+        # Of the last segment that was looked at, and what is known of the CRCs in the log.
+        self._seen_to = -1
+        self._covered = b""
+        self._sealing = threading.Lock()
+
+    def start(self, progress: Progress, crew: Crew) -> None:
+        """Let the kernel's thread sync from the first segment on whose channel lends its descriptor."""
+        self._progress, self._crew = progress, crew
+        with self._log.lock:
+            self._log.on_segment = self.take_in
+            self.take_in()
+
+    @property
+    def flushed_offset(self) -> int:
+        """Every byte of the log below it is durable."""
+        return self._flushed if self._gate is None else self._gate.flushed_offset
+
+    @property
+    def flushed_time_ms(self) -> int:
+        """Store time of a record that is durable, the newest or one before it."""
+        return self._flushed_ms if self._gate is None else self._gate.flushed_time_ms
+
+    @property
+    def count(self) -> int:
+        """How many syncs there were."""
+        return self._count if self._gate is None else self._count + self._gate.count
+
+    @property
+    def failure(self) -> StoreFailedError | None:
+        """Why the store takes no more messages; None while it does."""
+        if not self._failures and self._gate is not None and self._gate.failure is not None:
+            self._learn(*self._gate.failure)
+        return self._failures[0] if self._failures else None
+
+    @property
+    def wrote_offset(self) -> int:
+        """Every byte of the log below it was appended."""
+        return self._log.end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """Every byte of the log below it was handed to the system."""
+        return self._log.log.committed_offset
+
+    def flush(self) -> int:
+        """Make durable all that was appended before the call; see `contracts.Flusher`."""
+        if self._gate is not None:
+            return self._flush_at(self._gate)
+        failed: _SyncError | None = None
+        if self._failures:
+            # Whoever noted it may have been interrupted before all were told.
+            self._tell()
+        with self._flushing:
+            self.check()
+            try:
+                self._sync()
+            except _SyncError as error:
+                # No other sync may be taken for the one that failed.
+                failed = error
+                self._note_failure(failed.failure)
+        if failed is not None:
+            # Whoever is told may do what he likes, close the store among it: nothing is held.
+            self._announce(failed.failure)
+            raise self._failures[0] from failed.__cause__
+        self._tell()
+        self.on_durable()
+        return self._flushed
+
+    def _sync(self) -> None:
+        """Sync all that was appended, look that it is there, and note it; raises `_SyncError`."""
+        time_ms = self._log.newest_time_ms
+        try:
+            self._log.log.commit()
+            reached = self._log.log.flush(self._flushed)
+            # A channel may prepare its memory in another way after a sync.
+            self._log.appender.pause()
+        except OSError as error:
+            raise self._not_synced(f"a sync of the log failed ({error})") from error
+        if reached <= self._flushed:
+            return
+        self._read_back(reached)
+        self._count += 1
+        self._flushed, self._flushed_ms = reached, time_ms
+        try:
+            self.on_flushed(reached)
+        except OSError as error:
+            raise self._not_synced(
+                f"the log is synced, but no mark could be written ({error})"
+            ) from error
+
+    def _not_synced(self, reason: str) -> "_SyncError":
+        return _SyncError(StoreFailedError(reason, self._flushed))
+
+    # --- syncs by the kernel's thread
+
+    def take_in(self) -> None:
+        """Let the gate sync the segments that the log has now; under the append lock."""
+        segments = self._log.log.segments
+        if not segments or segments[-1].end_offset <= self._seen_to:
+            return
+        fresh = [s for s in segments if s.base_offset >= self._seen_to and s.channel is not None]
+        if self._seen_to < 0 and fresh and fresh[0].descriptor is not None:
+            self._open_gate()
+        gate = self._gate
+        for segment in fresh if gate is not None else ():
+            # One by one: an interrupt in between must not leave out a segment.
+            self._add(gate, segment)
+            self._seen_to = segment.end_offset
+        self._seen_to = segments[-1].end_offset
+        if gate is not None:
+            self.settle()
+
+    def _open_gate(self) -> None:
+        """Begin the thread; where that cannot be, syncs stay here."""
+        progress, crew = self._progress, self._crew
+        if progress is None or crew is None:
+            return
+        # Nobody may be in a sync here while the other way is taken.
+        with self._flushing:
+            try:
+                mark = progress.descriptor
+                if mark is None:
+                    return
+                gate = SyncGate(
+                    self._log.appender, FAILED, self._flushed, self._flushed_ms, progress.sequence, mark
+                )  # fmt: skip
+                progress.share(gate)
+            except OSError as error:
+                logger.warning("no thread for syncs, puts do them one by one: %s", error)
+                return
+            self._gate = gate
+        crew.adopt(SyncThread(gate, crew.limit_s))
+        self.on_gate(gate)
+
+    def _add(self, gate: SyncGate | None, segment: Segment) -> None:
+        log, channel, descriptor = self._log.log, segment.channel, segment.descriptor
+        assert gate is not None
+        if channel is None or descriptor is None:
+            self.fail(f"the writer lends no descriptor for {segment.path.name}, as it did before")
+            return
+        if log.coverage.packed != self._covered:
+            self._covered = log.coverage.packed
+            gate.cover(self._covered)
+        try:
+            gate.add(
+                segment.base_offset, segment.capacity, descriptor, channel.view, bytes(segment.path),
+                bytes(log.folder), segment.gathered, segment.extent, channel,
+            )  # fmt: skip
+        except OSError as error:
+            self.fail(f"{segment.path.name} cannot be synced ({error})")
+
+    def _flush_at(self, gate: SyncGate) -> int:
+        self.check()
+        outcome = _kernel.LATE
+        try:
+            outcome = self._wait_at(gate, -1, checks=bool(self._waiting) or self.group_commit)
+        finally:
+            self.settle()
+        self.check()
+        if outcome != _kernel.FLUSHED:
+            raise self._closed()
+        if not self.group_commit:
+            # Where puts wait for syncs themselves, nothing is prepared in another way after one.
+            for segment in self._log.log.segments[-2:]:
+                if segment.channel is not None:
+                    segment.channel.synced()
+            self._log.appender.pause()
+        self.on_durable()
+        return gate.flushed_offset
+
+    def _wait_at(self, gate: SyncGate, timeout_ms: int, *, checks: bool) -> int:
+        # Of a record before the end that is looked at next; no record before it is later than the last one.
+        newest_ms = self._log.newest_time_ms
+        return gate.wait(
+            self.wrote_offset, newest_ms, self._log.last_time_ms,
+            checks=checks and not self._log.has_copies, timeout_ms=timeout_ms,
+        )  # fmt: skip
+
+    def settle(self) -> None:
+        """After syncs by the kernel's thread: seal what is full, learn of a failure, tell who is told in Python."""
+        gate = self._gate
+        if gate is None:
+            return
+        is_mine = False
+        try:
+            is_mine = self._sealing.acquire(blocking=False)
+            if is_mine:
+                self._log.log.flushed_to(gate.flushed_offset)
+                gate.forget()
+        finally:
+            if is_mine:
+                self._sealing.release()
+        if self.failure is not None or self._waiting:
+            self._tell()
+
+    def _learn(self, kind: int, error: str, log_offset: int) -> None:
+        """Take over a failure of the kernel's thread."""
+        gone = OSError(errno.ENOENT, "the segment was removed")
+        reasons = {
+            _kernel.WRITE: f"what was gathered could not be written ({error})",
+            _kernel.SYNC: f"a sync of the log failed ({error})",
+            _kernel.GONE: f"a sync of the log failed ({gone})",
+            _kernel.LOST: _lost_text(log_offset),
+            _kernel.MARK: f"the log is synced, but no mark could be written ({error})",
+        }
+        # Of any other whoever told the gate knows.
+        if kind in reasons:
+            self._fail(reasons[kind], _NOWHERE)
+
+    def close(self) -> None:
+        """End the kernel's thread; nothing is synced after this, and who still waits is told so."""
+        self._is_closed = True
+        if self._gate is not None:
+            self._gate.close(PATIENCE_MS)
+        self._tell()
+
+    # --- reading back, marks, failure
+
+    def _read_back(self, reached: int) -> None:
+        """Raise, where somebody waits to hear "on disk", if the log has not got what was synced.
+
+        The one case in which the flushed offset goes back: what was synced there was not what was appended.
+        """
+        if not self._waiting or self._log.has_copies:
+            return
+        try:
+            lost = first_unreadable(self._log.log, self._flushed, reached)
+        except OSError as error:
+            raise self._not_synced(f"what was synced cannot be read back ({error})") from error
+        if lost is not None:
+            self._flushed = min(self._flushed, lost)
+            raise self._not_synced(_lost_text(lost))
+
+    def lost(self, log_offset: int) -> StoreFailedError:
+        """Stop the store: the log has not got what was appended at `log_offset`; returns the error."""
+        self._flushed = min(self._flushed, log_offset)
+        return self._fail(_lost_text(log_offset), log_offset)
+
+    def commit(self) -> int:
+        """Hand all that was written to the system; see `contracts.Committer`."""
+        self.check()
+        try:
+            return self._log.log.commit()
+        except OSError as error:
+            raise self.fail(f"the system took no more bytes ({error})") from error
+
+    def check(self) -> None:
+        """Raise if the store has failed."""
+        if self.failure is not None:
+            raise self.failure
+
+    def fail(self, reason: str) -> StoreFailedError:
+        """Stop the store for writing: note the failure and tell every waiter; returns the error."""
+        return self.failure or self._fail(reason, _NOWHERE)
+
+    def _fail(self, reason: str, log_offset: int) -> StoreFailedError:
+        failure = StoreFailedError(reason, min(self.flushed_offset, log_offset))
+        self._note_failure(failure, log_offset)
+        self._announce(failure)
+        return self._failures[0]
+
+    def _note_failure(self, failure: StoreFailedError, log_offset: int = _NOWHERE) -> None:
+        """From now on nothing is appended or synced."""
+        self._log.appender.refuse(FAILED)
+        self._failures.append(failure)
+        if self._gate is not None:
+            self._gate.fail(log_offset)
+
+    def _announce(self, failure: StoreFailedError) -> None:
+        """Tell everybody of a failure that was noted, if it was the first."""
+        if self._failures[0] is failure:
+            logger.error("%s", failure)
+            self.on_failed(failure)
+        self._tell()
+
+    def add_waiter(self, end_offset: int, told: Callable[[], None]) -> None:
+        """Call `told` once every byte below `end_offset` is durable, or the store has failed: see `outcome`."""
+        self._waiting.append((end_offset, told))
+        # The flush that covers it may have ended, or the store failed, just before.
+        if self._has_ended or self.flushed_offset >= end_offset:
+            self._tell()
+
+    def outcome(self, end_offset: int) -> StoreFailedError | None:
+        """Return for a waiter that was told why its bytes are not durable; None if they are."""
+        if self.flushed_offset >= end_offset:
+            return None
+        return self.failure or (self._closed() if self._is_closed else None)
+
+    def _closed(self) -> StoreFailedError:
+        return StoreFailedError("the store was closed before it was synced", self.flushed_offset)
+
+    def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
+        """Wait until durable; False when it took too long. Raises when the store has failed.
+
+        Each waiter has a lock of its own: waking many by one condition is several times slower.
+        """
+        if self.flushed_offset >= end_offset:
+            return True
+        if self._gate is not None and self.group_commit:
+            # That waits for what others have appended since, too.
+            outcome = self._wait_at(self._gate, timeout_ms, checks=True)
+            is_told = outcome != _kernel.LATE or self.flushed_offset >= end_offset
+            self.on_durable()
+        else:
+            told = threading.Lock()
+            told.acquire()
+            self.add_waiter(end_offset, functools.partial(_release, told))
+            request()
+            is_told = told.acquire(timeout=timeout_ms / 1000)
+        if not is_told:
+            return False
+        failure = self.outcome(end_offset)
+        if failure is not None:
+            raise failure
+        return True
+
+    def _tell(self) -> None:
+        """Tell all that are done. Runs in several threads at once: each waiter is taken by one."""
+        flushed, has_ended = -1, False
+        # Again where more is durable meanwhile: who told of that did not see the waiter that was held here.
+        while (flushed, has_ended) != (self.flushed_offset, self._has_ended):
+            flushed, has_ended = self.flushed_offset, self._has_ended
+            self._tell_once(flushed, has_ended)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nothing more is synced."""
+        return self._is_closed or self.failure is not None
+
+    def _tell_once(self, flushed: int, has_ended: bool) -> None:
+        waiting = self._waiting
+        for waiter in waiting.copy():
+            end_offset, told = waiter
+            if end_offset > flushed and not has_ended:
+                continue
+            try:
+                try:
+                    waiting.remove(waiter)
+                except ValueError:
+                    # Another thread has told it.
+                    continue
+                told()
+            except BaseException:
+                # An interrupt: told twice does no harm, never told would.
+                if waiter not in waiting:
+                    waiting.appendleft(waiter)
+                raise
+
+
+class _SyncError(Exception):
+    """A sync here that failed, and what that means for the store."""
+
+    def __init__(self, failure: StoreFailedError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def _release(lock: threading.Lock) -> None:
+    with contextlib.suppress(RuntimeError):
+        lock.release()
+
+
+def _lost_text(log_offset: int) -> str:
+    return (
+        f"what was appended at log offset {log_offset} cannot be read back, so the writer lost it"
+    )
+
+
+def _ignore(_fact: object) -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,208 @@
+"""The side folder `penstock/` of a store: what Penstock knows of it beyond RocketMQ's own files.
+
+    penstock/progress   how far the log is durable, and how far each dispatcher's files are
+    penstock/clean      written last at a clean close: the log's end and a digest of all files
+    penstock/manifest   what dispatchers noted of their files before that (see `manifest`)
+    penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `ranges`)
+    penstock/holder     who has the store open for writing
+    penstock/saved/     what recovery cut off, if it held whole records
+
+`progress` has two slots of 512 bytes, written in turns, each with a sequence number and a CRC; the
+younger sound one counts. It is written after every flush (not synced: the offset in it is then true
+after a crash of the process, and only too small after a crash of the machine) and synced with the
+checkpoint. Layout (big-endian)::
+
+    slot := magic 8s  sequence u64  flushed_offset i64  visible_offset i64  lock_mtime_ns i64
+            last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}  zero*
+            lock_inode u64  lock_ctime_ns i64  crc32 u32   # the last 20 bytes
+
+No record below `flushed_offset` has a later store time than `last_time_ms`. Slots of version 0.1 are read as
+well: PSTKPRG2 has the same fields, PSTKPRG1 lacks `last_time_ms`. Version 0.1 refuses a store whose slots have
+the present magic: it knows nothing of `penstock/ranges`, and would write records that a covered range forbids.
+`visible_offset` is for readers in other processes: below it, queues and index have every record.
+
+Every value is only a lower bound, so losing the folder costs time at the next open, never data.
+`lock_mtime_ns` tells whether anyone else, the Java store say, has locked the store since: it writes
+to the lock file whenever it starts. Then nothing in here is believed. `lock_ctime_ns`, which no program
+can set, tells a copy: its log may have been copied before its marks, so after a crash they say too much.
+`lock_inode` tells a copy that was made without file times from a store that another program opened; 0 where
+an older version wrote the slot.
+
+Another process may read the file while it is written: a slot that was caught half written is read again.
+"""
+
+import struct
+import threading
+from pathlib import Path
+
+import attrs
+
+from penstock._kernel import SyncGate
+from penstock.errors import FormatVersionError
+from penstock.files import File, Files
+from penstock.format.names import SIDE_FOLDER
+from penstock.format.record import crc32
+
+_MAGIC = b"PSTKPRG3"
+_MAGIC_2 = b"PSTKPRG2"
+_MAGIC_1 = b"PSTKPRG1"
+_SLOT_BYTES = 512
+_HEAD = struct.Struct(">8sQqqqqii")
+_HEAD_1 = struct.Struct(">8sQqqqii")
+_ITEM = struct.Struct(">24sq")
+_CRC = struct.Struct(">I")
+_TAIL = struct.Struct(">QqI")
+# A reader beside a writer tries so often: a slot is written in one call, so the next look shows it whole.
+_READS_MAX = 4
+_ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _TAIL.size) // _ITEM.size
+
+
+@attrs.define(kw_only=True)
+class State:
+    """What the progress file says."""
+
+    flushed_offset: int = 0
+    visible_offset: int = 0
+    lock_mtime_ns: int = 0
+    last_time_ms: int = 0
+    lock_ctime_ns: int = 0
+    lock_inode: int = 0
+    failed: bool = False
+    dispatched: dict[str, int] = attrs.Factory(dict)
+
+
+def encode_slot(state: State, sequence: int) -> bytes:
+    """Return the bytes of one slot."""
+    items = sorted(state.dispatched.items())[:_ITEMS_MAX]
+    head = _HEAD.pack(
+        _MAGIC,
+        sequence,
+        state.flushed_offset,
+        state.visible_offset,
+        state.lock_mtime_ns,
+        state.last_time_ms,
+        state.failed,
+        len(items),
+    )
+    body = head + b"".join(_ITEM.pack(name.encode()[:24], offset) for name, offset in items)
+    body = body.ljust(_SLOT_BYTES - _TAIL.size, b"\0")
+    body += struct.pack(">Qq", state.lock_inode, state.lock_ctime_ns)
+    return body + _CRC.pack(crc32(body))
+
+
+def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
+    """Return sequence and state of a sound slot, or None."""
+    if len(data) != _SLOT_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
+        return None
+    head, time_ms = _HEAD, 0
+    if data.startswith((_MAGIC, _MAGIC_2)):
+        _, sequence, flushed, visible, mtime, time_ms, failed, count = head.unpack_from(data)
+    elif data.startswith(_MAGIC_1):
+        head = _HEAD_1
+        _, sequence, flushed, visible, mtime, failed, count = head.unpack_from(data)
+    else:
+        raise FormatVersionError(path, data[:8].decode("ascii", "replace"), _MAGIC.decode())
+    dispatched = {}
+    for index in range(min(max(count, 0), _ITEMS_MAX)):
+        name, offset = _ITEM.unpack_from(data, head.size + index * _ITEM.size)
+        dispatched[name.rstrip(b"\0").decode("utf-8", "replace")] = offset
+    lock_inode, lock_ctime_ns, _ = _TAIL.unpack_from(data, _SLOT_BYTES - _TAIL.size)
+    state = State(
+        flushed_offset=flushed,
+        visible_offset=visible,
+        lock_mtime_ns=mtime,
+        last_time_ms=time_ms,
+        lock_ctime_ns=lock_ctime_ns,
+        lock_inode=lock_inode,
+        failed=bool(failed),
+        dispatched=dispatched,
+    )
+    return sequence, state
+
+
+class Progress:
+    """The progress file of a store opened for writing. Safe from any thread."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self._path = root / SIDE_FOLDER / "progress"
+        self._sequence = 0
+        self._lock = threading.Lock()
+        self._file: File | None = None
+        self._gate: SyncGate | None = None
+        self.state = State()
+
+    @property
+    def sequence(self) -> int:
+        """The number of the slot that was read or written last; 0 for none."""
+        return self._sequence if self._gate is None else self._gate.sequence
+
+    def read(self) -> State:
+        """Take in what the file says; nothing is known where there is no valid slot."""
+        for _ in range(_READS_MAX):
+            if self._read_once():
+                break
+        return self.state
+
+    def _read_once(self) -> bool:
+        """Take in the youngest valid slot; False where one may have been caught half written."""
+        if not self._files.exists(self._path):
+            return True
+        data = self._files.read_whole(self._path)
+        pieces = [data[at : at + _SLOT_BYTES] for at in (0, _SLOT_BYTES)]
+        slots = [decode_slot(piece, self._path) for piece in pieces]
+        for slot in slots:
+            if slot is not None and slot[0] > self._sequence:
+                self._sequence, self.state = slot
+        return all(
+            slot is not None or not piece.strip(b"\0")
+            for slot, piece in zip(slots, pieces, strict=True)
+        )
+
+    def replace(self, state: State) -> None:
+        """Begin the file anew with a state, durably and at once, whatever stands in it."""
+        assert self._file is None
+        self.state, self._sequence = state, 1
+        self._files.write_whole(self._path, bytes(_SLOT_BYTES) + encode_slot(state, 1))
+
+    def write(self) -> None:
+        """Write the state; it survives this process, and the machine after `sync`."""
+        with self._lock:
+            file = self._opened()
+            if self._gate is not None:
+                self._gate.write_mark(encode_slot(self.state, 0))
+                return
+            self._sequence += 1
+            slot = encode_slot(self.state, self._sequence)
+            file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
+
+    def _opened(self) -> File:
+        if self._file is None:
+            if not self._files.exists(self._path):
+                self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
+            self._file = self._files.open(self._path, writable=True)
+        return self._file
+
+    @property
+    def descriptor(self) -> int | None:
+        """The file's descriptor; None if only `File` may write to it."""
+        with self._lock:
+            return self._opened().descriptor
+
+    def share(self, gate: SyncGate) -> None:
+        """From now on write by a gate, which writes after each sync and knows the flushed offset better."""
+        with self._lock:
+            self._gate = gate
+        self.write()
+
+    def sync(self) -> None:
+        """Write the state and make it durable."""
+        self.write()
+        assert self._file is not None
+        self._file.sync()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

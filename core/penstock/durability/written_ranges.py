@@ -1,0 +1,336 @@
+"""Which ranges of the log Penstock wrote, and with which checksum: the file `penstock/ranges`.
+
+Layout: JSON, one object::
+
+    {"about": {"ranges": [{"start": 0, "stop": 4711, "checksum": "crc32"}, {"start": 4711, "stop": null, ...}],
+               "perhaps": [[0, 900]], "gaps": [[8192, 65536]], "lock_mtime_ns": 1700000000000000000},
+     "crc32": CRC-32 of `about` as `json.dumps` writes it}
+
+All are log offsets, and ascend. Only the last range may be open (`stop` is null): it goes on as far as Penstock does.
+`perhaps` are ranges of which nobody can tell whether Penstock wrote them or another program. `gaps` are
+covered with a blank record by a repair: queue offsets are missing after them.
+
+The file is written, durably, before the first record of a new range. Two questions are asked of it, and
+doubt answers them in opposite ways:
+
+    * Must this record end in a CRC of its own (see `validity.Coverage`), and is its queue offset ours (see `lives`)?
+      In doubt not: losing the file costs protection, never data.
+    * May this record be one of a topic that a broker has deleted (see `deletions`)? In doubt not: it may be ours.
+
+`lock_mtime_ns` is when the lock file was last written when this file was: as in `progress`, it tells whether any
+other program has opened the store for writing since. After that an open range ends where the log was known to be
+durable: behind that the other program may have cut the log and written records of its own.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from penstock.durability.progress import Progress, State
+from penstock.durability.side_folder import SideFolder, penstock_wrote_last
+from penstock.errors import FormatVersionError, OffsetError
+from penstock.files import Files
+from penstock.format.java_hash import Int64s
+from penstock.format.names import SIDE_FOLDER
+from penstock.format.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
+from penstock.format.validity import Coverage
+from penstock.log.scan import Checks, scan_segment
+from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
+
+COVERING = "crc32+record"
+Pair = tuple[int, int]
+
+NO_END = 1 << 62
+_SIZE_MAX = 1 << 20
+# So many records, one right after the other, without a CRC of their own are another program's.
+_LOOKED_AT = 3
+_WINDOW_BYTES_MIN = 64 << 10
+_NOT_UNDERSTOOD = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    OSError,
+)
+
+
+@attrs.frozen(kw_only=True)
+class WrittenRange:
+    """Records that begin in [start, stop) were written by Penstock, with that checksum."""
+
+    start: int
+    stop: int
+    checksum: str
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on with whatever is appended."""
+        return self.stop >= NO_END
+
+
+@attrs.frozen(kw_only=True)
+class Ranges:
+    """What `penstock/ranges` says. Safe from any thread."""
+
+    written: tuple[WrittenRange, ...] = ()
+    perhaps: tuple[Pair, ...] = ()
+    gaps: tuple[Pair, ...] = ()
+    lock_mtime_ns: int = 0
+
+    @property
+    def coverage(self) -> Coverage:
+        """Where records must end in a CRC of the whole record."""
+        return Coverage.of((r.start, r.stop) for r in self.written if r.checksum == COVERING)
+
+    def is_own(self, log_offset: int) -> bool:
+        """Return whether Penstock is known to have written the record that begins there."""
+        return any(r.start <= log_offset < r.stop for r in self.written)
+
+    def may_have_own(self, first: int, last: int) -> bool:
+        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+        return any(
+            start <= last and first < stop for start, stop in (*self._pairs(), *self.perhaps)
+        )
+
+    def may_be_own(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
+        """Return which records Penstock wrote, or may have written."""
+        own = np.zeros(len(log_offsets), np.bool_)
+        for start, stop in (*self._pairs(), *self.perhaps):
+            own |= (log_offsets >= start) & (log_offsets < stop)
+        return own
+
+    def is_one_run(self, first: int, last: int) -> bool:
+        """Return whether Penstock, and no other program, surely wrote everything from one log offset to another."""
+        return any(start <= first and last < stop for start, stop in _joined(self._pairs()))
+
+    def _pairs(self) -> list[Pair]:
+        return [(r.start, r.stop) for r in self.written]
+
+    def extended(self, end_offset: int, min_offset: int, checksum: str) -> "Ranges":
+        """Return them for a log that ends at `end_offset` and goes on with a checksum; without what is deleted."""
+        closed = [
+            attrs.evolve(r, stop=min(r.stop, end_offset))
+            for r in self.written
+            if r.stop > min_offset and r.start < end_offset
+        ]
+        going_on = bool(closed) and (closed[-1].stop, closed[-1].checksum) == (end_offset, checksum)
+        start = closed.pop().start if going_on else end_offset
+        newest = WrittenRange(start=start, stop=NO_END, checksum=checksum)
+        perhaps = tuple(pair for pair in _cut(self.perhaps, end_offset) if pair[1] > min_offset)
+        gaps = tuple(gap for gap in self.gaps if min_offset < gap[1] <= end_offset)
+        return attrs.evolve(self, written=(*closed, newest), perhaps=perhaps, gaps=gaps)
+
+    def ended(self, durable: int, end: int) -> "Ranges":
+        """Return them as another program leaves them, where the log was durable and where it ended before that.
+
+        Between the two Penstock may have written what is there, or the other program.
+        """
+        closed = [attrs.evolve(r, stop=min(r.stop, durable)) for r in self.written]
+        doubtful = ((max(start, durable), stop) for start, stop in self._pairs())
+        return attrs.evolve(
+            self,
+            written=tuple(r for r in closed if r.start < r.stop),
+            perhaps=tuple(_cut(_joined([*self.perhaps, *doubtful]), end)),
+        )
+
+
+def _cut(pairs: Iterable[Pair], end: int) -> list[Pair]:
+    cut = ((start, min(stop, end)) for start, stop in pairs)
+    return [(start, stop) for start, stop in cut if start < stop]
+
+
+def _joined(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return the pairs ascending, those that touch as one, without empty ones."""
+    joined: list[Pair] = []
+    for start, stop in sorted(pair for pair in pairs if pair[0] < pair[1]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+NO_RANGES = Ranges()
+ALL_IN_DOUBT = Ranges(perhaps=((0, NO_END),))
+
+
+def read_ranges(files: Files, root: Path) -> Ranges | None:
+    """Return what the file says; nothing where there is none, None where it cannot be understood."""
+    path = root / SIDE_FOLDER / "ranges"
+    if not files.exists(path):
+        return NO_RANGES
+    try:
+        whole = json.loads(files.read_whole(path, _SIZE_MAX))
+        about = whole["about"]
+        if whole["crc32"] != _crc(about):
+            return None
+        written = tuple(
+            WrittenRange(
+                start=int(one["start"]),
+                stop=_end(one["stop"]),
+                checksum=str(one["checksum"]),
+            )
+            for one in about["ranges"]
+        )
+        perhaps = tuple((int(start), _end(stop)) for start, stop in about["perhaps"])
+        gaps = tuple((int(start), int(stop)) for start, stop in about["gaps"])
+        lock_mtime = int(about["lock_mtime_ns"])
+    except _NOT_UNDERSTOOD:
+        return None
+    edges = [edge for one in written for edge in (one.start, one.stop)]
+    if edges != sorted(edges):
+        return None
+    return Ranges(written=written, perhaps=perhaps, gaps=gaps, lock_mtime_ns=lock_mtime)
+
+
+def _end(stop: Any) -> int:
+    return NO_END if stop is None else int(stop)
+
+
+def write_ranges(files: Files, root: Path, ranges: Ranges) -> None:
+    """Replace the file, durably."""
+    listed = [
+        {"start": r.start, "stop": None if r.is_open else r.stop, "checksum": r.checksum}
+        for r in ranges.written
+    ]
+    about = {
+        "ranges": listed,
+        "perhaps": [[start, None if stop >= NO_END else stop] for start, stop in ranges.perhaps],
+        "gaps": [list(gap) for gap in ranges.gaps],
+        "lock_mtime_ns": ranges.lock_mtime_ns,
+    }
+    text = json.dumps({"about": about, "crc32": _crc(about)})
+    files.write_whole(root / SIDE_FOLDER / "ranges", text.encode())
+
+
+def _crc(about: object) -> int:
+    return crc32(json.dumps(about).encode())
+
+
+def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> Ranges:
+    """Return the ranges that may be believed, the last one open only while Penstock wrote last.
+
+    Without a log they say no more than what Penstock wrote once, which another program may have replaced.
+    """
+    try:
+        state = Progress(files, root).read()
+    except FormatVersionError:
+        return ALL_IN_DOUBT
+    ranges = read_ranges(files, root)
+    # Older versions left no such file; without their marks Penstock was never here.
+    if ranges is None or (ranges == NO_RANGES and state.lock_mtime_ns):
+        ranges = ALL_IN_DOUBT
+    if penstock_wrote_last(files, root, state.lock_mtime_ns, ranges.lock_mtime_ns):
+        return ranges
+    ended = ranges.ended(*_last_known(files, root, state))
+    return ended if log is None else _as_the_log_is(ended, log)
+
+
+def _last_known(files: Files, root: Path, state: State) -> tuple[int, int]:
+    """Return how far the log was durable when Penstock last wrote, and how far it is known to have gone."""
+    clean = SideFolder(files, root).read_clean()
+    if clean is not None:
+        return clean.log_end, max(clean.log_end, state.flushed_offset, state.visible_offset)
+    if not state.lock_mtime_ns:
+        # As a repair that was killed leaves it: it is not known where another program began.
+        return state.flushed_offset, NO_END
+    return state.flushed_offset, max(state.flushed_offset, state.visible_offset)
+
+
+def _as_the_log_is(ranges: Ranges, log: SegmentedLog) -> Ranges:
+    """Return the ranges without what another program wrote in the place of our records."""
+    ends = [(r, _own_end(log, r)) for r in ranges.written]
+    closed = [attrs.evolve(r, stop=end) for r, end in ends]
+    return attrs.evolve(
+        ranges,
+        written=tuple(r for r in closed if r.start < r.stop),
+        perhaps=tuple(_joined([*ranges.perhaps, *((end, r.stop) for r, end in ends)])),
+    )
+
+
+def _own_end(log: SegmentedLog, written: WrittenRange) -> int:
+    """Return where a covered range ends in the log as it is: there another program has cut the log and gone on."""
+    if written.checksum != COVERING:
+        return written.stop
+    segments = [
+        s for s in log.segments
+        if s.base_offset < written.stop and s.end_offset > written.start
+    ]  # fmt: skip
+    if not segments:
+        return written.stop
+    # The last one that begins as ours do: it has gone on within that one, or with the next.
+    last = None
+    try:
+        for segment in segments:
+            if _others_from(log, segment, written, _LOOKED_AT) is not None:
+                break
+            last = segment
+        found = None if last is None else _others_from(log, last, written)
+    except (OffsetError, OSError):
+        # Gone meanwhile.
+        return written.stop
+    if last is None:
+        return written.start
+    return min(last.end_offset, written.stop) if found is None else found
+
+
+def _others_from(
+    log: SegmentedLog, segment: Segment, written: WrittenRange, most: int | None = None
+) -> int | None:
+    """Return where another program's records begin in a range's part of a segment, or in the first `most`; None for nowhere.
+
+    They are valid by what every store has, and do not end in their own CRC. Some of them in a row are no damage.
+    Fewer at the end are not where they look at least as ours do.
+    """
+    others: list[tuple[int, int]] = []
+    for offset, size, is_own in itertools.islice(_valid_records(log, segment, written), most):
+        others = [] if is_own else [*others, (offset, size)]
+        if len(others) == _LOOKED_AT:
+            break
+    if not others or (
+        len(others) < _LOOKED_AT and any(_looks_own(log, segment, *other) for other in others)
+    ):
+        return None
+    return others[0][0]
+
+
+def _valid_records(
+    log: SegmentedLog, segment: Segment, written: WrittenRange
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield log offset and size of each valid record of a range in a segment, and whether it ends in its own CRC."""
+    start = max(segment.base_offset, written.start)
+    for scanned in scan_segment(
+        log, segment, start, segment.end_offset, Checks(), window_bytes=_WINDOW_BYTES_MIN
+    ):
+        valid = scanned.records
+        columns = (valid.log_offsets, valid.sizes, valid.end_in_own_crc())
+        for offset, size, is_own in zip(*(column.tolist() for column in columns), strict=True):
+            if offset >= written.stop:
+                return
+            yield offset, size, is_own
+
+
+def _looks_own(log: SegmentedLog, segment: Segment, offset: int, size: int) -> bool:
+    """Return whether a valid record ends in what looks like the CRC of a whole record."""
+    place = offset + size - CRC_PROPERTY_SIZE
+    text = bytes(log.read_from(segment, place, CRC_PROPERTY_SIZE))
+    return text.startswith(CRC_NAME) and text.endswith(b"\x02")
+
+
+def watch_coverage(files: Files, root: Path, log: SegmentedLog) -> None:
+    """Let a log that is only read know what is covered, now and whenever it asks again."""
+
+    def read() -> Coverage:
+        return known_ranges(files, root, log).coverage
+
+    log.read_coverage = read
+    log.coverage = read()

@@ -1,0 +1,36 @@
+"""The file system. The only folder that calls the operating system for files, maps, locks and syncs.
+
+In reading order: `file` (one open file), `file_system` (paths, folders, renames), `blocks` (disk blocks ahead of what is
+written), `volume` (a file system synced as a whole), `lock_file` (who may write). `penstock.testing` has the
+same interface as a simulated disk.
+"""
+
+from penstock.files.file import (
+    FOLIO_BYTES,
+    NO_ROOM,
+    PAGE_BYTES,
+    File,
+    address_of,
+    page_start,
+    system_error,
+)
+from penstock.files.file_system import FILE_MODE, FOLDER_MODE, Entry, Files, Listed
+from penstock.files.lock_file import Lock
+from penstock.files.volume import Volume
+
+__all__ = [
+    "FILE_MODE",
+    "FOLDER_MODE",
+    "FOLIO_BYTES",
+    "NO_ROOM",
+    "PAGE_BYTES",
+    "Entry",
+    "File",
+    "Files",
+    "Listed",
+    "Lock",
+    "Volume",
+    "address_of",
+    "page_start",
+    "system_error",
+]

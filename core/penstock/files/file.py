@@ -1,0 +1,298 @@
+"""One open file: reads, writes, syncs, maps. See `files` for what is assumed about the medium."""
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+from functools import cached_property
+from pathlib import Path
+
+_FALLOC_KEEP_SIZE = 0x01
+_FALLOC_PUNCH_HOLE = 0x02
+_FALLOC_ZERO_RANGE = 0x10
+# What a call says that this file system cannot do.
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+# What a call says that finds no room.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+PAGE_BYTES = 4096
+# The largest folio of the page cache: 2^9 pages of 4 KiB (`HPAGE_PMD_ORDER`); of larger pages 2^11 (`MAX_XAS_ORDER`).
+FOLIO_BYTES = mmap.PAGESIZE << (9 if mmap.PAGESIZE == PAGE_BYTES else 11)
+# Bytes written at once come into the page cache as one folio, and a store into any of it makes the next sync write
+# all of it. What is changed in small pieces later, and synced, is not written in larger ones than this.
+PIECE_BYTES = 16 << 10
+_ZEROS = bytes(PIECE_BYTES)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MADV_POPULATE_WRITE = 23
+# One call holds up whoever changes the process's maps, so it is cut into several.
+_POPULATED_AT_ONCE = 16 << 20
+
+
+def page_start(position: int) -> int:
+    """Return where the page begins that holds a byte."""
+    return position - position % mmap.PAGESIZE
+
+
+class File:
+    """One open regular file; its descriptor stays the same from open to close.
+
+    A write-back error is reported only to descriptors that were open when it happened, so a segment
+    keeps one `File` from creation to seal. Safe from any thread, except for `close`.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._fd = descriptor
+        self._prefaulted: mmap.mmap | None = None
+        # So many bytes from the beginning are known to have blocks.
+        self.allocated = 0
+        # Whether its pages were brought into memory before it is written.
+        self.is_populated = False
+
+    @property
+    def descriptor(self) -> int | None:
+        """The descriptor, for whoever writes or syncs by it; None where `pwrite` or `sync` is not the system's alone."""
+        cls = type(self)
+        is_plain = cls.sync is File.sync and cls.pwrite is File.pwrite
+        return self._fd if is_plain and self._fd >= 0 else None
+
+    @property
+    def size(self) -> int:
+        """Length in bytes, as the system says now."""
+        return os.fstat(self._fd).st_size
+
+    @cached_property
+    def inode(self) -> int:
+        """The file's number on its disk, whatever it is called."""
+        return os.fstat(self._fd).st_ino
+
+    @property
+    def mtime_ms(self) -> int:
+        """Time of the last change in Unix milliseconds."""
+        return os.fstat(self._fd).st_mtime_ns // 1_000_000
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes at `position`; fewer only at the end of the file."""
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            data = os.pread(self._fd, size - got, position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Read bytes at `position` into memory that is there; returns how many: fewer only at the file's end."""
+        if type(self).pread is not File.pread:
+            # One that fails on purpose, or lies elsewhere: it reads in its own way.
+            data = self.pread(len(buffer), position)
+            buffer[: len(data)] = data
+            return len(data)
+        got = 0
+        while got < len(buffer):
+            count = os.preadv(self._fd, [buffer[got:]], position + got)
+            if count == 0:
+                break
+            got += count
+        return got
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` at `position`; a short write is carried on, never passed over."""
+        size = len(data)
+        done = os.pwrite(self._fd, data, position)
+        while done < size:
+            done += os.pwrite(self._fd, memoryview(data)[done:], position + done)
+
+    def pwrite_pieces(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` as `pwrite` does, but so that the page cache gets no large folios of it."""
+        if position % PIECE_BYTES + len(data) <= PIECE_BYTES:
+            self.pwrite(data, position)
+            return
+        view, at = memoryview(data), 0
+        while at < len(view):
+            size = PIECE_BYTES - (position + at) % PIECE_BYTES
+            self.pwrite(view[at : at + size], position + at)
+            at += size
+
+    def data_end(self) -> int:
+        """Return the position behind the last stretch that has blocks; all behind it reads as zero."""
+        end = 0
+        while True:
+            try:
+                start = os.lseek(self._fd, end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return end
+                raise
+            end = os.lseek(self._fd, start, os.SEEK_HOLE)
+
+    def hole_from(self, position: int) -> int:
+        """Return the first position from `position` on that has no written block; the file's length where all have."""
+        return os.lseek(self._fd, position, os.SEEK_HOLE)
+
+    def sync(self) -> None:
+        """Make the bytes durable (`fdatasync`; releases the GIL, unlike `mmap.flush`)."""
+        os.fdatasync(self._fd)
+
+    def sync_all(self) -> None:
+        """Make bytes and metadata durable (`fsync`), for a file just made."""
+        os.fsync(self._fd)
+
+    def allocate(self, size: int) -> None:
+        """Give the file `size` bytes of real blocks; ENOSPC when there are not that many."""
+        os.posix_fallocate(self._fd, 0, size)
+        self.allocated = max(self.allocated, size)
+
+    def allocate_range(self, start: int, stop: int) -> None:
+        """Give bytes [start, stop), within the file, real blocks; what they hold stays. ENOSPC when there are not that many."""
+        try:
+            os.posix_fallocate(self._fd, start, stop - start)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            # Written, even with what they were, they have blocks.
+            for position in range(start, stop, len(_ZEROS)):
+                data = self.pread(min(len(_ZEROS), stop - position), position)
+                self.pwrite(data, position)
+
+    def punch(self, start: int, stop: int) -> bool:
+        """Turn bytes [start, stop) into zeros without blocks; False where the file system cannot, and nothing changed."""
+        if stop <= start:
+            return True
+        mode = _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE
+        if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
+            self.allocated = min(self.allocated, start)
+            return True
+        error = system_error(self.path)
+        if error.errno in _UNSUPPORTED:
+            return False
+        raise error
+
+    def clear(self, start: int, stop: int) -> None:
+        """Turn bytes [start, stop) into zeros, without blocks where the file system can do that."""
+        if not self.punch(start, stop):
+            self.erase(start, stop)
+
+    def resize(self, size: int) -> None:
+        """Set the length; new bytes read as zero and have no blocks yet."""
+        os.ftruncate(self._fd, size)
+
+    def erase(self, start: int, stop: int) -> None:
+        """Turn bytes [start, stop) into zeros; they stay allocated."""
+        if stop <= start or self.zero_range(start, stop):
+            return
+        # Not every file system can; then write the zeros. Pages that are in memory would keep the size of their folios.
+        os.fdatasync(self._fd)
+        os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        for position in range(start, stop, len(_ZEROS)):
+            self.pwrite(memoryview(_ZEROS)[: stop - position], position)
+
+    def zero_range(self, start: int, stop: int) -> bool:
+        """Turn bytes [start, stop) into zeros without writing them; their blocks stay, their pages go. False where that cannot be."""
+        mode = _FALLOC_KEEP_SIZE | _FALLOC_ZERO_RANGE
+        if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
+            return True
+        error = system_error(self.path)
+        # To part written blocks from those that are not may take a block more.
+        if error.errno in _UNSUPPORTED or error.errno in NO_ROOM:
+            return False
+        raise error
+
+    def renew(self) -> None:
+        """Make all of a used file zero, durably: in blocks that are written, its pages in memory, none in a large folio.
+
+        Blocks that are only allocated would make each later sync change the file's extents as well.
+        """
+        size = self.size
+        self.erase(0, size)
+        # All is zero already; where the system cannot populate (before Linux 5.14), pages come one by one later.
+        with contextlib.suppress(OSError):
+            self._populate(self.map(size, writable=True))
+        self.sync_all()
+
+    def map(self, size: int, *, writable: bool) -> mmap.mmap:
+        """Return the first `size` bytes as a shared map; the prefaulted one, if there is one."""
+        if writable and self._prefaulted is not None and len(self._prefaulted) == size:
+            return self._prefaulted
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return mmap.mmap(self._fd, size, access=access)
+
+    def map_from(self, size: int, position: int) -> mmap.mmap:
+        """Return what `map` does, writable, for stores from `position` on: there no page brings others with it."""
+        made = self.map(size, writable=True)
+        start = position - position % mmap.PAGESIZE
+        if start < size:
+            made.madvise(mmap.MADV_RANDOM, start, size - start)
+        return made
+
+    @staticmethod
+    def unmap_pages(made: mmap.mmap, start: int, stop: int) -> None:
+        """Unmap whole pages of [start, stop) from this process; the file's bytes stay in the page cache.
+
+        A sync makes each page that was stored into read-only first, and tells every processor about each of them by an
+        interrupt; here they hear it once for all of them. Whoever looks there next has the pages mapped again, many at once.
+        """
+        start, stop = page_start(start), page_start(stop)
+        if start < stop:
+            # Refused for memory that the program has locked; then the sync does it page by page.
+            with contextlib.suppress(OSError):
+                made.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def prefault(self, size: int) -> mmap.mmap:
+        """Make a writable map whose pages are all there; `map` hands it out afterwards.
+
+        By `madvise(MADV_POPULATE_WRITE)`, Linux 5.14 and later; an older one raises `OSError` (EINVAL). The
+        call releases the GIL, unlike `mmap.madvise`. The pages are dirty after it.
+        """
+        made = self.map(size, writable=True)
+        self._populate(made)
+        self._prefaulted = made
+        return made
+
+    def _populate(self, made: mmap.mmap) -> None:
+        """Bring in all pages of a map, each in a folio of its own: read ahead they would come in large ones."""
+        size, address = len(made), address_of(made)
+        made.madvise(mmap.MADV_RANDOM)
+        try:
+            for start in range(0, size, _POPULATED_AT_ONCE):
+                length = min(_POPULATED_AT_ONCE, size - start)
+                if _libc.madvise(address + start, length, _MADV_POPULATE_WRITE) != 0:
+                    raise system_error(self.path)
+        finally:
+            made.madvise(mmap.MADV_NORMAL)
+        self.is_populated = True
+
+    def detach(self) -> int:
+        """Give the descriptor away; this object is closed then."""
+        descriptor, self._fd = self._fd, -1
+        return descriptor
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor; maps made from it stay valid."""
+        self._prefaulted = None
+        # Forgotten first: closed twice it would close whatever got its number meanwhile.
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def address_of(memory: mmap.mmap) -> int:
+    """Return where a writable map lies in this process's memory."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def system_error(path: Path | None = None) -> OSError:
+    """Return what a call through ctypes has just failed with."""
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), str(path) if path else None)

@@ -1,0 +1,331 @@
+"""The only module, with `file`, `volume` and `lockfile`, that touches the operating system: files, maps, syncs, renames.
+
+Everything else gets a `Files` through its constructor, so a test can hand in one that fails, forgets
+what was not synced, or counts.
+
+Assumptions about the medium:
+    * After `File.sync` returns, the bytes written before it are durable; after it fails, nothing is
+      known about them (the kernel marks failed pages clean), so nobody may sync again and believe it.
+    * A file or a rename is durable only after `Files.sync_folder` on its folder.
+    * A store through a map into bytes that were never allocated kills the process when the disk is
+      full (SIGBUS); `File.allocate` and `File.allocate_range` answer ENOSPC instead, so bytes are
+      allocated before they are written through a map (see `blocks`).
+
+Links are never followed below a store's folder, and only regular files are opened.
+"""
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.files import lock_file
+from penstock.files.file import File, address_of, system_error
+from penstock.files.lock_file import Lock
+from penstock.files.volume import Volume, open_volume
+
+__all__ = ["FILE_MODE", "FOLDER_MODE", "Entry", "File", "Files", "Listed", "Lock", "Volume"]
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+_libc = ctypes.CDLL(None, use_errno=True)
+for _call in (_libc.mlock, _libc.munlock):
+    _call.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class Entry(NamedTuple):
+    """One name in a folder. `size` is in bytes, `mtime_ns` in Unix nanoseconds."""
+
+    name: str
+    path: Path
+    is_file: bool
+    is_folder: bool
+    size: int
+    mtime_ns: int
+
+
+class Listed(NamedTuple):
+    """One name in a folder, without its path; size and time of a folder are not looked at."""
+
+    name: str
+    is_file: bool
+    is_folder: bool
+    size: int
+    mtime_ns: int
+
+
+class Files:
+    """The file system as Penstock uses it. Safe from any thread.
+
+    Args:
+        mode: the permissions of files, exactly, whatever the umask; folders may be entered where files may
+            be read. None for the owner's alone, less what the umask takes away.
+    """
+
+    # Also for those derived from it that make themselves without a word about it.
+    _mode: int | None = None
+
+    def __init__(self, mode: int | None = None) -> None:
+        self._mode = mode
+
+    def _permit(self, target: int | Path, *, is_folder: bool) -> None:
+        if self._mode is not None:
+            wanted = self._mode | (self._mode & 0o444) >> 2 if is_folder else self._mode
+            # Not touched where it is right: a change of any kind makes the lock file a copy's.
+            if stat.S_IMODE(os.stat(target).st_mode) != wanted:
+                os.chmod(target, wanted)
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """Open an existing regular file; a link, a folder or a device is refused with `OSError`."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+        # A FIFO would block the open for ever without O_NONBLOCK; regular files do not care.
+        try:
+            descriptor = os.open(path, flags | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OSError(errno.ELOOP, "a link, which is not followed", str(path)) from error
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return File(path, descriptor)
+
+    def create(self, path: Path) -> File:
+        """Make a new, empty file; an existing one is an error."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = File(path, os.open(path, flags, FILE_MODE))
+        self._permit(file._fd, is_folder=False)
+        return file
+
+    def entries(self, folder: Path) -> list[Entry]:
+        """Return what is in `folder`, sorted by name; a link is neither file nor folder."""
+        return sorted(self._scan(folder))
+
+    def _scan(self, folder: Path) -> Iterator[Entry]:
+        with os.scandir(folder) as names:
+            for item in names:
+                try:
+                    about = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    # Another process took it away just now.
+                    continue
+                is_file, is_folder = stat.S_ISREG(about.st_mode), stat.S_ISDIR(about.st_mode)
+                size, mtime_ns = about.st_size, about.st_mtime_ns
+                yield Entry(item.name, Path(item.path), is_file, is_folder, size, mtime_ns)
+
+    def listing(self, folder: str) -> list[Listed]:
+        """Return what is in `folder`, sorted by name; a link is neither file nor folder.
+
+        What `entries` tells, for those who list a hundred thousand folders; so do `folders` and `numbered`. A file system
+        that has an `entries` of its own has all four.
+        """
+        found = []
+        with os.scandir(folder) as names:
+            for item in names:
+                if item.is_dir(follow_symlinks=False):
+                    found.append(Listed(item.name, False, True, 0, 0))
+                    continue
+                try:
+                    about = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    # Another process took it away just now.
+                    continue
+                is_file = stat.S_ISREG(about.st_mode)
+                found.append(Listed(item.name, is_file, False, about.st_size, about.st_mtime_ns))
+        return sorted(found)
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in `folder`, sorted; links are none."""
+        with os.scandir(folder) as names:
+            return sorted(item.name for item in names if item.is_dir(follow_symlinks=False))
+
+    def numbered(self, folder: str) -> list[tuple[int, int]]:
+        """Return number and size of the regular files in `folder` whose names are digits, sorted."""
+        found = []
+        with os.scandir(folder) as names:
+            for item in names:
+                if item.name.isascii() and item.name.isdigit():
+                    with contextlib.suppress(FileNotFoundError):
+                        about = item.stat(follow_symlinks=False)
+                        if stat.S_ISREG(about.st_mode):
+                            found.append((int(item.name), about.st_size))
+        return sorted(found)
+
+    def exists(self, path: Path) -> bool:
+        """Say whether anything, even a dangling link, has that name."""
+        return os.path.lexists(path)
+
+    def mtime_ns(self, path: Path) -> int:
+        """Return when a file was last written, Unix nanoseconds; 0 where there is none."""
+        try:
+            return os.lstat(path).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def ctime_ns(self, path: Path) -> int:
+        """Return when a file was made here or last changed in any way, Unix nanoseconds; 0 for none."""
+        try:
+            return os.lstat(path).st_ctime_ns
+        except FileNotFoundError:
+            return 0
+
+    def inode(self, path: Path) -> int:
+        """Return the number of the file that has this name; 0 where there is none."""
+        try:
+            return os.stat(path).st_ino
+        except FileNotFoundError:
+            return 0
+
+    def has_other_names(self, path: Path) -> bool:
+        """Say whether a file has a second name, a backup made of hard links for one."""
+        return os.lstat(path).st_nlink > 1
+
+    def is_folder(self, path: Path) -> bool:
+        """Say whether `path` is a folder itself, not a link to one."""
+        try:
+            return stat.S_ISDIR(os.lstat(path).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def make_folder(self, path: Path) -> list[Path]:
+        """Make `path` and its missing parents; returns the folders that got a new name.
+
+        Another process may make the same one at the same time. They are not synced: `make_folder_durably` does, where nobody gathers them.
+        """
+        if self.is_folder(path):
+            return []
+        changed = [] if path.parent.exists() else self.make_folder(path.parent)
+        try:
+            os.mkdir(path, FOLDER_MODE)
+        except FileExistsError:
+            if not self.is_folder(path):
+                raise
+        else:
+            self._permit(path, is_folder=True)
+        return [*changed, path.parent]
+
+    def make_folder_durably(self, path: Path) -> None:
+        """Make `path` and its missing parents, so that they outlive the machine."""
+        for folder in self.make_folder(path):
+            self.sync_folder(folder)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def volume(self, folder: Path) -> Volume | None:
+        """Return the file system that holds a folder, to be synced as a whole; None where that is not as good.
+
+        To be opened before the first write that it is to make durable; see `penstock.files.volume`.
+        """
+        return open_volume(folder)
+
+    def remove(self, path: Path) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name in one step; an existing target is replaced."""
+        os.rename(source, target)
+
+    def read_whole(self, path: Path, limit: int = 64 << 20) -> bytes:
+        """Return a whole small file; one larger than `limit` bytes is refused with `OSError`."""
+        file = self.open(path)
+        try:
+            size = file.size
+            if size > limit:
+                raise OSError(errno.EFBIG, f"{size} bytes, the limit is {limit}", str(path))
+            return file.pread(size, 0)
+        finally:
+            file.close()
+
+    def unused(self, path: Path) -> Path:
+        """Return `path` with a number after it, from `-1` on, so that nothing has that name yet."""
+        number = 1
+        while self.exists(path.with_name(f"{path.name}-{number}")):
+            number += 1
+        return path.with_name(f"{path.name}-{number}")
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        """Write a small file so that a crash leaves the old content or the new, nothing between."""
+        fresh = path.with_name(path.name + ".new")
+        if self.exists(fresh):
+            self.remove(fresh)
+        file = self.create(fresh)
+        try:
+            file.pwrite(data, 0)
+            file.sync_all()
+            self.rename(fresh, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.remove(fresh)
+            raise
+        finally:
+            file.close()
+        self.sync_folder(path.parent)
+
+    def lock(self, path: Path) -> Lock | None:
+        """Take the store's lock without waiting; None when another holds it."""
+        lock = lock_file.take(path, FILE_MODE)
+        if lock is not None:
+            self._permit(path, is_folder=False)
+        return lock
+
+    def lock_owner(self, path: Path) -> int | None:
+        """Return the process that holds the lock as Java does, None for nobody or Penstock."""
+        return lock_file.owner(path)
+
+    @property
+    def descriptors_max(self) -> int:
+        """How many descriptors the process may have (`ulimit -n`)."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return limit if limit != resource.RLIM_INFINITY else 1 << 20
+
+    def is_locked(self, path: Path) -> bool:
+        """Say whether another holds the store's lock, without taking or changing anything."""
+        return lock_file.is_taken(path)
+
+    def memory(self, size: int) -> mmap.mmap:
+        """Return memory of the process's own, zero, that belongs to no file."""
+        return mmap.mmap(-1, size)
+
+    def lock_memory(self, memory: mmap.mmap) -> None:
+        """Keep a map's pages in memory (`mlock`); `OSError` (ENOMEM, EPERM) where the limit forbids it."""
+        if _libc.mlock(address_of(memory), len(memory)) != 0:
+            raise system_error()
+
+    def unlock_memory(self, memory: mmap.mmap) -> None:
+        """Let a map's pages go again."""
+        _libc.munlock(address_of(memory), len(memory))
+
+    def free_bytes(self, path: Path) -> tuple[int, int]:
+        """Return the bytes used and the bytes still usable on the disk that holds `path`."""
+        about = os.statvfs(path)
+        used = (about.f_blocks - about.f_bfree) * about.f_frsize
+        return used, about.f_bavail * about.f_frsize
+
+    def process_id(self) -> int:
+        """Return this process's number, for naming who holds a lock."""
+        return os.getpid()
+
+    def boot_id(self) -> bytes:
+        """Return what the system calls this start of this machine; empty where it does not say."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+        except OSError:
+            return b""

@@ -1,0 +1,154 @@
+"""Many records at once, as columns: the numbers of each, and where its parts are.
+
+A row is what the kernel says of a record (`Record` in `_kernel/record.h`), filled in one pass: `Columns.parse` for
+records at known positions, `scan` for those that follow each other. Bytes from disk are hostile: a row that is not
+`valid` holds no more than its position, size and magic, and nothing is read outside of the window.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _kernel
+from penstock.format.java_hash import Bytes, Int64s
+from penstock.format.record import TRANSACTION_MASK
+from penstock.format.text_columns import PropertyColumns
+from penstock.format.validity import NO_COVERAGE, Coverage
+
+Bools = npt.NDArray[np.bool_]
+Buffer = bytes | memoryview
+
+# `Record` of `_kernel/record.h`, byte for byte.
+ROW = np.dtype([
+    *((name, np.int64) for name in
+      ("position", "queue_offset", "log_offset", "born_ms", "store_ms", "prepared")),
+    *((name, np.int32) for name in (
+        "size", "queue", "flag", "sys_flag", "reconsume", "crc", "body_at", "body_size", "topic_at", "topic_size",
+        "text_at", "text_size", "magic", "is_valid")),
+])  # fmt: skip
+assert ROW.itemsize == _kernel.ROW_BYTES
+Rows = npt.NDArray[np.void]
+
+
+def _numbers(name: str, doc: str) -> Any:
+    """Return a property that hands out one field of all rows."""
+
+    def numbers(self: "Columns") -> Int64s:
+        found: Int64s = self.fields[name].astype(np.int64)
+        return found
+
+    numbers.__doc__ = doc
+    return property(numbers)
+
+
+class Columns:
+    """Records in `window`; one row a record, each column one value a row. Safe from any thread.
+
+    Attributes:
+        window: the bytes that the records were taken apart in.
+        fields: the rows (`ROW`).
+        log_offsets: byte addresses in the commit log.
+    """
+
+    def __init__(self, window: Buffer, fields: Rows, log_offsets: Int64s) -> None:
+        self.window = window
+        self.fields = fields
+        self.log_offsets = log_offsets
+
+    @classmethod
+    def parse(
+        cls,
+        window: Buffer,
+        positions: Sequence[int] | Int64s,
+        base: int,
+        *,
+        log_offsets: Int64s | None = None,
+    ) -> Self:
+        """Take apart the records at `positions` in `window`.
+
+        `base` is the log offset of the window's first byte; where the window has gaps, `log_offsets` says
+        where each record is instead.
+        """
+        places = np.ascontiguousarray(positions, np.int64)
+        fields = np.frombuffer(_kernel.parse(window, places), ROW)
+        return cls(window, fields, places + base if log_offsets is None else log_offsets)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    @property
+    def raw(self) -> Bytes:
+        """The window's bytes."""
+        return np.frombuffer(self.window, np.uint8)
+
+    positions: Int64s = _numbers("position", "Where records begin, bytes from the window's start.")
+    sizes: Int64s = _numbers("size", "TOTALSIZE.")
+    crcs: Int64s = _numbers("crc", "BODYCRC as stored.")
+    queues: Int64s = _numbers("queue", "QUEUEID.")
+    flags: Int64s = _numbers("flag", "FLAG.")
+    queue_offsets: Int64s = _numbers("queue_offset", "QUEUEOFFSET.")
+    stored_offsets: Int64s = _numbers(
+        "log_offset",
+        "PHYSICALOFFSET as stored; differs from `log_offsets` where bytes are misplaced.",
+    )
+    sys_flags: Int64s = _numbers("sys_flag", "SYSFLAG.")
+    born_times_ms: Int64s = _numbers("born_ms", "BORNTIMESTAMP.")
+    store_times_ms: Int64s = _numbers("store_ms", "STORETIMESTAMP.")
+    reconsume_times: Int64s = _numbers("reconsume", "RECONSUMETIMES.")
+    prepared_offsets: Int64s = _numbers("prepared", "PREPAREDTRANSACTIONOFFSET.")
+    body_sizes: Int64s = _numbers("body_size", "BODYLENGTH.")
+    topic_sizes: Int64s = _numbers("topic_size", "Topic lengths in bytes.")
+    property_sizes: Int64s = _numbers("text_size", "Properties text lengths in bytes.")
+
+    @property
+    def transaction_types(self) -> Int64s:
+        """The transaction bits of SYSFLAG: 0, PREPARED, COMMIT or ROLLBACK."""
+        return self.sys_flags & TRANSACTION_MASK
+
+    @property
+    def topic_starts(self) -> Int64s:
+        """Where topics begin, bytes from the window's start."""
+        return self.positions + self.fields["topic_at"]
+
+    @property
+    def valid(self) -> Bools:
+        """Rows with a record's magic, and part lengths that add up to TOTALSIZE."""
+        return self.fields["is_valid"] != 0
+
+    @cached_property
+    def topics(self) -> tuple[list[bytes], Int64s]:
+        """The distinct topics, and for each row the index of its own."""
+        names, numbers = _kernel.topics(self.window, self.fields)
+        return names, np.frombuffer(numbers, np.int64)
+
+    @property
+    def properties(self) -> PropertyColumns:
+        """The properties texts, to be searched."""
+        return PropertyColumns(self.window, self.fields)
+
+    def are_valid(self, coverage: Coverage = NO_COVERAGE, *, check_crc: bool = True) -> Bools:
+        """Return which rows are valid records at their places; see `validity`."""
+        checks = _kernel.CRC if check_crc else 0
+        offsets = np.ascontiguousarray(self.log_offsets)
+        found = _kernel.valid_rows(self.window, self.fields, offsets, checks, coverage.packed)
+        return np.frombuffer(found, np.bool_)
+
+    def first_bad(self, *, check_crc: bool, coverage: Coverage = NO_COVERAGE) -> int | None:
+        """Return the first row that is not a valid record at its place, or None; see `validity`."""
+        are_valid = self.are_valid(coverage, check_crc=check_crc)
+        return None if are_valid.all() else int(np.argmin(are_valid))
+
+    def end_in_own_crc(self) -> Bools:
+        """Return which rows end in the CRC property of all bytes before it."""
+        return np.frombuffer(_kernel.own_crcs(self.window, self.fields), np.bool_)
+
+    def head(self, count: int) -> "Columns":
+        """Return the first `count` rows."""
+        return self if count == len(self) else self.rows(slice(count))
+
+    def rows(self, which: Int64s | Bools | slice) -> "Columns":
+        """Return some of the rows."""
+        return Columns(self.window, self.fields[which], self.log_offsets[which])

@@ -1,0 +1,145 @@
+"""What makes a record valid. Opening, reading, `verify` and `repair` all ask here.
+
+A record is valid at a log offset if size, magic and the lengths of its parts agree, it states that log offset
+as its own, its body has the stored CRC, and, where the log is covered, it ends in a CRC of the whole record.
+
+Whether records end in such a CRC is a fact of a range of the log (`Coverage`), noted in the side folder by
+the writer, and never guessed from a record: its last twenty bytes are text that a caller gave. Outside of
+covered ranges a CRC property that matches proves that no byte of the record has changed; one that does not
+match proves nothing, since brokers copy stale ones, and callers may write what looks like one.
+
+The kernel decides (`is_valid_at` in `_kernel/record.h`), about one record or many. `check` is the same rule in plain
+Python: it says what is wrong with a record that the kernel has refused. Property tests hold them to each other and
+to `record.decode_record`.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable
+
+import attrs
+
+from penstock import _kernel
+from penstock.format.record import (
+    BORN_IPV6,
+    CRC_MASK,
+    CRC_PROPERTY_SIZE,
+    FIXED_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_IPV6,
+    MalformedRecordError,
+    crc32,
+    crc_property,
+)
+
+Buffer = bytes | memoryview
+
+_HEAD = struct.Struct(">iiiii8xqi")
+_I32 = struct.Struct(">i")
+
+
+@attrs.frozen
+class Coverage:
+    """The ranges of the log in which every record ends in a CRC of the whole record.
+
+    Attributes:
+        ranges: first log offset and the one after the last, ascending, apart from each other.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    # As the kernel takes them.
+    packed: bytes = attrs.field(init=False, repr=False, eq=False)
+
+    @packed.default
+    def _pack(self) -> bytes:
+        return b"".join(struct.pack("=qq", *each) for each in self.ranges)
+
+    def has(self, log_offset: int) -> bool:
+        """Return whether a record that begins at `log_offset` must end in a CRC."""
+        at = bisect_right(self.ranges, (log_offset, 1 << 63)) - 1
+        return at >= 0 and log_offset < self.ranges[at][1]
+
+    def has_all(self, start: int, stop: int) -> bool:
+        """Return whether all of [start, stop) lies in covered ranges."""
+        for first, end in self.ranges:
+            if first <= start < end:
+                start = end
+        return start >= stop
+
+    @classmethod
+    def of(cls, ranges: Iterable[tuple[int, int]]) -> "Coverage":
+        """Return the coverage of some ranges, in any order, empty ones among them."""
+        return cls(tuple(sorted(each for each in ranges if each[0] < each[1])))
+
+
+NO_COVERAGE = Coverage()
+
+
+def is_valid(record: Buffer, log_offset: int, *, is_covered: bool = False) -> bool:
+    """Return whether these bytes are one whole valid record of that log offset."""
+    return _kernel.is_valid(record, log_offset, is_covered)
+
+
+def check(record: Buffer, log_offset: int, *, is_covered: bool) -> slice:
+    """Return where the body is in a valid record of that log offset.
+
+    Args:
+        record: exactly the bytes that the record is said to have.
+        log_offset: where they are in the log.
+        is_covered: whether the log is covered there; see `Coverage`.
+
+    Raises:
+        MalformedRecordError: what was expected, and what was found.
+    """
+    total = len(record)
+    if total < FIXED_SIZE:
+        raise MalformedRecordError(f"at least {FIXED_SIZE} bytes", f"{total}")
+    size, magic, crc, _queue, _flag, stored, sys_flag = _HEAD.unpack_from(record)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:  # noqa: PLR1714 - hot
+        raise MalformedRecordError("magic daa320a7 or daa320ab", f"{magic & 0xFFFFFFFF:08x}")
+    if size != total:
+        raise MalformedRecordError(f"a record of {total} bytes", f"size {size}")
+    if stored != log_offset:
+        raise MalformedRecordError(f"stored log offset {log_offset}", f"{stored}")
+    body = _check_parts(record, sys_flag, is_v2=magic == MAGIC_V2, needs_crc=is_covered)
+    found = crc32(record[body]) & CRC_MASK
+    if found != crc:
+        raise MalformedRecordError(f"body CRC {found:08x}", f"{crc & 0xFFFFFFFF:08x}")
+    if is_covered and not ends_in_own_crc(record):
+        raise MalformedRecordError("a CRC of the whole record at its end", "none that matches")
+    return body
+
+
+def _check_parts(record: Buffer, sys_flag: int, *, is_v2: bool, needs_crc: bool) -> slice:
+    """Return where the body is; raise unless the lengths of all parts add up to the record's size."""
+    total, at = len(record), 84
+    if sys_flag & (BORN_IPV6 | STORE_IPV6):
+        at += (12 if sys_flag & BORN_IPV6 else 0) + (12 if sys_flag & STORE_IPV6 else 0)
+    if at + 4 > total:
+        raise MalformedRecordError(f"a head within {total} bytes", f"{at + 4} bytes")
+    body_size = _I32.unpack_from(record, at)[0]
+    start = at + 4
+    end = start + body_size
+    if body_size < 0 or end >= total:
+        raise MalformedRecordError(f"a body within {total} bytes", f"{body_size} bytes at {start}")
+    width = 2 if is_v2 else 1
+    topic_size = int.from_bytes(record[end : end + width], "big", signed=True)
+    at = end + width + topic_size
+    if topic_size < 0 or at + 2 > total:
+        raise MalformedRecordError(f"a topic within {total} bytes", f"{topic_size} bytes at {end}")
+    text_size = int.from_bytes(record[at : at + 2], "big", signed=True)
+    if text_size < 0 or at + 2 + text_size != total:
+        raise MalformedRecordError(f"parts of {total} bytes in all", f"{at + 2 + text_size}")
+    if needs_crc and text_size < CRC_PROPERTY_SIZE:
+        raise MalformedRecordError("a CRC of the whole record at its end", "no room for one")
+    return slice(start, end)
+
+
+def ends_in_own_crc(record: Buffer) -> bool:
+    """Return whether the last twenty bytes of a record are the CRC property of all bytes before.
+
+    Only for a record whose properties text has room for one: else its end may be body or topic.
+    """
+    covered = record[:-CRC_PROPERTY_SIZE]
+    return bytes(record[-CRC_PROPERTY_SIZE:]) == crc_property(crc32(covered) & CRC_MASK)

@@ -1,0 +1,71 @@
+"""What is done for full segments in the background of a writing store: sealing and scrubbing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from penstock.config.model import ScrubConfig
+from penstock.contracts import SpawnWorker, Stoppable
+from penstock.contracts.findings import Finding
+from penstock.files import Files
+from penstock.integrity.scrubber import Scrub
+from penstock.integrity.sealer import Sealer
+from penstock.integrity.segment_digests import Digests
+from penstock.log.segmented_log import SegmentedLog
+
+
+@attrs.define(eq=False)
+class Upkeep:
+    """Both services of one store. Safe from any thread."""
+
+    sealer: Sealer
+    scrub: Scrub
+    _config: ScrubConfig
+    _workers: list[Stoppable] = attrs.Factory(list)
+
+    @classmethod
+    def of(
+        cls, files: Files, root: Path, log: SegmentedLog, config: ScrubConfig, sealed: list[int]
+    ) -> "Upkeep":
+        """Return what cares for a log; `sealed` are the segments whose digests are to be believed."""
+        digests = Digests(files, root)
+        sealer = Sealer(files, digests, log, config.seal_mib_per_s, sealed)
+        return cls(
+            sealer, Scrub(files, digests, log, config.mib_per_s, config.interval_hours), config
+        )
+
+    def start(
+        self, spawn: SpawnWorker, durable: Callable[[], int], told: Callable[[Finding], None]
+    ) -> None:
+        """Begin, as far as the configuration asks for it."""
+        self.sealer.durable, self.scrub.told = durable, told
+        if self._config.digests:
+            self._workers.append(spawn("penstock-seal", self.sealer.step))
+            if self._config.interval_hours > 0:
+                self._workers.append(spawn("penstock-scrub", self.scrub.step))
+
+    def wake(self) -> None:
+        """Say that a segment has become full."""
+        for worker in self._workers[:1]:
+            worker.wake()
+
+    def stats(self) -> dict[str, object]:
+        """Return figures for `Store.stats()`."""
+        scrub = self.scrub
+        last = scrub.findings[-1] if scrub.findings else None
+        return {
+            "sealed_segments": len(self.sealer.sealed),
+            "not_sealed_yet": self.sealer.waiting,
+            "scrub_passes": scrub.passes,
+            "scrubbed_bytes": scrub.bytes_read,
+            "damage_found": scrub.found,
+            "last_damage": f"{last.path}, byte {last.position}: {last.text}" if last else None,
+        }
+
+    def stop(self) -> None:
+        """End both, and wait for their last steps."""
+        for worker in self._workers:
+            worker.stop()
+        self.sealer.close()
+        self.scrub.close()

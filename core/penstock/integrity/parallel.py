@@ -1,0 +1,85 @@
+"""Verification in several processes, a segment at a time.
+
+Each process opens log and derived files by itself, read-only, and goes through the segments it is given;
+the findings come back in the order of the log. The processes are spawned, never forked: the caller may
+have threads, locks and maps.
+"""
+
+import multiprocessing
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+
+from penstock.contracts.findings import Finding
+from penstock.dispatch.store_view import Recipe, StoreView
+from penstock.files import Files
+from penstock.integrity.verification import Result, Scope, Spread, Tally, Verification
+
+# So many segments are given out ahead for each process.
+_AHEAD = 2
+
+
+class SegmentWorker:
+    """One process's view of a store whose segments are checked one by one. Not thread-safe."""
+
+    def __init__(self, recipe: Recipe, scope: Scope) -> None:
+        files = Files()
+        view = StoreView.open(files, recipe)
+        self._log, self._scope = view.log, scope
+        self._log.rejected, self._log.torn_at = dict(scope.rejected), scope.torn_at
+        self._verification = Verification(files, recipe.root, self._log, view.dispatchers)
+        self._checkers = self._verification.checkers()
+
+    def start(self) -> list[Finding]:
+        """Return what the derived files show by themselves; one process does this."""
+        return [finding for checker in self._checkers for finding in checker.start()]
+
+    def check(self, base: int) -> Result:
+        """Check one segment; one that has gone has nothing wrong."""
+        tally = Tally()
+        segment = self._log.find(base)
+        findings = []
+        if segment is not None:
+            findings = list(
+                self._verification.segment(
+                    segment, self._checkers, self._scope, tally, lambda _: None
+                )
+            )
+        return findings, tally, [checker.seen() for checker in self._checkers]
+
+
+_process: SegmentWorker | None = None
+
+
+def _begin(recipe: Recipe, scope: Scope) -> None:
+    global _process  # noqa: PLW0603 - one view a process, made before its first segment
+    _process = SegmentWorker(recipe, scope)
+
+
+def _check(base: int) -> Result:
+    assert _process is not None
+    return _process.check(base)
+
+
+def spread_over(files: Files, recipe: Recipe) -> Spread | None:
+    """Return what checks segments in other processes; None where they could not open the same store."""
+    names = [cls.__qualname__ for cls, _ in recipe.dispatchers]
+    if type(files) is not Files or any("<locals>" in name for name in names):
+        return None
+
+    def spread(bases: list[int], scope: Scope, jobs: int) -> Iterator[Result]:
+        pool = ProcessPoolExecutor(
+            min(jobs, len(bases)), multiprocessing.get_context("spawn"), _begin, (recipe, scope)
+        )
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for base in bases:
+                if len(waiting) >= jobs * _AHEAD:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(_check, base))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    return spread

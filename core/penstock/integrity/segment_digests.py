@@ -1,0 +1,261 @@
+"""Digests of full segments: what each file held when it was sealed, block by block.
+
+RocketMQ's CRC covers bodies only. A digest covers every byte of a segment that is full and durable, so
+a flipped header, or any other silent change, is found, and told to the block. Kept in the side folder,
+which RocketMQ ignores, one file a segment, written whole. Layout of `penstock/digests/<20 digits>`
+(big-endian)::
+
+    magic 8s  base_offset i64  size i64  mtime_ns i64  block_bytes u32  count u32  whole u32
+    (crc32c u32  crc32 u32){count}  crc32 u32        # the last 4 bytes, over all before them
+
+`whole` is the CRC-32C of the file. A block has two sums of different polynomials, so that a repair of
+one flipped bit can be proved. `mtime_ns` is the segment's at that time: it decides only after another
+program has written the store, which may have cut the log and filled the segment anew.
+
+Only a mark: losing it costs a new reading, never data. What cannot be understood counts as not there.
+"""
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import crc32c
+
+from penstock.errors import OffsetError
+from penstock.files import Entry, Files
+from penstock.format.names import NAME_DIGITS, SIDE_FOLDER, segment_name
+from penstock.format.record import crc32
+from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
+
+BLOCK_BYTES = 1 << 20
+_MAGIC = b"PSTKDIG1"
+_HEAD = struct.Struct(">8sqqqIII")
+_SUMS = struct.Struct(">II")
+_CRC = struct.Struct(">I")
+_FILE_BYTES_MAX = 1 << 24
+
+Sums = tuple[int, int]
+
+
+def sums_of(block: bytes) -> Sums:
+    """Return both sums of a block; large ones are summed up without the GIL."""
+    return int(crc32c.crc32c(block)), crc32(block)
+
+
+@attrs.frozen(kw_only=True)
+class Digest:
+    """What a segment held: the CRC-32C of the file, and two sums of each block."""
+
+    base_offset: int
+    size: int
+    mtime_ns: int
+    whole: int
+    blocks: tuple[Sums, ...]
+    block_bytes: int = BLOCK_BYTES
+
+    def encode(self) -> bytes:
+        """Return the bytes of the digest's file."""
+        head = _HEAD.pack(
+            _MAGIC, self.base_offset, self.size, self.mtime_ns, self.block_bytes, len(self.blocks),
+            self.whole,
+        )  # fmt: skip
+        body = head + b"".join(_SUMS.pack(*sums) for sums in self.blocks)
+        return body + _CRC.pack(crc32(body))
+
+    def differing(self, other: "Digest") -> list[tuple[int, int]]:
+        """Return the stretches (position, stop) of blocks in which two digests of one size differ."""
+        found: list[tuple[int, int]] = []
+        for number, (mine, theirs) in enumerate(zip(self.blocks, other.blocks, strict=True)):
+            if mine != theirs:
+                start = number * self.block_bytes
+                found.append((start, min(start + self.block_bytes, self.size)))
+        return found
+
+
+def file_bytes(segment_bytes: int) -> int:
+    """Return the length of the file of a digest."""
+    return _HEAD.size + -(-segment_bytes // BLOCK_BYTES) * _SUMS.size + _CRC.size
+
+
+def decode(data: bytes) -> Digest | None:
+    """Return the digest that a file holds; None for what is none."""
+    if len(data) < _HEAD.size + _CRC.size:
+        return None
+    if _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
+        return None
+    magic, base, size, mtime_ns, block_bytes, count, whole = _HEAD.unpack_from(data)
+    is_sound = magic == _MAGIC and size > 0 and block_bytes == BLOCK_BYTES
+    if not is_sound or count != -(-size // block_bytes):
+        return None
+    if len(data) != _HEAD.size + count * _SUMS.size + _CRC.size:
+        return None
+    blocks = tuple(_SUMS.unpack_from(data, _HEAD.size + n * _SUMS.size) for n in range(count))
+    return Digest(base_offset=base, size=size, mtime_ns=mtime_ns, whole=whole, blocks=blocks)
+
+
+class Digests:
+    """The folder of digests. One writer."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self.folder = root / SIDE_FOLDER / "digests"
+
+    def path(self, base_offset: int) -> Path:
+        """Return where the digest of a segment is, or would be."""
+        return self.folder / segment_name(base_offset)
+
+    def bases(self) -> list[int]:
+        """Return the base offsets of the segments that have a digest, sound or not."""
+        return [int(entry.name) for entry in self._entries()]
+
+    def _entries(self) -> list[Entry]:
+        if not self._files.is_folder(self.folder):
+            return []
+        return [
+            entry
+            for entry in self._files.entries(self.folder)
+            if len(entry.name) >= NAME_DIGITS and entry.name.isascii() and entry.name.isdigit()
+        ]
+
+    def read(self, segment: Segment) -> Digest | None:
+        """Return the digest of a segment; None where there is none that can be understood."""
+        try:
+            data = self._files.read_whole(self.path(segment.base_offset), _FILE_BYTES_MAX)
+        except OSError:
+            return None
+        digest = decode(data)
+        if digest is None or (digest.base_offset, digest.size) != (
+            segment.base_offset,
+            segment.capacity,
+        ):
+            return None
+        return digest
+
+    def write(self, digest: Digest) -> None:
+        """Keep a digest, durably; an older one of the segment is replaced.
+
+        Made under another name, in the folder above: whoever verifies the store meanwhile, in this process or
+        in another, sees none or all of it, and no name here is anything but a digest's.
+        """
+        self._files.make_folder_durably(self.folder)
+        fresh = self.folder.parent / f"new-digests-{segment_name(digest.base_offset)}"
+        if self._files.exists(fresh):
+            self._files.remove(fresh)
+        file = self._files.create(fresh)
+        try:
+            file.pwrite(digest.encode(), 0)
+            file.sync_all()
+            self._files.rename(fresh, self.path(digest.base_offset))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.remove(fresh)
+            raise
+        finally:
+            file.close()
+        self._files.sync_folder(self.folder)
+
+    def remove(self, base_offset: int) -> None:
+        """Forget a segment's digest, durably; nothing happens where there is none."""
+        path = self.path(base_offset)
+        if self._files.exists(path) and not self._files.is_folder(path):
+            self._files.remove(path)
+            self._files.sync_folder(self.folder)
+
+    def is_valid(self, digest: Digest, segment: Segment, *, is_ours: bool) -> bool:
+        """Say whether a digest still speaks of its segment.
+
+        While only Penstock has written it does, whatever the file looks like. Once another program
+        has, only for a file that was not written since.
+        """
+        return is_ours or digest.mtime_ns == self._files.mtime_ns(segment.path)
+
+    def sift(self, log: SegmentedLog, end_offset: int, *, is_ours: bool) -> list[int]:
+        """Forget the digests that no longer speak of a full segment; returns whose are left."""
+        full = {s.base_offset: s for s in log.segments if s.end_offset <= end_offset}
+        left = []
+        for entry in self._entries():
+            base = int(entry.name)
+            segment = full.get(base)
+            # By its length alone: a store may have many thousands.
+            is_kept = segment is not None and entry.size == file_bytes(segment.capacity)
+            if segment is not None and not is_ours:
+                digest = self.read(segment)
+                is_kept = (
+                    is_kept and digest is not None and self.is_valid(digest, segment, is_ours=False)
+                )
+            if is_kept:
+                left.append(base)
+            else:
+                self.remove(base)
+        return left
+
+
+class Summing:
+    """Reads one segment block by block and sums it up. Not thread-safe.
+
+    The segment is held for a block at a time, so that retention never waits for it.
+    """
+
+    def __init__(self, files: Files, segment: Segment) -> None:
+        self.segment = segment
+        self._files = files
+        self._file = files.open(segment.path)
+        self._whole = 0
+        self._blocks: list[Sums] = []
+
+    @property
+    def position(self) -> int:
+        """How far it is."""
+        return min(len(self._blocks) * BLOCK_BYTES, self.segment.capacity)
+
+    def step(self) -> int:
+        """Take in the next block; returns its length, 0 behind the last. `OffsetError` if the segment is gone."""
+        segment = self.segment
+        size = min(BLOCK_BYTES, segment.capacity - self.position)
+        if size == 0:
+            return 0
+        if not segment.lease.hold():
+            raise OffsetError(segment.base_offset, segment.base_offset, segment.end_offset)
+        try:
+            block = self._file.pread(size, self.position)
+        finally:
+            segment.lease.release()
+        if len(block) < size:
+            raise OffsetError(segment.base_offset + self.position, segment.base_offset, 0)
+        self._whole = int(crc32c.crc32c(block, self._whole))
+        self._blocks.append(sums_of(block))
+        return size
+
+    def digest(self) -> Digest:
+        """Return the digest, when all blocks have been taken in."""
+        return Digest(
+            base_offset=self.segment.base_offset, size=self.segment.capacity, whole=self._whole,
+            mtime_ns=self._files.mtime_ns(self.segment.path), blocks=tuple(self._blocks),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def sum_up(files: Files, segment: Segment) -> Digest:
+    """Return the digest of a segment as it lies there."""
+    summing = Summing(files, segment)
+    try:
+        while summing.step():
+            pass
+        return summing.digest()
+    finally:
+        summing.close()
+
+
+def check_digest(
+    files: Files, digests: Digests, segment: Segment, *, is_ours: bool
+) -> Iterator[tuple[int, int]]:
+    """Return the stretches (position, stop) in which a segment differs from its digest, if it has one."""
+    known = digests.read(segment)
+    if known is not None and digests.is_valid(known, segment, is_ours=is_ours):
+        yield from known.differing(sum_up(files, segment))

@@ -1,0 +1,45 @@
+"""What queue entries say of records in the log: evidence beside the records themselves.
+
+Entries are derived, and have no checksum of their own. So an entry alone never makes a record valid or corrupt;
+it decides between two readings of the log that are both possible (see `survivors` and `lives`).
+"""
+
+from collections.abc import Iterable
+
+from penstock.contracts import Dispatcher, QueueIndex
+from penstock.errors import StorageError
+from penstock.format.names import topic_of
+from penstock.log.segmented_log import SegmentedLog
+
+
+class EntryWitness:
+    """Asks a queue index (`log.Witness`). What cannot be read is no evidence."""
+
+    def __init__(self, index: QueueIndex) -> None:
+        self._index = index
+
+    def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
+        """See `log.Witness`."""
+        name = topic_of(topic)
+        if name is None or queue < 0 or queue_offset < 0:
+            return None
+        try:
+            return self._index.place(name, queue, queue_offset)
+        except (OSError, StorageError):
+            return None
+
+    def end(self, topic: bytes, queue: int) -> int:
+        """See `log.Witness`."""
+        name = topic_of(topic)
+        if name is None or queue < 0:
+            return 0
+        try:
+            return self._index.max_offset(name, queue)
+        except (OSError, StorageError):
+            return 0
+
+
+def use_entries(log: SegmentedLog, dispatchers: Iterable[Dispatcher]) -> None:
+    """Let a log ask the queue index among these dispatchers for evidence."""
+    index = next((each for each in dispatchers if isinstance(each, QueueIndex)), None)
+    log.witness = None if index is None else EntryWitness(index)

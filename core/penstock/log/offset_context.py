@@ -1,0 +1,65 @@
+"""Says what lies at a log offset where no record can be read: the inside of a record, filler, nothing yet.
+
+An offset that a caller mistook must not look like corruption. The segment is walked with all checks from its
+start, so this costs a reading of it; it happens only after a read has failed.
+"""
+
+from penstock.errors import NoRecordError, OffsetError
+from penstock.format.columns import Columns
+from penstock.format.record import SIZE_AND_MAGIC
+from penstock.log.salvage import Sound, Stop, walk_segment
+from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
+
+
+def explain(log: SegmentedLog, log_offset: int) -> OffsetError | None:
+    """Return why no record begins at `log_offset` of a log that is intact there; None where it is not."""
+    segment = log.find(log_offset)
+    if segment is None or log_offset < log.min_offset or not segment.lease.hold():
+        return None
+    try:
+        return _within(log, segment, log_offset)
+    finally:
+        segment.lease.release()
+
+
+def _within(log: SegmentedLog, segment: Segment, log_offset: int) -> OffsetError | None:
+    before: int | None = None
+    for piece in walk_segment(log, segment):
+        if isinstance(piece, Stop):
+            if piece.start > log_offset:
+                return None
+            return _after_records(log, segment, piece, log_offset, before)
+        if isinstance(piece, Sound):
+            if piece.start <= log_offset < piece.stop:
+                return _among(piece.columns, piece.stop, log_offset)
+            if len(piece.columns):
+                before = int(piece.columns.log_offsets[-1])
+        elif log_offset < piece.stop:
+            return None
+    return None
+
+
+def _among(records: Columns, stop: int, log_offset: int) -> OffsetError | None:
+    """Return what to say of an offset within a range that valid records fill."""
+    offsets = records.log_offsets.tolist()
+    row = int((records.log_offsets <= log_offset).sum()) - 1
+    if row < 0 or offsets[row] == log_offset:
+        # A record that can be read after all: it was written, or put right, meanwhile.
+        return None
+    after = offsets[row + 1] if row + 1 < len(offsets) else stop
+    return NoRecordError(log_offset, offsets[row], after, "it lies within the record before it")
+
+
+def _after_records(
+    log: SegmentedLog, segment: Segment, piece: Stop, log_offset: int, before: int | None
+) -> OffsetError | None:
+    """Return what to say of an offset at or after the end of a segment's records."""
+    if piece.is_blank:
+        why = "the rest of that segment is filler"
+        return NoRecordError(log_offset, before, log.next_base(log_offset), why)
+    room = min(SIZE_AND_MAGIC.size, segment.end_offset - piece.start)
+    if bytes(log.read(piece.start, room)).strip(b"\0") or log.next_base(log_offset) is not None:
+        # Bytes that are none, or a hole before later segments.
+        return None
+    return OffsetError(log_offset, log.min_offset, piece.start)

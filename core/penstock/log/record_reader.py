@@ -1,0 +1,198 @@
+"""Records read back by address, checked before anyone sees them.
+
+A record is handed out only if it is valid (see `validity`); a corrupt one becomes a `CorruptionError` that
+names file and position, and costs no other record. Read for a queue's entry, it must also say that it belongs there.
+"""
+
+from typing import NamedTuple, Self
+
+from penstock import _kernel
+from penstock.errors import CorruptionError, OffsetError
+from penstock.format.java_hash import Int64s
+from penstock.format.record import (
+    FIXED_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    MalformedRecordError,
+    decode_record,
+)
+from penstock.format.validity import check
+from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
+from penstock.message import StoredMessage
+
+_READ_AT_ONCE = 1 << 20
+# So many bytes of records are read and checked together.
+_BYTES = 4 << 20
+# Two records with less than this between them are read by one call: the copy costs less than a call.
+GAP_BYTES = 16 << 10
+_SHORT_BYTES = 2048
+_SHARED_PREFIX = "%LMQ%"
+
+
+def is_shared(topic: str) -> bool:
+    """Say whether a topic's queues point to records of other topics, on purpose (spec section 3.7)."""
+    return topic.startswith(_SHARED_PREFIX)
+
+
+class Entries(NamedTuple):
+    """Queue entries that have a record, in the order of their queue."""
+
+    ordinals: Int64s
+    offsets: Int64s
+    sizes: Int64s
+
+    def head(self, count: int) -> "Entries":
+        """Return the first ones."""
+        return Entries(*(column[:count] for column in self))
+
+    def after(self, count: int) -> "Entries":
+        """Return them without the first ones."""
+        return Entries(*(column[count:] for column in self))
+
+
+class Place(NamedTuple):
+    """The topic and the queue that an entry belongs to; its record must say the same.
+
+    `topic` is None where any record will do: the queues of some topics are shared.
+    """
+
+    topic: bytes | None
+    queue: int
+
+    @classmethod
+    def of(cls, topic: str, queue: int) -> Self:
+        """Return the place of a queue."""
+        return cls(None if is_shared(topic) else topic.encode(), queue)
+
+    def has(self, record: bytes, ordinal: int) -> bool:
+        """Say whether a valid record is the one of that ordinal of this queue."""
+        fields = decode_record(record)
+        found = (fields.topic, fields.queue, fields.queue_offset)
+        return self.topic is None or found == (self.topic, self.queue, ordinal)
+
+
+_ANYWHERE = Place(None, 0)
+
+
+class RecordReader:
+    """Reads records of a log. Safe from any thread.
+
+    With `live` set another process may be writing: the list of segments is refreshed when an
+    address is not found.
+    """
+
+    def __init__(self, log: SegmentedLog, *, live: bool) -> None:
+        self._log = log
+        self._live = live
+
+    def bytes_at(self, log_offset: int, size: int) -> bytes:
+        """Return a copy of `size` bytes; `OffsetError` where the log has not got them."""
+        segment = self._held(log_offset)
+        try:
+            if not self._has(segment, log_offset, size):
+                raise self.damage(log_offset, f"{size} bytes", "the end of the file")
+            return bytes(self._log.read_from(segment, log_offset, size))
+        finally:
+            segment.lease.release()
+
+    def _has(self, segment: Segment, log_offset: int, size: int) -> bool:
+        """Say whether bytes may be read: no claimed size makes more memory than the file has bytes."""
+        position = log_offset - segment.base_offset
+        return size <= _READ_AT_ONCE or segment.has(position, size)
+
+    def _held(self, log_offset: int) -> Segment:
+        """Return the segment of a byte, held until it is released."""
+        segment = self._log.find(log_offset)
+        if segment is None and self._live:
+            self._log.refresh()
+            segment = self._log.find(log_offset)
+        if segment is None or not segment.lease.hold():
+            raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
+        return segment
+
+    def message(
+        self, log_offset: int, size: int, place: Place = _ANYWHERE, ordinal: int = 0
+    ) -> StoredMessage:
+        """Return the record of `size` bytes at `log_offset`, checked.
+
+        With a `place`, it must also be the one of that ordinal there: queue entries have no checksum.
+        """
+        if size < FIXED_SIZE:
+            raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")
+        return self._checked(self.bytes_at(log_offset, size), log_offset, place, ordinal)
+
+    def leading(
+        self, entries: Entries, place: Place, *, all_near: bool = False
+    ) -> list[StoredMessage]:
+        """Return the records of queue entries up to the first that is not valid, or not near the one before.
+
+        With `all_near` nothing is read where they are not all near each other. `OffsetError` where the log has not got the first of them.
+        """
+        log, offset = self._log, int(entries.offsets[0])
+        segment = self._held(offset)
+        try:
+            gap = _BYTES if log.is_mapped else GAP_BYTES
+            count, end = _kernel.run_of(
+                entries.offsets, entries.sizes, segment.end_offset, _BYTES, gap
+            )
+            if all_near and count < len(entries.sizes):
+                return []
+            if count == 0 or not self._has(segment, offset, end - offset):
+                return []
+            window = log.read_from(segment, offset, end - offset)
+            ordinals, offsets, sizes = (
+                entries if count == len(entries.sizes) else entries.head(count)
+            )
+            return _kernel.messages(
+                window, offset, offsets, sizes, ordinals, *place, log.coverage.packed
+            )
+        finally:
+            segment.lease.release()
+
+    def message_at(self, log_offset: int) -> StoredMessage:
+        """Return the record that begins at `log_offset`; its size is read from it."""
+        segment = self._held(log_offset)
+        try:
+            room = segment.end_offset - log_offset
+            if room < SIZE_AND_MAGIC.size:
+                raise OffsetError(log_offset, segment.base_offset, segment.end_offset)
+            # Most records are short: one read brings them whole.
+            start = bytes(self._log.read_from(segment, log_offset, min(_SHORT_BYTES, room)))
+        finally:
+            segment.lease.release()
+        size, magic = SIZE_AND_MAGIC.unpack_from(start)
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise self.damage(log_offset, "a record", f"magic {magic & 0xFFFFFFFF:08x}")
+        if size > room:
+            raise self.damage(log_offset, "a record that ends within its segment", f"size {size}")
+        if not FIXED_SIZE <= size <= len(start):
+            return self.message(log_offset, size)
+        return self._checked(start[:size], log_offset, _ANYWHERE, 0)
+
+    def damage(self, log_offset: int, expected: str, found: str) -> CorruptionError:
+        """Return the error that names file and position of a log offset."""
+        segment = self._log.find(log_offset)
+        path = segment.path if segment else self._log.folder
+        position = log_offset - segment.base_offset if segment else log_offset
+        return CorruptionError(
+            path, position, expected, found, "other records are not affected; see penstock verify"
+        )
+
+    def _checked(self, record: bytes, log_offset: int, place: Place, ordinal: int) -> StoredMessage:
+        """Return a record as a message; `CorruptionError` if it is not valid, or not the one of that place."""
+        while True:
+            coverage = self._log.coverage
+            found = _kernel.message(record, log_offset, *place, ordinal, coverage.packed)
+            if found is not None:
+                return found
+            try:
+                check(record, log_offset, is_covered=coverage.has(log_offset))
+            except MalformedRecordError as error:
+                # Another process may have noted another checksum since the coverage was read.
+                if not self._log.renew_coverage():
+                    raise self.damage(log_offset, error.expected, error.found) from error
+            else:
+                what = f"entry {ordinal} of queue {(place.topic or b'').decode()}/{place.queue}"
+                raise self.damage(log_offset, f"the record of {what}", "another one")

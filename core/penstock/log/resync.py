@@ -1,0 +1,277 @@
+"""Finds where valid records go on after corruption.
+
+A record states its own log offset, so a later valid one can be recognised. That alone is no proof: a body may
+hold the bytes of a whole valid record with its own future log offset, and a copy of the outer record that was
+cut short, or one flipped bit in its head, must not make a message of it. So a valid record after corruption
+counts only with a witness, in this order:
+
+    1. The corrupt record's own head: a valid record begins where its size, or the lengths of its parts, say
+       that it ends. All before that is the record's content. Where both lead to one, 2 and 3 decide.
+    2. A queue entry that points at the record.
+    3. A chain: valid records lead from it, one right after the other, to the segment's blank record or to
+       where the log ends, and it may continue its queue. Within another record's body no chain gets there:
+       the rest of that body, its topic and its properties follow. Where the corrupt record's head says that
+       it is the last one, only a queue entry counts.
+
+Everything else between is content, or lost: it is named and left. Bytes are hostile here: a place that only
+looks like a record's head costs a read of that head; a chain that leads nowhere is walked once.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from penstock.format.record import (
+    BLANK_SIZE,
+    BORN_IPV6,
+    FIXED_SIZE,
+    IPV6_EXTRA,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PREPARED,
+    ROLLBACK,
+    STORE_IPV6,
+    TRANSACTION_MASK,
+    decode_record,
+)
+from penstock.format.validity import is_valid
+from penstock.log.scan import Checks, scan_segment
+from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
+
+_SEARCH_BYTES = 1 << 20
+# Some overlap, so that all that is compared without another read is seen across two windows.
+_OVERLAP = 64
+_NOTHING = bytes(_SEARCH_BYTES + _OVERLAP)
+_MAGIC_HEAD = b"\xda\xa3\x20"
+_OFFSET_AT = slice(28, 36)
+# All before the body of a record with two IPv6 hosts.
+_HEAD_BYTES = 88 + 2 * IPV6_EXTRA
+_WALK_BYTES = 1 << 20
+
+
+def find_survivor(log: SegmentedLog, segment: Segment, after: int) -> int | None:
+    """Return where valid records go on in a segment after the corrupt bytes at log offset `after`, or None."""
+    return Resync(log, segment).next_valid(after)
+
+
+def used_windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (log offset, bytes) of what is not all zero in a segment from `start` on."""
+    end = _used_end(segment)
+    for at in range(start, end, _SEARCH_BYTES):
+        size = min(_SEARCH_BYTES + _OVERLAP, segment.end_offset - at)
+        window = bytes(log.read(at, size))
+        if window != _NOTHING[:size]:
+            yield at, window
+
+
+def _used_end(segment: Segment) -> int:
+    """Return the log offset after the last byte of a segment that was ever written."""
+    # A file that was made whole beforehand is read no further than it was written; one that is gone raises when read.
+    with contextlib.suppress(FileNotFoundError):
+        return min(segment.base_offset + segment.data_end(), segment.end_offset)
+    return segment.end_offset
+
+
+class _Head(NamedTuple):
+    """What the bytes at a log offset claim to be, if they are a record's head."""
+
+    size: int
+    magic: int
+    stored_offset: int
+    body_at: int
+    body_size: int
+
+
+class Resync:
+    """Finds where valid records go on in one segment. Not thread-safe."""
+
+    def __init__(self, log: SegmentedLog, segment: Segment) -> None:
+        self._log = log
+        self._segment = segment
+        # Of valid records that a chain went through: whether it leads to where the records end.
+        self._leads: dict[int, bool] = {}
+
+    def next_valid(self, after: int) -> int | None:
+        """Return the first valid record with a witness after the corrupt bytes at `after`, or None."""
+        if after < self._segment.base_offset:
+            return self._search(after, self._counts)
+        head = self._head_at(after)
+        claims = () if head is None else self._claims(after, head)
+        following = [end for end in claims if self._record_at(end) is not None]
+        leading = [end for end in following if self._counts(end)]
+        if leading or len(following) == 1:
+            # What lies before the later one is content.
+            return max(leading or following)
+        if head is not None and self._is_last(after, head, claims):
+            return self._search(after, self._is_named)
+        return self._search(after, self._counts)
+
+    def _search(
+        self, after: int, counts: Callable[[int], bool], stop: int | None = None
+    ) -> int | None:
+        """Return the first place after `after` that states its own log offset and counts; none from `stop` on."""
+        start = max(after, self._segment.base_offset)
+        for at, window in used_windows(self._log, self._segment, start):
+            # What begins in the overlap is seen whole in the next window.
+            found = window.find(_MAGIC_HEAD, 4)
+            while 0 <= found - 4 < _SEARCH_BYTES:
+                offset, place = at + found - 4, found - 4 + _OFFSET_AT.start
+                if stop is not None and offset >= stop:
+                    return None
+                # A place that does not even state its own log offset costs no read.
+                is_place = window.startswith(offset.to_bytes(8, "big"), place)
+                if is_place and offset > after and counts(offset):
+                    return offset
+                found = window.find(_MAGIC_HEAD, found + 1)
+        return None
+
+    def unvouched(self, start: int, stop: int) -> list[int]:
+        """Return the log offsets within a corrupt range at which valid records begin, with or without a witness."""
+        found: list[int] = []
+
+        def takes(offset: int) -> bool:
+            if self._record_at(offset) is not None:
+                found.append(offset)
+            return False
+
+        self._search(start, takes, stop)
+        return found
+
+    def is_record_at(self, offset: int) -> bool:
+        """Return whether a whole valid record begins at `offset`, with or without a witness."""
+        return self._record_at(offset) is not None
+
+    # --- what the corrupt record says of itself
+
+    def _claims(self, at: int, head: _Head) -> tuple[int, ...]:
+        """Return where the record at `at` ends by its size, and by the lengths of its parts.
+
+        One wrong field leaves either of them right.
+        """
+        left = self._segment.end_offset - at
+        sizes = {head.size, self._length_of_parts(at, head)}
+        return tuple(at + size for size in sizes if FIXED_SIZE <= size <= left)
+
+    def _is_last(self, at: int, head: _Head, claims: tuple[int, ...]) -> bool:
+        """Return whether a head says that its record is the segment's last: finished, or still being written.
+
+        Then whatever is within it is its content. Both claims must agree, or the head be whole otherwise.
+        """
+        is_whole = head.stored_offset == at and head.magic in (MAGIC_V1, MAGIC_V2)
+        return (is_whole or len(claims) == 1) and any(self._is_end(end) for end in claims)
+
+    def _head_at(self, at: int) -> _Head | None:
+        left = self._segment.end_offset - at
+        if left < FIXED_SIZE:
+            return None
+        data = bytes(self._log.read(at, min(left, _HEAD_BYTES)))
+        size, magic = _i32(data, 0), _i32(data, 4)
+        stored = int.from_bytes(data[_OFFSET_AT], "big", signed=True)
+        # One of the three must be right, or nothing says that a record began here.
+        if stored != at and magic not in (MAGIC_V1, MAGIC_V2):
+            return None
+        flags = _i32(data, 36)
+        body_at = 88 + IPV6_EXTRA * (bool(flags & BORN_IPV6) + bool(flags & STORE_IPV6))
+        return _Head(size, magic, stored, body_at, _i32(data, body_at - 4))
+
+    def _length_of_parts(self, at: int, head: _Head) -> int:
+        """Return how long the parts of a record are together; 0 where that would not fit into the segment."""
+        left = self._segment.end_offset - at
+        end = head.body_at + head.body_size
+        width = 2 if head.magic == MAGIC_V2 else 1
+        if head.body_size < 0 or end + width + 2 > left:
+            return 0
+        end += width + self._number(at + end, width)
+        if end + 2 > left:
+            return 0
+        end += 2 + self._number(at + end, 2)
+        return end if FIXED_SIZE <= end <= left else 0
+
+    def _number(self, at: int, width: int) -> int:
+        return int.from_bytes(self._log.read(at, width), "big")
+
+    # --- candidates
+
+    def _counts(self, offset: int) -> bool:
+        """Return whether a valid record begins at `offset` that has a witness."""
+        if offset in self._leads:
+            return self._leads[offset]
+        return self._is_named(offset) or (self._may_continue(offset) and self._leads_to_end(offset))
+
+    def _record_at(self, offset: int) -> bytes | None:
+        """Return the valid record that begins at `offset`, or None; reads no more than lengths allow."""
+        log, left = self._log, self._segment.end_offset - offset
+        if left < FIXED_SIZE:
+            return None
+        head = self._head_at(offset)
+        if head is None or head.stored_offset != offset or not FIXED_SIZE <= head.size <= left:
+            return None
+        if self._length_of_parts(offset, head) != head.size:
+            return None
+        # No size that is only claimed makes more memory than the file has bytes.
+        place = offset - self._segment.base_offset
+        if head.size > _WALK_BYTES and not self._segment.has(place, head.size):
+            return None
+        record = bytes(log.read(offset, head.size))
+        return record if is_valid(record, offset, is_covered=log.coverage.has(offset)) else None
+
+    def _is_named(self, offset: int) -> bool:
+        """Return whether a valid record begins at `offset` that a queue entry points at."""
+        record = None if self._log.witness is None else self._record_at(offset)
+        if record is None or self._log.witness is None:
+            return False
+        fields = decode_record(record)
+        place = self._log.witness.place(fields.topic, fields.queue, fields.queue_offset)
+        return place == (offset, len(record))
+
+    def _may_continue(self, offset: int) -> bool:
+        record = self._record_at(offset)
+        if record is None:
+            return False
+        fields = decode_record(record)
+        is_counted = fields.sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
+        if self._log.witness is None or not is_counted:
+            return True
+        most = (offset - self._log.min_offset) // FIXED_SIZE + 1
+        end = self._log.witness.end(fields.topic, fields.queue)
+        return 0 <= fields.queue_offset <= end + most
+
+    def _leads_to_end(self, offset: int) -> bool:
+        """Return whether valid records follow each other from `offset` to where the segment's records end."""
+        records, end = self._chain(offset)
+        leads = self._leads.get(end, False) or self._is_end(end)
+        self._leads.update(dict.fromkeys(records, leads))
+        return leads
+
+    def _chain(self, at: int) -> tuple[list[int], int]:
+        """Return the valid records that follow each other from `at` on, and where they end."""
+        log, segment, found = self._log, self._segment, list[int]()
+        checks = Checks(log.coverage)
+        for scanned in scan_segment(
+            log, segment, at, segment.end_offset, checks, window_bytes=_WALK_BYTES
+        ):
+            for offset in scanned.records.log_offsets.tolist():
+                if offset in self._leads:
+                    return found, offset
+                found.append(offset)
+            at = scanned.end_offset
+        return found, at
+
+    def _is_end(self, at: int) -> bool:
+        """Return whether the segment's records end at `at`: with a blank record, or with nothing after it."""
+        left = self._segment.end_offset - at
+        if left <= 0:
+            return True
+        if left >= BLANK_SIZE:
+            head = bytes(self._log.read(at, BLANK_SIZE))
+            if _i32(head, 4) == MAGIC_BLANK and _i32(head, 0) == left:
+                return True
+        return _used_end(self._segment) <= at or not any(
+            window.strip(b"\0") for _, window in used_windows(self._log, self._segment, at)
+        )
+
+
+def _i32(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], "big", signed=True)

@@ -1,0 +1,118 @@
+"""The walk over a segment that goes on behind damage: sound stretches, and what lies between them.
+
+Every record is checked by all there is (see `validity`), and one that the counts of its queue show to be corrupt
+(`SegmentedLog.rejected`, see `lives`) is not valid either. After a corrupt record the walk looks for the next
+valid one that has a witness (see `survivors`). A record never crosses a segment, so each segment can be walked
+by itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.format.columns import Columns
+from penstock.log.queue_continuity import Due, Note, QueueLives
+from penstock.log.resync import Resync
+from penstock.log.scan import Checks, StopReason, scan_segment
+from penstock.log.segment import Segment
+from penstock.log.segmented_log import SegmentedLog
+
+
+class Sound(NamedTuple):
+    """Sound records in [start, stop); the memory is lent."""
+
+    columns: Columns
+    start: int
+    stop: int
+
+
+class Broken(NamedTuple):
+    """No valid record begins in [start, stop), and one begins at `stop`, or the segment's records end there.
+
+    `reason` says why, where it is not by the bytes themselves.
+    """
+
+    start: int
+    stop: int
+    reason: str = ""
+
+
+class Stop(NamedTuple):
+    """The records of a segment end at `start`, with a blank record or without one."""
+
+    start: int
+    is_blank: bool
+
+
+Piece = Sound | Broken | Stop
+
+
+def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
+    """Return the pieces of a segment in log order; the last one is a `Stop`.
+
+    A torn tail (`SegmentedLog.torn_at`) is not looked into.
+    """
+    at, resync = segment.base_offset, Resync(log, segment)
+    limit = segment.end_offset if log.torn_at is None else min(segment.end_offset, log.torn_at)
+    while at < limit:
+        reason = StopReason.END
+        for records, end, reason in scan_segment(log, segment, at, limit, Checks(log.coverage)):  # noqa: B007 - the last one counts
+            yield from _without_rejected(log, records, at, end)
+            at = end
+        is_blank = reason is StopReason.FILLER
+        following = None if is_blank else resync.next_valid(at)
+        if following is None or following >= limit:
+            yield Stop(at, is_blank)
+            return
+        yield Broken(at, following)
+        at = following
+    yield Stop(max(limit, segment.base_offset), is_blank=limit == segment.end_offset)
+
+
+def _without_rejected(
+    log: SegmentedLog, columns: Columns, start: int, stop: int
+) -> Iterator[Sound | Broken]:
+    """Yield valid records without those that the counts of their queues show to be corrupt."""
+    offsets = columns.log_offsets
+    rejected = [r for r in sorted(log.rejected) if start <= r < stop] if log.rejected else []
+    rows = np.searchsorted(offsets, np.array(rejected, np.int64))
+    first = 0
+    for offset, row in zip(rejected, rows.tolist(), strict=True):
+        if row >= len(offsets) or int(offsets[row]) != offset:
+            continue
+        size, reason = log.rejected[offset]
+        yield Sound(columns.rows(slice(first, row)), start, offset)
+        yield Broken(offset, offset + size, reason)
+        first, start = row + 1, offset + size
+    yield Sound(columns.rows(slice(first, None)), start, stop)
+
+
+def reject_by_counts(
+    log: SegmentedLog, is_own: Callable[[int], bool], gaps: Sequence[tuple[int, int]]
+) -> list[Note]:
+    """Find the records that the counts of their queues show to be corrupt, and let the log know them.
+
+    Returns what else the counts show. Where all records end in a CRC of their own bytes there is nothing to find.
+    """
+    log.rejected = {}
+    spans = log.spans()
+    if not spans or log.coverage.has_all(spans[0][0], spans[-1][1]):
+        return []
+    free = log.min_offset > 0
+    lives = QueueLives(log, lambda _queue: None if free else Due(0), is_own, gaps)
+    expected = log.min_offset
+    for segment in log.segments:
+        if segment.base_offset > expected:
+            lives.lose(expected, segment.base_offset)
+        for piece in walk_segment(log, segment):
+            if isinstance(piece, Sound):
+                lives.add(piece.columns)
+            elif isinstance(piece, Broken):
+                lives.lose(piece.start, piece.stop)
+            elif not piece.is_blank:
+                lives.lose(piece.start, segment.end_offset)
+        expected = segment.end_offset
+    found = lives.finish()
+    log.rejected = found.rejected
+    return found.notes

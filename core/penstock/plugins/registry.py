@@ -1,0 +1,346 @@
+"""Find the installed plugins, and pick a strategy by name.
+
+The entry-point group `penstock` is loaded in a loop of our own: pluggy's passes over a second entry
+point of the same name in silence, and lets one broken package stop the host. A plugin that does not
+load is set aside: named in a warning and in `Registry.plugins`, fatal only where the configuration
+names something that no other plugin offers, or requires it. A name that two plugins offer is an error
+for whoever picks it, and for nobody else.
+
+This is the one module with untyped calls in it; it hands out typed classes.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+import attrs
+import pluggy
+
+from penstock.contracts import (
+    CONTRACT_VERSION,
+    Allocator,
+    Dispatcher,
+    FlushPolicy,
+    RetentionPolicy,
+    SegmentWriter,
+    Strategy,
+)
+from penstock.errors import (
+    DuplicateStrategyError,
+    PluginError,
+    PluginLoadError,
+    UnknownStrategyError,
+)
+from penstock.escape import get_logger
+from penstock.plugins import hookspecs
+from penstock.runtime.clock import Clock
+
+logger = get_logger(__name__)
+
+S = TypeVar("S", bound=Strategy)
+_CLOCK = Clock()
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+# A plugin whose import takes longer slows every command, and is shown as slow.
+SLOW_MS = 500
+
+
+class PluginStatus(StrEnum):
+    """What became of an installed plugin. All but `LOADED` and `SLOW` are set aside."""
+
+    LOADED = "loaded"
+    SLOW = "slow"  # loaded, but its import took long
+    BLOCKED = "blocked"  # plugins.block names it
+    BROKEN = "broken"  # it raised while it was imported or asked
+    MISSPELT = "misspelt"  # it implements a hook that there is not
+    INCOMPATIBLE = "incompatible"  # what it offers does not fit the contract
+    DUPLICATE = "duplicate"  # it offers a name, or has one, that is taken
+
+
+@attrs.define
+class PluginInfo:
+    """One entry point: what it is, what it offers, and why it was set aside if it was.
+
+    `offers` has (section, name); `hooks` the events it listens to; `load_ms` how long its import took.
+    """
+
+    entry_point: str
+    distribution: str
+    version: str
+    offers: list[tuple[str, str]] = attrs.Factory(list)
+    hooks: list[str] = attrs.Factory(list)
+    status: PluginStatus = PluginStatus.LOADED
+    error: PluginError | None = None
+    load_ms: int = 0
+
+    def set_aside(self, status: PluginStatus, reason: str, cause: Exception | None = None) -> None:
+        """Note why it is not used."""
+        self.status = status
+        self.error = PluginLoadError(self.entry_point, self.distribution, reason)
+        self.error.__cause__ = cause
+
+
+@attrs.define
+class StrategySet(Generic[S]):
+    """The strategies of one kind, by name."""
+
+    kind: str
+    contract: type[S]
+    _classes: dict[str, type[S]] = attrs.Factory(dict)
+    _offered_by: dict[str, str] = attrs.Factory(dict)
+    _missing: dict[str, str] = attrs.Factory(dict)
+    _contested: dict[str, DuplicateStrategyError] = attrs.Factory(dict)
+
+    def add(self, cls: type[S], plugin: str) -> DuplicateStrategyError | None:
+        """Offer a class; a name offered twice is nobody's, and an error for who asks for it."""
+        name = cls.name
+        if name in self._offered_by:
+            error = DuplicateStrategyError(self.kind, name, self._offered_by[name], plugin)
+            self._classes.pop(name, None)
+            self._contested[name] = error
+            return error
+        self._classes[name] = cls
+        self._offered_by[name] = plugin
+        return None
+
+    def replace(self, cls: type[S], plugin: str) -> None:
+        """Offer a class instead of whatever has its name; for tests of one that is not installed."""
+        self._contested.pop(cls.name, None)
+        self._classes[cls.name] = cls
+        self._offered_by[cls.name] = plugin
+
+    def names(self) -> tuple[str, ...]:
+        """Return every name, sorted."""
+        return tuple(sorted(self._classes))
+
+    def get(self, name: str) -> type[S]:
+        """Return the class called `name`."""
+        if name in self._contested:
+            raise self._contested[name]
+        try:
+            return self._classes[name]
+        except KeyError:
+            error = UnknownStrategyError(self.kind, name, self._classes)
+            for plugin, reason in self._missing.items():
+                error.add_note(f"plugin {plugin!r} was set aside and may have offered it: {reason}")
+            raise error from None
+
+    def offered_by(self, name: str) -> str:
+        """Return the plugin that offers `name`."""
+        return self._offered_by[name]
+
+    def note_missing(self, plugin: str, reason: str) -> None:
+        """Remember a plugin that was set aside, to be named when something is not found."""
+        self._missing[plugin] = reason
+
+
+class Registry:
+    """What is installed. Made by `load_registry`."""
+
+    def __init__(self, manager: pluggy.PluginManager, plugins: list[PluginInfo]) -> None:
+        self.plugins = plugins
+        self._manager = manager
+        self._silenced: set[tuple[str, str]] = set()
+        self.writers = StrategySet("write", SegmentWriter)  # type: ignore[type-abstract] # only asked about, never called
+        self.allocators = StrategySet("alloc", Allocator)  # type: ignore[type-abstract] # only asked about, never called
+        self.flush_policies = StrategySet("flush", FlushPolicy)  # type: ignore[type-abstract] # only asked about, never called
+        self.dispatchers = StrategySet("index", Dispatcher)  # type: ignore[type-abstract] # only asked about, never called
+        self.retention_policies = StrategySet("retention", RetentionPolicy)  # type: ignore[type-abstract] # as above
+
+    def sets(self) -> dict[str, StrategySet[Any]]:
+        """Return the strategy sets by their configuration section."""
+        found = (
+            self.writers,
+            self.allocators,
+            self.flush_policies,
+            self.dispatchers,
+            self.retention_policies,
+        )
+        return {each.kind: each for each in found}
+
+    def commands(self) -> Iterator[object]:
+        """Return the command-line commands that plugins add."""
+        for _, commands in self._each("penstock_register_commands"):
+            yield from commands
+
+    def _each(self, hook_name: str) -> Iterator[tuple[str, Any]]:
+        for implementation in getattr(self._manager.hook, hook_name).get_hookimpls():
+            yield implementation.plugin_name, implementation.function()
+
+    def ask(self, event: str, **facts: object) -> list[tuple[str, Exception]]:
+        """Tell every plugin of an event, whatever the others do; returns who raised what."""
+        raised: list[tuple[str, Exception]] = []
+        for implementation in getattr(self._manager.hook, event).get_hookimpls():
+            try:
+                implementation.function(**{name: facts[name] for name in implementation.argnames})
+            except Exception as error:
+                logger.exception("plugin %r failed in %s", implementation.plugin_name, event)
+                raised.append((implementation.plugin_name, error))
+        return raised
+
+    def fire(self, event: str, **facts: object) -> None:
+        """Tell every plugin of an event; one that raises is logged and not told of that event again."""
+        for implementation in getattr(self._manager.hook, event).get_hookimpls():
+            key = (implementation.plugin_name, event)
+            if key in self._silenced:
+                continue
+            try:
+                implementation.function(**{name: facts[name] for name in implementation.argnames})
+            except Exception:
+                self._silenced.add(key)
+                logger.exception("plugin %r failed in %s and is not told again", *key)
+
+
+_REGISTER_HOOKS = {
+    "write": "penstock_register_writer",
+    "alloc": "penstock_register_allocator",
+    "flush": "penstock_register_flush",
+    "index": "penstock_register_dispatcher",
+    "retention": "penstock_register_retention",
+}
+
+
+def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Registry:
+    """Import every installed plugin, check its hooks, and gather what it offers.
+
+    Args:
+        block: entry points not to load.
+        require: entry points that must load, or this raises.
+    """
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    blocked = frozenset(block)
+    infos: dict[str, PluginInfo] = {}
+    origins: dict[int, tuple[str, str]] = {}
+    for entry_point in entry_points(group=hookspecs.PROJECT):
+        origin = _origin(entry_point, origins)
+        _load(manager, entry_point, origin, infos, is_blocked=entry_point.name in blocked)
+    registry = Registry(manager, list(infos.values()))
+    for info in registry.plugins:
+        if info.status in (PluginStatus.LOADED, PluginStatus.SLOW):
+            _gather(manager, registry, info)
+    _report(registry, tuple(require))
+    return registry
+
+
+def _origin(entry_point: EntryPoint, known: dict[int, tuple[str, str]]) -> tuple[str, str]:
+    """Return the name and version of an entry point's distribution, whose metadata are parsed once for all of them."""
+    dist = entry_point.dist
+    if dist is None:
+        return "?", "?"
+    if id(dist) not in known:
+        facts = dist.metadata
+        known[id(dist)] = (facts["Name"] or "?", facts["Version"] or "?")
+    return known[id(dist)]
+
+
+def _load(
+    manager: pluggy.PluginManager,
+    entry_point: EntryPoint,
+    origin: tuple[str, str],
+    infos: dict[str, PluginInfo],
+    *,
+    is_blocked: bool,
+) -> None:
+    name, (distribution, version) = entry_point.name, origin
+    info = PluginInfo(name, distribution, version)
+    first = infos.get(name)
+    if first is not None:
+        if (first.distribution, first.version) == (distribution, version):
+            return  # the same installation, seen by two paths
+        info.set_aside(
+            PluginStatus.DUPLICATE,
+            f"distribution {first.distribution!r} has an entry point of that name too",
+        )
+        infos[f"{name} ({distribution})"] = info
+        return
+    infos[name] = info
+    if is_blocked:
+        info.status = PluginStatus.BLOCKED
+        return
+    began = _CLOCK.monotonic_ms()
+    try:
+        manager.register(entry_point.load(), name)
+        # A hook implementation with a misspelt name would never be called and never be reported.
+        manager.check_pending()
+    except Exception as error:
+        if manager.has_plugin(name):
+            manager.unregister(name=name)
+        is_hook = isinstance(error, pluggy.PluginValidationError)
+        status = PluginStatus.MISSPELT if is_hook else PluginStatus.BROKEN
+        info.set_aside(status, f"{type(error).__name__}: {error}", error)
+        return
+    info.load_ms = _CLOCK.monotonic_ms() - began
+    if info.load_ms > SLOW_MS:
+        info.status = PluginStatus.SLOW
+        logger.warning("plugin %r took %d ms to import", name, info.load_ms)
+
+
+def _gather(manager: pluggy.PluginManager, registry: Registry, info: PluginInfo) -> None:
+    """Take in what one plugin offers; all of it or, if anything is wrong with it, nothing."""
+    offered: list[tuple[StrategySet[Any], type[Strategy]]] = []
+    try:
+        for kind, hook_name in _REGISTER_HOOKS.items():
+            strategies = registry.sets()[kind]
+            for implementation in getattr(manager.hook, hook_name).get_hookimpls():
+                if implementation.plugin_name == info.entry_point:
+                    for cls in implementation.function():
+                        _check_class(cls, strategies.contract, info)
+                        offered.append((strategies, cls))
+    except PluginLoadError:
+        manager.unregister(name=info.entry_point)
+        return
+    except Exception as error:
+        info.set_aside(PluginStatus.BROKEN, f"{type(error).__name__}: {error}", error)
+        manager.unregister(name=info.entry_point)
+        return
+    registering = set(_REGISTER_HOOKS.values())
+    callers = manager.get_hookcallers(manager.get_plugin(info.entry_point)) or []
+    info.hooks = sorted(caller.name for caller in callers if caller.name not in registering)
+    for strategies, cls in offered:
+        taken = strategies.add(cls, info.entry_point)
+        if taken is None:
+            info.offers.append((strategies.kind, cls.name))
+        else:
+            # Both lose the name, since it would not decide; what else they offer stays.
+            info.status, info.error = PluginStatus.DUPLICATE, taken
+
+
+def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> None:
+    problem = None
+    if not (isinstance(cls, type) and issubclass(cls, contract)):
+        problem = f"{cls!r} is no class derived from {contract.__name__}"
+    elif cls.needs_contract > CONTRACT_VERSION:
+        problem = (
+            f"{cls.__name__} was written for contract version {cls.needs_contract}, "
+            f"this Penstock has {CONTRACT_VERSION}"
+        )
+    elif getattr(cls, "__abstractmethods__", None):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        problem = f"{cls.__name__} leaves out {missing} of {contract.__name__}"
+    elif not isinstance(getattr(cls, "name", None), str) or not _NAME.fullmatch(cls.name):
+        problem = f"{cls.__name__} has no name in kebab-case"
+    elif not attrs.has(cls.Options):
+        problem = f"{cls.__name__}.Options is no attrs class"
+    if problem:
+        info.set_aside(PluginStatus.INCOMPATIBLE, problem)
+        assert info.error is not None
+        raise info.error
+
+
+def _report(registry: Registry, require: tuple[str, ...]) -> None:
+    fine = (PluginStatus.LOADED, PluginStatus.SLOW)
+    loaded = {info.entry_point for info in registry.plugins if info.status in fine}
+    for info in registry.plugins:
+        if info.error is not None:
+            if info.entry_point in require:
+                raise info.error
+            logger.warning("set aside: %s", info.error)
+            for strategies in registry.sets().values():
+                strategies.note_missing(info.entry_point, str(info.error))
+    for name in require:
+        if name not in loaded:
+            raise PluginLoadError(name, "?", "plugins.require names it, but it is not installed")

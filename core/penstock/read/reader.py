@@ -1,0 +1,396 @@
+"""Reading a store: by queue offset, in order, by key, by id, by time. Changes nothing on disk.
+
+Works the same on a store that this process writes, on one that another process is writing, and on a
+broker's directory as it lies there. What is read is checked (see `fetch`); a damaged record is left
+out, named in the log and in the result, and costs no other.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueIndex
+from penstock.errors import (
+    ConfigError,
+    CorruptionError,
+    OffsetError,
+    PenstockError,
+    StorageError,
+    StoreClosedError,
+)
+from penstock.escape import get_logger
+from penstock.format.names import check_queue, check_topic
+from penstock.log.offset_context import explain
+from penstock.log.record_reader import Entries, Place, RecordReader
+from penstock.log.segmented_log import SegmentedLog
+from penstock.message import ReadResult, ReadStatus, StoredMessage
+from penstock.read.column_reader import ColumnReader
+from penstock.read.filters import TagFilter, out_of_bounds, out_of_line
+from penstock.read.key_search import KeySought, TimeSearch, find_keyed
+from penstock.read.span_merge import QueueSpan
+from penstock.runtime.waking import Waiter, Wakes
+
+logger = get_logger(__name__)
+
+# As the Java store does: one read looks at no more entries than this while nothing matches.
+LOOKED_AT_MAX = 800
+# Entries read at once where the first one is there, as a rule.
+_NEAR = 8
+# No record is stored later.
+_TIME_MAX = 1 << 62
+
+
+class Reader(ColumnReader):
+    """The reading half of a store. Safe from any thread."""
+
+    def __init__(
+        self,
+        log: SegmentedLog,
+        queue_index: QueueIndex,
+        key_index: KeyIndex | None,
+        *,
+        live: bool,
+        published: Callable[[], int | None],
+        wakes: Wakes,
+    ) -> None:
+        self._published = published
+        self._wakes = wakes
+        self._log = log
+        self._queue_index = queue_index
+        self._key_index = key_index
+        self._records = RecordReader(log, live=live)
+        self._live = live
+        self._closed = False
+        # Why it is closed, where nobody closed it.
+        self._why_closed: StorageError | None = None
+        self.damaged_reads = 0
+
+    def _settle(self, needed: Dispatcher | None = None) -> None:
+        """Make what this process has written findable; a store opened for writing does more here.
+
+        `needed` is the dispatcher that must have it all; the queues' if None.
+        """
+        self._check_open()
+
+    def _show(self) -> None:
+        """Make what this process has written readable by its address; needs no dispatcher."""
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._why_closed or StoreClosedError
+
+    # --- queues
+
+    def topics(self) -> dict[str, list[int]]:
+        """Return every topic with the numbers of its queues."""
+        self._settle()
+        found: dict[str, list[int]] = {}
+        for topic, queue in self._queue_index.queues():
+            found.setdefault(topic, []).append(queue)
+        return found
+
+    def min_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the first queue offset that can be read; 0 for a queue that is not there."""
+        self._settle()
+        return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
+
+    def max_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the queue offset that the next message will get; 0 for a queue that is not there."""
+        self._settle()
+        return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
+
+    def read(
+        self, topic: str, queue: int = 0, offset: int = 0, limit: int = 32, tag: str = "*"
+    ) -> ReadResult:
+        """Read up to `limit` messages of a queue from `offset` on.
+
+        Answers RocketMQ's status and the offset to go on with, also when nothing was found. `tag` is
+        `*`, one tag, or several joined by `||`. While nothing matches, at most 800 entries are looked
+        at in one call. A damaged record is passed over and counted in `stats()`.
+        """
+        self._settle()
+        low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
+        high = self._queue_index.max_offset(topic, queue)
+        refusal = out_of_bounds(offset, low, high)
+        if refusal is not None:
+            return ReadResult(refusal[0], [], refusal[1], low, high)
+        stop = int(min(high, offset + limit))
+        if tag == "*" and offset < stop and (found := self._whole(topic, queue, offset, stop)):
+            return ReadResult(ReadStatus.FOUND, found, stop, low, high)
+        span = QueueSpan(topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit)))
+        nothing = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, [], offset, low, high)
+        return self._read_span(span, limit, tag, nothing)
+
+    def _whole(self, topic: str, queue: int, start: int, stop: int) -> list[StoredMessage]:
+        """Return all of [start, stop) where each is there, valid, and near the one before; else nothing."""
+        entries = self._queue_index.entries(topic, queue, start, stop)
+        if len(entries.sizes) < stop - start:
+            return []
+        asked = Entries(np.arange(start, stop), entries.log_offsets, entries.sizes)
+        found = self._leading(asked, Place.of(topic, queue), all_near=True)
+        return found if len(found) == stop - start else []
+
+    def _read_span(self, span: QueueSpan, limit: int, tag: str, result: ReadResult) -> ReadResult:
+        """Return up to `limit` messages of a span that match, none after a missing queue file."""
+        # As a rule every entry is wanted where no tag is.
+        chunk = max(limit, _NEAR) if tag == "*" else LOOKED_AT_MAX
+        wanted, place = TagFilter(tag), Place.of(span.topic, span.queue)
+        for entries in self._queue_index.iter_entries(*span, chunk):
+            if entries.start > result.next_offset:
+                break
+            result = self._read_entries(entries, place, limit, wanted, result)
+            if len(result.messages) >= limit:
+                return result
+        if result.next_offset > span.start:
+            return result
+        following = self._queue_index.resume_at(*span[:3])
+        return result._replace(status=ReadStatus.OFFSET_FOUND_NULL, next_offset=following)
+
+    def _read_entries(
+        self, entries: EntryChunk, place: Place, limit: int, wanted: TagFilter, before: ReadResult
+    ) -> ReadResult:
+        """Return what was found `before`, and what these entries point to."""
+        status, messages, following, low, high = before
+        end = following + len(entries.sizes)
+        asked = Entries(np.arange(following, end), entries.log_offsets, entries.sizes)
+        is_wanted = (entries.sizes != 0) & wanted.may_match(entries.tag_codes)
+        if not is_wanted.all():
+            asked = Entries(*(column[is_wanted] for column in asked))
+        while len(messages) < limit and len(asked.sizes):
+            count = limit - len(messages)
+            looked_at = Entries(*(column[:count] for column in asked))
+            found, missing = self._messages(looked_at, place)
+            if missing:
+                status = ReadStatus.MESSAGE_WAS_REMOVING
+            messages += found if wanted.is_any else filter(wanted.matches, found)
+            count = len(looked_at.sizes)
+            following, asked = int(looked_at.ordinals[-1]) + 1, asked.after(count)
+        if len(messages) < limit:
+            following = end
+        return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
+
+    def _messages(self, asked: Entries, place: Place) -> tuple[list[StoredMessage], int]:
+        """Return the records of entries, and how many are gone or corrupt; corruption is logged."""
+        found: list[StoredMessage] = []
+        missing = 0
+        while len(asked.sizes):
+            some = self._leading(asked, place)
+            found += some
+            asked = asked.after(len(some))
+            if not some:
+                ordinal, offset, size = (int(column[0]) for column in asked)
+                message = self._try(offset, size, place, ordinal)
+                if message is None:
+                    missing += 1
+                else:
+                    found.append(message)
+                asked = asked.after(1)
+        return found, missing
+
+    def _leading(
+        self, asked: Entries, place: Place, *, all_near: bool = False
+    ) -> list[StoredMessage]:
+        """Return the first records as far as they are valid; which one is not, and why, is found out one by one."""
+        try:
+            return self._records.leading(asked, place, all_near=all_near)
+        except (OffsetError, CorruptionError):
+            return []
+
+    def _try(self, log_offset: int, size: int, place: Place, ordinal: int) -> StoredMessage | None:
+        """Return a record, or None if it is gone or damaged; damage is logged."""
+        try:
+            return self._records.message(log_offset, size, place, ordinal)
+        except OffsetError:
+            return None
+        except CorruptionError as error:
+            self.damaged_reads += 1
+            logger.error("%s", error)  # noqa: TRY400 - the message says it all
+            return None
+
+    # --- in order
+
+    def scan(
+        self,
+        topic: str,
+        queue: int | None = None,
+        *,
+        start: int | None = None,
+        starts: Mapping[int, int] | None = None,
+        follow: bool = False,
+    ) -> Iterator[StoredMessage]:
+        """Go through one queue, or through all queues of a topic in the order they were stored.
+
+        Args:
+            topic: the topic.
+            queue: one queue, or None for all.
+            start: queue offset to begin at; the first there is if None.
+            starts: queue number to queue offset, for queues that begin elsewhere than `start`.
+            follow: at the end, wait for more instead of stopping.
+        """
+        check_topic(topic)
+        following: dict[int, int] = dict(starts or {})
+        if not follow:
+            yield from self._scan_once(topic, queue, start, following)
+            return
+        waiter = Waiter(self._wakes)
+        while True:
+            found = False
+            waiter.ask()
+            for message in self._scan_once(topic, queue, start, following):
+                found = True
+                yield message
+            if found:
+                waiter.go_on()
+            else:
+                waiter.rest()
+
+    def _scan_once(
+        self, topic: str, queue: int | None, start: int | None, following: dict[int, int]
+    ) -> Iterator[StoredMessage]:
+        """Yield what is there now, in log order; `following` remembers where each queue stands."""
+        self._settle()
+        numbers = [queue] if queue is not None else self.topics().get(topic, [])
+        if not numbers:
+            # Raises for a topic that is there, and whose queues are not understood.
+            self._queue_index.max_offset(topic, 0)
+        limit = None if len(numbers) == 1 else self._complete_offset()
+        streams = []
+        places = {number: Place.of(topic, number) for number in numbers}
+        for number in numbers:
+            low = self._queue_index.min_offset(topic, number)
+            first = following.get(number, low if start is None else max(start, low))
+            streams.append(self._entries_of(topic, number, first, limit))
+        for log_offset, size, number, ordinal in heapq.merge(*streams):
+            following[number] = ordinal + 1
+            message = self._try(log_offset, size, places[number], ordinal)
+            if message is not None:
+                yield message
+
+    def _complete_offset(self) -> int:
+        """Return the log offset below which no queue lacks an entry that is still to come."""
+        published = self._published()
+        return self._queue_index.end_log_offset() if published is None else published
+
+    def _entries_of(
+        self, topic: str, queue: int, start: int, limit: int | None
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (log offset, size, queue, ordinal) of present entries below log offset `limit`."""
+        high = self._queue_index.max_offset(topic, queue)
+        place = Place.of(topic, queue)
+        for entries in self._queue_index.iter_entries(topic, queue, start, high):
+            at, present = entries.start, np.nonzero(entries.sizes)[0]
+            offsets, sizes = entries.log_offsets[present], entries.sizes[present]
+            doubted = out_of_line(offsets)
+            for row, log_offset, size, is_doubted in zip(
+                present.tolist(), offsets.tolist(), sizes.tolist(), doubted.tolist(), strict=True
+            ):
+                # One damaged entry must not end the queue, nor hold up those behind it in the merge.
+                if limit is not None and log_offset >= limit:
+                    continue
+                if not is_doubted or self._try(log_offset, size, place, at + row) is not None:
+                    yield log_offset, size, queue, at + row
+
+    # --- by address, time and key
+
+    def at(self, log_offset: int) -> StoredMessage:
+        """Return the message whose record begins at `log_offset`.
+
+        `NoRecordError` names the nearest records where none begins there; `CorruptionError` is for bytes that
+        are not what was written.
+        """
+        self._show()
+        if log_offset < 0:
+            raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
+        try:
+            return self._records.message_at(log_offset)
+        except (CorruptionError, OffsetError):
+            # The offset may be the caller's mistake.
+            found = explain(self._log, log_offset)
+            if found is None:
+                raise
+            raise found from None
+
+    def get(self, message_id: str) -> StoredMessage:
+        """Return the message with that offset message id (32 hex digits, 56 for an IPv6 host)."""
+        try:
+            raw = bytes.fromhex(message_id)
+        except ValueError:
+            raw = b""
+        if len(raw) not in (16, 28):
+            raise PenstockError(
+                f"{message_id!r} is no message id; it has 32 or 56 hexadecimal digits"
+            )
+        message = self.at(int.from_bytes(raw[-8:], "big", signed=True))
+        if message.message_id != message_id.upper():
+            raise OffsetError(message.log_offset, self._log.min_offset, self._log.committed_offset)
+        return message
+
+    def offset_at(
+        self, topic: str, queue: int = 0, *, time_ms: int, boundary: str = "lower"
+    ) -> int:
+        """Return the queue offset at a store time, by RocketMQ 5's boundaries.
+
+        `lower`: the first message stored at or after `time_ms`, or the maximum if all are older.
+        `upper`: the last one stored at or before it, or the minimum if all are younger.
+        """
+        if boundary not in ("lower", "upper"):
+            raise PenstockError(f"boundary is 'lower' or 'upper', not {boundary!r}")
+        low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
+        place = Place.of(topic, queue)
+        search = TimeSearch(
+            self._log, self._queue_index, (topic, queue), (low, high),
+            lambda log_offset, size, ordinal: self._try(log_offset, size, place, ordinal),
+        )  # fmt: skip
+        if boundary == "lower":
+            return search.first_from(time_ms)
+        return max(search.first_from(time_ms + 1) - 1, low)
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        limit: int = 64,
+    ) -> list[StoredMessage]:
+        """Return the newest `limit` messages with that key, oldest first.
+
+        Topic and key are compared as text, so no hash collision comes back. UNIQ_KEY counts as a
+        key. A key with spaces matches where its words stand one behind the other.
+        """
+        self._settle(self._key_index)
+        check_topic(topic)
+        low = 0 if begin_ms is None else max(begin_ms, -_TIME_MAX)
+        high = _TIME_MAX if end_ms is None else min(end_ms, _TIME_MAX)
+        candidates = self._candidates(topic, key, low, high)
+        if low > high:
+            return []
+        sought = KeySought(topic, key, low, high)
+        return find_keyed(self._log, self._try_at, candidates, sought, limit)
+
+    def _candidates(self, topic: str, key: str, low: int, high: int) -> Iterator[int]:
+        if self._key_index is None:
+            raise ConfigError("finding by key needs a key index: add hash-index to index.use")
+        word = next((word for word in key.split(" ") if word), "")
+        return self._key_index.candidates(topic, word, low, high)
+
+    def _try_at(self, log_offset: int) -> StoredMessage | None:
+        try:
+            return self._records.message_at(log_offset)
+        except (OffsetError, CorruptionError):
+            # An index may point to what the log has lost; the log is the truth.
+            return None
+
+    def close(self) -> None:
+        """Let go of all files; calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for dispatcher in (self._queue_index, self._key_index):
+            if dispatcher is not None:
+                dispatcher.close()
+        self._log.close()
+        self._wakes.close()

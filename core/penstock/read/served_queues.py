@@ -1,0 +1,141 @@
+"""The queues of a directory that are served to readers, where others are not understood.
+
+A queue that Penstock does not understand is never shown as empty: asking for it raises
+`ForeignContentError`. See `foreign` for what that may be.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from penstock.contracts import QueueBounds, QueueEntries, QueueIndex, Trust
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.foreign import BATCH_QUEUES, ROCKSDB_QUEUES, Foreign
+from penstock.errors import ForeignContentError
+
+
+def served(index: QueueIndex, root: Path, found: Sequence[Foreign]) -> QueueIndex:
+    """Return what readers may ask of an index of queues.
+
+    Args:
+        index: the queues, opened read-only.
+        root: the store's folder.
+        found: what is not understood in it.
+    """
+    batch = tuple(each for each in found if each.kind is BATCH_QUEUES)
+    elsewhere = tuple(each for each in found if each.kind is ROCKSDB_QUEUES)
+    # A database of its own is written beside the files. One in their folder has taken their place, and
+    # files that are left there may be old.
+    if elsewhere and all(each.path.name != "consumequeue" for each in elsewhere) and index.queues():
+        elsewhere = ()
+    return ServedQueues(index, root, batch, elsewhere) if batch or elsewhere else index
+
+
+def has_queues(index: QueueIndex) -> bool:
+    """Say whether an index knows the queues of the directory, or they are elsewhere."""
+    return not (isinstance(index, ServedQueues) and index.is_elsewhere)
+
+
+class ServedQueues(QueueIndex):
+    """A read-only index of queues that raises for those that are not understood. As safe as the index."""
+
+    name = "served-queues"
+
+    def __init__(
+        self,
+        index: QueueIndex,
+        root: Path,
+        batch: tuple[Foreign, ...],
+        elsewhere: tuple[Foreign, ...],
+    ) -> None:
+        super().__init__(index.options, index.context)
+        self._index = index
+        self._root = root
+        self._batch = batch
+        self._elsewhere = elsewhere
+        self._refused = frozenset(name for each in batch for name in each.names)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether no queue can be read, since the directory's are in another form."""
+        return bool(self._elsewhere)
+
+    def _check(self, topic: str | None = None) -> None:
+        if self._elsewhere:
+            raise self._error("queues cannot be read", self._elsewhere)
+        if topic in self._refused:
+            raise self._error(f"topic {topic!r} cannot be read", self._batch)
+
+    def _error(self, what: str, found: tuple[Foreign, ...]) -> ForeignContentError:
+        return ForeignContentError(
+            self._root, what, [(each.kind.name, each.text) for each in found]
+        )
+
+    def queues(self) -> list[tuple[str, int]]:
+        """See `QueueIndex`; without the topics that cannot be read."""
+        self._check()
+        return [place for place in self._index.queues() if place[0] not in self._refused]
+
+    def min_offset(self, topic: str, queue: int) -> int:
+        """See `QueueIndex`."""
+        self._check(topic)
+        return self._index.min_offset(topic, queue)
+
+    def max_offset(self, topic: str, queue: int) -> int:
+        """See `QueueIndex`."""
+        self._check(topic)
+        return self._index.max_offset(topic, queue)
+
+    def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """See `QueueIndex`."""
+        self._check(topic)
+        return self._index.entries(topic, queue, start, stop)
+
+    def resume_at(self, topic: str, queue: int, offset: int) -> int:
+        """See `QueueIndex`."""
+        self._check(topic)
+        return self._index.resume_at(topic, queue, offset)
+
+    def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
+        """See `QueueIndex`."""
+        self._check()
+        known = lambda topic: topic not in self._refused and wanted(topic)  # noqa: E731 - a predicate
+        found = list(self._index.bounds(known, below))
+        if not found:
+            # Whoever asks for such topics only must not be told that there is nothing.
+            for topic in filter(wanted, self._refused):
+                self._check(topic)
+        return iter(found)
+
+    def end_log_offset(self) -> int:
+        """See `QueueIndex`."""
+        self._check()
+        return self._index.end_log_offset()
+
+    def close(self) -> None:
+        """See `Dispatcher`."""
+        self._index.close()
+
+    @property
+    def progress(self) -> int:
+        """See `Dispatcher`."""
+        return self._index.progress
+
+    def load(self, trust: Trust) -> list[str]:
+        """Never called: a store with such queues is not opened for writing."""
+        raise AssertionError("served queues are read-only")
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Never called, as `load`."""
+        raise AssertionError("served queues are read-only")
+
+    def flush(self) -> int:
+        """Never called, as `load`."""
+        raise AssertionError("served queues are read-only")
+
+    def truncate(self, log_offset: int) -> None:
+        """Never called, as `load`."""
+        raise AssertionError("served queues are read-only")
+
+    def trim(self, log_offset: int) -> None:
+        """Never called, as `load`."""
+        raise AssertionError("served queues are read-only")

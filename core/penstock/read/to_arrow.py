@@ -1,0 +1,198 @@
+"""Messages as Arrow columns. With `arrow_in`, the only kernel module that imports pyarrow.
+
+Positions come from queue entries; the kernel holds each record against its entry, and makes each column in one pass
+over the records, as the buffers that Arrow has. No Python object is made for a row, and no view of a map leaves
+this module: an escaped one would hold the map open.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from penstock import _kernel
+from penstock.contracts import QueueIndex
+from penstock.errors import CorruptionError, MissingExtraError, OffsetError
+from penstock.format.arrow_schema import COLUMNS, TIMESTAMP, schema_of
+from penstock.format.columns import ROW, Columns
+from penstock.format.java_hash import distinct_of
+from penstock.format.properties import CRC32, KEYS, TAGS
+from penstock.log.record_reader import Place
+from penstock.log.segmented_log import SegmentedLog
+from penstock.read.filters import Wanted
+from penstock.read.span_merge import Limits, Lost, QueueSpan, Rows, Window, merged, refuse_lost
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
+
+
+ANY = Wanted()
+
+
+def span_batches(
+    log: SegmentedLog,
+    index: QueueIndex,
+    spans: Sequence[QueueSpan],
+    columns: Sequence[str],
+    limits: Limits,
+    *,
+    verify: bool,
+    wanted: Wanted = ANY,
+    lost: Lost = refuse_lost,
+) -> Iterator[pa.RecordBatch]:
+    """Return the messages of several stretches of queues as record batches, in the order of the log.
+
+    Args:
+        log: the log.
+        index: knows the queues.
+        spans: what to read; a damaged record is an error.
+        columns: the columns to make.
+        limits: how large a batch gets.
+        verify: check the CRC of every record that is wanted.
+        wanted: leaves out the others.
+        lost: told of messages that are gone; see `refuse_lost`.
+    """
+    needs_bodies = verify or "body" in columns
+    window = Window(log, bodies=needs_bodies)
+    places = [Place.of(span.topic, span.queue) for span in spans]
+    makers, schema = [_MAKERS[name] for name in columns], schema_of(columns)
+    for rows in merged(log, index, spans, limits, wanted.may_match, lost):
+        try:
+            with log.lease(int(rows.offsets[0])):
+                records = _checked(log, window, rows, places, wanted, verify=verify)
+                if len(records) == 0:
+                    continue
+                arrays = [make(records) for make in makers]
+        except OffsetError as error:
+            for span in _gone(spans, rows):
+                lost(span, error)
+            continue
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _gone(spans: Sequence[QueueSpan], rows: Rows) -> Iterator[QueueSpan]:
+    """Return what the entries of a batch stand for, queue by queue."""
+    for number in distinct_of(rows.spans):
+        ordinals = rows.ordinals[rows.spans == number]
+        yield spans[number]._replace(start=int(ordinals[0]), stop=int(ordinals[-1]) + 1)
+
+
+def _checked(
+    log: SegmentedLog,
+    window: Window,
+    rows: Rows,
+    places: list[Place],
+    wanted: Wanted,
+    *,
+    verify: bool,
+) -> Columns:
+    """Return the records of a batch that are wanted; a corrupt one, or one of another queue, is an error."""
+    memory, positions = window.read(rows)
+    # Of those that are looked at closer only the wanted ones must be valid.
+    at_once = verify and wanted.is_any
+
+    def take_apart() -> tuple[bytearray, int]:
+        return _kernel.entry_rows(
+            memory, positions, rows.offsets, rows.sizes, rows.ordinals, rows.spans, places,
+            log.coverage.packed if at_once else None,
+        )  # fmt: skip
+
+    found, bad = take_apart()
+    if bad >= 0 and at_once and log.renew_coverage():
+        found, bad = take_apart()
+    if bad >= 0:
+        raise _damage(log, int(rows.offsets[bad]))
+    records = Columns(memory, np.frombuffer(found, ROW), rows.offsets)
+    if wanted.is_any:
+        return records
+    matching = wanted.matches(records)
+    records = records if matching.all() else records.rows(matching)
+    if verify:
+        right = records.are_valid(log.coverage)
+        if not right.all() and log.renew_coverage():
+            right = records.are_valid(log.coverage)
+        if not right.all():
+            raise _damage(log, int(records.log_offsets[np.argmin(right)]))
+    return records
+
+
+def _damage(log: SegmentedLog, offset: int) -> CorruptionError:
+    segment = log.find(offset)
+    path = segment.path if segment else log.folder
+    position = offset - segment.base_offset if segment else offset
+    return CorruptionError(
+        path, position, "a sound record", "another", "read() passes over it; see penstock verify"
+    )
+
+
+def _strings(count: int, column: tuple[bytes, bytes], kind: pa.DataType) -> pa.Array:
+    """Return a column without nulls, given offsets and bytes."""
+    return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, column)])
+
+
+def _topic(records: Columns) -> pa.Array:
+    column = _kernel.topic_column(records.window, records.fields)
+    return _strings(len(records), column, pa.string())
+
+
+def _body(records: Columns) -> pa.Array:
+    column = _kernel.body_column(records.window, records.fields)
+    return _strings(len(records), column, pa.binary())
+
+
+def _message_id(records: Columns) -> pa.Array:
+    column = _kernel.message_ids(records.window, records.fields)
+    return _strings(len(records), column, pa.string())
+
+
+def _property(name: str) -> Callable[[Columns], pa.Array]:
+    """Return what makes a column of one property, null where a record has not got it."""
+
+    def make(records: Columns) -> pa.Array:
+        column = _kernel.property_column(records.window, records.fields, name.encode())
+        buffers = [None if part is None else pa.py_buffer(part) for part in column]
+        return pa.Array.from_buffers(pa.string(), len(records), buffers)
+
+    return make
+
+
+def _properties(records: Columns) -> pa.Array:
+    """Return all properties of each row as a map, in the order of the text, without the record's CRC."""
+    firsts, names, values = _kernel.pair_columns(records.window, records.fields, CRC32.encode())
+    count = len(names[0]) // 4 - 1
+    offsets = pa.Array.from_buffers(pa.int32(), len(records) + 1, [None, pa.py_buffer(firsts)])
+    keys, items = (_strings(count, column, pa.string()) for column in (names, values))
+    return pa.MapArray.from_arrays(offsets, keys, items)
+
+
+def _number(field: str, kind: pa.DataType) -> Callable[[Columns], pa.Array]:
+    """Return what makes a column of one field, which is as wide as the column."""
+
+    def make(records: Columns) -> pa.Array:
+        numbers = pa.py_buffer(np.ascontiguousarray(records.fields[field]))
+        return pa.Array.from_buffers(kind, len(records), [None, numbers])
+
+    return make
+
+
+_MAKERS: dict[str, Callable[[Columns], pa.Array]] = {
+    "topic": _topic,
+    "queue": _number("queue", pa.int32()),
+    "queue_offset": _number("queue_offset", pa.int64()),
+    "log_offset": _number("log_offset", pa.int64()),
+    "store_time": _number("store_ms", TIMESTAMP),
+    "born_time": _number("born_ms", TIMESTAMP),
+    "tag": _property(TAGS),
+    "keys": _property(KEYS),
+    "body": _body,
+    "properties": _properties,
+    "flag": _number("flag", pa.int32()),
+    "sys_flag": _number("sys_flag", pa.int32()),
+    "reconsume_times": _number("reconsume", pa.int32()),
+    "prepared_offset": _number("prepared", pa.int64()),
+    "message_id": _message_id,
+    "size": _number("size", pa.int32()),
+    "body_size": _number("body_size", pa.int32()),
+}
+assert set(_MAKERS) == set(COLUMNS)

@@ -1,0 +1,145 @@
+"""Says what in a store's folder is not understood, and refuses what would leave it wrong; see `foreign`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from penstock.contracts import Dispatcher
+from penstock.contracts.foreign import (
+    BATCH_QUEUES,
+    BROKER_CONFIG,
+    COMPACTION,
+    LIGHT_QUEUES,
+    POP_STATE,
+    ROCKSDB_CONFIG,
+    ROCKSDB_QUEUES,
+    ROCKSDB_STORE,
+    TAG_KEYS,
+    TIMER,
+    UNKNOWN,
+    Foreign,
+    batch_topics,
+    filled,
+    folders_in,
+    has_broker_files,
+    is_database,
+    is_light,
+    names_in,
+    stopping,
+    topics_with,
+)
+from penstock.errors import ForeignContentError
+from penstock.escape import get_logger
+from penstock.files import Files
+from penstock.log.log_view import RecoveredLog
+from penstock.log.segmented_log import SegmentedLog
+from penstock.recovery.store_layout import was_made_here
+
+logger = get_logger(__name__)
+
+_UNDERSTOOD = frozenset(
+    [
+        "commitlog", "consumequeue", "consumequeue_ext", "index", "lock", "abort", "abort.bak",
+        "checkpoint", "penstock", "config", "batchconsumequeue", "compaction", "rocksdbstore",
+    ]
+)  # fmt: skip
+_TIMER, _POP = ("timerwheel", "timerlog"), ("kvStore",)
+_COMPACTION = ("cleanup.policy", "COMPACTION")
+_CONFIG_READ = frozenset(
+    ["topics.json", "topics.json.bak", "consumerOffset.json", "consumerOffset.json.bak"]
+)
+
+
+def look_for_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> list[Foreign]:
+    """Return what lies in a store's directory that is not understood, the table's order; changes nothing.
+
+    Args:
+        files: the file system.
+        root: the store's folder.
+        is_made_here: Penstock made the store; then a topic is taken for light queues only where a broker
+            has been.
+    """
+    if not files.is_folder(root):
+        return []
+    found = list(_queues(files, root, is_made_here=is_made_here))
+    found += _databases(files, root)
+    found += _compaction(files, root)
+    others = sorted(set(names_in(files, root)) - _UNDERSTOOD)
+    for kind, names in ((TIMER, _TIMER), (POP_STATE, _POP)):
+        found += [Foreign(kind, root / name) for name in others if name in names]
+    own = sorted(set(names_in(files, root / "config")) - _CONFIG_READ)
+    if own:
+        found.append(Foreign(BROKER_CONFIG, root / "config", tuple(own)))
+    known = (*_TIMER, *_POP)
+    strange = [n for n in others if n not in known and not n.startswith("consumequeue_")]
+    if strange:
+        found.append(Foreign(UNKNOWN, root, tuple(strange)))
+    return found
+
+
+def _queues(files: Files, root: Path, *, is_made_here: bool) -> Iterator[Foreign]:
+    batch = batch_topics(files, root)
+    if batch:
+        yield Foreign(BATCH_QUEUES, root / "batchconsumequeue", tuple(sorted(batch)))
+    light = filled(files, root / "consumequeue", is_light)
+    if light and (not is_made_here or has_broker_files(files, root)):
+        yield Foreign(LIGHT_QUEUES, root / "consumequeue", tuple(sorted(light)))
+
+
+def _databases(files: Files, root: Path) -> Iterator[Foreign]:
+    for name in sorted(names_in(files, root)):
+        if name.startswith("consumequeue") and is_database(files, root / name):
+            yield Foreign(ROCKSDB_QUEUES, root / name)
+    config = root / "config"
+    inside = [n for n in folders_in(files, config) if _has_database(files, config / n)]
+    if inside:
+        yield Foreign(ROCKSDB_CONFIG, config, tuple(sorted(inside)))
+    store = root / "rocksdbstore"
+    if files.is_folder(store):
+        entries = [e for e in files.entries(store) if e.is_file]
+        if any(e.path.suffix == ".sst" or (e.path.suffix == ".log" and e.size) for e in entries):
+            yield Foreign(ROCKSDB_STORE, store)
+        yield Foreign(TAG_KEYS, root / "index")
+
+
+def _compaction(files: Files, root: Path) -> Iterator[Foreign]:
+    declared = topics_with(files, root, *_COMPACTION)
+    for name in ("compactionLog", "compactionCq"):
+        declared |= set(filled(files, root / "compaction" / name))
+    if declared:
+        yield Foreign(COMPACTION, root / "compaction", tuple(sorted(declared)))
+
+
+def _has_database(files: Files, folder: Path) -> bool:
+    """Say whether a folder is one of RocksDB's, or holds one."""
+    return is_database(files, folder) or any(
+        is_database(files, folder / name) for name in folders_in(files, folder)
+    )
+
+
+def foreign_in(
+    files: Files, root: Path, log: SegmentedLog, dispatchers: Iterable[Dispatcher]
+) -> tuple[Foreign, ...]:
+    """Return what is not understood; `dispatchers` are opened read-only."""
+    found = look_for_foreign(files, root, is_made_here=was_made_here(files, root))
+    view = RecoveredLog(log, log.committed_offset)
+    for dispatcher in dispatchers:
+        seen = {each.kind.name for each in found}
+        found += [each for each in dispatcher.not_understood(view) if each.kind.name not in seen]
+    return tuple(found)
+
+
+def check_foreign(root: Path, found: Sequence[Foreign], what: str) -> None:
+    """Raise if anything found stops writing; name the rest in the log.
+
+    Args:
+        root: the store's folder.
+        found: what is not understood in it.
+        what: what is refused then, as "opening for writing is refused".
+    """
+    refused = stopping(found)
+    if refused:
+        listed = [(each.kind.name, each.text) for each in refused]
+        raise ForeignContentError(root, what, listed)
+    if found:
+        texts = "; ".join(each.text for each in found)
+        logger.info("%s: not understood, and left alone: %s", root, texts)

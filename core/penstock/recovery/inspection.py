@@ -1,0 +1,249 @@
+"""Looks at a store before it is opened for writing, and decides how much of it to believe. Changes nothing."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import attrs
+
+from penstock.durability.checkpoint import Checkpoint, Times
+from penstock.durability.manifest import summaries_for
+from penstock.durability.progress import Progress, State
+from penstock.durability.side_folder import (
+    CleanMark,
+    SideFolder,
+    fingerprint,
+    is_copy,
+    penstock_wrote_last,
+    vouched_for,
+)
+from penstock.durability.written_ranges import NO_RANGES, Ranges, known_ranges
+from penstock.errors import CorruptionError, FormatVersionError, OffsetError
+from penstock.files import Files
+from penstock.log.queue_continuity import Due, QueueLives
+from penstock.log.read_back import is_filler
+from penstock.log.resync import Resync
+from penstock.log.segmented_log import SegmentedLog, Witness
+from penstock.recovery.log_end import LogEnd, check_damage, find_end, foreign_start
+
+NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
+
+
+@attrs.define(kw_only=True)
+class Findings:
+    """What looking at a store before opening it showed, and what was done about it.
+
+    `is_ours` means that the log and the marks of the last writer may be believed; `is_still_ours` only
+    that no other program has started to write since, whatever state the store is in. `sealed` are the
+    base offsets of the segments whose digests are to be believed. `summaries` are what dispatchers noted of their
+    files at the clean close.
+    """
+
+    progress: Progress
+    side: SideFolder
+    state: State
+    clean: CleanMark | None
+    times: Times
+    is_new: bool
+    is_ours: bool
+    is_clean: bool
+    was_abnormal: bool
+    is_copy: bool = False
+    is_still_ours: bool = False
+    sealed: list[int] = attrs.Factory(list)
+    end: LogEnd = attrs.Factory(lambda: NOTHING)
+    mended: list[str] = attrs.Factory(list)
+    saved_to: str | None = None
+    rewritten: int = 0
+    walked_from: int = 0
+    ranges: Ranges = NO_RANGES
+    summaries: dict[str, bytes] = attrs.Factory(dict)
+
+    @property
+    def least_time_ms(self) -> int:
+        """No record that is there is later; what is appended must not be earlier."""
+        known_ms = self.state.last_time_ms if self.is_ours else 0
+        return max(known_ms, self.end.last_time_ms)
+
+    @property
+    def synced_time_ms(self) -> int:
+        """The store time of the newest record that is durable, for the checkpoint: it must be there."""
+        return self.times.log_ms if self.is_clean else self.end.last_time_ms
+
+    @property
+    def kind(self) -> str:
+        """The report's word for it."""
+        if self.is_new:
+            return "new"
+        if self.is_clean:
+            return "clean"
+        return "abnormal" if self.is_ours or self.is_copy else "foreign"
+
+
+def look(
+    files: Files, root: Path, log: SegmentedLog, names: Collection[str], *, is_new: bool
+) -> Findings:
+    """Look at all marks and at the log, changing nothing; raises if the log is corrupt.
+
+    `names` are those of the dispatchers that will be brought up. The log may have a witness.
+    """
+    found = _marks(files, root, is_new=is_new)
+    if not is_new:
+        log.load(repair=False)
+        # The log of a copy that was made while it was written may have been taken before a segment was made.
+        if found.is_still_ours and not found.is_copy:
+            _check_length(log, found.state.flushed_offset)
+        found.ranges = known_ranges(files, root, log)
+        log.coverage = found.ranges.coverage
+        found.end = _find_end(log, found, names)
+    return found
+
+
+def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int | None:
+    """Return where the next opening for writing will cut a torn tail off, or None where it will cut nothing.
+
+    Changes nothing. The store is not open for writing; the log knows its coverage, that of `ranges`, and its witness.
+    """
+    try:
+        found = _marks(files, root, is_new=False)
+        if not found.was_abnormal or not log.segments:
+            return None
+        found.ranges = ranges
+        end = _find_end(log, found, found.state.dispatched)
+    except (CorruptionError, FormatVersionError, OffsetError):
+        return None
+    return end.offset if end.dirty_bytes else None
+
+
+def _marks(files: Files, root: Path, *, is_new: bool) -> Findings:
+    """Return what the marks of a store say."""
+    progress = Progress(files, root)
+    state = progress.read()
+    side = SideFolder(files, root)
+    clean = side.read_clean()
+    was_abnormal = files.exists(root / "abort")
+    times = Checkpoint(files, root).read()
+    is_ours = penstock_wrote_last(files, root, state.lock_mtime_ns)
+    is_clean = (
+        is_ours
+        and clean is not None
+        and not was_abnormal
+        and clean.digest == fingerprint(files, vouched_for(root))
+    )
+    # Marks of a copy that was taken from a living store may say more than its log has.
+    is_copied = is_copy(files, root, state)
+    return Findings(
+        progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
+        is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
+        was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
+        is_still_ours=is_ours,
+        summaries=summaries_for(files, root, clean.digest) if is_clean and clean is not None else {},
+    )  # fmt: skip
+
+
+def _check_length(log: SegmentedLog, durable: int) -> None:
+    """Raise if the log's files end before what we know to be durable: a segment is lost, or empty."""
+    end = log.next_free_base()
+    if durable > end:
+        path = log.path_of(end)
+        raise CorruptionError(
+            path, 0, f"records up to log offset {durable}, which were made durable", "no segment",
+            "the store is not opened for writing and nothing was changed; restore the file from a copy, or "
+            "remove the folder penstock to go on without those records",
+        )  # fmt: skip
+
+
+def _find_end(log: SegmentedLog, found: Findings, names: Collection[str]) -> LogEnd:
+    clean = found.clean
+    if found.is_clean and clean is not None:
+        return LogEnd(
+            offset=clean.log_end, last_time_ms=clean.last_time_ms, reason="closed cleanly",
+            dirty_bytes=0, survivor=None,
+        )  # fmt: skip
+    durable, start = found.state.flushed_offset, 0
+    if found.is_ours and (log.find(durable) is not None or durable == log.next_free_base()):
+        start = _undispatched(log, found.state, names)
+    else:
+        found.is_ours, durable = False, 0
+        start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
+    found.walked_from = start if durable == 0 else durable
+    least_ms = _least_known_ms(found)
+    is_proven = log.coverage.has_all(start, log.next_free_base())
+    end = find_end(
+        log, start, least_ms, torn_from=durable if found.is_ours else None,
+        lives=None if is_proven else _lives(log, found, start, names),
+    )  # fmt: skip
+    check_damage(
+        log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
+        is_still_ours=found.is_still_ours, durable=durable,
+    )  # fmt: skip
+    return end
+
+
+def _undispatched(log: SegmentedLog, state: State, names: Collection[str]) -> int:
+    """Return the log offset from which records will be dispatched again: they are looked at before that."""
+    reached = [offset for name, offset in state.dispatched.items() if name in names]
+    least = max(min([state.flushed_offset, *reached]), log.min_offset)
+    least = _behind_filler(log, least)
+    segment = log.find(least)
+    begins = segment is not None and (
+        least == segment.base_offset or Resync(log, segment).is_record_at(least)
+    )
+    # What a plugin says may be anything.
+    return least if begins else state.flushed_offset
+
+
+def _behind_filler(log: SegmentedLog, log_offset: int) -> int:
+    """Return where the next record may begin: marks at the end of a full segment point at its filler."""
+    segment = log.find(log_offset)
+    is_at_filler = segment is not None and is_filler(log, segment, log_offset)
+    return segment.end_offset if segment is not None and is_at_filler else log_offset
+
+
+def _lives(log: SegmentedLog, found: Findings, start: int, names: Collection[str]) -> QueueLives:
+    """Return what counts the records that are walked over, from what queue entries say of those before."""
+    witness = log.witness
+    dispatched = [found.state.dispatched.get(name, -1) for name in names] if found.is_ours else []
+    # How far every record is in its queue.
+    counted = _behind_filler(log, min(dispatched, default=-1))
+
+    def due_at(queue: tuple[bytes, int]) -> Due | None:
+        if witness is None:
+            return None
+        due = _end_before(witness, queue, start)
+        if due == 0:
+            return Due(0) if start == 0 else None
+        last = witness.place(*queue, due - 1)
+        # A later entry points at the first record of the walk: then nothing is missing between.
+        is_next = counted >= start or last is None or due < witness.end(*queue)
+        return Due(due, 0 if is_next else start - sum(last or (0, 0)))
+
+    return QueueLives(log, due_at, found.ranges.is_own, found.ranges.gaps)
+
+
+def _end_before(witness: Witness, queue: tuple[bytes, int], log_offset: int) -> int:
+    """Return the queue offset after the last entry of a record before `log_offset`, where entries ascend."""
+
+    def is_before(ordinal: int) -> bool:
+        place = witness.place(*queue, ordinal)
+        return place is not None and place[0] < log_offset
+
+    low = high = witness.end(*queue)
+    step = 1
+    while low > 0 and not is_before(low - 1):
+        high = low - 1
+        low, step = max(low - step, 0), step * 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if is_before(middle) else (low, middle)
+    return low
+
+
+def _least_known_ms(found: Findings) -> int:
+    """Store time of some record below what we know to be durable; 0 where nothing vouches for one.
+
+    The checkpoint has no checksum, and a write of it may be torn within one of its times, but not
+    within two: the lesser one was written whole. What our own mark says no record exceeds.
+    """
+    if not found.is_ours:
+        return 0
+    return min(found.times.log_ms, found.times.queues_ms, found.state.last_time_ms)

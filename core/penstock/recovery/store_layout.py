@@ -1,0 +1,257 @@
+"""What kind of folder is this, and which sizes was it made with?
+
+A store that Penstock made has its geometry in `penstock/geometry.json`. Of a directory that Java made
+the sizes are read from its files; an index file tells only one sum of two sizes, so RocketMQ's usual
+proportion (four entries a slot) is tried, unless the configuration says otherwise.
+
+The same file notes the store's profile (see `profiles`). Version 0.1 wrote none, and reads only the sizes.
+"""
+
+import json
+from pathlib import Path
+
+import attrs
+
+from penstock.config.profiles import BROKER, EMBEDDED, FIRST, KNOWN, PROFILES, Profile
+from penstock.contracts.foreign import has_broker_files
+from penstock.contracts.geometry import (
+    INDEX_ENTRY_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SLOT_SIZE,
+    QUEUE_ENTRY_SIZE,
+    Geometry,
+)
+from penstock.errors import (
+    ConfigError,
+    CorruptionError,
+    GeometryError,
+    NotAStoreError,
+    StrayFileError,
+)
+from penstock.files import Files
+from penstock.format.names import SIDE_FOLDER
+
+_OWN_NAMES = frozenset(
+    [
+        "commitlog",
+        "consumequeue",
+        "consumequeue_ext",
+        "batchconsumequeue",
+        "index",
+        "config",
+        "lock",
+        "abort",
+        "abort.bak",
+        "checkpoint",
+        "penstock",
+        "timerwheel",
+        "timerlog",
+        "compaction",
+    ]
+)
+# What must be a folder, or a plain file, where there is anything of that name; and what only a writer minds.
+_FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "penstock")
+_FILES = ("checkpoint", "abort", "lock", "penstock/progress")
+_WRITTEN_FOLDERS = ("penstock/saved", "penstock/repair")
+_WHOLE = ("checkpoint", "abort", "penstock/progress", "penstock/clean", "penstock/ranges", "penstock/holder",
+          "penstock/geometry.json", "penstock/repairs/journal", "penstock/repairs/ready")  # fmt: skip
+# `geometry.json` itself has an error of its own.
+_WRITTEN_FILES = (
+    *(name for name in _WHOLE if not name.endswith(".json")),
+    *(f"{name}.new" for name in _WHOLE),
+)
+_USUAL_ENTRIES_A_SLOT = 4
+_ADVICE = (
+    "remove it: sizes are then read from the files, and the store keeps all messages and covers bodies by its "
+    "checksums unless settings say otherwise"
+)
+# What reading a small JSON file of any content may raise.
+_NOT_UNDERSTOOD = (
+    ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError, ConfigError,
+)  # fmt: skip
+
+
+def is_store(files: Files, root: Path) -> bool:
+    """Say whether `root` holds a store; an absent or empty folder holds none yet.
+
+    Raises `NotAStoreError` for anything else.
+    """
+    if not files.exists(root):
+        return False
+    if not files.is_folder(root):
+        raise NotAStoreError(root, "it is a link, or no folder")
+    names = {entry.name: entry for entry in files.entries(root)}
+    if "commitlog" in names:
+        if not names["commitlog"].is_folder:
+            raise NotAStoreError(root, "its commitlog is a link, or no folder")
+        return True
+    # A first opening that a crash cut short may leave no more than a file that was not yet put in its place.
+    strangers = sorted(name for name in names if name.removesuffix(".new") not in _OWN_NAMES)
+    if strangers:
+        raise NotAStoreError(
+            root, f"it has no commitlog folder, but other things: {strangers[0]!r}"
+        )
+    return False
+
+
+def check_layout(files: Files, root: Path, *, writes: bool) -> None:
+    """Refuse links and wrong kinds of files where the store will follow names, or write under them."""
+    if not files.exists(root):
+        return
+    for name in _FOLDERS + (_WRITTEN_FOLDERS if writes else ()):
+        path = root / name
+        if files.exists(path) and not files.is_folder(path):
+            raise StrayFileError(path, "a folder must stand there, not a link or a file")
+    for name in _FILES + (_WRITTEN_FILES if writes else ()):
+        path = root / name
+        found = files.entries(path.parent) if files.exists(path) else []
+        if any(entry.name == path.name and not entry.is_file for entry in found):
+            raise StrayFileError(path, "a plain file must stand there, not a link or a folder")
+
+
+def write_geometry(files: Files, root: Path, geometry: Geometry, profile: Profile) -> None:
+    """Note the sizes and the profile of a store just made, or taken over."""
+    text = json.dumps({**attrs.asdict(geometry), "profile": profile.name}, indent=2)
+    files.write_whole(root / SIDE_FOLDER / "geometry.json", text.encode())
+
+
+def find_profile(files: Files, root: Path, asked: str | None) -> Profile:
+    """Return whose defaults hold for the store at `root`: those asked for, or else those it was made with."""
+    if asked is not None:
+        return PROFILES[asked]
+    return own_profile(files, root) or EMBEDDED
+
+
+def own_profile(files: Files, root: Path) -> Profile | None:
+    """Return the profile that a store was made with; None where there is no store yet."""
+    path = root / SIDE_FOLDER / "geometry.json"
+    if not files.is_folder(root):
+        return None
+    if not files.is_folder(path.parent) or not files.exists(path):
+        return BROKER if files.is_folder(root / "commitlog") else None
+    try:
+        name = json.loads(files.read_whole(path, 1 << 16)).get("profile", FIRST.name)
+        return KNOWN[name]
+    except (AttributeError, *_NOT_UNDERSTOOD) as error:
+        wanted = f"a profile, one of {', '.join(KNOWN)}"
+        raise CorruptionError(path, 0, wanted, str(error), _ADVICE) from error
+
+
+def was_made_here(files: Files, root: Path) -> bool:
+    """Return whether Penstock made the store, or will: a broker's directory is one that it found.
+
+    Version 0.1 did not note it: there, no broker's files must lie beside the store.
+    """
+    profile = own_profile(files, root)
+    return profile is not BROKER and (profile is not FIRST or not has_broker_files(files, root))
+
+
+def find_geometry(
+    files: Files, root: Path, asked: dict[str, int | None], default: Geometry
+) -> Geometry:
+    """Return the sizes of the store at `root`, checked against what the configuration asks for.
+
+    Args:
+        files: the file system.
+        root: the store's folder; it need not exist yet.
+        asked: sizes that the configuration names, None where it does not.
+        default: what a new store gets where nothing is asked.
+    """
+    found, source = _found(files, root, asked)
+    values = {}
+    for key, standard in attrs.asdict(default).items():
+        wish, have = asked.get(key), found.get(key)
+        if wish is not None and have is not None and wish != have:
+            raise GeometryError(key, wish, have, source)
+        values[key] = have if have is not None else wish if wish is not None else standard
+    return Geometry(**values)
+
+
+def _found(files: Files, root: Path, asked: dict[str, int | None]) -> tuple[dict[str, int], str]:
+    noted = root / SIDE_FOLDER / "geometry.json"
+    if files.exists(noted):
+        return _noted(files, root, noted), "penstock/geometry.json"
+    found = {}
+    size = max(_sizes(files, root / "commitlog"), default=0)
+    if size:
+        found["segment_bytes"] = size
+    size = max(_queue_sizes(files, root / "consumequeue"), default=0)
+    if size:
+        found["queue_entries"] = size // QUEUE_ENTRY_SIZE
+    size = max(_sizes(files, root / "index"), default=0)
+    if size:
+        found.update(_index_sizes(root / "index", size, asked))
+    return found, "read from its files"
+
+
+def _noted(files: Files, root: Path, path: Path) -> dict[str, int]:
+    """Return the sizes noted when the store was made; they have no checksum, but files to be compared with."""
+    try:
+        about = json.loads(files.read_whole(path, 1 << 16))
+        geometry = Geometry(**{f.name: int(about[f.name]) for f in attrs.fields(Geometry)})
+    except _NOT_UNDERSTOOD as error:
+        raise CorruptionError(path, 0, "the store's geometry", str(error), _ADVICE) from error
+    for what, size, there in (
+        ("segments", geometry.segment_bytes, _sizes(files, root / "commitlog")),
+        ("queue files", geometry.queue_file_bytes, _queue_sizes(files, root / "consumequeue")),
+        ("index files", geometry.index_file_bytes, _sizes(files, root / "index")),
+    ):
+        if _disagrees(size, there):
+            raise CorruptionError(
+                path, 0, f"the size of the {what} there are, {max(there)} bytes", f"{size}", _ADVICE
+            )
+    return attrs.asdict(geometry)
+
+
+def _disagrees(size: int, there: list[int]) -> bool:
+    """Say whether files are against a noted size: one alone may have been cut short, but never grew."""
+    if not there or size in there:
+        return False
+    return max(there) > size or (len(there) > 1 and min(there) == max(there))
+
+
+def _sizes(files: Files, folder: Path) -> list[int]:
+    """Return the lengths of the numbered files in a folder."""
+    if not files.is_folder(folder):
+        return []
+    return [
+        e.size
+        for e in files.entries(folder)
+        if e.is_file and e.name.isascii() and e.name.isdigit() and e.size
+    ]
+
+
+def _queue_sizes(files: Files, folder: Path) -> list[int]:
+    """Return the lengths of a few queue files, of the first queues that have any."""
+    found: list[int] = []
+    if files.is_folder(folder):
+        for topic in files.entries(folder):
+            for queue in files.entries(topic.path) if topic.is_folder else ():
+                sizes = _sizes(files, queue.path)
+                found += [size for size in sizes if size % QUEUE_ENTRY_SIZE == 0]
+                if len(found) > 1:
+                    return found
+    return found
+
+
+def _index_sizes(folder: Path, size: int, asked: dict[str, int | None]) -> dict[str, int]:
+    """Solve size = header + 4 slots + 20 entries, with one of the two asked for or in proportion."""
+    rest = size - INDEX_HEADER_SIZE
+    slots, entries = asked.get("index_slots"), asked.get("index_entries")
+    if slots is None and entries is None:
+        unit = INDEX_SLOT_SIZE + _USUAL_ENTRIES_A_SLOT * INDEX_ENTRY_SIZE
+        slots = rest // unit if rest % unit == 0 else None
+    if slots is None and entries is not None:
+        slots = (rest - entries * INDEX_ENTRY_SIZE) // INDEX_SLOT_SIZE
+    if slots is not None:
+        entries = (rest - slots * INDEX_SLOT_SIZE) // INDEX_ENTRY_SIZE
+        if (
+            slots > 0
+            and entries > 1
+            and slots * INDEX_SLOT_SIZE + entries * INDEX_ENTRY_SIZE == rest
+        ):
+            return {"index_slots": slots, "index_entries": entries}
+    raise ConfigError(
+        f"the sizes of the index files in {folder} cannot be told from their length of {size} bytes; "
+        f"give the broker's maxHashSlotNum as geometry.index_slots"
+    )

@@ -1,0 +1,116 @@
+"""When each segment would go: the policies are asked hour by hour, as if nothing else were put.
+
+Within an hour the rounds are played through as retention runs them, at most ten segments each. The use
+of the disk is taken as it is now, less what would have gone by then. Changes nothing.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo
+from penstock.errors import ConfigError, OffsetError
+from penstock.files import Files
+from penstock.log.segmented_log import SegmentedLog
+from penstock.retention.runner import SEGMENTS_A_ROUND_MAX, consult
+
+# Each hour is asked for, so an endless look ahead would not come back.
+DAYS_MAX = 3660
+_HOUR_MS = 3_600_000
+# So often segments may go while they are looked at; then there is something else.
+_LOOKS = 100
+
+
+class Departure(NamedTuple):
+    """What becomes of a segment.
+
+    Attributes:
+        segment: which one.
+        at_ms: when it would go, Unix milliseconds; None if it is kept for as long as was looked ahead.
+        reason: why it goes, or why it stays.
+        is_now: it would go in a round that ran now.
+    """
+
+    segment: SegmentInfo
+    at_ms: int | None
+    reason: str
+    is_now: bool = False
+
+
+class Outlook:
+    """Looks ahead for one store. With `is_foreign` another process may write it meanwhile."""
+
+    def __init__(
+        self,
+        log: SegmentedLog,
+        make_policies: Callable[[], Sequence[RetentionPolicy]],
+        files: Files,
+        now_ms: Callable[[], int],
+        *,
+        interval_ms: int,
+        is_foreign: bool,
+    ) -> None:
+        self._log = log
+        self._make_policies = make_policies
+        self._files = files
+        self._now_ms = now_ms
+        self._interval_ms = interval_ms
+        self._is_foreign = is_foreign
+
+    def forecast(self, days: float) -> list[Departure]:
+        """Return what becomes of each segment within so many days, oldest first."""
+        if not 0 <= days <= DAYS_MAX:
+            raise ConfigError(f"days is {days}; it must be 0 to {DAYS_MAX}")
+        segments = self._present()
+        policies = self._make_policies()
+        use = DiskUse(*self._files.free_bytes(self._log.folder))
+        now = self._now_ms()
+        found: list[Departure] = []
+        reason = ""
+        for hour_ms in _hours(now, now + int(days * 24 * _HOUR_MS)):
+            for at_ms in range(hour_ms, hour_ms + _HOUR_MS, max(self._interval_ms, 1)):
+                left = segments[len(found) :]
+                freed = sum(departure.segment.size for departure in found)
+                disk = DiskUse(max(use.used - freed, 0), use.usable + freed)
+                count, reason, *_ = consult(policies, left, at_ms, disk)
+                if not count:
+                    break
+                is_now = at_ms == now
+                going = left[: min(count, SEGMENTS_A_ROUND_MAX)]
+                found += [Departure(segment, at_ms, reason, is_now) for segment in going]
+        return found + [self._kept(segments, at, reason) for at in range(len(found), len(segments))]
+
+    def _present(self) -> list[SegmentInfo]:
+        """Return the segments that hold records; files that were made ahead are none yet."""
+        segments: list[SegmentInfo] = []
+        for _ in range(_LOOKS):
+            # One that retention takes away while it is looked at belongs to no answer.
+            with contextlib.suppress(FileNotFoundError):
+                if self._is_foreign:
+                    self._log.refresh()
+                segments = self._log.infos()
+                break
+        while len(segments) > 1 and not self._has_records(segments[-1]):
+            segments.pop()
+        return segments
+
+    def _has_records(self, segment: SegmentInfo) -> bool:
+        try:
+            return any(self._log.read(segment.base_offset, 8))
+        except OffsetError:
+            return False
+
+    @staticmethod
+    def _kept(segments: Sequence[SegmentInfo], at: int, reason: str) -> Departure:
+        is_last = at == len(segments) - 1
+        return Departure(segments[at], None, "the last segment never goes" if is_last else reason)
+
+
+def _hours(start_ms: int, stop_ms: int) -> Iterator[int]:
+    """Return the start, then every full hour of local time: policies that know hours change then."""
+    at_ms = start_ms
+    while at_ms <= stop_ms:
+        yield at_ms
+        local = time.localtime(at_ms // 1000)
+        at_ms += _HOUR_MS - (local.tm_min * 60 + local.tm_sec) * 1000 - at_ms % 1000

@@ -1,0 +1,119 @@
+"""The rows of a stretch of log that queues and index are made from, without the records: small enough to be sent around.
+
+A file of them is numpy's `.npz` of plain arrays::
+
+    log_offsets i64  sizes i32  queues i32  queue_offsets i64  store_times_ms i64
+    transaction_types i32  tag_codes i64  topic_rows i32        one row a record, in log order
+    key_rows i32  key_hashes i32                                one row a key
+    topics u8                                                   JSON list of the topics, latin-1
+    bounds i64                                                  first and end log offset
+
+Not checksummed: thrown away when the files made from it are in place.
+"""
+
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import attrs
+import numpy as np
+
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.errors import PluginError
+from penstock.format.columns import Columns
+from penstock.format.java_hash import Int64s, distinct_of
+from penstock.format.text_columns import Keys
+
+_KINDS = {
+    "log_offsets": np.int64, "sizes": np.int32, "queues": np.int32, "queue_offsets": np.int64,
+    "store_times_ms": np.int64, "transaction_types": np.int32, "tag_codes": np.int64,
+    "topic_rows": np.int32,
+}  # fmt: skip
+_TOPIC_TEXT = "latin-1"
+
+
+class _Columns:
+    """What dispatchers see of condensed rows in place of the records."""
+
+    def __init__(self, arrays: dict[str, Any], topics: list[bytes]) -> None:
+        for name in _KINDS:
+            setattr(self, name, arrays[name].astype(np.int64))
+        self.topics = (topics, arrays["topic_rows"].astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.log_offsets)
+
+    # Set in `__init__`; named here for those who read, and for the error below.
+    log_offsets: Int64s
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise PluginError(
+            f"a dispatcher asks for {name!r} of the records: it cannot be made from condensed rows; "
+            f"leave it out of index.use here, and let penstock repair make it"
+        )
+
+
+def condense(batch: DispatchBatch, rows: Int64s | None = None, *, keys: bool) -> bytes:
+    """Return rows of a batch, all if None, as the bytes of a file; with their keys or without."""
+    picked = np.arange(len(batch)) if rows is None else rows
+    arrays: dict[str, Any] = {
+        name: getattr(batch, name)[picked].astype(kind) for name, kind in _KINDS.items()
+    }
+    key_rows, hashes = batch.keys if keys else Keys(np.zeros(0, np.int64), np.zeros(0, np.int32))
+    if rows is not None and keys:
+        raise ValueError("keys go with all rows")
+    topics = json.dumps([topic.decode(_TOPIC_TEXT) for topic in batch.topics])
+    out = io.BytesIO()
+    np.savez(
+        out, **arrays, key_rows=key_rows.astype(np.int32), key_hashes=hashes.astype(np.int32),
+        topics=np.frombuffer(topics.encode(), np.uint8),
+        bounds=np.array([batch.start_offset, batch.end_offset], np.int64),
+    )  # fmt: skip
+    return out.getvalue()
+
+
+def restore(data: bytes) -> DispatchBatch:
+    """Return what was condensed, as a batch that knows no more than its columns."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    names = json.loads(arrays["topics"].tobytes())
+    columns = _Columns(arrays, [name.encode(_TOPIC_TEXT) for name in names])
+    first, stop = arrays["bounds"].tolist()
+    batch = DispatchBatch(cast("Columns", columns), first, stop)
+    keys = Keys(arrays["key_rows"].astype(np.int64), arrays["key_hashes"])
+    # Both are cached properties, which the records would be needed for.
+    vars(batch).update(tag_codes=arrays["tag_codes"], keys=keys)
+    return batch
+
+
+def shard_rows(batch: DispatchBatch, shards: int) -> Iterator[tuple[int, Int64s]]:
+    """Yield for each shard that has any the rows of its queues, in log order."""
+    seeds = np.array([zlib.crc32(topic) for topic in batch.topics], np.int64)
+    lanes = (seeds[batch.topic_rows] + batch.queues) % shards
+    for shard in distinct_of(lanes):
+        yield shard, np.nonzero(lanes == shard)[0]
+
+
+@attrs.frozen
+class Stretch:
+    """What a walk over one segment came to.
+
+    Attributes:
+        base: the segment.
+        records: sound records.
+        keys: their keys, as far as an index is to have them.
+        end: log offset behind the last of them, or behind the filler; 0 without any.
+        stop: where its records end without a blank record; -1 where one ends them.
+        damages: stretches within it that are no sound records.
+    """
+
+    base: int
+    records: int
+    keys: int
+    end: int
+    stop: int
+    damages: tuple[tuple[int, int], ...]

@@ -1,0 +1,239 @@
+"""How far each consumer group has read: RocketMQ's `config/consumerOffset.json`.
+
+The file has a table `offsetTable` of `topic@group` to queue number to next offset. Brokers up to 5.4
+write the inner keys without quotes, which is no JSON; both forms are read, the quoted one is written
+(every broker reads that). The old content is kept in `consumerOffset.json.bak` and read when the file
+itself cannot be.
+
+Invariants:
+    * Every entry that is used would also be accepted as a commit. One that would not (a queue `0x`, an
+      offset 1.5, a topic that leaves its folder) is set aside: it stays in the file as it is, is named once in
+      the log and in `set_aside`, and every other entry is used.
+    * A text is parsed before it replaces the file, and must give back what it was made from.
+    * A file that could be parsed is never replaced by one that could not: neither the file nor its `.bak`.
+
+An offset may be greater than the end of its queue when a store is opened: the log's tail was lost (power
+cut under `async`), or the table is of a later date than the log (an older copy, a restored log). The
+group would miss the next messages, so the offset is set back:
+
+    * A queue that the queue index knows, also one without entries: to its end, when the store is opened for
+      writing.
+    * A queue that it does not know: left as it is at opening. The topic may be deleted, never used here, or
+      kept in a form that is not understood; nothing is missed as long as nothing is put. The first put to
+      that queue sets the offset back to where the queue begins.
+    * An offset below the queue's first message is legal: reading answers OFFSET_TOO_SMALL.
+"""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.errors import CorruptionError, PenstockError, StorageError
+from penstock.escape import get_logger
+from penstock.files import Files
+from penstock.format.names import check_queue, check_topic
+from penstock.store.offset_table import (
+    FILE_BYTES_MAX,
+    OFFSET_MAX,
+    Queues,
+    Table,
+    check_group,
+    check_offset,
+)
+
+logger = get_logger(__name__)
+
+# Entries named in one warning.
+_NAMED_MAX = 5
+_NOT_UNDERSTOOD = (ValueError, TypeError, AttributeError, OverflowError, OSError)
+
+
+class ConsumerOffsets:
+    """The committed offsets of one store. Safe from any thread; one process writes."""
+
+    def __init__(self, files: Files, root: Path, *, read_only: bool) -> None:
+        self._files = files
+        self._path = root / "config" / "consumerOffset.json"
+        self._spare = self._path.with_name(self._path.name + ".bak")
+        self._read_only = read_only
+        self._lock = threading.Lock()
+        self._table: Table | None = None
+        # Why the file itself could not be used; None if it could, or is not there.
+        self._problem: CorruptionError | None = None
+        self._warned: list[str] = []
+        # Offsets above 0 in queues that the queue index does not know, by queue.
+        self._early: dict[tuple[str, int], list[str]] = {}
+
+    def get(self, group: str, topic: str, queue: int) -> int | None:
+        """Return the next offset of a group in a queue; None if it never committed one."""
+        name = f"{check_topic(topic)}@{check_group(group)}"
+        number = check_queue(queue)
+        with self._lock:
+            return self._loaded().used.get(name, {}).get(number)
+
+    def groups(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return (group, topic) to queue to next offset."""
+        with self._lock:
+            found = {}
+            for name, queues in self._loaded().used.items():
+                topic, _, group = name.rpartition("@")
+                found[group, topic] = dict(queues)
+            return found
+
+    def set_aside(self) -> list[str]:
+        """Return one sentence for each entry that is not used, and for a file that cannot be."""
+        with self._lock:
+            try:
+                table = self._loaded()
+            except CorruptionError as error:
+                return [str(error)]
+            return self._remarks(table)
+
+    def put(self, group: str, topic: str, queue: int, offset: int) -> None:
+        """Commit an offset; it is on disk when this returns. The caller knows that the queue has it.
+
+        An entry of the same group and queue that was set aside is replaced.
+        """
+        name = f"{check_topic(topic)}@{check_group(group)}"
+        number = check_queue(queue)
+        offset = check_offset(group, topic, number, offset, OFFSET_MAX)
+        with self._lock:
+            self._save({(name, number): offset}, f"offset {offset} of group {group}")
+
+    # --- offsets beyond the end of their queue
+
+    def set_back(self, index: Queues) -> list[str]:
+        """Set back each offset that is greater than the end of its queue, durably; see the module.
+
+        Returns one sentence for each. A file that cannot be read at all is left as it is.
+        """
+        with self._lock:
+            try:
+                table = self._loaded()
+            except CorruptionError as error:
+                logger.warning("committed offsets were not compared with the queues: %s", error)
+                return []
+            known = set(index.queues()) if table.used else set()
+            self._early = {}
+            ends: dict[tuple[str, int], int] = {}
+            for name, queues in table.used.items():
+                topic = name.rpartition("@")[0]
+                for queue, offset in queues.items():
+                    if (topic, queue) not in known:
+                        self._early.setdefault((topic, queue), []).append(name)
+                    elif not index.reaches(topic, queue, offset):
+                        ends[name, queue] = index.max_offset(topic, queue)
+            return self._set_back(ends)
+
+    def queue_begins(self, topic: str, queue: int, first: int) -> None:
+        """Set back the offsets of a queue that is about to get its first message, at offset `first`.
+
+        Called before that message is stored. It is stored also where the offsets cannot be written.
+        """
+        with self._lock:
+            names = self._early.get((topic, queue))
+            if not names:
+                return
+            try:
+                used = self._loaded().used
+                ends = {(n, queue): first for n in names if used.get(n, {}).get(queue, 0) > first}
+                for sentence in self._set_back(ends):
+                    logger.warning("%s", sentence)
+            except PenstockError as error:
+                logger.error(  # noqa: TRY400 - the message says it all
+                    "queue %s/%d begins at offset %d, and groups that committed more there could not be set "
+                    "back: %s", topic, queue, first, error,
+                )  # fmt: skip
+            del self._early[topic, queue]
+
+    def _set_back(self, ends: dict[tuple[str, int], int]) -> list[str]:
+        if not ends:
+            return []
+        used = self._loaded().used
+        sentences = []
+        for (name, queue), end in ends.items():
+            topic, _, group = name.rpartition("@")
+            sentences.append(
+                f"offset {used[name][queue]} of group {group} in queue {topic}/{queue} was greater than "
+                f"the queue's end; set back to {end}, so that the group misses no message put from now on"
+            )
+        self._save(ends, f"{len(ends)} offsets that were greater than the end of their queue")
+        return sentences
+
+    # --- the file
+
+    def _loaded(self) -> Table:
+        if self._table is None or self._read_only:
+            self._table = self._load()
+            self._warn(self._remarks(self._table))
+        return self._table
+
+    def _load(self) -> Table:
+        problem: CorruptionError | None = None
+        for path in (self._path, self._spare):
+            if not self._files.exists(path):
+                continue
+            try:
+                table = Table.parse(self._files.read_whole(path, FILE_BYTES_MAX))
+            except _NOT_UNDERSTOOD as error:
+                problem = problem or CorruptionError(
+                    path, 0, "a table of consumer offsets", str(error), "restore it from a copy"
+                )
+                continue
+            self._problem = problem
+            return table
+        if problem is not None:
+            raise problem
+        self._problem = None
+        return Table()
+
+    def _remarks(self, table: Table) -> list[str]:
+        """Return what the caller should know of the file."""
+        path = self._spare if self._problem else self._path
+        remarks = [f"{path.name}, {text}" for text in table.aside]
+        if self._problem is not None:
+            remarks.insert(0, f"{self._problem}; the offsets are those of {self._spare.name}")
+        return remarks
+
+    def _warn(self, remarks: list[str]) -> None:
+        if remarks == self._warned:
+            return
+        self._warned = remarks
+        if remarks:
+            shown = "; ".join(remarks[:_NAMED_MAX])
+            more = f"; and {len(remarks) - _NAMED_MAX} more" if len(remarks) > _NAMED_MAX else ""
+            logger.warning(
+                "committed offsets in %s are set aside: %s%s. All others are used; what is set aside stays in "
+                "the file until it is mended by hand or the same group commits again", self._path.parent, shown,
+                more,
+            )  # fmt: skip
+
+    def _save(self, offsets: Mapping[tuple[str, int], int], what: str) -> None:
+        try:
+            raw, table = self._loaded().with_offsets(offsets).written()
+            self._replace(raw)
+        except BaseException as error:
+            # What is not on disk is not committed: the file is read again.
+            self._table = None
+            if not isinstance(error, OSError | ValueError) or isinstance(error, PenstockError):
+                raise
+            raise StorageError(
+                f"{what} could not be written ({error}); the last one "
+                f"that was committed stands, commit it again"
+            ) from error
+        self._table = table
+
+    def _replace(self, raw: bytes) -> None:
+        """Put new content in place of the file; the old one becomes the spare if it can be read."""
+        self._files.make_folder_durably(self._path.parent)
+        if self._problem is not None:
+            # Not over the spare, which is all there is. Kept, since somebody may mend it by hand.
+            with contextlib.suppress(FileNotFoundError):
+                self._files.rename(
+                    self._path, self._path.with_name(self._path.name + ".unreadable")
+                )
+        elif self._files.exists(self._path):
+            self._files.write_whole(self._spare, self._files.read_whole(self._path, FILE_BYTES_MAX))
+        self._files.write_whole(self._path, raw)
+        self._problem = None

@@ -1,0 +1,447 @@
+"""The writing half of a store: one process appends, and everything that follows from it happens here.
+
+Order of things, and why:
+    * append -> (flush policy) -> visible -> dispatch. Readers see a record once it is committed, or,
+      under a policy that makes appenders wait, once it is durable.
+    * Derived files are synced first, then the progress file and the checkpoint say so: a mark is
+      never ahead of what it speaks of.
+    * A clean close has dispatched everything before the abort marker goes; if it cannot, the marker
+      stays, since RocketMQ 5 does not mend a cleanly closed store whose queues are behind.
+
+Safe from any thread.
+"""
+
+import contextlib
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import attrs
+
+from penstock._kernel import Lane, SyncGate
+from penstock.config.model import Config
+from penstock.contracts import (
+    Dispatcher,
+    FlushPolicy,
+    QueueIndex,
+    SegmentInfo,
+    SpawnWorker,
+    Stoppable,
+)
+from penstock.contracts.findings import Finding
+from penstock.dispatch.tail_follower import TailFollower
+from penstock.durability.checkpoint import Checkpoint, Times
+from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.progress import Progress
+from penstock.durability.side_folder import SideFolder
+from penstock.errors import (
+    DiskFullError,
+    PenstockError,
+    ReadOnlyError,
+    StorageError,
+    StoreFailedError,
+    SystemLimitError,
+)
+from penstock.escape import get_logger
+from penstock.files import Files
+from penstock.files.lock_file import Lock
+from penstock.format.names import check_queue, check_topic
+from penstock.integrity.background import Upkeep
+from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog
+from penstock.log.log_tail import LIMITS
+from penstock.log.queue_cursors import make_lane
+from penstock.message import Durability, PutStatus
+from penstock.retention.runner import Retention
+from penstock.runtime.clock import Clock
+from penstock.runtime.waking import Wakes
+from penstock.runtime.workers import Crew
+from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.shutdown import Ending
+
+logger = get_logger(__name__)
+
+Fire = Callable[..., None]
+Ask = Callable[..., list[tuple[str, Exception]]]
+# How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
+_WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
+# Where somebody waits, the tail follower pauses so many times as long as its round took of a processor: a third is its most.
+_PAUSE_SHARE = 2
+_ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
+_ON_DISK = PutStatus.PUT_OK, Durability.ON_DISK
+_LATE = PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
+
+
+@attrs.frozen(kw_only=True)
+class Pace:
+    """How often background work runs, milliseconds."""
+
+    follow_ms: int
+    mark_ms: int
+    retain_ms: int
+
+    @classmethod
+    def of(cls, config: Config) -> "Pace":
+        """Return what a configuration says."""
+        return cls(
+            follow_ms=config.index.follow_interval_ms,
+            mark_ms=config.index.flush_interval_ms,
+            retain_ms=config.retention.interval_ms,
+        )
+
+
+@attrs.define(kw_only=True, eq=False, slots=False)
+class Engine(Ending):
+    """All parts of a store that is open for writing."""
+
+    root: Path
+    files: Files
+    clock: Clock
+    log: CommitLog
+    flusher: LogFlusher
+    policy: FlushPolicy
+    follower: TailFollower
+    dispatchers: Sequence[Dispatcher]
+    queue_index: QueueIndex
+    retention: Retention
+    checkpoint: Checkpoint
+    progress: Progress
+    side: SideFolder
+    lock: Lock
+    offsets: ConsumerOffsets
+    upkeep: Upkeep
+    pace: Pace
+    crew: Crew
+    wakes: Wakes
+    fire: Fire
+    ask: Ask
+    long_topics: bool
+    lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
+    _workers: list[Stoppable] = attrs.Factory(list)
+    _follow_worker: Stoppable | None = None
+    # Close was begun, and not ended: an interrupt cut it through.
+    is_interrupted: bool = False
+    _guard: threading.Lock = attrs.Factory(threading.Lock)
+    _lane_guard: threading.Lock = attrs.Factory(threading.Lock)
+    _marked: tuple[int, ...] = ()
+
+    def connect(self) -> None:
+        """Let the parts tell each other what they must know."""
+        self.flusher.on_flushed = self.on_flushed
+        self.flusher.on_failed = self.on_failed
+        self.flusher.on_durable = self._follow_durable
+        self.follower.visible = self.visible_offset
+        self.retention.safe_offset = self.safe_offset
+        self.retention.make_safe = self._make_safe
+        self.retention.on_expired = self._may_go
+        self.retention.on_deleted = self._tell_deleted
+        self.retention.on_refusal = self._on_refusal
+        policy = self.policy
+        settles = policy.appender_waits or policy.hears_appends
+        self.log.encoder.make_lane = self.lane
+        self.log.failed_append = self.failed_append
+        self.log.refusal = self.refusal
+        self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
+        self.flusher.group_commit = policy.appender_waits and policy.group_commit
+        self.flusher.on_gate = self._wait_at_gate
+
+    def _wait_at_gate(self, gate: SyncGate) -> None:
+        policy = self.policy
+        if self.flusher.group_commit and not policy.hears_appends:
+            self.log.appender.wait_at(
+                gate, policy.timeout_ms, _ON_DISK, _LATE, self._follow_durable
+            )
+
+    def _on_refusal(self, reason: str | None) -> None:
+        (self.log.appender.allow if reason is None else self.log.appender.refuse)(NO_MESSAGES)
+
+    def _make_safe(self) -> None:
+        self.flusher.flush()
+        self.follower.catch_up()
+
+    def _may_go(self, info: SegmentInfo, reason: str) -> bool:
+        return not self.ask(
+            "penstock_segment_expired",
+            path=str(info.path),
+            base_offset=info.base_offset,
+            size=info.size,
+            reason=reason,
+        )
+
+    def _tell_deleted(self, info: SegmentInfo, reason: str) -> None:
+        self.fire(
+            "penstock_segment_deleted",
+            path=str(info.path),
+            base_offset=info.base_offset,
+            reason=reason,
+        )
+        self.upkeep.sealer.forget(info.base_offset)
+
+    def _tell_damage(self, finding: Finding) -> None:
+        self.fire(
+            "penstock_damage_found",
+            path=str(finding.path),
+            position=finding.position,
+            log_offset=finding.log_offset,
+            text=finding.text,
+        )
+
+    def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
+        """Begin background work; `is_threaded` unless what `spawn` gives runs only when it is told."""
+        self.follower.on_lost = self.flusher.lost
+        self._follow_worker = spawn("penstock-follow", self._follow)
+        self._workers = [
+            self._follow_worker,
+            spawn("penstock-mark", self._mark_step),
+            spawn("penstock-retain", self._retain_step),
+            spawn("penstock-watch", self.crew.watch),
+        ]
+        if is_threaded:
+            self.flusher.start(self.progress, self.crew)
+        self.log.tail.writer.start(self.flusher)
+        with self.log.lock:
+            self.log.tail.expect()
+        self.policy.start()
+        self.log.appender.allow(NOT_STARTED)
+        self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._tell_damage)
+
+    # --- appending
+
+    def lane(self, topic: str, queue: int) -> Lane:
+        """Return the lane of a queue; names are checked the first time."""
+        lane = self.lanes.get((topic, queue))
+        if lane is None:
+            topic, queue = check_topic(topic, long=self.long_topics), check_queue(queue)
+            with self._lane_guard:
+                lane = self.lanes.get((topic, queue))
+                if lane is None:
+                    lane = make_lane(self.queue_index, topic, queue)
+                    self.offsets.queue_begins(topic, queue, lane.next_offset)
+                    self.lanes[topic, queue] = lane
+        return lane
+
+    def refusal(self) -> Exception | None:
+        """Return why messages are refused now; None where they are not."""
+        reason = self.retention.refusal
+        return self.flusher.failure or (None if reason is None else ReadOnlyError(reason))
+
+    def failed_append(self, error: OSError) -> PenstockError:
+        """Return what an append that failed in the system means: no room, or the end of writing."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DiskFullError(self.log.log.folder, 0)
+        return self.flusher.fail(f"an append failed ({error})")
+
+    def settle(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
+        """Do for an appended record what the flush policy asks; says what is known afterwards."""
+        policy = self.policy
+        if policy.hears_appends:
+            policy.after_append(end_offset)
+        if not policy.appender_waits:
+            if self.log.appender.is_idle:
+                self._wake_follower()
+            return _ACCEPTED
+        if not wait:
+            policy.request()
+            return _ACCEPTED
+        if self.flusher.wait(end_offset, policy.timeout_ms, policy.request):
+            return _ON_DISK
+        return _LATE
+
+    # --- dispatching
+
+    def trouble(self, name: str) -> str | None:
+        """Return what keeps a dispatcher from going on, None for nothing."""
+        trouble = self.follower.troubles.get(name)
+        return repr(trouble.error) if trouble else None
+
+    def visible_offset(self) -> int:
+        """Return the log offset up to which readers may see records."""
+        return (
+            self.flusher.flushed_offset
+            if self.policy.appender_waits
+            else self.log.log.committed_offset
+        )
+
+    def dispatched_offset(self) -> int:
+        """Bring everything up that is visible; returns the log offset that all have reached."""
+        self.follower.catch_up()
+        return self.follower.progress
+
+    def show_written(self) -> None:
+        """Let readers of this process see what a writer still holds back."""
+        if self.log.tail.writer.commits_at_once:
+            return
+        # Once the store has failed reading goes on, with what was handed over before.
+        with contextlib.suppress(StoreFailedError):
+            self.flusher.commit()
+
+    def _wake_follower(self) -> None:
+        self.log.appender.is_idle = False
+        if self._follow_worker is not None:
+            self._follow_worker.wake()
+
+    def _follow_durable(self) -> None:
+        # Under a policy that waits, readers see a record only now.
+        if self.policy.appender_waits and not self.log.appender.is_pausing:
+            self._wake_follower()
+
+    def _follow(self) -> float | None:
+        """One round of the tail follower; None when there is nothing to wait for."""
+        before, seen = self.follower.progress, self.visible_offset()
+        pause, began_ns = self.pace.follow_ms / 1000, self.clock.thread_ns()
+        self.log.appender.is_pausing = True
+        try:
+            self.follower.catch_up()
+            is_awaited = self._publish()
+            self._tell_sealed()
+        except OSError as error:
+            if error.errno not in LIMITS:
+                raise
+            logger.warning("the tail follower waits: %s", error)
+            return _LIMIT_PAUSE_S
+        if self.follower.progress > before:
+            used_s = (self.clock.thread_ns() - began_ns) / 1e9
+            return min(pause, used_s * _PAUSE_SHARE) if is_awaited else pause
+        self.log.appender.is_pausing, self.log.appender.is_idle = False, True
+        if self.follower.progress > before:
+            # Another thread took in what came after the look, which nobody woke this one for: it is not published yet.
+            self.log.appender.is_idle = False
+            return 0
+        if self.follower.progress < self.log.end_offset:
+            self.log.appender.is_idle = False
+            # Something came between the look and the flags, waits for a flush, or is to be tried again.
+            came = self.visible_offset() > seen and not self.follower.troubles
+            return 0 if came else max(pause, _WAITING_S)
+        return None
+
+    def _publish(self) -> bool:
+        """Tell readers in other processes how far queues and index have everything; says whether anybody waited for it."""
+        if self.follower.progress > self.progress.state.visible_offset:
+            self.progress.state.visible_offset = self.follower.progress
+            self.progress.write()
+        return self.wakes.wake()
+
+    def _tell_sealed(self) -> None:
+        sealed = self.log.tail.sealed
+        while sealed:
+            segment = sealed.pop(0)
+            self.log.tail.allocator.sealed(segment.path)
+            self.fire(
+                "penstock_segment_sealed",
+                path=str(segment.path),
+                base_offset=segment.base_offset,
+                size=segment.capacity,
+            )
+            self.upkeep.wake()
+
+    # --- marks
+
+    def _mark_step(self) -> float:
+        self.flusher.settle()
+        if self.flusher.failure is None:
+            # Whoever puts, flushes or closes next gets the error.
+            with contextlib.suppress(StoreFailedError):
+                try:
+                    self.mark()
+                except SystemLimitError as error:
+                    logger.warning("queues and index are not synced yet: %s", error)
+        return self.pace.mark_ms / 1000
+
+    def mark(self) -> None:
+        """Sync derived files, then write down how far everything is durable."""
+        with self._guard:
+            time_ms = self.follower.dispatched_time_ms
+            now = (*(d.progress for d in self.dispatchers), self.flusher.flushed_offset)
+            if now == self._marked:
+                return
+            try:
+                reached = {d.name: d.flush() for d in self.dispatchers}
+                self.progress.state.dispatched = reached
+                self.progress.state.visible_offset = self.follower.progress
+                self.progress.sync()
+                # Queue and index times count only what the log has durable as well.
+                derived = min(time_ms, self.flusher.flushed_time_ms)
+                self.checkpoint.write(Times(self.flusher.flushed_time_ms, derived, derived))
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    # No file was opened, so nothing is in doubt: tried again with the next mark. Any other number may
+                    # be what a sync says of bytes that never reached the disk, and says only once.
+                    raise SystemLimitError(str(error)) from error
+                raise self.flusher.fail(
+                    f"a sync of queues, index or marks failed ({error})"
+                ) from error
+            self._marked = now
+
+    def on_flushed(self, offset: int) -> None:
+        """Write down that the log is durable up to `offset`; called by the flusher after each sync."""
+        self.progress.state.flushed_offset = offset
+        self.progress.state.last_time_ms = self.log.last_time_ms
+        self.progress.write()
+
+    def on_failed(self, failure: StoreFailedError) -> None:
+        """Write down that a sync failed, as well as can be, and tell the plugins."""
+        state = self.progress.state
+        state.failed, state.flushed_offset = True, min(state.flushed_offset, failure.durable_offset)
+        try:
+            self.progress.write()
+        except OSError:
+            logger.exception("the failure could not be written down")
+        self.fire("penstock_store_failed", root=str(self.root), reason=failure.reason)
+
+    # --- retention
+
+    def _retain_step(self) -> float:
+        if self.flusher.failure is None:
+            try:
+                self.retention.run()
+            except Exception:
+                # A plugin's mistake among them must not end the thread, which would end all writing.
+                logger.exception("retention stopped early; tried again later")
+        return self.pace.retain_ms / 1000
+
+    def safe_offset(self) -> int:
+        """Return the log offset below which everything is durable and dispatched."""
+        return min(self.flusher.flushed_offset, self.follower.progress)
+
+    def stats(self) -> dict[str, object]:
+        """Return the figures of `Store.stats()` that only a writing store has."""
+        failure, tail = self.flusher.failure, self.log.tail
+        used = {"write": tail.writer, "alloc": tail.allocator, "flush": self.policy}
+        return {
+            "flushed_offset": self.flusher.flushed_offset,
+            "flushes": self.flusher.count,
+            "failure": str(failure) if failure else None,
+            "append_lock": self.log.lock.stats(),
+            "strategies": {kind: {"name": s.name, **s.stats()} for kind, s in used.items()},
+            "dispatchers": {
+                d.name: {"progress": d.progress, "error": self.trouble(d.name), **d.stats()}
+                for d in self.dispatchers
+            },
+            "upkeep": self.upkeep.stats(),
+        }
+
+    # --- closing
+
+    def close(self) -> None:
+        """Close cleanly if that is possible; raises what kept the store from it."""
+        try:
+            self._stop()
+            self.crew.check_ended()
+            self._close_cleanly()
+        except OSError as error:
+            raise StorageError(
+                f"the store could not be closed cleanly ({error}); it is left marked so, and the next "
+                f"open for writing puts right what it finds"
+            ) from error
+        finally:
+            self._let_go()
+            self.is_interrupted = False
+
+    def _stop(self) -> None:
+        self.retention.stop(self.crew.limit_s)
+        self.upkeep.stop()
+        for worker in self._workers:
+            worker.stop()
+        self.policy.close()
+        # The strategies' own threads as well.
+        self.crew.stop()

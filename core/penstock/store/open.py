@@ -1,0 +1,406 @@
+"""From a path to a store: configuration, lock, recovery, and the wiring of all parts.
+
+Opening for writing, in this order: lock; finish the swap of a repair or reindex that was killed in it; look at
+everything and decide; only then change something, beginning with the abort marker, so that a crash on the way
+is seen by the next open.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock._kernel import RecordEncoder
+from penstock.config import model as configuration
+from penstock.config.model import Config
+from penstock.contracts import (
+    Context,
+    Dispatcher,
+    QueueIndex,
+    SpawnWorker,
+)
+from penstock.contracts.foreign import Foreign
+from penstock.contracts.geometry import Geometry
+from penstock.dispatch.deleted_topics import read_deletions
+from penstock.dispatch.rebuild import Workshop
+from penstock.dispatch.store_view import Recipe, open_log
+from penstock.dispatch.tail_follower import TailFollower, pick_indexes
+from penstock.durability.checkpoint import Checkpoint
+from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
+from penstock.durability.written_ranges import watch_coverage
+from penstock.errors import NotAStoreError, StorageError, StoreLockedError
+from penstock.escape import get_logger
+from penstock.files import Files
+from penstock.files.lock_file import Lock
+from penstock.integrity.background import Upkeep
+from penstock.integrity.parallel import spread_over
+from penstock.integrity.segment_digests import Digests
+from penstock.integrity.verification import Verification
+from penstock.log.commit_log import CommitLog
+from penstock.log.direct_feed import HandOver
+from penstock.log.entry_witness import use_entries
+from penstock.log.log_tail import LogTail
+from penstock.log.log_view import RecoveredLog
+from penstock.log.segmented_log import SegmentedLog
+from penstock.plugins.registry import Registry, load_registry
+from penstock.recovery.foreign_content import check_foreign, foreign_in
+from penstock.recovery.inspection import Findings, look
+from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached
+from penstock.recovery.restore import (
+    claim,
+    load_all,
+    note_range,
+    put_log_right,
+    sync_names_below,
+    sync_names_up,
+)
+from penstock.recovery.store_layout import check_layout, is_store, was_made_here
+from penstock.retention.forecast import Outlook
+from penstock.retention.runner import Retention
+from penstock.runtime.clock import Clock
+from penstock.runtime.waking import Wakes
+from penstock.runtime.workers import Crew, Guarded
+from penstock.store.choices import Choices
+from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.engine import Engine, Pace
+from penstock.store.store import Store
+from penstock.write.validation import host_bytes
+
+logger = get_logger(__name__)
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None = None,
+    *,
+    read_only: bool = False,
+    files: Files | None = None,
+    clock: Clock | None = None,
+    spawn: SpawnWorker | None = None,
+    environ: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Store:
+    """Open the store at `path`, making it if there is none.
+
+    Args:
+        path: the store's folder; a RocketMQ broker's store directory will do.
+        config: a TOML file; settings in it are beaten by the environment (`PENSTOCK_FLUSH__USE`) and
+            those by keywords.
+        read_only: change nothing on disk, but for the bit in `penstock/wake` by which a follower asks to be
+            woken; works while another process writes.
+        files: the file system; tests hand in one that fails.
+        clock: the time; tests hand in their own.
+        spawn: starts background threads.
+        environ: environment variables; the process's own if None.
+        settings: `flush="sync"` picks a strategy; any other setting by its dotted name, as in
+            `**{"flush.sync.timeout_ms": 1000}`, or as nested mappings.
+
+    Raises:
+        ConfigError: a setting is unknown or wrong, or not what the store was made with.
+        StoreLockedError: another process has it open for writing.
+        NotAStoreError, StrayFileError, CorruptionError: what is there cannot be opened; nothing was
+            changed.
+    """
+    opener = make_opener(path, config, files, clock, spawn, environ, settings)
+    return opener.open_for_reading() if read_only else opener.open_for_writing()
+
+
+def make_opener(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None,
+    files: Files | None,
+    clock: Clock | None,
+    spawn: SpawnWorker | None,
+    environ: Mapping[str, str] | None,
+    settings: Mapping[str, Any],
+) -> "Opener":
+    """Return what opens the store at `path`; see `open_store`."""
+    given = configuration.gather(
+        Path(config) if config is not None else None,
+        os.environ if environ is None else environ,
+        settings,
+    )
+    plugins = configuration.plugin_lists(given)
+    registry = load_registry(plugins.block, plugins.require)
+    built = configuration.build(given, registry)
+    files = files or Files(built.files.mode)
+    return Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
+
+
+class Opener(Choices):
+    """Opens one store once."""
+
+    def __init__(
+        self,
+        root: Path,
+        config: Config,
+        registry: Registry,
+        files: Files,
+        clock: Clock,
+        spawn: SpawnWorker | None,
+    ) -> None:
+        super().__init__(root, config, registry, files)
+        self.clock = clock
+        plugins = config.plugins
+        self._crew = Crew(
+            self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
+        )
+        self._given_spawn = spawn
+        self._engine: Engine | None = None
+
+    def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:
+        if self._given_spawn is not None:
+            return self._given_spawn(name, Guarded(name, step, self._worker_failed))
+        return self._crew(name, step)
+
+    def _worker_failed(self, name: str, error: Exception) -> None:
+        logger.error("background thread %s ended", name, exc_info=error)
+        if self._engine is not None:
+            self._engine.flusher.fail(f"background thread {name} ended: {error!r}")
+
+    def context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
+        """Return what the strategies are lent."""
+        return Context(
+            root=self.root,
+            files=self.files,
+            clock=self.clock,
+            geometry=geometry,
+            spawn=self._spawn,
+            read_only=read_only,
+            log_min_offset=lambda: log.min_offset,
+            appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
+            read_history=lambda: read_deletions(self.files, self.root),
+        )
+
+    def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:
+        """Return what is not understood in the store's folder."""
+        log = open_log(self.files, self.root, geometry)
+        context = self.context(geometry, log, read_only=True)
+        # Only those that have an answer: others may open files of their own.
+        made = [
+            cls(options, context)
+            for cls, options in self.dispatcher_kinds()
+            if cls.not_understood is not Dispatcher.not_understood
+        ]
+        try:
+            return foreign_in(self.files, self.root, log, made)
+        finally:
+            log.close()
+            for dispatcher in made:
+                dispatcher.close()
+
+    def _outlook(self, context: Context, log: SegmentedLog) -> Outlook:
+        # Policies of its own: those in use may remember what they said.
+        return Outlook(
+            log, lambda: self.policies(context), self.files, self.clock.time_ms,
+            interval_ms=self.config.retention.interval_ms, is_foreign=context.read_only,
+        )  # fmt: skip
+
+    def _verification(
+        self,
+        log: SegmentedLog,
+        dispatchers: list[Dispatcher],
+        geometry: Geometry,
+        end: Callable[[], int] | None,
+    ) -> Verification:
+        spread = spread_over(self.files, Recipe(self.root, geometry, self.dispatcher_kinds()))
+        return Verification(self.files, self.root, log, dispatchers, end=end, spread=spread)
+
+    # --- reading
+
+    def open_for_reading(self) -> Store:
+        """Open without a lock and without a change."""
+        self.check_strategies()
+        if not is_store(self.files, self.root):
+            raise NotAStoreError(self.root, "there is no commitlog folder in it")
+        check_layout(self.files, self.root, writes=False)
+        geometry = self.geometry()
+        log = open_log(self.files, self.root, geometry)
+        context = self.context(geometry, log, read_only=True)
+        dispatchers = self.dispatchers(context)
+        watch_coverage(self.files, self.root, log)
+        use_entries(log, dispatchers)
+        offsets = ConsumerOffsets(self.files, self.root, read_only=True)
+        return Store(
+            self.root, log, dispatchers, engine=None, offsets=offsets,
+            published=lambda: visible_offset(self.files, self.root),
+            wakes=Wakes(self.files, self.root),
+            outlook=self._outlook(context, log),
+            verification=self._verification(log, dispatchers, geometry, None),
+            not_understood=self.foreign(geometry),
+        )  # fmt: skip
+
+    # --- writing
+
+    def open_for_writing(self) -> Store:
+        """Lock, recover, wire, start."""
+        self.check_strategies()
+        self.warn_of_idle_policies()
+        began = self.clock.monotonic_ms()
+        is_new = not is_store(self.files, self.root)
+        check_layout(self.files, self.root, writes=True)
+        geometry = self.geometry()
+        self.files.make_folder(self.root)
+        if is_new:
+            # Also those that an earlier try had made and not synced.
+            sync_names_up(self.files, self.root)
+        lock = self.lock()
+        try:
+            store = self._open_locked(lock, geometry, is_new=is_new, began=began)
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def lock(self) -> Lock:
+        """Take the store's lock, or raise who has it."""
+        lock = self.files.lock(self.root / "lock")
+        if lock is None:
+            holder = SideFolder(self.files, self.root).read_holder()
+            owner = self.files.lock_owner(self.root / "lock")
+            if owner is not None:
+                holder = f"process {owner}, which is not Penstock: a RocketMQ broker, or its tools"
+            raise StoreLockedError(self.root, holder)
+        return lock
+
+    def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
+        folder = self.root / "commitlog"
+        log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
+        if not is_new:
+            check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
+            Workshop(self.files, self.root).settle()
+        found = self._look(log, geometry, is_new=is_new)
+        claim(self.files, found, geometry, self.profile)
+        assert self.config.log.checksum is not None
+        note_range(self.files, found, log, self.config.log.checksum)
+        if not is_new:
+            found.mended.extend(log.load(repair=True))
+        digests = Digests(self.files, self.root)
+        # First: what is written again has another time then.
+        found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
+        end = put_log_right(self.files, log, found)
+        context = self.context(geometry, log, read_only=False)
+        engine, store = self._wire(lock, log, context, end, found)
+        try:
+            report = self._bring_up(engine, log, found, end, began)
+            store.recovery = report
+            self._engine = engine
+            engine.start(self._spawn, is_threaded=self._given_spawn is None)
+        except BaseException:
+            store.leave()
+            engine.abandon()
+            raise
+        self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
+        return store
+
+    def _look(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> Findings:
+        """Look at the store before anything changes; what queue entries say is evidence."""
+        context = self.context(geometry, log, read_only=True)
+        # Others may open files of their own.
+        (index,) = (
+            cls(options, context)
+            for cls, options in self.dispatcher_kinds()
+            if issubclass(cls, QueueIndex)
+        )
+        try:
+            use_entries(log, [index])
+            return look(self.files, self.root, log, self.config.index.use, is_new=is_new)
+        finally:
+            log.witness = None
+            index.close()
+
+    def _encoder(self) -> RecordEncoder:
+        log = self.config.log
+        return RecordEncoder(
+            host_bytes(log.store_host), crc_property=log.checksum == "crc32+record",
+            body_bytes_max=log.body_bytes_max,
+            # The kernel asks the system by itself.
+            time_ms=None if type(self.clock) is Clock else self.clock.time_ms,
+        )  # fmt: skip
+
+    def _wire(
+        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: Findings
+    ) -> tuple[Engine, Store]:
+        config, registry = self.config, self.registry
+        writer_cls = registry.writers.get(config.write.use)
+        allocator_cls = registry.allocators.get(config.alloc.use)
+        flush_cls = registry.flush_policies.get(config.flush.use)
+        dispatchers = self.dispatchers(context)
+        use_entries(log, dispatchers)
+        allocator = allocator_cls(config.options_for("alloc", allocator_cls), context)
+        writer = writer_cls(config.options_for("write", writer_cls), context)
+        commit_log = CommitLog(
+            log,
+            LogTail(log, writer, allocator, self.files),
+            self._encoder(),
+            clock=self.clock,
+            busy_ms=config.log.busy_ms,
+            hand_over=HandOver() if config.index.feed == "direct" else None,
+        )
+        commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
+        flusher = LogFlusher(commit_log, end.offset, found.synced_time_ms)
+        policy = flush_cls(config.options_for("flush", flush_cls), context, flusher)
+        follower = TailFollower(commit_log, dispatchers, self.clock.monotonic_ms)
+        retention = Retention(
+            log, self.policies(context), dispatchers, allocator, files=self.files,
+            clock=self.clock, pause_ms=config.retention.pause_ms,
+        )  # fmt: skip
+        offsets = ConsumerOffsets(self.files, self.root, read_only=False)
+        engine = Engine(
+            root=self.root, files=self.files, clock=self.clock, log=commit_log, flusher=flusher,
+            policy=policy, follower=follower, dispatchers=dispatchers,
+            queue_index=pick_indexes(dispatchers)[0], retention=retention,
+            checkpoint=Checkpoint(self.files, self.root), progress=found.progress, side=found.side,
+            lock=lock, offsets=offsets, crew=self._crew,
+            long_topics=config.log.long_topics or was_made_here(self.files, self.root),
+            fire=registry.fire, ask=functools.partial(registry.ask, config=config),
+            upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
+            pace=Pace.of(config), wakes=Wakes(self.files, self.root, writes=True),
+        )  # fmt: skip
+        engine.connect()
+        return engine, Store(
+            self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
+            outlook=self._outlook(context, log),
+            verification=self._verification(
+                log, dispatchers, context.geometry, engine.dispatched_offset
+            ),
+        )  # fmt: skip
+
+    def _bring_up(
+        self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int
+    ) -> RecoveryReport:
+        """Load the dispatchers, hand over what they lack, and write the first marks."""
+        history = read_deletions(self.files, self.root, found.ranges)
+        load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
+        start = min(engine.follower.progress, end.offset)
+        engine.follower.catch_up()
+        for name, trouble in engine.follower.troubles.items():
+            raise StorageError(
+                f"dispatcher {name} could not be brought up to the log's end: {trouble.error!r}"
+            ) from trouble.error
+        check_reached(log, engine.follower.progress, end)
+        engine.log.checks_crc = False
+        found.mended.extend(engine.offsets.set_back(engine.queue_index))
+        state = found.progress.state
+        state.flushed_offset, state.failed = end.offset, False
+        state.last_time_ms = found.least_time_ms
+        note_lock(state, self.files, self.root)
+        engine.mark()
+        if not found.is_clean:
+            # Which names the last writer had synced before it died is not known.
+            sync_names_below(self.files, self.root)
+        for sentence in found.mended:
+            logger.warning("%s: %s", self.root, sentence)
+        return RecoveryReport(
+            state=found.kind,
+            log_end=end.offset,
+            cut_bytes=end.dirty_bytes,
+            reason=end.reason,
+            saved_to=found.saved_to,
+            rewritten_bytes=found.rewritten,
+            dispatched_from=start,
+            mended=tuple(found.mended),
+            duration_ms=self.clock.monotonic_ms() - began,
+        )

@@ -1,0 +1,24 @@
+"""Batches on their way into a store that is open for writing."""
+
+from penstock._kernel import Batch
+from penstock.errors import MessageTooLargeError
+from penstock.message import Durability, PutStatus
+from penstock.store.engine import Engine
+
+
+def append_encoded(
+    engine: Engine, batch: Batch, *, atomic: bool = False, wait: bool = False, first_mark: int = 0
+) -> tuple[int, tuple[PutStatus, Durability]]:
+    """Append an encoded batch, and do for it what the flush policy asks; returns its store time and what is known of it."""
+    size, room = batch.size, engine.log.log.segment_bytes - 8
+    if atomic and size > room:
+        raise MessageTooLargeError(
+            "the batch", size, room,
+            "an atomic batch must fit into one segment: make it smaller, or leave atomic out",
+        )  # fmt: skip
+    try:
+        time_ms = engine.log.append_batch(batch, atomic=atomic, first_mark=first_mark)
+    except OSError as error:
+        raise engine.failed_append(error) from error
+    known = PutStatus.PUT_OK, Durability.ACCEPTED
+    return time_ms, engine.settle(batch.end_offset, wait) if len(batch) else known

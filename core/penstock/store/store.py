@@ -1,0 +1,401 @@
+"""The store as a caller sees it: put, read, find, follow; see `penstock.open`."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock._kernel import Producer
+from penstock.contracts import Dispatcher
+from penstock.contracts.findings import Finding
+from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
+from penstock.dispatch.tail_follower import pick_indexes
+from penstock.errors import (
+    ForeignContentError,
+    ForkedStoreError,
+    ReadOnlyError,
+    StorageError,
+    StoreFailedError,
+)
+from penstock.files.lock_file import leave_in_child
+from penstock.format.names import check_queue, check_topic
+from penstock.integrity.verification import Tally, Verification
+from penstock.log.commit_log import STOPPED
+from penstock.log.segmented_log import SegmentedLog
+from penstock.message import Durability, Message, Receipt
+from penstock.read.reader import Reader
+from penstock.read.served_queues import has_queues, served
+from penstock.read.topic_usage import TopicSpace, space_by_topic
+from penstock.recovery.log_end import RecoveryReport
+from penstock.retention.forecast import Departure, Outlook
+from penstock.runtime.waking import Wakes
+from penstock.store.consumer_offsets import ConsumerOffsets
+from penstock.store.engine import Engine
+from penstock.store.offset_table import check_group, check_known, check_offset
+from penstock.store.put_batch import append_encoded
+from penstock.write.staged_file import StagedBatch, count_marked
+from penstock.write.validation import encode_messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Store(Reader, Producer):
+    """A message store. Made by `penstock.open`. Safe from any thread.
+
+    Attributes:
+        path: the store's folder.
+        recovery: what opening found and did; None for a store opened read-only.
+        not_understood: what was in the folder when it was opened read-only that Penstock does not
+            understand; see docs/broker-directories.md.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        log: SegmentedLog,
+        dispatchers: Sequence[Dispatcher],
+        *,
+        engine: Engine | None,
+        offsets: ConsumerOffsets,
+        outlook: Outlook,
+        verification: Verification,
+        wakes: Wakes,
+        published: Callable[[], int | None] = lambda: None,
+        not_understood: Sequence[Foreign] = (),
+    ) -> None:
+        queue_index, key_index = pick_indexes(dispatchers)
+        self.not_understood = tuple(not_understood)
+        if not_understood:
+            queue_index = served(queue_index, path, not_understood)
+        super().__init__(
+            log, queue_index, key_index, live=engine is None, published=published, wakes=wakes
+        )
+        self.path = path
+        self.recovery: RecoveryReport | None = None
+        self._engine = engine
+        self._offsets = offsets
+        self._outlook = outlook
+        self._verification = verification
+        if engine is not None:
+            self._opened_by = engine.files.process_id()
+            self._produce_by(engine.log.appender)
+            leave_in_child(self)
+
+    def leave(self) -> None:
+        """In a forked child: refuse everything from now on, and let close do nothing."""
+        if self._engine is not None:
+            self._engine.log.appender.refuse(STOPPED)
+        if not self._closed:
+            self._closed, self._why_closed = True, ForkedStoreError(self.path, self._opened_by)
+
+    def _leave_if_forked(self, engine: Engine) -> None:
+        """As `leave`, where Python saw nothing of the fork (in C, by another language's runtime)."""
+        if engine.log.appender.is_in_child:
+            self.leave()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the store was opened for reading only."""
+        return self._engine is None
+
+    def _writer(self) -> Engine:
+        """Return the writing half, if messages may be put."""
+        engine = self._engine
+        if (
+            self._closed
+            or engine is None
+            or engine.log.appender.refusals
+            or engine.log.appender.is_in_child
+        ):
+            engine = self._owner()
+        refusal = engine.retention.refusal
+        if refusal is not None:
+            raise ReadOnlyError(refusal)
+        return engine
+
+    def _check_writable(self) -> None:
+        self._writer()
+
+    def _owner(self) -> Engine:
+        """Return the writing half, also while a retention policy refuses messages."""
+        engine = self._engine
+        if engine is not None:
+            self._leave_if_forked(engine)
+        self._check_open()
+        if engine is None:
+            raise ReadOnlyError
+        if engine.flusher.failure is not None:
+            raise engine.flusher.failure
+        return engine
+
+    def _settle(self, needed: Dispatcher | None = None) -> None:
+        super()._settle()
+        engine = self._engine
+        if engine is not None:
+            engine.show_written()
+            # An answer from one that fails would leave out what it has not taken in.
+            engine.follower.require(needed or self._queue_index)
+
+    def _show(self) -> None:
+        super()._show()
+        if self._engine is not None:
+            self._engine.show_written()
+
+    def _show_all(self) -> None:
+        """As `_settle`, for what says by itself how far it can see."""
+        self._show()
+        if self._engine is not None:
+            self._engine.follower.catch_up()
+
+    # --- putting
+
+    def submit(self, topic: str, body: bytes, **message: Any) -> "Future[Receipt]":
+        """Append one message; the future is done when it is durable, under any flush policy.
+
+        Takes what `put` takes, except `wait`. The message is in the log when this returns.
+        """
+        engine = self._writer()
+        receipt = self.put(topic, body, wait=False, **message)
+        future: Future[Receipt] = Future()
+        future.set_running_or_notify_cancel()
+
+        end = receipt.log_offset + receipt.size
+
+        def told() -> None:
+            failure = engine.flusher.outcome(end)
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(receipt._replace(durability=Durability.ON_DISK))
+            else:
+                future.set_exception(failure)
+
+        engine.flusher.add_waiter(end, told)
+        engine.policy.request()
+        return future
+
+    def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
+        """Append many messages under one lock, consecutive in the log; one receipt each.
+
+        All or none: a message that cannot be stored, or no room, leaves nothing behind. The batch may
+        lie in several segments unless `atomic`, which puts it into one or refuses it. Under a flush
+        policy that waits, it waits once for the lot, unless no message asks for it.
+        """
+        engine, given = self._writer(), list(messages)
+        batch = encode_messages(engine.log.encoder, given)
+        wait = any(message.wait for message in given)
+        time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
+        return batch.receipts(time_ms, *known)
+
+    def put_arrow(
+        self, table: "pa.Table", *, atomic: bool = False, wait: bool = True
+    ) -> "pa.Table":
+        """Append the rows of an Arrow table; returns their receipts as a table.
+
+        Columns `topic` (string) and `body` (binary or string) are needed; `queue`, `tag`, `keys` (string,
+        several parted by spaces, or list of strings), `properties` (map of strings), `flag` and
+        `born_time` (timestamp, or integer milliseconds) are optional, others are refused. Rows are
+        encoded as columns, without a Python object each. All or none, as `put_many`.
+        """
+        from penstock.write import from_arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
+
+        engine = self._writer()
+        batch = from_arrow.encode_table(engine.log.encoder, table, seals=False)
+        time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
+        return from_arrow.receipts(batch, time_ms, *known)
+
+    def put_staged(self, batch: StagedBatch, *, first_mark: int = 0) -> int:
+        """Append a batch that was encoded elsewhere (see `penstock.staged`); returns the log's end behind it.
+
+        With `first_mark`, a number of at least 2**62, its records are numbered from there on in a field that
+        only transactions use, so that `count_marked` can tell later how many of them are there. Waits for no
+        flush: see `flush`. All or none, as `put_many`.
+        """
+        engine = self._writer()
+        if first_mark:
+            batch.check_mark(first_mark)
+        encoded = batch.encoded(engine.log.encoder)
+        append_encoded(engine, encoded, first_mark=first_mark)
+        return encoded.end_offset
+
+    def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
+        """Return how many records numbered from `first_mark` on lie in the log from `log_offset` on, at most `most`.
+
+        They count as far as they follow each other without a gap; `StorageError` where that cannot be told.
+        """
+        return count_marked(self._owner().log, log_offset, first_mark, most)
+
+    # --- consumer offsets
+
+    def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
+        """Note durably that a group has read a queue up to (not with) `offset`.
+
+        Any integer type will do. Raises `MessageError` for a group, topic or queue that cannot be, and
+        `CommitError` for a queue that is not there and an offset beyond its end; nothing is written then.
+        """
+        self._owner()
+        check_group(group)
+        topic, queue = check_topic(topic), check_queue(queue)
+        # Where the queues are behind the log, their ends are not known.
+        self._settle(self._queue_index)
+        end = check_known(self._queue_index, group, topic, queue, offset)
+        self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
+
+    def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
+        """Return the offset a group reads next; None if it never committed one."""
+        self._check_offsets()
+        return self._offsets.get(group, topic, queue)
+
+    def groups(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return (group, topic) to queue to committed offset.
+
+        Entries that cannot be offsets are left out; `stats()["offsets_set_aside"]` names them.
+        """
+        self._check_offsets()
+        return self._offsets.groups()
+
+    def _check_offsets(self) -> None:
+        self._check_open()
+        elsewhere = [each for each in self.not_understood if each.kind is ROCKSDB_CONFIG]
+        if elsewhere:
+            listed = [(each.kind.name, each.text) for each in elsewhere]
+            raise ForeignContentError(self.path, "committed offsets cannot be read", listed)
+
+    # --- the whole
+
+    def flush(self) -> int:
+        """Make durable all that was put before; returns the log offset up to which it is.
+
+        Raises `StoreFailedError` if that cannot be promised, now and ever after.
+        """
+        return self._owner().flusher.flush()
+
+    def retain(self) -> int:
+        """Let go now of what the retention policies give up; returns how many segments went."""
+        return _let_go(self._owner().retention.run)
+
+    def forecast(self, days: float = 14) -> list[Departure]:
+        """Return when each segment would go, and why, as the policies see it now; changes nothing."""
+        self._check_open()
+        return self._outlook.forecast(days)
+
+    def space(
+        self, below: int = 0, told: Callable[[int], None] = lambda _: None
+    ) -> list[TopicSpace]:
+        """Return what each topic takes of the log, the largest first; changes nothing.
+
+        Args:
+            below: how much of it lies before this log offset is told as well.
+            told: called as it goes, with the number of queues done.
+        """
+        self._settle()
+        return space_by_topic(self._queue_index, below, told)
+
+    def discard_before(self, *, log_offset: int = 0, time_ms: int = 0) -> int:
+        """Let go of the segments that lie wholly before a log offset, or were last written before a time.
+
+        Whatever the retention policies say; but never the last segment, nor one that is not durable, not
+        dispatched, or still being read. Returns how many went.
+        """
+        retention = self._owner().retention
+        return _let_go(lambda: retention.let_go_before(log_offset, time_ms, "asked for"))
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures about the store: offsets in bytes, times in Unix milliseconds.
+
+        The number of queues holds for the log below `dispatched_offset`.
+        """
+        self._show_all()
+        segments = self._log.segments
+        is_known = has_queues(self._queue_index)
+        figures: dict[str, Any] = {
+            "path": str(self.path),
+            "read_only": self.read_only,
+            "log_min_offset": self._log.min_offset,
+            "log_end_offset": self._log_end() if is_known else None,
+            "dispatched_offset": self._queue_index.end_log_offset() if is_known else None,
+            "segments": len(segments),
+            "log_bytes": sum(segment.capacity for segment in segments),
+            "queues": len(self._queue_index.queues()) if is_known else None,
+            "damaged_reads": self.damaged_reads,
+            "offsets_set_aside": self._offsets.set_aside(),
+            "not_understood": [
+                {
+                    "kind": each.kind.name,
+                    "text": each.text,
+                    "stops_writing": each.kind.stops_writing,
+                }
+                for each in self.not_understood
+            ],
+        }
+        if self._engine is not None:
+            figures |= self._engine.stats()
+        return figures
+
+    def verify(
+        self, told: Callable[[Tally], None] = lambda _: None, *, deep: bool = False, jobs: int = 1
+    ) -> Iterator[Finding]:
+        """Walk log, queues and index and return what disagrees; changes nothing.
+
+        Args:
+            told: called as it goes, with the counts so far.
+            deep: compare sealed segments with their digests too, and check checkpoint and marks.
+            jobs: so many processes share the segments. They are spawned, so a script that asks for more
+                than one must keep its own work behind `if __name__ == "__main__"`.
+        """
+        self._show_all()
+        failing = self._engine.follower.failing(self.path) if self._engine is not None else []
+        return itertools.chain(failing, self._verification.run(told, deep=deep, jobs=jobs))
+
+    def _log_end(self) -> int:
+        if self._engine is not None:
+            return self._engine.log.end_offset
+        return self._queue_index.end_log_offset()
+
+    def close(self) -> None:
+        """Close; a store opened for writing is then durable and marked clean, or this raises why not."""
+        if self._engine is not None:
+            self._leave_if_forked(self._engine)
+        if self._closed:
+            return
+        if self._engine is None:
+            super().close()
+            return
+        # A signal handler that interrupted an append of its own thread: that would go on behind the close.
+        self._engine.log.lock.refuse_within()
+        # Interrupted here, puts only ask first whether they may.
+        self._engine.log.appender.refuse(STOPPED)
+        self._closed = self._engine.is_interrupted = True
+        try:
+            self._engine.close()
+        finally:
+            # An interrupt may leave it half way; then close may be called again.
+            self._closed = not self._engine.is_interrupted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except StoreFailedError:
+            # The block's own error says more; without one the caller must hear of it.
+            if error is None:
+                raise
+
+
+def _let_go(job: Callable[[], int]) -> int:
+    try:
+        return job()
+    except OSError as error:
+        raise StorageError(
+            f"a segment could not be let go ({error}); nothing else is lost, and the next round tries again"
+        ) from error

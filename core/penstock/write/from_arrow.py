@@ -1,0 +1,244 @@
+"""Arrow tables into records: the kernel goes through their buffers, without a Python object a row.
+
+A row that is not plain (a property that is the store's own, a name given twice) goes by itself, as a message;
+so does one that is refused, which says why.
+"""
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock._kernel import ArrowRows, Batch, Message, RecordEncoder, hash_pieces
+from penstock.errors import MessageError
+from penstock.format.arrow_schema import TIMESTAMP
+from penstock.format.java_hash import Int64s
+from penstock.message import Durability, PutStatus
+
+_COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")
+# What a column without values may leave out.
+_NO_BOUNDS = np.zeros(1, np.int32)
+# Offsets, bytes, and the number of the first value.
+Texts = tuple[Any, Any, int]
+
+
+@attrs.frozen(kw_only=True)
+class Rows:
+    """The columns of a table, checked, each of plain type and without nulls where none may be."""
+
+    topic: pa.Array
+    body: pa.Array
+    queue: Int64s | None
+    tag: pa.Array | None
+    keys: pa.Array | None
+    properties: pa.Array | None
+    flag: Int64s | None
+    born_time_ms: Int64s | None
+
+    def __len__(self) -> int:
+        return len(self.topic)
+
+    def message(self, row: int) -> Message:
+        """Return one row as a message of its own."""
+        keys = _value(self.keys, row, "keys")
+        pairs = None if self.properties is None else self.properties[row].as_py()
+        try:
+            return Message(
+                _value(self.topic, row, "topic"), self.body[row].as_py(),
+                queue=0 if self.queue is None else int(self.queue[row]),
+                tag=_value(self.tag, row, "tag"), keys=[keys] if keys else [],
+                properties=dict(pairs or {}), flag=0 if self.flag is None else int(self.flag[row]),
+                born_time_ms=None if self.born_time_ms is None else int(self.born_time_ms[row]),
+            )  # fmt: skip
+        except (TypeError, ValueError) as error:
+            raise MessageError(
+                f"the properties of row {row} are no pairs of texts: {error}"
+            ) from error
+
+    def columns(self, encoder: RecordEncoder) -> ArrowRows:
+        """Return them as the kernel takes them."""
+        return ArrowRows(
+            encoder, len(self), texts_of(self.topic), texts_of(self.body), queue=self.queue,
+            tag=None if self.tag is None else texts_of(self.tag),
+            keys=None if self.keys is None else texts_of(self.keys),
+            flag=self.flag, born_ms=self.born_time_ms, pairs=_pairs_of(self.properties),
+        )  # fmt: skip
+
+
+def _value(column: pa.Array | None, row: int, name: str) -> str:
+    try:
+        return "" if column is None else str(column[row].as_py())
+    except UnicodeDecodeError as error:
+        raise MessageError(f"column {name!r} is no UTF-8 in row {row}: {error}") from error
+
+
+def encode_table(
+    encoder: RecordEncoder, table: pa.Table | pa.RecordBatch, *, seals: bool = True
+) -> Batch:
+    """Return the rows of a table as one batch (see `Batch`); the first that cannot be stored stops it."""
+    rows, batch, at = _rows(table), Batch(encoder, seals=seals), 0
+    is_plain = rows.properties is None or _are_texts(rows.properties)
+    columns = rows.columns(encoder) if is_plain else None
+    while at < len(rows):
+        if columns is not None:
+            at = batch.add_columns(columns, at)
+        if at < len(rows):
+            try:
+                batch.add(rows.message(at))
+            except MessageError as error:
+                error.add_note(f"it is row {at} of the table; nothing was stored")
+                raise
+            at += 1
+    return batch
+
+
+def _rows(table: pa.Table | pa.RecordBatch) -> Rows:
+    names = table.schema.names
+    for name in names:
+        if name not in _COLUMNS:
+            raise MessageError(
+                f"there is no column {name!r} to put; there are: {', '.join(_COLUMNS)}"
+            )
+    for name in ("topic", "body"):
+        if name not in names:
+            raise MessageError(f"the table has no column {name!r}, which every message needs")
+    given = {name: _whole(table.column(name)) for name in names}
+    for name in ("topic", "body"):
+        if given[name].null_count:
+            raise MessageError(f"column {name!r} has nulls; every message needs one")
+    return Rows(
+        topic=_cast(given["topic"], pa.string(), "topic"),
+        body=_cast(given["body"], pa.binary(), "body"),
+        queue=_numbers(given.get("queue"), "queue"),
+        tag=_texts(given.get("tag"), "tag"),
+        keys=_texts(_joined(given.get("keys")), "keys"),
+        properties=given.get("properties"),
+        flag=_numbers(given.get("flag"), "flag"),
+        born_time_ms=_times(given.get("born_time")),
+    )
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        # One chunk would be copied as well.
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise MessageError(
+            f"column {name!r} is {column.type}, and cannot be taken as {kind}: {error}"
+        ) from error
+
+
+def _numbers(column: pa.Array | None, name: str) -> Int64s | None:
+    if column is None:
+        return None
+    if pa.types.is_boolean(column.type) or _is_text(column.type):
+        raise MessageError(f"column {name!r} is {column.type}, and must be of whole numbers")
+    return _whole_numbers(_filled(_cast(column, pa.int64(), name), 0))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Say whether a type is of text or bytes, which Arrow would read numbers from."""
+    kinds = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return kind in kinds or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+
+
+def _texts(column: pa.Array | None, name: str) -> pa.Array | None:
+    if column is None:
+        return None
+    return _filled(_cast(column, pa.string(), name), "")
+
+
+def _filled(column: pa.Array, value: Any) -> pa.Array:
+    return pc.fill_null(column, value) if column.null_count else column
+
+
+def _joined(column: pa.Array | None) -> pa.Array | None:
+    if column is not None and pa.types.is_list(column.type):
+        return pc.binary_join(_cast(column, pa.list_(pa.string()), "keys"), " ")
+    return column
+
+
+def _times(column: pa.Array | None) -> Int64s | None:
+    if column is None or (column.null_count == len(column) and len(column)):
+        return None
+    if column.null_count:
+        raise MessageError(
+            "column 'born_time' has nulls in some rows: give it in all rows or in none"
+        )
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(TIMESTAMP if column.type.tz else pa.timestamp("ms"), safe=False)
+    return _whole_numbers(column.cast(pa.int64()))
+
+
+def _whole_numbers(column: pa.Array) -> Int64s:
+    return np.ascontiguousarray(column.to_numpy(zero_copy_only=False), np.int64)
+
+
+def texts_of(column: pa.Array) -> Texts:
+    """Return where the values of a binary or string column lie."""
+    _, bounds, data = column.buffers()
+    return (_NO_BOUNDS, None, 0) if bounds is None else (bounds, data, column.offset)
+
+
+def _are_texts(column: pa.Array) -> bool:
+    """Say whether a column is a map of texts without nulls among them."""
+    if not pa.types.is_map(column.type):
+        return False
+    bounds = column.offsets.to_numpy()
+    if column.null_count and np.diff(bounds)[column.is_null().to_numpy(zero_copy_only=False)].any():
+        return False
+    parts = (column.keys, column.items)
+    return all(pa.types.is_string(part.type) and not part.null_count for part in parts)
+
+
+def _pairs_of(column: pa.Array | None) -> tuple[Any, int, Texts, Texts, int] | None:
+    if column is None:
+        return None
+    _, bounds, *_ = column.buffers()
+    names, values = column.keys, column.items
+    count = min(len(names), len(values))
+    first = column.offset
+    if bounds is None:
+        bounds, first = _NO_BOUNDS, 0
+    return bounds, first, texts_of(names), texts_of(values), count
+
+
+def receipts(batch: Batch, store_ms: int, status: PutStatus, durability: Durability) -> pa.Table:
+    """Return the receipts of a batch as a table."""
+    log_offsets, queue_offsets, sizes, rows = (np.frombuffer(c, np.int64) for c in batch.columns())
+    queues = np.array([lane.queue for lane in batch.lanes], np.int32)
+    count = len(sizes)
+    return pa.table(
+        {
+            "status": pa.repeat(str(status), count),
+            "log_offset": log_offsets,
+            "queue": queues[rows] if count else np.zeros(0, np.int32),
+            "queue_offset": queue_offsets,
+            "store_time": pa.array(np.full(count, store_ms)).cast(TIMESTAMP),
+            "size": sizes.astype(np.int32),
+            "durability": pa.repeat(str(durability), count),
+        }
+    )
+
+
+def key_hashes(column: pa.Array) -> Int64s:
+    """Return Java's `String.hashCode` of each text of a column, 0 for null."""
+    texts = pc.fill_null(_cast(column, pa.string(), "key"), "")
+    if len(texts) == 0:
+        return np.zeros(0, np.int64)
+    bounds, data, first = texts_of(texts)
+    ends = np.frombuffer(bounds, np.int32)[first : first + len(texts) + 1].astype(np.int64)
+    hashes = hash_pieces(data if data is not None else b"", ends[:-1].copy(), np.diff(ends))
+    return np.frombuffer(hashes, np.int32).astype(np.int64)

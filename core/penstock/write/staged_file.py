@@ -1,0 +1,333 @@
+"""Staged files: records encoded away from the store, in files that wait to be appended as they are.
+
+Whoever encodes needs no open store; whoever appends only stamps and copies. Layout (little-endian)::
+
+    file   := header batch* end
+    header := "PSTKSTG1"  flags u32            # 1: records have room for a CRC property
+              host_size u32  host 20s  zero u32  crc32c u32
+    batch  := "SBAT"  group u32  rows u32  lanes u32  lane_bytes u32  crc32c u32  data_bytes u64
+              (queue u32  topic_size u32  topic){lanes}  size u32{rows}  lane u32{rows}  data
+    end    := "SEND"  batches u32  rows u64  crc32c u32
+
+A checksum covers all of its part but itself; the end makes a file that was cut short known. `group` is the
+caller's. Records are whole but for what an append stamps: offsets, store time, the CRC property's value.
+
+Bytes from disk are hostile here: beyond the checksums every length is bounded, and every record is held
+against the format and against the lane it claims, before any of it may reach a log.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import attrs
+import crc32c
+import numpy as np
+
+from penstock._kernel import Batch, RecordEncoder
+from penstock.errors import CorruptionError, MessageError, StorageError
+from penstock.files import File, Files
+from penstock.format.columns import Columns
+from penstock.format.java_hash import Int64s
+from penstock.format.names import check_queue, check_topic
+from penstock.format.record import CRC_PROPERTY_SIZE, FIXED_SIZE, host_flags
+from penstock.log.commit_log import CommitLog
+
+MAGIC = b"PSTKSTG1"
+_HEADER = struct.Struct("<8sII20sII")
+_BATCH = struct.Struct("<4sIIIIIQ")
+_BATCH_CRC_AT = 20
+_LANE = struct.Struct("<II")
+_END = struct.Struct("<4sIQI")
+_CRC = struct.Struct("<I")
+_SEALED = 1
+_HOST_SIZES = (8, 20)
+# Log offsets, which the field holds otherwise, are far below.
+MARK_MIN = 1 << 62
+MARK_MAX = (1 << 63) - (1 << 40)
+
+
+@attrs.frozen(eq=False)
+class StagedBatch:
+    """One batch of a staged file, checked; `data` is lent by the file and ends with it.
+
+    Attributes:
+        group: what the writer put it under.
+        lanes: topic and queue of each lane.
+        lane_rows: for each record the index of its lane.
+        sizes: the size of each record in bytes.
+        data: the records, one behind the other.
+        host_size: bytes of each host in them.
+        crc_property: whether the records have room for the CRC property.
+    """
+
+    group: int
+    lanes: list[tuple[str, int]]
+    lane_rows: Int64s
+    sizes: Int64s
+    data: memoryview
+    host_size: int
+    crc_property: bool
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest record in bytes."""
+        return int(self.sizes.max())
+
+    def behind(self, rows: int) -> "StagedBatch":
+        """Return the batch without its first `rows` records."""
+        skipped = int(self.sizes[:rows].sum())
+        return attrs.evolve(
+            self, lane_rows=self.lane_rows[rows:], sizes=self.sizes[rows:], data=self.data[skipped:]
+        )
+
+    def encoded(self, encoder: RecordEncoder) -> Batch:
+        """Return it as the append path takes it: a copy, with a CRC in each record or without, as the store has them."""
+        lanes = [encoder.lane_of(topic, queue) for topic, queue in self.lanes]
+        batch, end = Batch(encoder, seals=False), 0
+        for size, row in zip(self.sizes.tolist(), self.lane_rows.tolist(), strict=True):
+            start, end = end, end + size
+            batch.add_record(lanes[row], self.data[start:end], has_crc=self.crc_property)
+        return batch
+
+    def check_mark(self, first: int) -> int:
+        """Return the mark of the first record, if the marks of all can be told from log offsets."""
+        if not MARK_MIN <= first <= MARK_MAX + (1 << 40) - len(self):
+            raise ValueError(f"marks begin at {MARK_MIN} and end below {1 << 63}, not at {first}")
+        return first
+
+
+class StagedWriter:
+    """Writes one staged file; it counts once `finish` has returned. Not thread-safe."""
+
+    def __init__(self, files: Files, path: Path, host: bytes, *, crc_property: bool) -> None:
+        self._files = files
+        self.path = path
+        self._file = files.create(path)
+        self._at = self.batches = self.rows = 0
+        head = _HEADER.pack(MAGIC, crc_property * _SEALED, len(host), host, 0, 0)[: -_CRC.size]
+        self._put(head + _CRC.pack(crc32c.crc32c(head)))
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._at
+
+    def _put(self, data: bytes | bytearray | memoryview) -> None:
+        self._file.pwrite(data, self._at)
+        self._at += len(data)
+
+    def add(self, batch: Batch, group: int = 0) -> None:
+        """Write one batch; an empty one is left out."""
+        rows = len(batch)
+        if rows == 0:
+            return
+        _, _, sizes, lane_rows = (np.frombuffer(column, np.int64) for column in batch.columns())
+        data = memoryview(batch)
+        lanes = b"".join(
+            _LANE.pack(lane.queue, len(lane.topic_bytes)) + lane.topic_bytes for lane in batch.lanes
+        )
+        numbers = sizes.astype("<u4").tobytes() + lane_rows.astype("<u4").tobytes()
+        parts = [rows, len(batch.lanes), len(lanes), 0, len(data)]
+        head = bytearray(_BATCH.pack(b"SBAT", group, *parts)) + lanes + numbers
+        _CRC.pack_into(head, _BATCH_CRC_AT, crc32c.crc32c(data, crc32c.crc32c(head)))
+        self._put(head)
+        self._put(data)
+        self.batches += 1
+        self.rows += rows
+
+    def finish(self) -> None:
+        """Write the end, and make the file and its name durable."""
+        end = _END.pack(b"SEND", self.batches, self.rows, 0)[: -_CRC.size]
+        self._put(end + _CRC.pack(crc32c.crc32c(end)))
+        self._file.sync_all()
+        self._file.close()
+        self._files.sync_folder(self.path.parent)
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        self._files.remove(self.path)
+
+
+@attrs.define(eq=False)
+class StagedFile:
+    """A staged file, checked from first byte to last. The data of its batches lives as long as somebody holds it."""
+
+    path: Path
+    batches: list[StagedBatch]
+
+    @classmethod
+    def read(cls, files: Files, path: Path) -> Self:
+        """Read and check a file; `CorruptionError` names the first byte that is wrong."""
+        file = files.open(path)
+        try:
+            return cls(path, list(_Reading(path, file).batches()))
+        finally:
+            file.close()
+
+    @property
+    def rows(self) -> int:
+        """How many records it holds."""
+        return sum(len(batch) for batch in self.batches)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.batches.clear()
+
+
+class _Reading:
+    """One walk through a file."""
+
+    def __init__(self, path: Path, file: File) -> None:
+        self._path = path
+        self._size = file.size
+        if self._size < _HEADER.size + _END.size:
+            raise self._bad(0, "a staged file", f"{self._size} bytes")
+        self._data = memoryview(file.map(self._size, writable=False))
+        magic, flags, size, host, zero, crc = _HEADER.unpack_from(self._data)
+        if magic != MAGIC or crc != _crc(self._data[: _HEADER.size - _CRC.size]):
+            raise self._bad(0, "the header of a staged file", f"{bytes(self._data[:8])!r}")
+        if flags & ~_SEALED or zero or size not in _HOST_SIZES or any(host[size:]):
+            raise self._bad(8, "flags and host of this version", f"{flags}, {size} bytes")
+        self._host_size = int(size)
+        self._host_flags = host_flags(host[:size], host[:size])
+        self._crc_property = bool(flags & _SEALED)
+
+    def _bad(self, position: int, expected: str, found: str) -> CorruptionError:
+        return CorruptionError(
+            self._path, position, expected, found, "its batch must be written anew"
+        )
+
+    def batches(self) -> Iterator[StagedBatch]:
+        at, count, rows = _HEADER.size, 0, 0
+        while bytes(self._data[at : at + 4]) == b"SBAT":
+            batch, at = self._batch(at)
+            count += 1
+            rows += len(batch)
+            yield batch
+        end = self._data[at:]
+        if len(end) != _END.size or bytes(end[:4]) != b"SEND" or _crc(end[:-4]) != _crc_in(end, 16):
+            raise self._bad(at, "a batch or the end", f"{len(end)} bytes {bytes(end[:4])!r}")
+        if _END.unpack(end)[1:3] != (count, rows):
+            raise self._bad(at, f"an end after {count} batches, {rows} rows", "another one")
+
+    def _batch(self, at: int) -> tuple[StagedBatch, int]:
+        if self._size - at < _BATCH.size:
+            raise self._bad(at, "the head of a batch", f"{self._size - at} bytes")
+        _, group, rows, lanes, lane_bytes, crc, data_bytes = _BATCH.unpack_from(self._data, at)
+        lanes_at = at + _BATCH.size
+        numbers_at = lanes_at + lane_bytes
+        data_at = numbers_at + 8 * rows
+        stop = data_at + data_bytes
+        if stop > self._size or not rows or rows * FIXED_SIZE > data_bytes:
+            raise self._bad(at, f"a batch within {self._size} bytes", f"{rows} rows to byte {stop}")
+        head = bytes(self._data[at : at + _BATCH_CRC_AT]) + bytes(_CRC.size)
+        rest = self._data[at + _BATCH_CRC_AT + _CRC.size : stop]
+        if crc32c.crc32c(rest, crc32c.crc32c(head)) != crc:
+            raise self._bad(at, f"CRC-32C {crc:08x}", "another one")
+        numbers = np.frombuffer(self._data[numbers_at:data_at], "<u4").astype(np.int64)
+        batch = StagedBatch(
+            group, self._lanes(lanes_at, lane_bytes, lanes), numbers[rows:], numbers[:rows],
+            self._data[data_at:stop], self._host_size, self._crc_property,
+        )  # fmt: skip
+        self._check_records(batch, at)
+        return batch, stop
+
+    def _lanes(self, at: int, size: int, count: int) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        stop, start = at + size, at
+        while at < stop and len(found) < count and stop - at >= _LANE.size:
+            queue, length = _LANE.unpack_from(self._data, at)
+            at += _LANE.size + length
+            try:
+                topic = bytes(self._data[at - length : min(at, stop)]).decode()
+                found.append((check_topic(topic), check_queue(queue)))
+            except (UnicodeDecodeError, MessageError) as error:
+                raise self._bad(start, "topics and queues", str(error)) from error
+        if at != stop or len(found) != count:
+            raise self._bad(start, f"{count} lanes in {size} bytes", f"{len(found)} to byte {at}")
+        return found
+
+    def _check_records(self, batch: StagedBatch, at: int) -> None:
+        """Hold every record against the format, its lane and the file's header."""
+        ends = np.cumsum(batch.sizes)
+        columns = Columns.parse(batch.data, ends - batch.sizes, 0)
+        sound = bool(ends[-1] == len(batch.data) and batch.lane_rows.max() < len(batch.lanes))
+        # Only then may anything be looked up by them.
+        sound = sound and bool(batch.sizes.min() >= FIXED_SIZE and columns.valid.all())
+        if sound:
+            queues = np.array([queue for _, queue in batch.lanes], np.int64)
+            sound = bool((columns.sizes == batch.sizes).all())
+            sound &= bool((columns.sys_flags == self._host_flags).all())
+            sound &= bool((columns.queues == queues[batch.lane_rows]).all())
+            sound &= all(_is_of(columns, *each) for each in _by_topic(batch))
+        if sound and self._crc_property:
+            sound = bool((columns.property_sizes >= CRC_PROPERTY_SIZE).all())
+        if not sound:
+            raise self._bad(at, f"{len(batch)} records of their lanes", "others")
+
+
+def _by_topic(batch: StagedBatch) -> Iterator[tuple[str, Int64s | slice]]:
+    """Yield each topic with the rows that are to be of it."""
+    topics = [topic for topic, _ in batch.lanes]
+    distinct = list(dict.fromkeys(topics))
+    if len(distinct) == 1:
+        yield distinct[0], slice(None)
+        return
+    own = np.array([distinct.index(topic) for topic in topics], np.int64)[batch.lane_rows]
+    for number, topic in enumerate(distinct):
+        yield topic, np.flatnonzero(own == number)
+
+
+def _is_of(columns: Columns, topic: str, rows: Int64s | slice) -> bool:
+    """Say whether these records are of a topic."""
+    raw = topic.encode()
+    if (columns.topic_sizes[rows] != len(raw)).any():
+        return False
+    text = columns.raw[columns.topic_starts[rows][:, None] + np.arange(len(raw))]
+    return bool((text == np.frombuffer(raw, np.uint8)).all())
+
+
+def _crc(data: memoryview) -> int:
+    return int(crc32c.crc32c(data))
+
+
+def _crc_in(data: memoryview, at: int) -> int:
+    return int(_CRC.unpack_from(data, at)[0])
+
+
+def count_marked(log: CommitLog, log_offset: int, first_mark: int, most: int) -> int:
+    """Return how many records numbered from `first_mark` on follow each other from `log_offset` on."""
+    low, end = log.log.min_offset, log.end_offset
+    if not low <= log_offset <= end:
+        raise StorageError(
+            f"what was written from log offset {log_offset} on cannot be told: the log has {low} to {end}"
+        )
+    count = 0
+    for batch in log.batches(log_offset, end):
+        marks = batch.columns.prepared_offsets
+        expected = first_mark + count + np.arange(len(marks), dtype=np.int64)
+        other = np.flatnonzero((marks != expected) | (expected >= first_mark + most))
+        if len(other):
+            mark = int(marks[other[0]])
+            if first_mark <= mark < first_mark + most and count + int(other[0]) < most:
+                raise StorageError(
+                    f"record {count + int(other[0])} of a batch is not at its place behind log offset "
+                    f"{log_offset}: record {mark - first_mark} is; see what `penstock verify` finds"
+                )
+            return count + int(other[0])
+        count += len(marks)
+    return count
