@@ -5,7 +5,7 @@ lock. It goes through the files of `commitlog/` by name, takes each record whose
 and goes on after anything else at the next such record. It changes nothing.
 
 That a record states its own log offset is all that speaks for one after corrupt bytes: a body may hold another record's
-bytes. `penstock repair` knows better (see `survivors`). The tests hold the kernel's walks to this one.
+bytes. `penstock repair` knows better (see `resync`). The tests hold the kernel's walks to this one.
 """
 
 import argparse

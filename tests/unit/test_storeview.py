@@ -1,4 +1,4 @@
-"""`storeview`: log and dispatchers of a store that is not opened."""
+"""`store_view`: log and dispatchers of a store that is not opened."""
 
 from pathlib import Path
 

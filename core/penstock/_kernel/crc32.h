@@ -74,7 +74,7 @@ static CrcFold crc_fold_of(int bits)
     _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)), next)
 #define CRC_LOAD(at) _mm_loadu_si128((const __m128i *)(at))
 
-/* 256 bytes a step, in four registers of 64: leaves 64 bytes' worth in `lanes`. At least 256 bytes. */
+/* 256 bytes a step, in four registers of 64: leaves 64 bytes' worth in `queue_cursors`. At least 256 bytes. */
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
 static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i *lanes)
 {

@@ -3,6 +3,9 @@
 Data goes to standard output, prose and progress to standard error. Exit codes: 0 fine; 1 the answer is
 no; 2 usage; 3 store in use; 4 cannot read or write; 5 damage that stops the work; 130 interrupted;
 141 closed pipe.
+
+In reading order: `root` (the group of verbs, errors to exit codes), `output` (what all verbs show alike), `verbs` (one
+module a verb).
 """
 
 import os

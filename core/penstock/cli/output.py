@@ -195,6 +195,24 @@ class Bar:
         self._progress.update(self._task, total=total)
 
 
+def topic_rows(store: Store) -> list[dict[str, Any]]:
+    """Return each topic with its number of queues and of messages, sorted by name."""
+    rows = []
+    for topic, queues in sorted(store.topics().items()):
+        bounds = [(store.min_offset(topic, q), store.max_offset(topic, q)) for q in queues]
+        rows.append(
+            {
+                "topic": topic,
+                "queues": len(queues),
+                "messages": sum(high - low for low, high in bounds),
+            }
+        )
+    return rows
+
+
+store_argument = click.argument("path", type=click.Path(exists=True))
+
+
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--config`, `--set` and `--broker-conf` to a verb that writes."""
     return click.option(

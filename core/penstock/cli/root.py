@@ -3,6 +3,7 @@
 import importlib
 import io
 import logging
+import pkgutil
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from types import FrameType
 
 import click
 
+from penstock.cli import verbs
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -45,32 +47,25 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (OSError, CANNOT),
 )
 
-# Verb to module, so that a verb's help does not import all others.
-_VERBS = {
-    "init": "writing", "put": "writing", "ingest": "ingest", "retain": "retain",
-    "read": "reading", "tail": "reading", "find": "reading", "get": "reading",
-    "topics": "looking", "groups": "looking", "stat": "looking", "verify": "looking",
-    "repair": "repair",
-    "plugins": "plugins", "config": "config", "matrix": "matrix", "demo": "demo",
-}  # fmt: skip
-
 
 class Verbs(click.Group):
     """The verbs of `penstock`, ours and those that plugins add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return every verb, in the order they are used."""
-        return [*_VERBS, *_plugin_verbs()]
+        """Return every verb, those of Penstock first."""
+        return [*own_verbs(), *_plugin_verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return one verb, importing only its module."""
-        module = _VERBS.get(cmd_name)
-        if module is None:
+        if cmd_name not in own_verbs():
             return _plugin_verbs().get(cmd_name)
-        found: click.Command = getattr(
-            importlib.import_module(f"penstock.cli.{module}"), f"{cmd_name}_command"
-        )
+        found: click.Command = importlib.import_module(f"penstock.cli.verbs.{cmd_name}").command
         return found
+
+
+def own_verbs() -> list[str]:
+    """Return the names of the modules in `verbs`, which are those of the verbs; a wheel in a zip has them too."""
+    return sorted(module.name for module in pkgutil.iter_modules(verbs.__path__))
 
 
 def _plugin_verbs() -> dict[str, click.Command]:

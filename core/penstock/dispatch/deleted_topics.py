@@ -5,7 +5,7 @@ retention takes their segments. So records of a topic that the file does not lis
 those of a deleted topic, but only where
 
     * the file is there and understood: an embedded store of Penstock has none;
-    * a broker wrote the records: Penstock does not list the topics that it makes (see `ranges`);
+    * a broker wrote the records: Penstock does not list the topics that it makes (see `written_ranges`);
     * the topic is none that brokers keep for themselves, which not every version lists.
 
 Whoever keeps queues looks for surviving entries first (see `contracts.Trust`).

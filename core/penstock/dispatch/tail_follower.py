@@ -2,7 +2,7 @@
 
 It goes from the least progress of any dispatcher up to what readers may see, and gives each batch to
 every dispatcher that has not had it. With the feed `follow` it walks the log; with `direct` it takes
-what the append path handed over (`handover`), and walks the log only where that is missing. A dispatcher that raises is reported and tried again
+what the append path handed over (`direct_feed`), and walks the log only where that is missing. A dispatcher that raises is reported and tried again
 later from its own progress; the log and the other dispatchers go on without it.
 
 Safe from any thread: one round runs at a time, whoever asks.

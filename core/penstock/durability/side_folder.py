@@ -3,7 +3,7 @@
     penstock/progress   how far the log is durable, and how far each dispatcher's files are (see `progress`)
     penstock/clean      written last at a clean close: the log's end and a digest of all files
     penstock/manifest   what dispatchers noted of their files before that (see `manifest`)
-    penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `ranges`)
+    penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
     penstock/holder     who has the store open for writing
     penstock/saved/     what recovery cut off, if it held whole records
 

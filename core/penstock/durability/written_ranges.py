@@ -13,9 +13,9 @@ covered with a blank record by a repair: queue offsets are missing after them.
 The file is written, durably, before the first record of a new range. Two questions are asked of it, and
 doubt answers them in opposite ways:
 
-    * Must this record end in a CRC of its own (see `validity.Coverage`), and is its queue offset ours (see `lives`)?
+    * Must this record end in a CRC of its own (see `validity.Coverage`), and is its queue offset ours (see `queue_continuity`)?
       In doubt not: losing the file costs protection, never data.
-    * May this record be one of a topic that a broker has deleted (see `deletions`)? In doubt not: it may be ours.
+    * May this record be one of a topic that a broker has deleted (see `deleted_topics`)? In doubt not: it may be ours.
 
 `lock_mtime_ns` is when the lock file was last written when this file was: as in `progress`, it tells whether any
 other program has opened the store for writing since. After that an open range ends where the log was known to be

@@ -1,4 +1,4 @@
-"""The only module, with `file`, `volume` and `lockfile`, that touches the operating system: files, maps, syncs, renames.
+"""The only module, with `file`, `volume` and `lock_file`, that touches the operating system: files, maps, syncs, renames.
 
 Everything else gets a `Files` through its constructor, so a test can hand in one that fails, forgets
 what was not synced, or counts.

@@ -1,7 +1,7 @@
 """Says what is wrong in a store, and where: log, queues, index, digests and marks. Changes nothing.
 
-Damage in the log costs no record behind it (see `soundwalk`). Segments are independent of each other
-until the end, so they can be checked in several processes (`verifying`); findings come in log order all
+Damage in the log costs no record behind it (see `salvage`). Segments are independent of each other
+until the end, so they can be checked in several processes (`parallel`); findings come in log order all
 the same. On a store that is being written, only what its queues have is compared with them; of a closed
 one they must have everything, and nothing else.
 """

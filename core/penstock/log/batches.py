@@ -29,7 +29,7 @@ def read_batches(
     """Return the records in [start, stop) as batches; `start` must begin a record.
 
     The lengths and the place of every record are checked, CRCs only where that is asked for. The batch before
-    corrupt bytes ends where the next valid record with a witness begins (see `survivors`), or where the segment
+    corrupt bytes ends where the next valid record with a witness begins (see `resync`), or where the segment
     ends, so that none after them is left out. A mapped log is copied only where
     that is asked for (see `scan`).
     """

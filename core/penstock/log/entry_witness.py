@@ -1,7 +1,7 @@
 """What queue entries say of records in the log: evidence beside the records themselves.
 
 Entries are derived, and have no checksum of their own. So an entry alone never makes a record valid or corrupt;
-it decides between two readings of the log that are both possible (see `survivors` and `lives`).
+it decides between two readings of the log that are both possible (see `resync` and `queue_continuity`).
 """
 
 from collections.abc import Iterable

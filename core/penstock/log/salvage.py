@@ -1,8 +1,8 @@
 """The walk over a segment that goes on behind damage: sound stretches, and what lies between them.
 
 Every record is checked by all there is (see `validity`), and one that the counts of its queue show to be corrupt
-(`SegmentedLog.rejected`, see `lives`) is not valid either. After a corrupt record the walk looks for the next
-valid one that has a witness (see `survivors`). A record never crosses a segment, so each segment can be walked
+(`SegmentedLog.rejected`, see `queue_continuity`) is not valid either. After a corrupt record the walk looks for the next
+valid one that has a witness (see `resync`). A record never crosses a segment, so each segment can be walked
 by itself.
 """
 

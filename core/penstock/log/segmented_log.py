@@ -32,14 +32,14 @@ _FIRST_TIME_MS = 946_684_800_000
 
 
 class Rejected(NamedTuple):
-    """A record whose own bytes are valid, and whose place in its queue shows that it is corrupt (see `lives`)."""
+    """A record whose own bytes are valid, and whose place in its queue shows that it is corrupt (see `queue_continuity`)."""
 
     size: int
     reason: str
 
 
 class Witness(Protocol):
-    """What queue entries say of records; see `witness`, `survivors` and `lives`."""
+    """What queue entries say of records; see `entry_witness`, `resync` and `queue_continuity`."""
 
     def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
         """Return log offset and size of the record that an entry points at, or None where there is no entry."""
@@ -63,7 +63,7 @@ class SegmentedLog:
         self._changing = threading.Lock()
         self._committing = threading.Lock()
         self._readable = Readable(files.descriptors_max // 8)
-        # What is known of the records, for all who decide whether one is valid (see `validity`, `survivors`).
+        # What is known of the records, for all who decide whether one is valid (see `validity`, `resync`).
         self.coverage = NO_COVERAGE
         self.read_coverage: Callable[[], Coverage] | None = None
         self.rejected: Mapping[int, Rejected] = {}

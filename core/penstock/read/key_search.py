@@ -1,7 +1,7 @@
 """Records found by key and by time: what an index offers is held against the log.
 
 Where the log is mapped the kernel looks at records in place; of one that it does not take for valid, or where files may
-be shortened by others, a copy is read and checked as for every other reader (see `fetch`).
+be shortened by others, a copy is read and checked as for every other reader (see `record_reader`).
 """
 
 from collections.abc import Callable, Iterable

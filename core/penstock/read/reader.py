@@ -1,7 +1,7 @@
 """Reading a store: by queue offset, in order, by key, by id, by time. Changes nothing on disk.
 
 Works the same on a store that this process writes, on one that another process is writing, and on a
-broker's directory as it lies there. What is read is checked (see `fetch`); a damaged record is left
+broker's directory as it lies there. What is read is checked (see `record_reader`); a damaged record is left
 out, named in the log and in the result, and costs no other.
 """
 

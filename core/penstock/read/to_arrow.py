@@ -1,4 +1,4 @@
-"""Messages as Arrow columns. With `arrow_in`, the only kernel module that imports pyarrow.
+"""Messages as Arrow columns. With `from_arrow`, the only kernel module that imports pyarrow.
 
 Positions come from queue entries; the kernel holds each record against its entry, and makes each column in one pass
 over the records, as the buffers that Arrow has. No Python object is made for a row, and no view of a map leaves

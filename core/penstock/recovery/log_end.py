@@ -3,8 +3,8 @@
     1. Who wrote last? Our own clean close with no file changed since: everything is believed.
        Our own crash: the log is believed up to the flushed offset, and walked with all checks from
        there. Anyone else (the Java store): walked from where the Java store would begin.
-    2. The walk stops at the first bytes that are not a valid record (see `validity`, `lives`). After them, look
-       for a survivor: a later valid record with a witness (see `survivors`).
+    2. The walk stops at the first bytes that are not a valid record (see `validity`, `queue_continuity`). After them, look
+       for a survivor: a later valid record with a witness (see `resync`).
     3. No survivor: a torn tail (or just the end). Cut there, erase the bytes behind, go on: normal.
     4. A survivor, and a sector before it was never written, or not since records were added to it: the
        machine stopped between writes that were never promised. The same as 3, but what is cut off is kept
@@ -119,7 +119,7 @@ def find_end(
 ) -> LogEnd:
     """Walk from `start`, which begins a record or is the end, to the end of the valid records.
 
-    `torn_from`: our own writer had synced what lies before that log offset, and perhaps nothing after it. `lives`
+    `torn_from`: our own writer had synced what lies before that log offset, and perhaps nothing after it. `queue_continuity`
     counts the records, where they do not end in a CRC of their own.
     """
     at, reason = start, _IS_FULL

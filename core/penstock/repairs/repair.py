@@ -1,4 +1,4 @@
-"""Puts a store right: plans by itself (`planning`), changes something only when told to.
+"""Puts a store right: plans by itself (`planner`), changes something only when told to.
 
 A repair holds the store's lock. What it removes or overwrites is in `penstock/saved/repair-<n>/` before it
 changes, and each step may be the last: whoever runs the repair again ends in the same state. Damage that

@@ -1,4 +1,4 @@
-"""The kernel's thread that syncs, as the crew watches it; see `flushing`."""
+"""The kernel's thread that syncs, as the crew watches it; see `log_flusher`."""
 
 from penstock._kernel import SyncGate
 
@@ -7,7 +7,7 @@ PATIENCE_MS = 60_000
 
 
 class SyncThread:
-    """The gate's thread, as the crew watches it (`worker.Watched`)."""
+    """The gate's thread, as the crew watches it (`workers.Watched`)."""
 
     name = "penstock-sync"
 

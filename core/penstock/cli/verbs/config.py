@@ -1,4 +1,4 @@
-"""The verb config."""
+"""The verb `config`: shows the whole configuration, or writes a file of it."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ class _OptionalFile(click.Path):
 )  # fmt: skip
 @own_settings_options
 @json_option
-def config_command(
+def command(
     path: str | None,
     show_origin: bool,
     settings: tuple[str, ...],

@@ -1,4 +1,4 @@
-"""The verb matrix: every combination of strategies, measured on the user's own disk."""
+"""The verb `matrix`: every combination of strategies, measured on the user's own disk."""
 
 import os
 import sys
@@ -84,7 +84,7 @@ _PIPE_COLUMNS = 160
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
-def matrix_command(
+def command(
     path: str,
     body: int,
     threads: int,

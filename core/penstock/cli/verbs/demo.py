@@ -58,7 +58,7 @@ while True:
     "--files", type=int, default=None, help="How many source files at most; all if left out."
 )
 @click.option("--no-spark", is_flag=True, help="Leave out the part that needs Spark.")
-def demo_command(path: str, files: int | None, no_spark: bool) -> int:
+def command(path: str, files: int | None, no_spark: bool) -> int:
     """Store this Python's standard library line by line, look things up, let Spark count, crash, recover."""
     root = Path(path)
     if root.exists() and not (root / "penstock-demo").exists():

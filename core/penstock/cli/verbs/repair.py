@@ -1,4 +1,4 @@
-"""The verb repair: says what would put a store right, and with --apply does it."""
+"""The verb `repair`: says what would put a store right, and with --apply does it."""
 
 import click
 
@@ -38,7 +38,7 @@ from penstock.repairs.repair import RepairReport
 @settings_options
 @json_option
 @quiet_option
-def repair_command(
+def command(
     path: str,
     apply: bool,
     cut: bool,

@@ -1,37 +1,12 @@
-"""Verbs that write: init, put."""
+"""The verb `put`: puts one message."""
 
 import sys
 
 import click
 
 import penstock
-from penstock.cli.output import chosen, json_option, note, out, out_json, settings_options
+from penstock.cli.output import chosen, json_option, out, out_json, settings_options
 from penstock.cli.root import examples
-
-
-@click.command(
-    "init",
-    epilog=examples(
-        "penstock init fresh", "penstock init fresh2 --set geometry.segment_bytes=1048576"
-    ),
-)
-@click.argument("path", type=click.Path())
-@settings_options
-@json_option
-def init_command(
-    path: str, settings: tuple[str, ...], config: str | None, broker_conf: str | None, as_json: bool
-) -> int:
-    """Make a store at PATH, or open the one that is there and say what opening did."""
-    with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
-        report = store.recovery
-        assert report is not None
-        if as_json:
-            out_json(path=path, state=report.state, log_end=report.log_end, mended=report.mended)
-        else:
-            note(f"{path}: {report.state} store, log ends at {report.log_end}")
-            for sentence in report.mended:
-                note(f"  {sentence}")
-    return 0
 
 
 @click.command(
@@ -54,7 +29,7 @@ def init_command(
 )
 @settings_options
 @json_option
-def put_command(
+def command(
     path: str,
     topic: str,
     body: str,

@@ -1,4 +1,4 @@
-"""The verb retain: what goes now, and with --dry-run what would, when and why."""
+"""The verb `retain`: deletes what the retention policies expire; with --dry-run says what would go, when and why."""
 
 import click
 
@@ -36,7 +36,7 @@ from penstock.store.store import Store
 @click.option("--days", default=14.0, show_default=True, help="How far --dry-run looks ahead.")
 @settings_options
 @json_option
-def retain_command(
+def command(
     path: str,
     dry_run: bool,
     days: float,

@@ -1,4 +1,4 @@
-"""The verb plugins: what is installed, and whether a strategy keeps its contract."""
+"""The verb `plugins`: what is installed, and whether a strategy keeps its contract."""
 
 import difflib
 import inspect
@@ -24,7 +24,7 @@ _FINE = (PluginStatus.LOADED, PluginStatus.SLOW, PluginStatus.BLOCKED)
 )
 @json_option
 @click.pass_context
-def plugins_command(context: click.Context, as_json: bool) -> int | None:
+def command(context: click.Context, as_json: bool) -> int | None:
     """List installed strategies with their options, and plugins that were set aside and why."""
     if context.invoked_subcommand is not None:
         return None
@@ -104,7 +104,7 @@ def _remark(info: PluginInfo) -> None:
         note(f"{name} is {info.status}: {info.error}")
 
 
-@plugins_command.command(
+@command.command(
     "check",
     epilog=examples(
         "penstock plugins check flush.none --step test_a_request_is_met_soon",

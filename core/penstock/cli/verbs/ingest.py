@@ -236,7 +236,7 @@ class Loader:
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
 @quiet_option
 @settings_options
-def ingest_command(
+def command(
     path: str,
     source: str,
     kind: str | None,

@@ -1,0 +1,29 @@
+"""The verb `get`: shows one message by its id or log offset."""
+
+import click
+
+import penstock
+from penstock.cli.output import json_option, show_messages, store_argument, tell_foreign
+from penstock.cli.root import examples
+
+
+@click.command(
+    "get",
+    epilog=examples(
+        "penstock get data 7F00000100002A9F0000000000000000", "penstock get data 0 --json"
+    ),
+)
+@store_argument
+@click.argument("address")
+@json_option
+def command(path: str, address: str, as_json: bool) -> int:
+    """Show the message with a message id, or at a log offset."""
+    with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
+        message = store.at(int(address)) if _is_offset(address) else store.get(address)
+        show_messages([message], json_lines=as_json)
+    return 0
+
+
+def _is_offset(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20  # noqa: PLR2004 - digits of an i64

@@ -1,0 +1,43 @@
+"""The verb `groups`: shows how far each consumer group has read."""
+
+import click
+
+import penstock
+from penstock.cli.output import (
+    json_option,
+    note,
+    out_json,
+    store_argument,
+    table,
+    tell_foreign,
+)
+from penstock.cli.root import examples
+
+
+@click.command("groups", epilog=examples("penstock groups data", "penstock groups data --json"))
+@store_argument
+@json_option
+def command(path: str, as_json: bool) -> int:
+    """List consumer groups: how far each has read, and how many messages it lags."""
+    rows = []
+    with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
+        for (group, topic), queues in sorted(store.groups().items()):
+            for queue, offset in sorted(queues.items()):
+                lag = store.max_offset(topic, queue) - offset
+                rows.append((group, topic, queue, offset, lag))
+        remarks = store.stats()["offsets_set_aside"]
+    names = ("group", "topic", "queue", "offset", "lag")
+    if as_json:
+        for row in rows:
+            out_json(**dict(zip(names, row, strict=True)))
+    else:
+        table("", names, rows)
+    if any(row[-1] < 0 for row in rows):
+        note(
+            "a lag below 0: the offset is greater than the queue's end, because messages were lost or the offsets "
+            "are newer than the log; opening the store for writing sets it back"
+        )
+    for remark in remarks:
+        note(f"not used: {remark}")
+    return 0

@@ -1,0 +1,49 @@
+"""The verb `read`: shows messages of a topic."""
+
+import itertools
+
+import click
+
+import penstock
+from penstock.cli.output import json_option, note, show_messages, store_argument, tell_foreign
+from penstock.cli.root import NO, examples
+
+
+@click.command(
+    "read",
+    epilog=examples(
+        "penstock read data orders",
+        "penstock read data orders --queue 0 --offset 2 --limit 5 --tag 'created || paid' --json",
+    ),
+)
+@store_argument
+@click.argument("topic")
+@click.option(
+    "--queue", type=int, default=None, help="One queue; all, in the order stored, if left out."
+)
+@click.option("--offset", type=int, default=None, help="Queue offset to begin at.")
+@click.option("--limit", default=20, show_default=True, help="How many messages at most.")
+@click.option("--tag", default="*", help="Only these tags, as 'a || b'.")
+@json_option
+def command(
+    path: str,
+    topic: str,
+    queue: int | None,
+    offset: int | None,
+    limit: int,
+    tag: str,
+    as_json: bool,
+) -> int:
+    """Show messages of TOPIC."""
+    from penstock.read.filters import TagFilter  # noqa: PLC0415 - with the rest of the reader
+
+    wanted = TagFilter(tag)
+    with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
+        found = (m for m in store.scan(topic, queue, start=offset) if wanted.matches(m))
+        count = show_messages(itertools.islice(found, limit), json_lines=as_json)
+        if not count:
+            note(
+                f"no messages of topic {topic!r} there; topics: {', '.join(store.topics()) or 'none'}"
+            )
+    return 0 if count else NO

@@ -1,0 +1,76 @@
+"""The verb `stat`: shows what a store is and what is in it."""
+
+from typing import Any
+
+import click
+
+import penstock
+from penstock.cli.output import (
+    json_option,
+    note,
+    out_json,
+    size_text,
+    store_argument,
+    table,
+    time_text,
+    topic_rows,
+)
+from penstock.cli.root import examples
+from penstock.store.store import Store
+
+
+@click.command("stat", epilog=examples("penstock stat data", "penstock stat data --json"))
+@store_argument
+@json_option
+def command(path: str, as_json: bool) -> int:
+    """Say what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly."""
+    with penstock.open(path, read_only=True) as store:
+        facts = store.stats() | _contents(store)
+        facts["closed_cleanly"] = not (store.path / "abort").exists()
+    if as_json:
+        out_json(**facts)
+        return 0
+    state = "closed cleanly" if facts["closed_cleanly"] else "in use, or not closed cleanly"
+    note(f"read-only: nothing is changed. {state}")
+    rows = [
+        *_counts(facts),
+        ("first stored", time_text(facts["first_ms"]) if facts["first_ms"] else "-"),
+        ("last stored", time_text(facts["last_ms"]) if facts["last_ms"] else "-"),
+    ]
+    for each in facts["not_understood"]:
+        name = "stops writing" if each["stops_writing"] else "left alone"
+        rows.append((f"not understood, {name}", each["text"]))
+    table(path, ("what", "value"), rows)
+    return 0
+
+
+def _contents(store: Store) -> dict[str, Any]:
+    """Return what the queues show; nothing is known where they are in a form that is not understood."""
+    if store.stats()["queues"] is None:
+        return dict.fromkeys(("messages", "topics", "first_ms", "last_ms"))
+    messages = sum(row["messages"] for row in topic_rows(store))
+    return {"messages": messages, "topics": len(store.topics()), **_time_span(store)}
+
+
+def _counts(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    if facts["queues"] is None:
+        log = f"from {facts['log_min_offset']}, {facts['segments']} segments of {size_text(facts['log_bytes'])}"
+        return [("messages", "not known"), ("topics, queues", "not known"), ("log", log)]
+    used = facts["log_end_offset"] - facts["log_min_offset"]
+    return [
+        ("messages", f"{facts['messages']:,}"),
+        ("topics, queues", f"{facts['topics']:,}, {facts['queues']:,}"),
+        ("log", f"{size_text(used)} in {facts['segments']} segments"),
+        ("log offsets", f"{facts['log_min_offset']} to {facts['log_end_offset']}"),
+    ]
+
+
+def _time_span(store: Store) -> dict[str, int | None]:
+    """Return the first and last store time that the ends of the queues show."""
+    times: list[int] = []
+    for topic, queues in store.topics().items():
+        for queue in queues:
+            low, high = store.min_offset(topic, queue), store.max_offset(topic, queue)
+            for at in {low, high - 1} if high > low else ():
+                times.extend(m.store_time_ms for m in store.read(topic, queue, at, 1).messages)
+    return {"first_ms": min(times, default=None), "last_ms": max(times, default=None)}

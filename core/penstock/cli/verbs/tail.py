@@ -1,0 +1,44 @@
+"""The verb `tail`: shows the newest messages, and with --follow those that come."""
+
+import click
+
+import penstock
+from penstock import StoredMessage
+from penstock.cli.output import json_option, show_messages, store_argument, tell_foreign
+from penstock.cli.root import NO, examples
+
+
+@click.command(
+    "tail",
+    epilog=examples(
+        "penstock tail data orders --limit 2", "penstock tail data orders --limit 1 --json"
+    ),
+)
+@store_argument
+@click.argument("topic")
+@click.option("--limit", default=10, show_default=True, help="How many of the newest messages.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on with what is put from now on, until Ctrl-C."
+)
+@json_option
+def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> int:
+    """Show the newest messages of TOPIC; with -f also those to come."""
+    with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
+        queues = store.topics().get(topic, [])
+        if not queues:
+            # Raises for a topic that is there, and whose queues are not understood.
+            store.max_offset(topic)
+        newest: list[StoredMessage] = []
+        for queue in queues:
+            start = max(store.max_offset(topic, queue) - limit, store.min_offset(topic, queue))
+            newest.extend(store.scan(topic, queue, start=start))
+        newest = sorted(newest, key=lambda m: m.log_offset)[-limit:]
+        count = show_messages(newest, json_lines=as_json, at_once=follow)
+        if follow:
+            last = newest[-1].log_offset if newest else -1
+            starts = {q: store.max_offset(topic, q) for q in queues}
+            coming = store.scan(topic, follow=True, starts=starts)
+            later = (m for m in coming if m.log_offset > last)
+            count += show_messages(later, json_lines=as_json, at_once=True)
+    return 0 if count else NO

@@ -1,0 +1,34 @@
+"""The verb `topics`: lists topics with their queues and message counts."""
+
+import click
+
+import penstock
+from penstock.cli.output import (
+    json_option,
+    out_json,
+    store_argument,
+    table,
+    tell_foreign,
+    topic_rows,
+)
+from penstock.cli.root import examples
+
+
+@click.command("topics", epilog=examples("penstock topics data", "penstock topics data --json"))
+@store_argument
+@json_option
+def command(path: str, as_json: bool) -> int:
+    """List topics with their queues and message counts."""
+    with penstock.open(path, read_only=True) as store:
+        tell_foreign(store)
+        rows = topic_rows(store)
+    if as_json:
+        for row in rows:
+            out_json(**row)
+    else:
+        table(
+            "",
+            ("topic", "queues", "messages"),
+            [(r["topic"], r["queues"], r["messages"]) for r in rows],
+        )
+    return 0
