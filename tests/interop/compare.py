@@ -4,7 +4,7 @@ import base64
 import ipaddress
 from typing import Any
 
-from penstock.message import StoredMessage
+from penstock import StoredMessage
 from penstock.store.store import Store
 
 NUMBERS = ("queue", "queue_offset", "log_offset", "flag", "sys_flag", "born_time_ms", "store_time_ms",

@@ -1,9 +1,9 @@
 """Makes the files of dispatchers anew, beside the store, and puts them in place of the old ones.
 
-    penstock/repairs/journal      a repair is under way, and where it saves what it takes away
-    penstock/repairs/new/         the files in the making, laid out as in a store
-    penstock/repairs/parts/<run>  what they are put together from, where that is done in parallel
-    penstock/repairs/ready        they are whole and durable: these names are to be swapped
+    penstock/repair/journal      a repair is under way, and where it saves what it takes away
+    penstock/repair/new/         the files in the making, laid out as in a store
+    penstock/repair/parts/<run>  what they are put together from, where that is done in parallel
+    penstock/repair/ready        they are whole and durable: these names are to be swapped
 
 Nothing of the store changes until `ready` is there. From then on the swap is finished by whoever comes
 next, a repair, a reindex or an opening for writing, before it looks at anything: in the midst of a swap the

@@ -1,10 +1,10 @@
 """Queues and index of a whole store made anew in parallel, and swapped in whole.
 
     1. For each segment, anywhere: the rows that queues and index are made from go into
-       `penstock/repairs/parts/<run>/` (see `row_files`), by shard of queues.
+       `penstock/repair/parts/<run>/` (see `row_files`), by shard of queues.
     2. For each shard of queues, and for the index, anywhere: a fresh dispatcher takes in the rows of all
        segments in log order, so its files are what dispatching in order makes.
-    3. In one place: the parts are put together in `penstock/repairs/new/`, and swapped in (see `rebuild`).
+    3. In one place: the parts are put together in `penstock/repair/new/`, and swapped in (see `rebuild`).
 
 The store's lock is held throughout. Nothing of the store changes before the swap; a reindex that was
 killed is begun anew, one that was killed within the swap has it finished first. Log and marks stay as
