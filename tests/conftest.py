@@ -66,7 +66,7 @@ def append_record(
     assert engine is not None
     fields = RecordFields(topic=topic.encode(), body=body, properties=properties, sys_flag=sys_flag)
     batch = Batch(engine.log.encoder)
-    batch.add_record(engine.lane(topic, 0), encode_record(fields), has_crc=False)
+    batch.add_record(engine.cursor(topic, 0), encode_record(fields), has_crc=False)
     time_ms = engine.log.append_batch(batch)
     return batch.receipts(time_ms, *engine.settle(batch.end_offset, wait=False))[0]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from penstock._kernel import Batch, Lane, RecordEncoder
+from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import MessageTooLargeError
 from penstock.files import Files
 from penstock.format.java_hash import Int64s
@@ -89,7 +89,7 @@ class Encoder:
     def __init__(self, encoding: Encoding, time_ms: Callable[[], int] | None = None) -> None:
         self._encoder = RecordEncoder(
             encoding.store_host, crc_property=encoding.crc_property,
-            body_bytes_max=encoding.body_bytes_max, make_lane=_lane, time_ms=time_ms,
+            body_bytes_max=encoding.body_bytes_max, make_cursor=_cursor, time_ms=time_ms,
         )  # fmt: skip
         self._record_bytes_max = encoding.record_bytes_max
 
@@ -112,8 +112,8 @@ class Encoder:
         return StagedWriter(files, path, host, crc_property=has_crc)
 
 
-def _lane(topic: str, queue: int) -> Lane:
-    return Lane(str(check_topic(topic)), check_queue(queue), 0)
+def _cursor(topic: str, queue: int) -> QueueCursor:
+    return QueueCursor(str(check_topic(topic)), check_queue(queue), 0)
 
 
 def key_hashes(keys: "pa.Array") -> Int64s:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_cli import lines, run
-from tests.unit.test_repair import two_bytes
-from tests.unit.test_verify import SEGMENT, make, segment
+from tests.unit.integrity.test_verification import SEGMENT, make, segment
+from tests.unit.repairs.test_repair import two_bytes
 
 import penstock
 

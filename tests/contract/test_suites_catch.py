@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.conftest import InstallPlugin
 
-from penstock.testing.check import Step, Verdict
+from penstock.testing.check import CheckResult, Step
 
 # Plugin source, the strategy, the step that must fail, and a word of what it must say.
 BROKEN = {
@@ -192,7 +192,7 @@ def test_a_broken_strategy_is_caught_and_blamed(
 
 def test_a_step_that_fails_for_the_built_in_strategy_too_blames_nobody() -> None:
     given: dict[str, Any] = {"kind": "flush", "name": "every", "contract": "FlushPolicy"}
-    verdict = Verdict(
+    verdict = CheckResult(
         **given,
         plugin="every",
         distribution="penstock-every",

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from tests.spark.sinkstory import Place, World
 
-from penstock.dispatch.rebuild import Workshop
+from penstock.dispatch.rebuild import RebuildJournal
 from penstock.durability.side_folder import SideFolder
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.platter import Image, Survival
@@ -61,7 +61,7 @@ def swap(disk: SimulatedDisk) -> list[Image]:
     """Swap the queues for the same ones; returns the disk before each call, and after it."""
     lock = disk.lock(ROOT / "lock")
     assert lock is not None
-    workshop = Workshop(disk, ROOT)
+    workshop = RebuildJournal(disk, ROOT)
     workshop.begin()
     copy(disk, ROOT / "consumequeue", workshop.new / "consumequeue")
     SideFolder(disk, ROOT).remove_clean()

@@ -16,7 +16,7 @@ from penstock.files import Files
 from penstock.format.record import MalformedRecordError
 from penstock.format.validity import check
 from penstock.log import record_reader
-from penstock.log.record_reader import Place, RecordReader
+from penstock.log.record_reader import QueuePosition, RecordReader
 from penstock.message import Message, StoredMessage
 from penstock.plugins.registry import load_registry
 from penstock.store.open import Opener
@@ -126,7 +126,7 @@ def _plainly(
         check(record, log_offset, is_covered=is_covered)
     except MalformedRecordError:
         return None
-    return StoredMessage(record) if Place(topic, queue).has(record, ordinal) else None
+    return StoredMessage(record) if QueuePosition(topic, queue).has(record, ordinal) else None
 
 
 @contextmanager

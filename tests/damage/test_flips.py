@@ -16,10 +16,10 @@ import pytest
 from tests.damage.stores import GROUP, Made, find_all, flip, make, opened, read_all
 
 from penstock.errors import CorruptionError, PenstockError
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.record import MalformedRecordError, RecordFields, decode_record
 from penstock.format.validity import NO_COVERAGE, Coverage, check, is_valid
-from penstock.log.record_reader import Place
+from penstock.log.record_reader import QueuePosition
 from penstock.message import StoredMessage
 
 ALL = os.environ.get("PENSTOCK_FLIPS") == "all"
@@ -71,7 +71,7 @@ def checks_agree(record: bytes, log_offset: int, *, is_covered: bool) -> slice |
     except MalformedRecordError:
         body = None
     coverage = Coverage.of([(0, log_offset + 1)]) if is_covered else NO_COVERAGE
-    columns = Columns.parse(record, [0], log_offset)
+    columns = RecordColumns.parse(record, [0], log_offset)
     by_columns = columns.first_bad(check_crc=True, coverage=coverage) is None
     assert by_columns == (body is not None)
     return body
@@ -82,7 +82,7 @@ def test_every_bit_of_every_record_is_covered_but_for_the_fields_in_the_table(st
     is_sealed = any(b"__CRC32#" in record for record in store.records.values())
     for log_offset, whole in store.records.items():
         before = decode_record(whole)
-        place = Place.of(before.topic.decode(), before.queue)
+        place = QueuePosition.of(before.topic.decode(), before.queue)
         record = bytearray(whole)
         for bit in range(8 * len(record)):
             record[bit // 8] ^= 1 << bit % 8

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock import _kernel
 from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.format.columns import ROW, Columns
+from penstock.format.columns import ROW, RecordColumns
 from penstock.format.java_hash import index_hash, java_hash
 from penstock.format.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
 from penstock.format.record import (
@@ -80,7 +80,7 @@ def _whole_record(
     assert not is_valid(record, offset ^ 1)
     message = StoredMessage(record)
     compare_message(message, fields)
-    columns = Columns.parse(record, [0], offset)
+    columns = RecordColumns.parse(record, [0], offset)
     assert columns.first_bad(check_crc=True, coverage=coverage) is None, (
         "the columns' check agrees too"
     )
@@ -97,7 +97,7 @@ def _window(data: bytes) -> None:
         found = (fields["position"].tolist(), stop, state)
         assert found == scanned_plainly(data, coverage if crc else None)
         assert claimed == (struct.unpack_from(">i", data, stop)[0] if len(data) - stop >= 8 else 0)
-        batch = DispatchBatch(Columns(data, fields, fields["log_offset"]), 0, stop)
+        batch = DispatchBatch(RecordColumns(data, fields, fields["log_offset"]), 0, stop)
         assert sum(len(run.data) for run in runs_of(batch)) <= 20 * len(fields)
         for row in range(len(fields)):
             _compare(batch, row)

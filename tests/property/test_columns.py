@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.contracts.geometry import Geometry
 from penstock.files import Files
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import hash_pieces, index_hash, java_hash
 from penstock.format.properties import decode_properties
 from penstock.format.record import RecordFields, encode_record
@@ -36,11 +36,11 @@ def java_hash_plainly(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-def parsed(texts: list[bytes]) -> Columns:
+def parsed(texts: list[bytes]) -> RecordColumns:
     """Return records with these properties texts, parsed one behind the other."""
     records = [encode_record(RecordFields(topic=b"t", body=b"", properties=t)) for t in texts]
     starts = [0, *itertools.accumulate(map(len, records))][:-1]
-    return Columns.parse(b"".join(records), starts, 0)
+    return RecordColumns.parse(b"".join(records), starts, 0)
 
 
 @settings(max_examples=300, deadline=None)

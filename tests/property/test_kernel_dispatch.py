@@ -75,17 +75,17 @@ def kernels_entries(rows: list[Row], topics: int = 3, wide: bool = True) -> Any:
 
 def plain_entries(rows: list[Row]) -> Any:
     """Entries, times, runs and refused rows, as `queue_entries` is described."""
-    lanes: dict[tuple[int, int], list[Row]] = {}
+    cursors: dict[tuple[int, int], list[Row]] = {}
     refused = []
     for number, row in enumerate(rows):
         if row.kind in (PREPARED, ROLLBACK):
             continue
         if 0 <= row.queue <= 65_535 and 0 <= row.queue_offset < 1 << 58:
-            lanes.setdefault((row.topic, row.queue), []).append(row)
+            cursors.setdefault((row.topic, row.queue), []).append(row)
         else:
             refused.append(number)
     entries, times, runs = b"", list[int](), list[list[int]]()
-    for (topic, queue), found in lanes.items():
+    for (topic, queue), found in cursors.items():
         following = None
         for row in found:
             if row.queue_offset != following:

@@ -18,7 +18,7 @@ from tests.guard import guarded
 
 from penstock import _kernel
 from penstock.format.arrow_schema import COLUMNS
-from penstock.format.columns import ROW, Columns
+from penstock.format.columns import ROW, RecordColumns
 from penstock.format.properties import CRC32
 from penstock.format.record import (
     MalformedRecordError,
@@ -28,7 +28,7 @@ from penstock.format.record import (
     encode_record,
 )
 from penstock.format.validity import NO_COVERAGE, Coverage, check, ends_in_own_crc
-from penstock.log.record_reader import Place
+from penstock.log.record_reader import QueuePosition
 from penstock.message import StoredMessage
 from penstock.read.to_arrow import _MAKERS
 
@@ -78,7 +78,7 @@ def starts_of(records: list[bytes]) -> Any:
 def scanned(window: memoryview, base: int, coverage: Coverage, *, crc: bool = True) -> Any:
     rows, stop, state, _ = _kernel.scan(window, base, _kernel.CRC if crc else 0, coverage.packed)
     fields = np.frombuffer(rows, ROW)
-    return Columns(window, fields, fields["log_offset"]), stop, state
+    return RecordColumns(window, fields, fields["log_offset"]), stop, state
 
 
 @settings(max_examples=300, deadline=None)
@@ -91,7 +91,7 @@ def test_every_field_of_every_shape_is_what_the_plain_decoder_says(
     window, starts = guarded(b"".join(records)), starts_of(records)
     columns, stop, state = scanned(window, base, NO_COVERAGE)
     assert (columns.positions.tolist(), stop, state) == (starts.tolist(), len(window), _kernel.MORE)
-    assert columns.fields.tobytes() == Columns.parse(window, starts, base).fields.tobytes()
+    assert columns.fields.tobytes() == RecordColumns.parse(window, starts, base).fields.tobytes()
     compare_columns(columns, decoded)
     assert columns.end_in_own_crc().tolist() == [
         len(f.properties) >= 20 and ends_in_own_crc(r)
@@ -105,7 +105,7 @@ def test_every_field_of_every_shape_is_what_the_plain_decoder_says(
         compare_message(message, fields)
 
 
-def compare_columns(columns: Columns, decoded: list[RecordFields]) -> None:
+def compare_columns(columns: RecordColumns, decoded: list[RecordFields]) -> None:
     for column, field in (
         ("queues", "queue"), ("queue_offsets", "queue_offset"), ("stored_offsets", "log_offset"),
         ("store_times_ms", "store_time_ms"), ("born_times_ms", "born_time_ms"), ("flags", "flag"),
@@ -128,7 +128,7 @@ def pairs_of(raw: bytes) -> list[tuple[str, str]]:
     return [(text(n), text(v)) for n, v in pairs if n and v and n != CRC32.encode()]
 
 
-def compare_arrow(columns: Columns, decoded: list[RecordFields]) -> None:
+def compare_arrow(columns: RecordColumns, decoded: list[RecordFields]) -> None:
     """Hold every Arrow column against the plain decoder's fields."""
     made = {name: make(columns) for name, make in _MAKERS.items()}
     for name, column in made.items():
@@ -183,7 +183,7 @@ def test_what_is_wrong_is_refused_as_the_plain_check_does(
     check_entries(window, data, records, coverage, wrong)
     # Whatever is valid by its lengths is taken apart, and whatever is not is none.
     starts = starts_of(records)
-    parsed = Columns.parse(window, starts, 0)
+    parsed = RecordColumns.parse(window, starts, 0)
     for row, (start, record) in enumerate(zip(starts.tolist(), records, strict=True)):
         there = data[start:]
         try:
@@ -218,7 +218,7 @@ def check_entries(
         ordinals[wrong % len(ordinals)] ^= 1
     first = fields[0]
     for topic in (None, first.topic):
-        place = Place(topic, first.queue)
+        place = QueuePosition(topic, first.queue)
         expected = list[StoredMessage]()
         for start, size, ordinal in zip(
             starts.tolist(), sizes.tolist(), ordinals.tolist(), strict=True
@@ -239,7 +239,7 @@ def check_entries(
             window, starts, starts, sizes, ordinals, np.zeros_like(starts), [place]
         )
         assert bad == -1 or bad >= len(expected), "CRCs are another check"
-        valid = Columns(window, np.frombuffer(rows, ROW), starts).are_valid(coverage)
+        valid = RecordColumns(window, np.frombuffer(rows, ROW), starts).are_valid(coverage)
         assert int(np.argmin(np.append(valid[: bad if bad >= 0 else None], False))) == len(expected)
 
 
@@ -256,7 +256,7 @@ HOSTILE_ROWS = st.lists(
 @given(rows=HOSTILE_ROWS, size=st.sampled_from([0, 7, 91, 300]))
 def test_rows_that_say_anything_lead_nowhere_outside_of_the_window(rows: Any, size: int) -> None:
     window, fields = guarded(b"\x01\x02" * (size // 2)), np.array(rows, ROW)
-    columns = Columns(window, fields, np.zeros(len(fields), np.int64))
+    columns = RecordColumns(window, fields, np.zeros(len(fields), np.int64))
     for make in _MAKERS.values():
         assert len(make(columns)) == len(fields)
     names, which = columns.topics
@@ -273,7 +273,7 @@ def test_rows_that_say_anything_lead_nowhere_outside_of_the_window(rows: Any, si
     for base in (0, 1, 4096, (1 << 63) - 1):
         _kernel.messages(window, base, *numbers, numbers[0], None, 0, b"")
     _kernel.entry_rows(window, *numbers, *numbers, numbers[0], places)
-    Columns.parse(window, numbers[0], 0)
+    RecordColumns.parse(window, numbers[0], 0)
 
 
 @settings(max_examples=300)

@@ -11,7 +11,7 @@ from tests.conftest import SMALL
 
 import penstock
 from penstock import Message
-from penstock._kernel import Batch, Lane, RecordEncoder
+from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.format.properties import encode_properties
 from penstock.format.record import RecordFields, encode_record
 from penstock.store.store import Store
@@ -39,7 +39,7 @@ MESSAGES = st.builds(
 def encoder(host: str, *, crc_property: bool) -> RecordEncoder:
     return RecordEncoder(
         host_bytes(host), crc_property=crc_property, body_bytes_max=1 << 20,
-        make_lane=lambda topic, queue: Lane(topic, queue, 0), time_ms=lambda: 77,
+        make_cursor=lambda topic, queue: QueueCursor(topic, queue, 0), time_ms=lambda: 77,
     )  # fmt: skip
 
 
@@ -78,7 +78,9 @@ def test_a_batch_has_the_records_of_the_plain_encoder(
         expected += plain(message, host, ordinal, start + len(expected), 1234, crc_property=crc_property)  # fmt: skip
     assert bytes(batch) == expected
     batch.count_up()
-    assert {(lane.topic, lane.queue): lane.next_offset - 1 for lane in batch.lanes} == nexts
+    assert {
+        (cursor.topic, cursor.queue): cursor.next_offset - 1 for cursor in batch.cursors
+    } == nexts
     assert batch.end_offset == (start + len(expected) if messages else 0)
 
 
@@ -159,7 +161,7 @@ def test_a_record_encoded_elsewhere_comes_in_the_form_of_the_store(
     batch = Batch(here)
     for message in messages:
         record = plain(message, host, 5, 7, 9, crc_property=had_crc)
-        batch.add_record(here.lane_of(message.topic, message.queue), record, has_crc=had_crc)
+        batch.add_record(here.cursor_of(message.topic, message.queue), record, has_crc=had_crc)
     batch.stamp([(0, 0)], 4)
     first = bytes(batch)[: batch.sizes(0, 1)[0]]
     assert first == plain(messages[0], host, 0, 0, 4, crc_property=has_crc)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.unit.test_repair import Bodies, bodies, repair
-from tests.unit.test_verify import findings, make, patch
+from tests.unit.integrity.test_verification import findings, make, patch
+from tests.unit.repairs.test_repair import Bodies, bodies, repair
 
 from penstock.errors import PenstockError
 

@@ -196,7 +196,7 @@ def test_sound_checksums_do_not_make_a_record_sound(
         taken += 1
         for batch in file.batches:
             assert int(batch.sizes.sum()) == len(batch.data)
-            assert {lane[0] for lane in batch.lanes} == {"t"}
+            assert {cursor[0] for cursor in batch.cursors} == {"t"}
     # Bodies and keys may be anything.
     assert taken > 100
 

@@ -139,7 +139,7 @@ cdef class Draft:
     cdef Span spans[KEYS_MAX]
     # What the parts lead into, beside what the caller's arguments are.
     cdef object body, texts, host
-    cdef readonly Lane lane
+    cdef readonly QueueCursor cursor
     cdef readonly int64_t size
     cdef int64_t text
     cdef bint has_born
@@ -161,8 +161,8 @@ cdef class Draft:
             m.born_host = span_of(host)
         m.sys_flag = m.reconsume = 0
         m.prepared = 0
-        self.lane = encoder.lane(topic, queue)
-        m.topic, m.queue = span_of(self.lane.topic_bytes), self.lane.queue
+        self.cursor = encoder.cursor(topic, queue)
+        m.topic, m.queue = span_of(self.cursor.topic_bytes), self.cursor.queue
         self.body, self.host = own_body, host
         self.text = text_size(m)
         self.size = record_size(m, self.text)
@@ -170,7 +170,7 @@ cdef class Draft:
 
     cdef inline void let_go(self) noexcept:
         """Hold nothing more of the message, which was put, and be none."""
-        self.body = self.texts = self.host = self.lane = None
+        self.body = self.texts = self.host = self.cursor = None
 
     @property
     def log_offset(self):
@@ -183,13 +183,13 @@ cdef class Draft:
             self.parts.born_ms = now_ms
 
     def encode(self, int64_t log_offset, int64_t now_ms):
-        """Return the record's bytes, with the lane's next queue offset."""
+        """Return the record's bytes, with the cursor's next queue offset."""
         cdef bytes made
-        if self.lane is None:
+        if self.cursor is None:
             raise ValueError("a draft without a message")
         made = PyBytes_FromStringAndSize(NULL, self.size)
         self.place(log_offset, now_ms)
-        self.parts.queue_offset = self.lane.next_offset
+        self.parts.queue_offset = self.cursor.next_offset
         record_write(<uint8_t *>PyBytes_AS_STRING(made), &self.parts, self.size, self.text)
         return made
 
@@ -327,9 +327,9 @@ cdef class Appender:
         if now_ms < self.last_time_ms:
             now_ms = self.last_time_ms
         draft.place(self.base_offset + position, now_ms)
-        draft.parts.queue_offset = draft.lane.next_offset
+        draft.parts.queue_offset = draft.cursor.next_offset
         record_write(at, &draft.parts, draft.size, draft.text)
-        draft.lane.next_offset += 1
+        draft.cursor.next_offset += 1
         self.last_time_ms = now_ms
         self.extent.wrote = position + draft.size
         if is_gathered:

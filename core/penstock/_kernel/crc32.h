@@ -76,7 +76,7 @@ static CrcFold crc_fold_of(int bits)
 
 /* 256 bytes a step, in four registers of 64: leaves 64 bytes' worth in `queue_cursors`. At least 256 bytes. */
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
-static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i *lanes)
+static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i *cursors)
 {
     const __m512i far = _mm512_broadcast_i32x4(CRC_LANES(crc_fold_256));
     const __m512i near = _mm512_broadcast_i32x4(CRC_LANES(crc_fold_64));
@@ -93,7 +93,7 @@ static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i 
     for (int k = 1; k < 4; k++)
         x[0] = CRC_FOLD_WIDE(x[0], near, x[k]);
 #undef CRC_FOLD_WIDE
-    _mm512_storeu_si512((void *)lanes, x[0]);
+    _mm512_storeu_si512((void *)cursors, x[0]);
     return (size_t)(p - start);
 }
 

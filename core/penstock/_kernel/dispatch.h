@@ -46,16 +46,16 @@ typedef struct {
 
 /* Memory of one grouping: all is for `count` rows, `table` for a power of two above twice as many. */
 typedef struct {
-    QueueLane *lanes;
-    int32_t *table, *row_lanes;
-    int64_t *order, n_lanes, mask;
+    QueueLane *cursors;
+    int32_t *table, *row_cursors;
+    int64_t *order, n_cursors, mask;
 } Grouping;
 
 enum { LANE_NONE = -1, LANE_REFUSED = -2 };
 
 static inline void grouping_free(Grouping *g)
 {
-    free(g->lanes), free(g->table), free(g->row_lanes), free(g->order);
+    free(g->cursors), free(g->table), free(g->row_cursors), free(g->order);
 }
 
 static inline int grouping_make(Grouping *g, int64_t count)
@@ -63,12 +63,12 @@ static inline int grouping_make(Grouping *g, int64_t count)
     int64_t room = 4;
     while (room <= 2 * count)
         room *= 2;
-    g->mask = room - 1, g->n_lanes = 0;
-    g->lanes = malloc((size_t)(count + 1) * sizeof(QueueLane));
+    g->mask = room - 1, g->n_cursors = 0;
+    g->cursors = malloc((size_t)(count + 1) * sizeof(QueueLane));
     g->table = malloc((size_t)room * sizeof(int32_t));
-    g->row_lanes = malloc((size_t)(count + 1) * sizeof(int32_t));
+    g->row_cursors = malloc((size_t)(count + 1) * sizeof(int32_t));
     g->order = malloc((size_t)(count + 1) * sizeof(int64_t));
-    if (!g->lanes || !g->table || !g->row_lanes || !g->order)
+    if (!g->cursors || !g->table || !g->row_cursors || !g->order)
         return 0;
     memset(g->table, 0xff, (size_t)room * sizeof(int32_t));
     return 1;
@@ -76,7 +76,7 @@ static inline int grouping_make(Grouping *g, int64_t count)
 
 /* Where a queue is looked for first. The table's own address is part of it: queue numbers that somebody chose to
    collide do so in no other process. */
-static inline uint64_t lane_place(const Grouping *g, int64_t topic, int64_t queue)
+static inline uint64_t cursor_place(const Grouping *g, int64_t topic, int64_t queue)
 {
     uint64_t v = (uint64_t)topic * 0x9E3779B97F4A7C15u + (uint64_t)queue + (uint64_t)(uintptr_t)g->table;
     v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9u;
@@ -86,22 +86,22 @@ static inline uint64_t lane_place(const Grouping *g, int64_t topic, int64_t queu
 
 static inline int32_t queue_lane_of(Grouping *g, int64_t topic, int64_t queue)
 {
-    uint64_t at = lane_place(g, topic, queue) & (uint64_t)g->mask;
+    uint64_t at = cursor_place(g, topic, queue) & (uint64_t)g->mask;
     int32_t found;
     while ((found = g->table[at]) >= 0) {
-        if (g->lanes[found].topic == topic && g->lanes[found].queue == queue)
+        if (g->cursors[found].topic == topic && g->cursors[found].queue == queue)
             return found;
         at = (at + 1) & (uint64_t)g->mask;
     }
-    g->lanes[g->n_lanes] = (QueueLane){topic, queue, 0};
-    return g->table[at] = (int32_t)g->n_lanes++;
+    g->cursors[g->n_cursors] = (QueueLane){topic, queue, 0};
+    return g->table[at] = (int32_t)g->n_cursors++;
 }
 
 /* Gives each row its queue. Returns how many rows have an entry; -1 for a topic that is none of the batch's. */
 static inline int64_t group_rows(const EntryRows *rows, Grouping *g, int64_t *refused)
 {
     int64_t kept = 0, last_topic = -1, last_queue = -1;
-    int32_t lane = LANE_NONE;
+    int32_t cursor = LANE_NONE;
     *refused = 0;
     for (int64_t row = 0; row < rows->count; row++) {
         int64_t type = at_row(&rows->types, row), topic = at_row(&rows->topic_rows, row);
@@ -109,16 +109,16 @@ static inline int64_t group_rows(const EntryRows *rows, Grouping *g, int64_t *re
         if (topic < 0 || topic >= rows->topics)
             return -1;
         if (type == TYPE_PREPARED || type == TYPE_ROLLBACK) {
-            g->row_lanes[row] = LANE_NONE;
+            g->row_cursors[row] = LANE_NONE;
             continue;
         }
         if (queue < 0 || queue > rows->queue_max || place < 0 || place >= rows->queue_offset_max) {
-            g->row_lanes[row] = LANE_REFUSED, ++*refused;
+            g->row_cursors[row] = LANE_REFUSED, ++*refused;
             continue;
         }
         if (topic != last_topic || queue != last_queue)
-            lane = queue_lane_of(g, topic, queue), last_topic = topic, last_queue = queue;
-        g->row_lanes[row] = lane, g->lanes[lane].next++, kept++;
+            cursor = queue_lane_of(g, topic, queue), last_topic = topic, last_queue = queue;
+        g->row_cursors[row] = cursor, g->cursors[cursor].next++, kept++;
     }
     return kept;
 }
@@ -133,25 +133,25 @@ static inline void put_entry(uint8_t *p, int64_t log_offset, int64_t size, int64
 static inline int64_t lay_entries(const EntryRows *rows, Grouping *g, uint8_t *entries, int64_t *times, EntryRun *runs)
 {
     int64_t start = 0, n_runs = 0;
-    for (int64_t lane = 0; lane < g->n_lanes; lane++) {
-        int64_t count = g->lanes[lane].next;
-        g->lanes[lane].next = start, start += count;
+    for (int64_t cursor = 0; cursor < g->n_cursors; cursor++) {
+        int64_t count = g->cursors[cursor].next;
+        g->cursors[cursor].next = start, start += count;
     }
     for (int64_t row = 0; row < rows->count; row++) {
         int64_t to;
-        if (g->row_lanes[row] < 0)
+        if (g->row_cursors[row] < 0)
             continue;
-        g->order[to = g->lanes[g->row_lanes[row]].next++] = row;
+        g->order[to = g->cursors[g->row_cursors[row]].next++] = row;
         put_entry(entries + QUEUE_ENTRY_SIZE * to, at_row(&rows->log_offsets, row), at_row(&rows->sizes, row),
                   at_row(&rows->tag_codes, row));
         times[to] = at_row(&rows->times, row);
     }
     start = 0;
-    for (int64_t lane = 0; lane < g->n_lanes; lane++)
-        for (int64_t following = -1; start < g->lanes[lane].next; start++) {
+    for (int64_t cursor = 0; cursor < g->n_cursors; cursor++)
+        for (int64_t following = -1; start < g->cursors[cursor].next; start++) {
             int64_t place = at_row(&rows->queue_offsets, g->order[start]);
             if (place != following)
-                runs[n_runs++] = (EntryRun){g->lanes[lane].topic, g->lanes[lane].queue, place, start,
+                runs[n_runs++] = (EntryRun){g->cursors[cursor].topic, g->cursors[cursor].queue, place, start,
                                             at_row(&rows->log_offsets, g->order[start])};
             following = place + 1;
         }

@@ -11,8 +11,8 @@ cdef extern from "_kernel/dispatch.h" nogil:
     ctypedef struct EntryRun:
         pass
     ctypedef struct Grouping:
-        int64_t n_lanes
-        int32_t *row_lanes
+        int64_t n_cursors
+        int32_t *row_cursors
     ctypedef struct IndexMemory:
         uint8_t *p
         int64_t n, slots, entries
@@ -157,7 +157,7 @@ cdef bytes _refused(const Grouping *g, int64_t count, int64_t refused):
     cdef int64_t row, at = 0
     if refused:
         for row in range(count):
-            if g.row_lanes[row] == LANE_REFUSED:
+            if g.row_cursors[row] == LANE_REFUSED:
                 to[at] = row
                 at += 1
     return made

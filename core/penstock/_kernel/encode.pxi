@@ -12,7 +12,7 @@ cdef enum:
 
 
 @cython.final
-cdef class Lane:
+cdef class QueueCursor:
     """One queue as the append path knows it: its topic, its number, and the offset that comes next."""
 
     cdef readonly str topic
@@ -81,17 +81,17 @@ cdef class RecordEncoder:
     cdef readonly bytes store_host
     cdef readonly bint crc_property
     cdef readonly int64_t body_bytes_max
-    cdef public object make_lane
+    cdef public object make_cursor
     cdef object time_ms
-    cdef dict lanes
+    cdef dict cursors
     cdef Growing spare
 
-    def __cinit__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_lane=None, time_ms=None):
-        """`make_lane(topic, queue)` checks both and returns the one lane of a queue; `time_ms()` is the system's if None."""
+    def __cinit__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_cursor=None, time_ms=None):
+        """`make_cursor(topic, queue)` checks both and returns the one cursor of a queue; `time_ms()` is the system's if None."""
         if len(store_host) not in (8, 20):
             raise ValueError("a host has 8 or 20 bytes")
         self.store_host, self.crc_property, self.body_bytes_max = store_host, crc_property, body_bytes_max
-        self.make_lane, self.time_ms, self.lanes = make_lane, time_ms, {}
+        self.make_cursor, self.time_ms, self.cursors = make_cursor, time_ms, {}
 
     def __dealloc__(self):
         free(self.spare.p)
@@ -100,34 +100,34 @@ cdef class RecordEncoder:
         """Return the wall-clock time, which a message gets that brings none of its own."""
         return clock_ms() if self.time_ms is None else self.time_ms()
 
-    cdef Lane lane(self, topic, queue):
+    cdef QueueCursor cursor(self, topic, queue):
         cdef PyObject *found
         cdef int overflow = 0
         cdef long long number
         if type(queue) is int and isinstance(topic, str):
-            found = PyDict_GetItemWithError(self.lanes, topic)
+            found = PyDict_GetItemWithError(self.cursors, topic)
             if found is not NULL:
                 number = PyLong_AsLongLongAndOverflow(queue, &overflow)
                 if 0 <= number < PyList_GET_SIZE(<list>found) and not overflow:
-                    lane = <object>PyList_GET_ITEM(<list>found, number)
-                    if lane is not None:
-                        return <Lane>lane
-        return self._new_lane(topic, queue)
+                    cursor = <object>PyList_GET_ITEM(<list>found, number)
+                    if cursor is not None:
+                        return <QueueCursor>cursor
+        return self._new_cursor(topic, queue)
 
-    def lane_of(self, topic, queue):
-        """Return the lane of a queue; raises what refuses topic or number."""
-        return self.lane(topic, queue)
+    def cursor_of(self, topic, queue):
+        """Return the cursor of a queue; raises what refuses topic or number."""
+        return self.cursor(topic, queue)
 
-    cdef Lane _new_lane(self, topic, queue):
-        cdef Lane lane = self.make_lane(topic, queue)
+    cdef QueueCursor _new_cursor(self, topic, queue):
+        cdef QueueCursor cursor = self.make_cursor(topic, queue)
         cdef list queues
-        if lane is None or lane.queue < 0:
-            raise ValueError("make_lane must return the lane of a queue from 0 on")
-        queues = self.lanes.setdefault(lane.topic, [])
-        while len(queues) <= lane.queue:
+        if cursor is None or cursor.queue < 0:
+            raise ValueError("make_cursor must return the cursor of a queue from 0 on")
+        queues = self.cursors.setdefault(cursor.topic, [])
+        while len(queues) <= cursor.queue:
             queues.append(None)
-        queues[lane.queue] = lane
-        return lane
+        queues[cursor.queue] = cursor
+        return cursor
 
     cdef bytes body(self, body, delay_level):
         """Return a body as bytes, checked."""
@@ -204,11 +204,11 @@ cdef class Batch:
     """
 
     cdef readonly RecordEncoder encoder
-    cdef list own_lanes
+    cdef list own_cursors
     # Receipts were made of it, or another thread is adding to it.
     cdef bint is_spent, is_busy
     cdef bint seals
-    cdef Lane last_lane
+    cdef QueueCursor last_cursor
     cdef int32_t last_number
     cdef Growing data, places, names, scratch, nexts
     cdef dict numbers
@@ -221,7 +221,7 @@ cdef class Batch:
     def __cinit__(self, RecordEncoder encoder not None, *, bint seals=True):
         """Begin an empty batch; without `seals` its records get their own CRCs only by `stamp`."""
         self.seals = seals
-        self.encoder, self.own_lanes, self.numbers, self.host = encoder, [], {}, span_of(encoder.store_host)
+        self.encoder, self.own_cursors, self.numbers, self.host = encoder, [], {}, span_of(encoder.store_host)
         self.born_ms = encoder.now_ms()
         memset(self.near, 255, sizeof(self.near))
         # Memory that was used before costs no fresh pages.
@@ -240,9 +240,9 @@ cdef class Batch:
         free(self.nexts.p)
 
     @property
-    def lanes(self):
-        """The lanes that its records belong to, in the order in which they were met."""
-        return tuple(self.own_lanes)
+    def cursors(self):
+        """The cursors that its records belong to, in the order in which they were met."""
+        return tuple(self.own_cursors)
 
     cdef int check_free(self) except -1:
         if self.is_busy or self.is_spent or self.lent:
@@ -287,37 +287,37 @@ cdef class Batch:
         return last.log_offset + last.size
 
     def columns(self):
-        """Return log offsets, queue offsets, sizes and lane numbers, native i64 each, a row a record."""
+        """Return log offsets, queue offsets, sizes and cursor numbers, native i64 each, a row a record."""
         cdef Py_ssize_t row, count = len(self)
         cdef Appended *places = <Appended *>self.places.p
         cdef bytearray made = bytearray(32 * count)
         cdef int64_t *numbers = <int64_t *><char *>made
         for row in range(count):
             numbers[row], numbers[count + row] = places[row].log_offset, places[row].queue_offset
-            numbers[2 * count + row], numbers[3 * count + row] = places[row].size, places[row].lane
+            numbers[2 * count + row], numbers[3 * count + row] = places[row].size, places[row].cursor
         view = memoryview(made)
         return tuple([view[8 * count * column:8 * count * (column + 1)].cast("q") for column in range(4)])
 
     # --- filling
 
-    cdef int32_t number_of(self, Lane lane) except -1:
-        """Return the place of a lane among this batch's."""
+    cdef int32_t number_of(self, QueueCursor cursor) except -1:
+        """Return the place of a cursor among this batch's."""
         cdef LaneName *name
-        if lane is self.last_lane:
+        if cursor is self.last_cursor:
             return self.last_number
-        found = self.numbers.get(lane)
+        found = self.numbers.get(cursor)
         if found is None:
             grow(&self.names, sizeof(LaneName))
             name = <LaneName *>(self.names.p + self.names.n)
-            name.topic, name.queue = span_of(lane.topic_bytes), lane.queue
+            name.topic, name.queue = span_of(cursor.topic_bytes), cursor.queue
             self.names.n += sizeof(LaneName)
-            found = self.numbers[lane] = len(self.own_lanes)
-            self.own_lanes.append(lane)
-        self.last_lane, self.last_number = lane, found
+            found = self.numbers[cursor] = len(self.own_cursors)
+            self.own_cursors.append(cursor)
+        self.last_cursor, self.last_number = cursor, found
         return found
 
     cdef int32_t number_at(self, Span topic, int64_t queue) except -1 nogil:
-        """As `number_of` for the bytes of a topic; makes the lane where there is none yet."""
+        """As `number_of` for the bytes of a topic; makes the cursor where there is none yet."""
         cdef uint32_t mixed = <uint32_t>queue * 31 + <uint32_t>topic.n * 7 + (topic.p[topic.n - 1] if topic.n else 0)
         cdef int32_t *near = &self.near[mixed & 63]
         cdef LaneName *name
@@ -326,7 +326,7 @@ cdef class Batch:
             if name.queue == queue and is_same(name.topic, topic):
                 return near[0]
         with gil:
-            near[0] = self.number_of(self.encoder.lane(PyUnicode_DecodeUTF8(<const char *>topic.p, topic.n, NULL), queue))
+            near[0] = self.number_of(self.encoder.cursor(PyUnicode_DecodeUTF8(<const char *>topic.p, topic.n, NULL), queue))
         return near[0]
 
     cdef int put(self, Parts *m, int32_t number) except -1 nogil:
@@ -350,7 +350,7 @@ cdef class Batch:
         self.data.n += size
         place = <Appended *>(self.places.p + self.places.n)
         place.log_offset = place.queue_offset = -1
-        place.size, place.lane = <int32_t>size, number
+        place.size, place.cursor = <int32_t>size, number
         self.places.n += sizeof(Appended)
         return 0
 
@@ -394,7 +394,7 @@ cdef class Batch:
             m.born_host = span_of(host)
         if m.sys_flag & 0xC == 0x4 or m.sys_flag & 0xC == 0xC:
             raise encode_words().transaction_refused()
-        number = self.number_of(encoder.lane(message.topic, message.queue))
+        number = self.number_of(encoder.cursor(message.topic, message.queue))
         self.check_free()
         if m.body.n < LONG_BYTES:
             self.put(&m, number)
@@ -431,7 +431,7 @@ cdef class Batch:
             self.is_busy = False
         return row
 
-    def add_record(self, Lane lane not None, record, *, bint has_crc):
+    def add_record(self, QueueCursor cursor not None, record, *, bint has_crc):
         """Add a whole valid record that was encoded before, in the form of this batch; `has_crc`: it ends in a CRC of its own."""
         # A copy: it may lie in a file that somebody changes meanwhile.
         cdef bytes own = bytes(record), text = None
@@ -457,7 +457,7 @@ cdef class Batch:
         m.has_crc = self.encoder.crc_property
         m.born_host.p, m.born_host.n = span.p + 48, 20 if row.sys_flag & 0x10 else 8
         m.flag, m.sys_flag, m.reconsume, m.prepared, m.born_ms = row.flag, row.sys_flag, row.reconsume, row.prepared, row.born_ms
-        self.put(&m, self.number_of(lane))
+        self.put(&m, self.number_of(cursor))
 
     # --- appending
 
@@ -491,15 +491,15 @@ cdef class Batch:
             store_ms: the store time of all.
             first_mark: from there on records are numbered in PREPAREDTRANSACTIONOFFSET; 0 leaves it.
         """
-        cdef Py_ssize_t row, count = len(self), lane_count = len(self.own_lanes), piece_count = len(pieces)
+        cdef Py_ssize_t row, count = len(self), cursor_count = len(self.own_cursors), piece_count = len(pieces)
         cdef int64_t *numbers
         cdef int64_t *starts
         self.nexts.n = 0
-        grow(&self.nexts, (lane_count + 2 * piece_count + 2) * <int64_t>sizeof(int64_t))
+        grow(&self.nexts, (cursor_count + 2 * piece_count + 2) * <int64_t>sizeof(int64_t))
         numbers = <int64_t *>self.nexts.p
-        starts = numbers + lane_count
-        for row in range(lane_count):
-            numbers[row] = (<Lane>self.own_lanes[row]).next_offset
+        starts = numbers + cursor_count
+        for row in range(cursor_count):
+            numbers[row] = (<QueueCursor>self.own_cursors[row]).next_offset
         for row in range(piece_count):
             starts[2 * row], starts[2 * row + 1] = pieces[row]
         starts[2 * piece_count] = count
@@ -508,7 +508,7 @@ cdef class Batch:
                 self.stamp_all(count, numbers, starts, store_ms, first_mark)
         else:
             self.stamp_all(count, numbers, starts, store_ms, first_mark)
-        self.nexts.n = lane_count * <int64_t>sizeof(int64_t)
+        self.nexts.n = cursor_count * <int64_t>sizeof(int64_t)
 
     cdef void stamp_all(self, Py_ssize_t count, int64_t *numbers, const int64_t *starts, int64_t store_ms,
                         int64_t first_mark) noexcept nogil:
@@ -522,8 +522,8 @@ cdef class Batch:
                 piece += 1
             place = &(<Appended *>self.places.p)[row]
             is_counted = record_is_counted(self.data.p + at)
-            place.log_offset, place.queue_offset = log_offset, numbers[place.lane] * is_counted
-            numbers[place.lane] += is_counted
+            place.log_offset, place.queue_offset = log_offset, numbers[place.cursor] * is_counted
+            numbers[place.cursor] += is_counted
             record_stamp(self.data.p + at, place.queue_offset, log_offset, store_ms)
             if first_mark:
                 record_mark(self.data.p + at, first_mark + row)
@@ -533,21 +533,21 @@ cdef class Batch:
             at += place.size
 
     def count_up(self):
-        """Move the lanes on, past the records that were stamped last."""
+        """Move the cursors on, past the records that were stamped last."""
         cdef int64_t *numbers = <int64_t *>self.nexts.p
         cdef Py_ssize_t row
-        if self.nexts.n != <int64_t>len(self.own_lanes) * <int64_t>sizeof(int64_t):
+        if self.nexts.n != <int64_t>len(self.own_cursors) * <int64_t>sizeof(int64_t):
             raise ValueError("nothing was stamped")
-        for row in range(len(self.own_lanes)):
-            (<Lane>PyList_GET_ITEM(self.own_lanes, row)).next_offset = numbers[row]
+        for row in range(len(self.own_cursors)):
+            (<QueueCursor>PyList_GET_ITEM(self.own_cursors, row)).next_offset = numbers[row]
 
     def receipts(self, int64_t store_ms, status, durability):
         """Return the receipts of records that were appended; the batch is empty then, and takes no more."""
         cdef Receipts made = Receipts.__new__(Receipts)
         made.places, made.length = <Appended *>self.places.p, len(self)
         self.places.p, self.places.n, self.places.room = NULL, 0, 0
-        self.is_spent, self.last_lane = True, None
-        made.lanes, made.store_host, made.store_time_ms = self.own_lanes, self.encoder.store_host, store_ms
+        self.is_spent, self.last_cursor = True, None
+        made.cursors, made.store_host, made.store_time_ms = self.own_cursors, self.encoder.store_host, store_ms
         made.status, made.durability = status, durability
         return made
 

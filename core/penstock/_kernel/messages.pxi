@@ -173,7 +173,7 @@ cdef class Receipt:
 
 cdef struct Appended:
     int64_t log_offset, queue_offset
-    int32_t size, lane
+    int32_t size, cursor
 
 
 @cython.final
@@ -182,7 +182,7 @@ cdef class Receipts:
 
     cdef Appended *places
     cdef Py_ssize_t length
-    cdef list lanes
+    cdef list cursors
     cdef object status, durability, store_host
     cdef int64_t store_time_ms
 
@@ -200,7 +200,7 @@ cdef class Receipts:
         cdef Appended *place = &self.places[row]
         made.status, made.durability, made.store_host = self.status, self.durability, self.store_host
         made.log_offset, made.queue_offset, made.size = place.log_offset, place.queue_offset, place.size
-        made.queue, made.store_time_ms = (<Lane>self.lanes[place.lane]).queue, self.store_time_ms
+        made.queue, made.store_time_ms = (<QueueCursor>self.cursors[place.cursor]).queue, self.store_time_ms
         return made
 
     def __len__(self):

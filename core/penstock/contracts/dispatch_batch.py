@@ -5,7 +5,7 @@ from functools import cached_property
 
 import attrs
 
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import Int64s
 from penstock.format.properties import DELAY
 from penstock.format.text_columns import Indexed, Keys
@@ -45,7 +45,7 @@ class DispatchBatch:
     A dispatcher must not keep the batch, nor views of its columns: the memory is lent.
     """
 
-    columns: Columns
+    columns: RecordColumns
     start_offset: int
     end_offset: int
 

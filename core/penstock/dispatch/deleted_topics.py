@@ -32,7 +32,7 @@ _REPLY_SUFFIX = "_REPLY_TOPIC"
 
 
 @attrs.frozen
-class Deletions:
+class DeletedTopics:
     """Tells whether records are of a topic that a broker has deleted. Safe from any thread.
 
     Attributes:
@@ -60,9 +60,9 @@ class Deletions:
         return self.ranges.is_one_run(first, last)
 
 
-def read_deletions(files: Files, root: Path, ranges: Ranges | None = None) -> Deletions:
+def read_deleted_topics(files: Files, root: Path, ranges: Ranges | None = None) -> DeletedTopics:
     """Return what a store's folder tells; the ranges are read from it as well if None."""
-    return Deletions(ranges or known_ranges(files, root), listed_topics(files, root))
+    return DeletedTopics(ranges or known_ranges(files, root), listed_topics(files, root))
 
 
 def listed_topics(files: Files, root: Path) -> frozenset[str] | None:

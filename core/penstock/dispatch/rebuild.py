@@ -23,12 +23,12 @@ from penstock.durability.side_folder import lock_mtime_ns, penstock_wrote_last
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
-from penstock.log.salvage import Sound, walk_segment
+from penstock.log.salvage import Valid, walk_segment
 
 logger = get_logger(__name__)
 
 
-class Workshop:
+class RebuildJournal:
     """The folder `penstock/repair` of one store, whose lock the caller holds."""
 
     def __init__(self, files: Files, root: Path) -> None:
@@ -113,7 +113,7 @@ class Workshop:
         news = view.begin_anew(self.new, log)
         for segment in log.segments:
             for piece in walk_segment(log, segment):
-                if isinstance(piece, Sound) and len(piece.columns):
+                if isinstance(piece, Valid) and len(piece.columns):
                     for new in news:
                         new.dispatch(DispatchBatch(piece.columns, piece.start, piece.stop))
         for new, old in zip(news, olds, strict=True):

@@ -12,7 +12,7 @@ import attrs
 
 from penstock.contracts import Context, Dispatcher, QueueIndex, Stoppable, Trust
 from penstock.contracts.geometry import Geometry
-from penstock.dispatch.deleted_topics import read_deletions
+from penstock.dispatch.deleted_topics import read_deleted_topics
 from penstock.durability.written_ranges import known_ranges, watch_coverage
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
@@ -51,7 +51,7 @@ class StoreView:
         context = Context(
             root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry,
             spawn=refuse_background_work, read_only=True, log_min_offset=lambda: log.min_offset,
-            read_history=lambda: read_deletions(files, recipe.root),
+            read_history=lambda: read_deleted_topics(files, recipe.root),
         )  # fmt: skip
         made = cls(context, log, [kind(options, context) for kind, options in recipe.dispatchers])
         watch_coverage(files, recipe.root, log)
@@ -75,7 +75,7 @@ class StoreView:
         trust = Trust(
             log=RecoveredLog(log, max(end, queues.end_log_offset() if queues else 0)), durable_offset=end,
             is_clean=True, was_abnormal=False, survivors=queues,
-            history=read_deletions(context.files, self.context.root, ranges),
+            history=read_deleted_topics(context.files, self.context.root, ranges),
         )  # fmt: skip
         context.files.make_folder_durably(root / SIDE_FOLDER)
         news = [type(old)(old.options, context) for old in self.dispatchers]

@@ -27,7 +27,7 @@ RETRY_MS = 1000
 RETRY_MS_MAX = 60_000
 
 
-class Trouble:
+class DispatchFailure:
     """What is wrong with one dispatcher, and when to try it again."""
 
     def __init__(self, error: Exception, now_ms: int, pause_ms: int) -> None:
@@ -58,7 +58,7 @@ class TailFollower:
         self._is_handed_over = False
         self._now_ms = now_ms
         self._round = threading.Lock()
-        self.troubles: dict[str, Trouble] = {}
+        self.troubles: dict[str, DispatchFailure] = {}
         self._pauses: dict[str, int] = {}
         # Store time of the newest record that every dispatcher has.
         self.dispatched_time_ms = log.newest_time_ms
@@ -183,7 +183,7 @@ class TailFollower:
             dispatcher.dispatch(batch)
         except Exception as error:
             pause = self._pauses.get(dispatcher.name, RETRY_MS)
-            self.troubles[dispatcher.name] = Trouble(error, self._now_ms(), pause)
+            self.troubles[dispatcher.name] = DispatchFailure(error, self._now_ms(), pause)
             logger.exception(
                 "dispatcher %r failed at log offset %d; its progress stays at %d, tried again in %d ms",
                 dispatcher.name,

@@ -30,7 +30,7 @@ from penstock.log.commit_log import FAILED, CommitLog
 from penstock.log.read_back import first_unreadable
 from penstock.log.segment import Segment
 from penstock.runtime.sync_thread import PATIENCE_MS, SyncThread
-from penstock.runtime.workers import Crew
+from penstock.runtime.workers import WorkerGroup
 
 logger = get_logger(__name__)
 
@@ -63,14 +63,14 @@ class LogFlusher:
         self._count = 0
         self._is_closed = False
         self._progress: Progress | None = None
-        self._crew: Crew | None = None
+        self._crew: WorkerGroup | None = None
         self._gate: SyncGate | None = None
         # Of the last segment that was looked at, and what is known of the CRCs in the log.
         self._seen_to = -1
         self._covered = b""
         self._sealing = threading.Lock()
 
-    def start(self, progress: Progress, crew: Crew) -> None:
+    def start(self, progress: Progress, crew: WorkerGroup) -> None:
         """Let the kernel's thread sync from the first segment on whose channel lends its descriptor."""
         self._progress, self._crew = progress, crew
         with self._log.lock:

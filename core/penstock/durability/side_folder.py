@@ -85,7 +85,7 @@ def vouched_for(root: Path) -> list[Path]:
 
 
 @attrs.frozen(kw_only=True)
-class CleanMark:
+class CleanClose:
     """What the clean mark says: where the log ended, its last store time, and what the files were."""
 
     log_end: int
@@ -112,14 +112,14 @@ class SideFolder:
             if entry.is_file and (entry.name.startswith("new-") or entry.name.endswith(".new")):
                 self._files.remove(entry.path)
 
-    def read_clean(self) -> CleanMark | None:
+    def read_clean(self) -> CleanClose | None:
         """Return the clean mark, or None where there is none that can be understood."""
         path = self.path / "clean"
         if not self._files.exists(path):
             return None
         try:
             about = json.loads(self._files.read_whole(path, 1 << 20))
-            return CleanMark(
+            return CleanClose(
                 log_end=int(about["log_end"]),
                 last_time_ms=int(about["last_time_ms"]),
                 digest=str(about["digest"]),
@@ -127,7 +127,7 @@ class SideFolder:
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError):
             return None
 
-    def write_clean(self, mark: CleanMark) -> None:
+    def write_clean(self, mark: CleanClose) -> None:
         """Write the clean mark, durably."""
         self._files.write_whole(self.path / "clean", json.dumps(attrs.asdict(mark)).encode())
 

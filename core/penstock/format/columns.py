@@ -36,7 +36,7 @@ Rows = npt.NDArray[np.void]
 def _numbers(name: str, doc: str) -> Any:
     """Return a property that hands out one field of all rows."""
 
-    def numbers(self: "Columns") -> Int64s:
+    def numbers(self: "RecordColumns") -> Int64s:
         found: Int64s = self.fields[name].astype(np.int64)
         return found
 
@@ -44,7 +44,7 @@ def _numbers(name: str, doc: str) -> Any:
     return property(numbers)
 
 
-class Columns:
+class RecordColumns:
     """Records in `window`; one row a record, each column one value a row. Safe from any thread.
 
     Attributes:
@@ -145,10 +145,10 @@ class Columns:
         """Return which rows end in the CRC property of all bytes before it."""
         return np.frombuffer(_kernel.own_crcs(self.window, self.fields), np.bool_)
 
-    def head(self, count: int) -> "Columns":
+    def head(self, count: int) -> "RecordColumns":
         """Return the first `count` rows."""
         return self if count == len(self) else self.rows(slice(count))
 
-    def rows(self, which: Int64s | Bools | slice) -> "Columns":
+    def rows(self, which: Int64s | Bools | slice) -> "RecordColumns":
         """Return some of the rows."""
-        return Columns(self.window, self.fields[which], self.log_offsets[which])
+        return RecordColumns(self.window, self.fields[which], self.log_offsets[which])

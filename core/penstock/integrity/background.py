@@ -9,7 +9,7 @@ from penstock.config.model import ScrubConfig
 from penstock.contracts import SpawnWorker, Stoppable
 from penstock.contracts.findings import Finding
 from penstock.files import Files
-from penstock.integrity.scrubber import Scrub
+from penstock.integrity.scrubber import Scrubber
 from penstock.integrity.sealer import Sealer
 from penstock.integrity.segment_digests import Digests
 from penstock.log.segmented_log import SegmentedLog
@@ -20,7 +20,7 @@ class Upkeep:
     """Both services of one store. Safe from any thread."""
 
     sealer: Sealer
-    scrub: Scrub
+    scrub: Scrubber
     _config: ScrubConfig
     _workers: list[Stoppable] = attrs.Factory(list)
 
@@ -32,7 +32,7 @@ class Upkeep:
         digests = Digests(files, root)
         sealer = Sealer(files, digests, log, config.seal_mib_per_s, sealed)
         return cls(
-            sealer, Scrub(files, digests, log, config.mib_per_s, config.interval_hours), config
+            sealer, Scrubber(files, digests, log, config.mib_per_s, config.interval_hours), config
         )
 
     def start(

@@ -9,7 +9,7 @@ from penstock.contracts.findings import COPYING, Finding
 from penstock.durability.checkpoint import CHECKPOINT_BYTES
 from penstock.durability.manifest import manifest_path, read_manifest
 from penstock.durability.progress import Progress, State
-from penstock.durability.side_folder import CleanMark, SideFolder, fingerprint, vouched_for
+from penstock.durability.side_folder import CleanClose, SideFolder, fingerprint, vouched_for
 from penstock.durability.written_ranges import read_ranges
 from penstock.errors import FormatVersionError
 from penstock.files import Files
@@ -69,7 +69,7 @@ def check_marks(
 
 
 def _wrong_in_manifest(
-    files: Files, root: Path, clean: CleanMark, dispatchers: Sequence[Dispatcher]
+    files: Files, root: Path, clean: CleanClose, dispatchers: Sequence[Dispatcher]
 ) -> Iterator[str]:
     """Return what the manifest beside a clean mark gets wrong; nobody believes one without such a mark."""
     if not files.exists(manifest_path(root)):

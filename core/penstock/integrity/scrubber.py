@@ -14,7 +14,7 @@ from penstock.errors import OffsetError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.integrity.sealer import MIB
-from penstock.integrity.segment_digests import Digests, Summing
+from penstock.integrity.segment_digests import DigestReader, Digests
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -25,7 +25,7 @@ _HOUR_S = 3600.0
 _FINDINGS_MAX = 20
 
 
-class Scrub:
+class Scrubber:
     """Scrubs the sealed segments of one log. `step` is one worker's; the rest is safe from any thread.
 
     Attributes:
@@ -49,7 +49,7 @@ class Scrub:
         self.told: Callable[[Finding], None] = lambda _finding: None
         self.findings: deque[Finding] = deque(maxlen=_FINDINGS_MAX)
         self.found = self.passes = self.bytes_read = 0
-        self._summing: Summing | None = None
+        self._summing: DigestReader | None = None
         # Segments from here on are still to come in this pass; None before the first one.
         self._from: int | None = None
 
@@ -66,7 +66,7 @@ class Scrub:
                 return self._interval_s
             self._from = segment.end_offset
             try:
-                self._summing = Summing(self._files, segment)
+                self._summing = DigestReader(self._files, segment)
             except OSError as error:
                 self._tell_unreadable(segment, 0, error)
                 return 0.0
@@ -81,7 +81,7 @@ class Scrub:
             None,
         )  # fmt: skip
 
-    def _advance(self, summing: Summing) -> int:
+    def _advance(self, summing: DigestReader) -> int:
         size = 0
         try:
             size = summing.step()
@@ -96,7 +96,7 @@ class Scrub:
             self.close()
         return size
 
-    def _compare(self, summing: Summing) -> None:
+    def _compare(self, summing: DigestReader) -> None:
         segment = summing.segment
         known = self._digests.read(segment)
         stretches = known.differing(summing.digest()) if known is not None else []

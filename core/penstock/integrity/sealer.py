@@ -10,7 +10,7 @@ from collections.abc import Callable
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
 from penstock.files import Files
-from penstock.integrity.segment_digests import Digests, Summing
+from penstock.integrity.segment_digests import DigestReader, Digests
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -40,7 +40,7 @@ class Sealer:
         self.sealed = set(sealed)
         # Could not be read, or the digest not be kept; the next open tries again.
         self._failed: set[int] = set()
-        self._summing: Summing | None = None
+        self._summing: DigestReader | None = None
 
     @property
     def waiting(self) -> int:
@@ -56,7 +56,7 @@ class Sealer:
             if segment.end_offset > self.durable():
                 return _WAITING_S
             try:
-                self._summing = Summing(self._files, segment)
+                self._summing = DigestReader(self._files, segment)
             except OSError as error:
                 self._give_up(segment, error)
                 return 0.0
@@ -66,7 +66,7 @@ class Sealer:
         done = self.sealed | self._failed
         return next((s for s in self._log.segments[:-1] if s.base_offset not in done), None)
 
-    def _advance(self, summing: Summing) -> int:
+    def _advance(self, summing: DigestReader) -> int:
         size = 0
         try:
             size = summing.step()
@@ -82,7 +82,7 @@ class Sealer:
             self.close()
         return size
 
-    def _seal(self, summing: Summing) -> None:
+    def _seal(self, summing: DigestReader) -> None:
         segment = summing.segment
         self._digests.write(summing.digest())
         self.sealed.add(segment.base_offset)

@@ -193,7 +193,7 @@ class Digests:
         return left
 
 
-class Summing:
+class DigestReader:
     """Reads one segment block by block and sums it up. Not thread-safe.
 
     The segment is held for a block at a time, so that retention never waits for it.
@@ -243,7 +243,7 @@ class Summing:
 
 def sum_up(files: Files, segment: Segment) -> Digest:
     """Return the digest of a segment as it lies there."""
-    summing = Summing(files, segment)
+    summing = DigestReader(files, segment)
     try:
         while summing.step():
             pass

@@ -26,7 +26,7 @@ from penstock.integrity.copy_findings import CopyFindings
 from penstock.integrity.metadata_checks import check_digest_files, check_marks
 from penstock.integrity.segment_digests import Digests, check_digest
 from penstock.log.queue_continuity import Note
-from penstock.log.salvage import Broken, Sound, Stop, reject_by_counts, walk_segment
+from penstock.log.salvage import Corrupt, End, Valid, reject_by_counts, walk_segment
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import Rejected, SegmentedLog
 from penstock.recovery.inspection import torn_end
@@ -330,7 +330,7 @@ class Verification:
     ) -> Iterator[Finding]:
         seen = tally.bytes_seen
         for piece in walk_segment(self._log, segment):
-            if isinstance(piece, Sound):
+            if isinstance(piece, Valid):
                 tally.records += len(piece.columns)
                 if len(piece.columns):
                     newest = int(piece.columns.store_times_ms.max())
@@ -342,7 +342,7 @@ class Verification:
             elif scope.is_live and piece.start >= scope.claimed:
                 # The writer appends here, also between two looks at the same bytes.
                 continue
-            elif isinstance(piece, Broken):
+            elif isinstance(piece, Corrupt):
                 # Not a torn tail, also where it is the last record.
                 tally.log_end = max(tally.log_end, piece.stop)
                 for checker in checkers:
@@ -369,7 +369,7 @@ def _started(checkers: list[Checker], scope: Scope) -> Iterator[Finding]:
         yield from found
 
 
-def _compare(piece: Sound, checkers: list[Checker], end: int) -> Iterator[Finding]:
+def _compare(piece: Valid, checkers: list[Checker], end: int) -> Iterator[Finding]:
     good = piece.columns
     keep = int((good.log_offsets < end).sum())
     if keep:
@@ -379,7 +379,7 @@ def _compare(piece: Sound, checkers: list[Checker], end: int) -> Iterator[Findin
 
 
 def _end_of_records(
-    log: SegmentedLog, segment: Segment, piece: Stop, checkers: list[Checker], claimed: int
+    log: SegmentedLog, segment: Segment, piece: End, checkers: list[Checker], claimed: int
 ) -> Iterator[Finding]:
     """Say what is wrong where a segment's records end without a blank record."""
     stop = piece.start

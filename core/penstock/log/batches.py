@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.escape import get_logger
-from penstock.log.resync import find_survivor
+from penstock.log.resync import find_next_valid
 from penstock.log.scan import Checks, Scanned, StopReason, scan_window
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
@@ -53,7 +53,7 @@ def _end_of(log: SegmentedLog, segment: Segment, scanned: Scanned, stop: int) ->
         return segment.end_offset
     if scanned.stop in _GOES_ON:
         return at
-    following = find_survivor(log, segment, at)
+    following = find_next_valid(log, segment, at)
     end = segment.end_offset if following is None else following
     logger.error("%s: %d bytes at log offset %d are not a valid record", segment.path, end - at, at)
     return min(end, stop)

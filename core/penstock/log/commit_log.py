@@ -23,8 +23,8 @@ from penstock.errors import MessageTooLargeError, OffsetError, StoreClosedError
 from penstock.format.columns import Buffer
 from penstock.format.record import BLANK_SIZE
 from penstock.log.batches import read_batches
-from penstock.log.direct_feed import HandOver
-from penstock.log.log_tail import LogTail, Piece
+from penstock.log.direct_feed import DirectFeed
+from penstock.log.log_tail import BatchSlice, LogTail
 from penstock.log.segment import Segment, lends
 from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import Clock
@@ -44,7 +44,7 @@ class CommitLog:
         *,
         clock: Clock,
         busy_ms: int,
-        hand_over: HandOver | None = None,
+        hand_over: DirectFeed | None = None,
     ) -> None:
         self.log = log
         self.tail = tail
@@ -150,13 +150,13 @@ class CommitLog:
             if tail is None or draft.size + BLANK_SIZE > tail.capacity - tail.wrote_position:
                 tail = self.tail.roll()
             log_offset = tail.base_offset + tail.wrote_position
-            following = draft.lane.next_offset + 1
+            following = draft.cursor.next_offset + 1
             # Only a finished record is `data`: an interrupt in between must not write half of one.
             data = draft.encode(log_offset, now)
             self._writing_ms = now
             self.tail.write(tail, data)
             self.appender.last_time_ms = now
-            draft.lane.next_offset = following
+            draft.cursor.next_offset = following
             if self.hand_over is not None:
                 self.hand_over.add_one(log_offset, data)
             self._attach()
@@ -185,7 +185,7 @@ class CommitLog:
                 # However far the write had come: done again it does no harm, left half done it might.
                 if tail.base_offset + tail.wrote_position == draft.log_offset:
                     self.tail.write(tail, data)
-                draft.lane.next_offset = following
+                draft.cursor.next_offset = following
                 self.appender.last_time_ms = now
             self._attach()
         finally:
@@ -222,7 +222,7 @@ class CommitLog:
         # Before anything is undone below: the lock would be that of the append which this one interrupted.
         self.lock.refuse_within()
         self._check_size(batch.size if atomic else batch.largest)
-        planned, pieces, now = list[Piece](), list[Piece](), 0
+        planned, pieces, now = list[BatchSlice](), list[BatchSlice](), 0
         with memoryview(batch) as data:
             try:
                 self.lock.acquire()
@@ -258,7 +258,7 @@ class CommitLog:
 
     def _finish(
         self,
-        pieces: list[Piece],
+        pieces: list[BatchSlice],
         data: memoryview,
         batch: Batch,
         now: int,
@@ -273,7 +273,7 @@ class CommitLog:
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)
             elif self.tail.has_begun(pieces):
-                # Queue offsets went into the log that no lane knows of: nothing may follow.
+                # Queue offsets went into the log that no cursor knows of: nothing may follow.
                 raise OSError(errno.EIO, f"only part of a batch was written: {error}") from error
             else:
                 self.tail.forget(pieces)
@@ -287,7 +287,7 @@ class CommitLog:
         """Append bytes copied from another log of the same geometry, blank records included.
 
         They must begin at this log's end and lie within one segment, as a master sends them; they are
-        taken as they are. Queue offsets of lanes do not follow: nothing else may be appended to such a log.
+        taken as they are. Queue offsets of cursors do not follow: nothing else may be appended to such a log.
         """
         self.lock.refuse_within()
         try:

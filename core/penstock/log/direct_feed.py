@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.format.columns import Buffer, Columns
+from penstock.format.columns import Buffer, RecordColumns
 from penstock.format.java_hash import Int64s
 
 # More than this is not kept for a follower that is behind; it walks the log then.
@@ -22,7 +22,7 @@ BYTES_MAX = 32 << 20
 _BATCH_BYTES = 8 << 20
 
 
-class Piece(NamedTuple):
+class FeedSlice(NamedTuple):
     """Records one behind the other. `sizes` is None for a single one."""
 
     log_offset: int
@@ -30,11 +30,11 @@ class Piece(NamedTuple):
     sizes: Int64s | None
 
 
-class HandOver:
+class DirectFeed:
     """Records on their way from the append path to the dispatchers."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[FeedSlice] = deque()
         self._bytes_max = bytes_max
         # Counted by one thread each, so neither count needs a lock.
         self._added = 0
@@ -44,7 +44,7 @@ class HandOver:
         """Leave one record; it is passed over when too much waits already."""
         if self._added - self._taken < self._bytes_max:
             self._added += len(record)
-            self._pieces.append(Piece(log_offset, record, None))
+            self._pieces.append(FeedSlice(log_offset, record, None))
 
     def add_batch(self, log_offsets: Int64s, sizes: Int64s, data: memoryview) -> None:
         """Leave many records, which lie one behind the other in `data` but may not in the log."""
@@ -55,7 +55,9 @@ class HandOver:
         for first, stop in zip([0, *jumps.tolist()], [*jumps.tolist(), len(sizes)], strict=True):
             start, end = int(ends[first] - sizes[first]), int(ends[stop - 1])
             self._added += end - start
-            self._pieces.append(Piece(int(log_offsets[first]), data[start:end], sizes[first:stop]))
+            self._pieces.append(
+                FeedSlice(int(log_offsets[first]), data[start:end], sizes[first:stop])
+            )
 
     def first_from(self, log_offset: int) -> int | None:
         """Return where the next piece begins, at or behind `log_offset`; earlier ones are dropped."""
@@ -89,4 +91,4 @@ class HandOver:
         each = np.array(sizes, np.int64)
         starts = np.cumsum(each) - each
         data = window[0] if len(window) == 1 else b"".join(window)
-        return DispatchBatch(Columns.parse(data, starts, log_offset), log_offset, at)
+        return DispatchBatch(RecordColumns.parse(data, starts, log_offset), log_offset, at)

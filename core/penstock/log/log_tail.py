@@ -28,7 +28,7 @@ LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
 _EXPECTED = 2
 
 
-class Piece(NamedTuple):
+class BatchSlice(NamedTuple):
     """Bytes [start, stop) of a batch, the segment they go to, the position in it, and the first record with the sizes of all."""
 
     segment: Segment
@@ -185,12 +185,12 @@ class LogTail:
         self.segment = fresh
         self.expect()
 
-    def plan(self, batch: Batch, *, atomic: bool) -> list[Piece]:
+    def plan(self, batch: Batch, *, atomic: bool) -> list[BatchSlice]:
         """Say which bytes of a batch go to which segment.
 
         All segments it needs are made before any write.
         """
-        pieces: list[Piece] = []
+        pieces: list[BatchSlice] = []
         fresh: list[Segment] = []
         segment, position = self.segment, self.segment.wrote_position if self.segment else 0
         row = done = 0
@@ -204,7 +204,7 @@ class LogTail:
                     position = 0
                     continue
                 sizes = batch.sizes(row, fits)
-                pieces.append(Piece(segment, done, done + size, position, row, sizes))
+                pieces.append(BatchSlice(segment, done, done + size, position, row, sizes))
                 position += size
                 row, done = fits, done + size
         except BaseException:
@@ -213,7 +213,7 @@ class LogTail:
             raise
         return pieces
 
-    def write_pieces(self, pieces: list[Piece], data: Buffer) -> None:
+    def write_pieces(self, pieces: list[BatchSlice], data: Buffer) -> None:
         """Write a batch as planned; what is written already is left alone."""
         self._reserve(pieces)
         for piece in pieces:
@@ -225,7 +225,7 @@ class LogTail:
         # Only now: asked between two pieces, the allocator would make again what is planned for the next.
         self.expect()
 
-    def _reserve(self, pieces: list[Piece]) -> None:
+    def _reserve(self, pieces: list[BatchSlice]) -> None:
         """See that all of a batch has room before its first byte is written: blank records behind it too."""
         wanted = [(piece.segment, piece.position + piece.stop - piece.start) for piece in pieces]
         if self.segment is not None and pieces[-1].segment is not self.segment:
@@ -248,11 +248,11 @@ class LogTail:
             segment.channel.give_back(segment.wrote_position)
 
     @staticmethod
-    def has_begun(pieces: list[Piece]) -> bool:
+    def has_begun(pieces: list[BatchSlice]) -> bool:
         """Say whether anything of a batch counts already."""
         return any(piece.segment.wrote_position > piece.position for piece in pieces)
 
-    def forget(self, pieces: list[Piece]) -> None:
+    def forget(self, pieces: list[BatchSlice]) -> None:
         """Let go of segments that were made for a batch and are not in the log."""
         for piece in pieces:
             if piece.segment not in self._log.segments:

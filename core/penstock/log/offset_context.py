@@ -5,9 +5,9 @@ start, so this costs a reading of it; it happens only after a read has failed.
 """
 
 from penstock.errors import NoRecordError, OffsetError
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.record import SIZE_AND_MAGIC
-from penstock.log.salvage import Sound, Stop, walk_segment
+from penstock.log.salvage import End, Valid, walk_segment
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -26,11 +26,11 @@ def explain(log: SegmentedLog, log_offset: int) -> OffsetError | None:
 def _within(log: SegmentedLog, segment: Segment, log_offset: int) -> OffsetError | None:
     before: int | None = None
     for piece in walk_segment(log, segment):
-        if isinstance(piece, Stop):
+        if isinstance(piece, End):
             if piece.start > log_offset:
                 return None
             return _after_records(log, segment, piece, log_offset, before)
-        if isinstance(piece, Sound):
+        if isinstance(piece, Valid):
             if piece.start <= log_offset < piece.stop:
                 return _among(piece.columns, piece.stop, log_offset)
             if len(piece.columns):
@@ -40,7 +40,7 @@ def _within(log: SegmentedLog, segment: Segment, log_offset: int) -> OffsetError
     return None
 
 
-def _among(records: Columns, stop: int, log_offset: int) -> OffsetError | None:
+def _among(records: RecordColumns, stop: int, log_offset: int) -> OffsetError | None:
     """Return what to say of an offset within a range that valid records fill."""
     offsets = records.log_offsets.tolist()
     row = int((records.log_offsets <= log_offset).sum()) - 1
@@ -52,7 +52,7 @@ def _among(records: Columns, stop: int, log_offset: int) -> OffsetError | None:
 
 
 def _after_records(
-    log: SegmentedLog, segment: Segment, piece: Stop, log_offset: int, before: int | None
+    log: SegmentedLog, segment: Segment, piece: End, log_offset: int, before: int | None
 ) -> OffsetError | None:
     """Return what to say of an offset at or after the end of a segment's records."""
     if piece.is_blank:

@@ -27,7 +27,7 @@ import attrs
 import numpy as np
 
 from penstock.errors import OffsetError
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.names import topic_of
 from penstock.format.record import (
     CRC_PROPERTY_SIZE,
@@ -60,7 +60,7 @@ class Note(NamedTuple):
 
 
 @attrs.frozen
-class Lives:
+class QueueHistory:
     """What the counts of all queues show.
 
     Attributes:
@@ -129,7 +129,7 @@ class QueueLives:
         # The first record of each new life.
         self._firsts: set[int] = set()
 
-    def add(self, columns: Columns) -> None:
+    def add(self, columns: RecordColumns) -> None:
         """Count valid records; they come in log order, all once."""
         while self._gaps and len(columns) and self._gaps[0][1] <= int(columns.log_offsets[0]):
             self.lose(*self._gaps.popleft())
@@ -140,7 +140,7 @@ class QueueLives:
         """Take note that the log has no valid records in [start, stop): offsets may be missing after it."""
         self._lost_bytes += stop - start
 
-    def finish(self) -> Lives:
+    def finish(self) -> QueueHistory:
         """Return what the counts show."""
         for queue, life in self._lives.items():
             self._settle(queue, life)
@@ -148,7 +148,7 @@ class QueueLives:
                 self._judge(queue, run, life.due)
             if not life.pending:
                 self._look_for_missing(queue, life.due, self._end(queue))
-        return Lives(self._rejected, self._notes[:_NOTES_MAX])
+        return QueueHistory(self._rejected, self._notes[:_NOTES_MAX])
 
     def _end(self, queue: Queue) -> int:
         return 0 if self._log.witness is None else self._log.witness.end(*queue)
@@ -340,7 +340,7 @@ def _name(queue: Queue) -> str:
     return f"{queue[0]!r}/{queue[1]}" if topic is None else f"{topic}/{queue[1]}"
 
 
-def _runs(columns: Columns) -> Iterator[tuple[Queue, _Run]]:
+def _runs(columns: RecordColumns) -> Iterator[tuple[Queue, _Run]]:
     """Yield the runs of each queue among some records, those of one queue in their order."""
     types = columns.transaction_types
     counted = np.flatnonzero((types != PREPARED) & (types != ROLLBACK))
@@ -368,7 +368,7 @@ def _runs(columns: Columns) -> Iterator[tuple[Queue, _Run]]:
         )  # fmt: skip
 
 
-def _steps(columns: Columns) -> np.ndarray:
+def _steps(columns: RecordColumns) -> np.ndarray:
     """Return how far each record moves its queue on: an inner batch by the messages in it."""
     steps = np.ones(len(columns), np.int64)
     batches = np.flatnonzero(columns.sys_flags & INNER_BATCH)

@@ -1,6 +1,6 @@
 """Where a queue goes on, asked of the queue index before the first message is put into it."""
 
-from penstock._kernel import Lane
+from penstock._kernel import QueueCursor
 from penstock.contracts import QueueIndex
 from penstock.errors import PluginError, StorageError, SystemLimitError
 from penstock.log.log_tail import LIMITS
@@ -8,8 +8,8 @@ from penstock.log.log_tail import LIMITS
 _OFFSET_END = 1 << 63
 
 
-def make_lane(index: QueueIndex, topic: str, queue: int) -> Lane:
-    """Return the lane of a queue whose topic and number were checked; raises where its next offset is not known."""
+def make_cursor(index: QueueIndex, topic: str, queue: int) -> QueueCursor:
+    """Return the cursor of a queue whose topic and number were checked; raises where its next offset is not known."""
     following = _next_offset(index, topic, queue)
     # The queue index is a plugin; what it says goes into the log for good.
     if not (isinstance(following, int) and 0 <= following < _OFFSET_END):
@@ -17,7 +17,7 @@ def make_lane(index: QueueIndex, topic: str, queue: int) -> Lane:
             f"the queue index says that queue {topic}/{queue} goes on at {following!r}, which no queue "
             f"can: nothing was put; mend or replace that plugin, see penstock plugins"
         )
-    return Lane(str(topic), queue, following)
+    return QueueCursor(str(topic), queue, following)
 
 
 def _next_offset(index: QueueIndex, topic: str, queue: int) -> object:

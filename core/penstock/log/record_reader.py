@@ -52,7 +52,7 @@ class Entries(NamedTuple):
         return Entries(*(column[count:] for column in self))
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """The topic and the queue that an entry belongs to; its record must say the same.
 
     `topic` is None where any record will do: the queues of some topics are shared.
@@ -73,7 +73,7 @@ class Place(NamedTuple):
         return self.topic is None or found == (self.topic, self.queue, ordinal)
 
 
-_ANYWHERE = Place(None, 0)
+_ANYWHERE = QueuePosition(None, 0)
 
 
 class RecordReader:
@@ -113,7 +113,7 @@ class RecordReader:
         return segment
 
     def message(
-        self, log_offset: int, size: int, place: Place = _ANYWHERE, ordinal: int = 0
+        self, log_offset: int, size: int, place: QueuePosition = _ANYWHERE, ordinal: int = 0
     ) -> StoredMessage:
         """Return the record of `size` bytes at `log_offset`, checked.
 
@@ -124,7 +124,7 @@ class RecordReader:
         return self._checked(self.bytes_at(log_offset, size), log_offset, place, ordinal)
 
     def leading(
-        self, entries: Entries, place: Place, *, all_near: bool = False
+        self, entries: Entries, place: QueuePosition, *, all_near: bool = False
     ) -> list[StoredMessage]:
         """Return the records of queue entries up to the first that is not valid, or not near the one before.
 
@@ -180,7 +180,9 @@ class RecordReader:
             path, position, expected, found, "other records are not affected; see penstock verify"
         )
 
-    def _checked(self, record: bytes, log_offset: int, place: Place, ordinal: int) -> StoredMessage:
+    def _checked(
+        self, record: bytes, log_offset: int, place: QueuePosition, ordinal: int
+    ) -> StoredMessage:
         """Return a record as a message; `CorruptionError` if it is not valid, or not the one of that place."""
         while True:
             coverage = self._log.coverage

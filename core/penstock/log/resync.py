@@ -51,7 +51,7 @@ _HEAD_BYTES = 88 + 2 * IPV6_EXTRA
 _WALK_BYTES = 1 << 20
 
 
-def find_survivor(log: SegmentedLog, segment: Segment, after: int) -> int | None:
+def find_next_valid(log: SegmentedLog, segment: Segment, after: int) -> int | None:
     """Return where valid records go on in a segment after the corrupt bytes at log offset `after`, or None."""
     return Resync(log, segment).next_valid(after)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.log.queue_continuity import Due, Note, QueueLives
 from penstock.log.resync import Resync
 from penstock.log.scan import Checks, StopReason, scan_segment
@@ -19,15 +19,15 @@ from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
 
-class Sound(NamedTuple):
+class Valid(NamedTuple):
     """Sound records in [start, stop); the memory is lent."""
 
-    columns: Columns
+    columns: RecordColumns
     start: int
     stop: int
 
 
-class Broken(NamedTuple):
+class Corrupt(NamedTuple):
     """No valid record begins in [start, stop), and one begins at `stop`, or the segment's records end there.
 
     `reason` says why, where it is not by the bytes themselves.
@@ -38,18 +38,18 @@ class Broken(NamedTuple):
     reason: str = ""
 
 
-class Stop(NamedTuple):
+class End(NamedTuple):
     """The records of a segment end at `start`, with a blank record or without one."""
 
     start: int
     is_blank: bool
 
 
-Piece = Sound | Broken | Stop
+Piece = Valid | Corrupt | End
 
 
 def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
-    """Return the pieces of a segment in log order; the last one is a `Stop`.
+    """Return the pieces of a segment in log order; the last one is a `End`.
 
     A torn tail (`SegmentedLog.torn_at`) is not looked into.
     """
@@ -63,16 +63,16 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
         is_blank = reason is StopReason.FILLER
         following = None if is_blank else resync.next_valid(at)
         if following is None or following >= limit:
-            yield Stop(at, is_blank)
+            yield End(at, is_blank)
             return
-        yield Broken(at, following)
+        yield Corrupt(at, following)
         at = following
-    yield Stop(max(limit, segment.base_offset), is_blank=limit == segment.end_offset)
+    yield End(max(limit, segment.base_offset), is_blank=limit == segment.end_offset)
 
 
 def _without_rejected(
-    log: SegmentedLog, columns: Columns, start: int, stop: int
-) -> Iterator[Sound | Broken]:
+    log: SegmentedLog, columns: RecordColumns, start: int, stop: int
+) -> Iterator[Valid | Corrupt]:
     """Yield valid records without those that the counts of their queues show to be corrupt."""
     offsets = columns.log_offsets
     rejected = [r for r in sorted(log.rejected) if start <= r < stop] if log.rejected else []
@@ -82,10 +82,10 @@ def _without_rejected(
         if row >= len(offsets) or int(offsets[row]) != offset:
             continue
         size, reason = log.rejected[offset]
-        yield Sound(columns.rows(slice(first, row)), start, offset)
-        yield Broken(offset, offset + size, reason)
+        yield Valid(columns.rows(slice(first, row)), start, offset)
+        yield Corrupt(offset, offset + size, reason)
         first, start = row + 1, offset + size
-    yield Sound(columns.rows(slice(first, None)), start, stop)
+    yield Valid(columns.rows(slice(first, None)), start, stop)
 
 
 def reject_by_counts(
@@ -106,9 +106,9 @@ def reject_by_counts(
         if segment.base_offset > expected:
             lives.lose(expected, segment.base_offset)
         for piece in walk_segment(log, segment):
-            if isinstance(piece, Sound):
+            if isinstance(piece, Valid):
                 lives.add(piece.columns)
-            elif isinstance(piece, Broken):
+            elif isinstance(piece, Corrupt):
                 lives.lose(piece.start, piece.stop)
             elif not piece.is_blank:
                 lives.lose(piece.start, segment.end_offset)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock import _kernel
-from penstock.format.columns import ROW, Columns
+from penstock.format.columns import ROW, RecordColumns
 from penstock.format.record import SIZE_AND_MAGIC
 from penstock.format.validity import NO_COVERAGE, Coverage
 from penstock.log.segment import Segment
@@ -61,7 +61,7 @@ _REASONS = {
 class Scanned(NamedTuple):
     """Valid records of one window, where they end, and why; the memory is lent."""
 
-    records: Columns
+    records: RecordColumns
     end_offset: int
     stop: StopReason
 
@@ -131,5 +131,5 @@ def _scan(
         window, start, asked, checks.coverage.packed, checks.torn_from or 0, SECTOR_BYTES
     )
     fields = np.frombuffer(rows, ROW)
-    records = Columns(window, fields, fields["log_offset"])
+    records = RecordColumns(window, fields, fields["log_offset"])
     return Scanned(records, start + end, _REASONS.get(state, StopReason.MORE)), claimed

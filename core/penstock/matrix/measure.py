@@ -46,7 +46,7 @@ _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*|^(?:Rss|Anonymous): +\d+", re.MU
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class MeasurePlan:
     """How much is done for each combination.
 
     Attributes:
@@ -73,13 +73,13 @@ class Plan:
         return max(self.segment_bytes // (self.body + _RECORD_BYTES), 1)
 
 
-def measure(folder: str, settings: dict[str, Any], plan: Plan, told: Connection) -> None:
+def measure(folder: str, settings: dict[str, Any], plan: MeasurePlan, told: Connection) -> None:
     """Measure one combination and send the answer; the parent kills this process then."""
     _answer(told, lambda: _figures(folder, settings, plan))
     signal.pause()
 
 
-def recover(folder: str, settings: dict[str, Any], plan: Plan, told: Connection) -> None:
+def recover(folder: str, settings: dict[str, Any], plan: MeasurePlan, told: Connection) -> None:
     """Open what a killed process left, and send how long that took."""
     _answer(told, lambda: _recovery(folder, settings, plan))
 
@@ -97,7 +97,7 @@ def _answer(told: Connection, work: Callable[[], dict[str, float]]) -> None:
         told.send((FAILED, f"{type(error).__name__}: {error}"))
 
 
-def _figures(folder: str, settings: dict[str, Any], plan: Plan) -> dict[str, float]:
+def _figures(folder: str, settings: dict[str, Any], plan: MeasurePlan) -> dict[str, float]:
     before = own_kib()
     subject = Subject(open_store(folder, settings, plan), plan)
     subject.warm_up()
@@ -116,7 +116,7 @@ def _figures(folder: str, settings: dict[str, Any], plan: Plan) -> dict[str, flo
     return figures
 
 
-def _recovery(folder: str, settings: dict[str, Any], plan: Plan) -> dict[str, float]:
+def _recovery(folder: str, settings: dict[str, Any], plan: MeasurePlan) -> dict[str, float]:
     began = time.perf_counter()
     store = open_store(folder, settings, plan)
     took = time.perf_counter() - began
@@ -126,7 +126,7 @@ def _recovery(folder: str, settings: dict[str, Any], plan: Plan) -> dict[str, fl
     return figures
 
 
-def open_store(folder: str, settings: dict[str, Any], plan: Plan) -> Store:
+def open_store(folder: str, settings: dict[str, Any], plan: MeasurePlan) -> Store:
     """Open the store that is measured."""
     ours = {"retention": [], "retention.pause_ms": 0, "geometry.segment_bytes": plan.segment_bytes}
     given: dict[str, Any] = {**ours, **settings}
@@ -136,7 +136,7 @@ def open_store(folder: str, settings: dict[str, Any], plan: Plan) -> Store:
 class Subject:
     """The store that is measured, and what is done to it between pieces of work, off the clock."""
 
-    def __init__(self, store: Store, plan: Plan) -> None:
+    def __init__(self, store: Store, plan: MeasurePlan) -> None:
         assert store._engine is not None
         self.store = store
         self.engine = store._engine

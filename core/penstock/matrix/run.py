@@ -14,7 +14,7 @@ import attrs
 
 from penstock.matrix import measure
 from penstock.matrix.combos import Combo
-from penstock.matrix.measure import FAILED, FIGURES, REFUSED, Answer, Plan
+from penstock.matrix.measure import FAILED, FIGURES, REFUSED, Answer, MeasurePlan
 
 _ANSWER_S = 120
 _END_S = 20
@@ -22,7 +22,7 @@ _SEED = 20_130_612
 
 
 @attrs.define
-class Outcome:
+class RunOutcome:
     """What the rounds of one combination gave: a dictionary of figures each, or why there are none.
 
     `failure` says what went wrong; `refusal`, that the store does not open with it, and why.
@@ -37,17 +37,17 @@ class Outcome:
 def run(
     folder: Path,
     combos: Sequence[Combo],
-    plan: Plan,
+    plan: MeasurePlan,
     *,
     settings: dict[str, Any],
-    told: Callable[[Outcome], None] = lambda _: None,
-) -> list[Outcome]:
+    told: Callable[[RunOutcome], None] = lambda _: None,
+) -> list[RunOutcome]:
     """Measure every combination in every round; `told` is called after each.
 
     `settings` are for all of them, and beaten by what a combination picks. Works in a folder of its
     own inside `folder`, and removes it, whatever happens.
     """
-    outcomes = [Outcome(combo) for combo in combos]
+    outcomes = [RunOutcome(combo) for combo in combos]
     spawner = multiprocessing.get_context("forkserver")
     spawner.set_forkserver_preload(["penstock.matrix.measure"])
     home = Path(tempfile.mkdtemp(prefix="penstock-matrix-", dir=folder))
@@ -66,7 +66,7 @@ def run(
 
 
 def _measure(
-    spawner: Any, path: Path, outcome: Outcome, settings: dict[str, Any], plan: Plan
+    spawner: Any, path: Path, outcome: RunOutcome, settings: dict[str, Any], plan: MeasurePlan
 ) -> None:
     figures: dict[str, float] = {}
     try:
@@ -87,10 +87,10 @@ def _measure(
 
 def _ask(
     spawner: Any,
-    work: Callable[[str, dict[str, Any], Plan, Connection], None],
+    work: Callable[[str, dict[str, Any], MeasurePlan, Connection], None],
     path: Path,
     settings: dict[str, Any],
-    plan: Plan,
+    plan: MeasurePlan,
 ) -> Answer:
     """Run `work` in a child and return what it answers; the child has ended then, killed if need be."""
     listen, tell = spawner.Pipe(duplex=False)

@@ -13,8 +13,8 @@ import attrs
 
 import penstock
 from penstock.matrix.combos import KINDS, Combo, promise
-from penstock.matrix.measure import Plan
-from penstock.matrix.run import Outcome
+from penstock.matrix.measure import MeasurePlan
+from penstock.matrix.run import RunOutcome
 from penstock.plugins.registry import Registry
 
 Row = dict[str, Any]
@@ -62,9 +62,9 @@ _EFFECTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 
 
 def make_report(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RunOutcome],
     refused: Sequence[tuple[Combo, str]],
-    plan: Plan,
+    plan: MeasurePlan,
     registry: Registry,
     *,
     folder: Path,
@@ -97,7 +97,7 @@ def make_report(
     }
 
 
-def _row(outcome: Outcome, registry: Registry, settings: Mapping[str, Any]) -> Row:
+def _row(outcome: RunOutcome, registry: Registry, settings: Mapping[str, Any]) -> Row:
     combo = outcome.combo
     figures = {}
     for name in METRICS:

@@ -12,7 +12,7 @@ from penstock.contracts import QueueBounds, QueueIndex
 from penstock.format.java_hash import Int64s, distinct_of
 from penstock.format.names import check_queue, check_topic
 from penstock.log.segmented_log import SegmentedLog
-from penstock.read.filters import Wanted
+from penstock.read.filters import RowFilter
 from penstock.read.span_merge import Limits, Lost, QueueSpan, refuse_lost
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class ColumnReader:
         self._settle()
         return to_arrow.span_batches(
             self._log, self._queue_index, spans, arrow_schema.check_columns(columns), Limits(rows, size),
-            verify=verify, wanted=Wanted(tags, keys), lost=lost,
+            verify=verify, wanted=RowFilter(tags, keys), lost=lost,
         )  # fmt: skip
 
     def bounds(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from penstock.format.columns import Bools, Columns
+from penstock.format.columns import Bools, RecordColumns
 from penstock.format.java_hash import Int64s, java_hash
 from penstock.format.properties import KEYS, TAGS, UNIQ_KEY
 from penstock.message import ReadStatus, StoredMessage
@@ -33,7 +33,7 @@ class TagFilter:
         return self.is_any or message.tag in self._tags
 
 
-class Wanted:
+class RowFilter:
     """Which records are wanted by their tags and keys, many at a time: hash first, then text.
 
     Args:
@@ -59,7 +59,7 @@ class Wanted:
             return np.ones(len(tag_codes), np.bool_)
         return (tag_codes < _INT32_MIN) | np.isin(tag_codes, self._hashes)
 
-    def matches(self, records: Columns) -> Bools:
+    def matches(self, records: RecordColumns) -> Bools:
         """Look at the texts: hashes collide."""
         right = np.ones(len(records), np.bool_)
         if self._tags:
@@ -70,7 +70,7 @@ class Wanted:
             right &= self._has_key(records)
         return right
 
-    def _has_key(self, records: Columns) -> Bools:
+    def _has_key(self, records: RecordColumns) -> Bools:
         found = np.zeros(len(records), np.bool_)
         several, unique = (records.properties.named(n.encode()) for n in (KEYS, UNIQ_KEY))
         found[several.rows] = [self._is_among(text) for text in several.texts()]

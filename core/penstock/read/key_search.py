@@ -12,7 +12,7 @@ from penstock.contracts import QueueIndex
 from penstock.errors import OffsetError
 from penstock.format.columns import Buffer
 from penstock.format.record import FIXED_SIZE
-from penstock.log.record_reader import Place
+from penstock.log.record_reader import QueuePosition
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import StoredMessage
@@ -128,7 +128,7 @@ class TimeSearch:
         self._log = log
         self._index = index
         self._read = read
-        self._place = Place.of(topic, queue)
+        self._place = QueuePosition.of(topic, queue)
         self._low, self._high = bounds
 
     def first_from(self, bound_ms: int) -> int:

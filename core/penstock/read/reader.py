@@ -22,7 +22,7 @@ from penstock.errors import (
 from penstock.escape import get_logger
 from penstock.format.names import check_queue, check_topic
 from penstock.log.offset_context import explain
-from penstock.log.record_reader import Entries, Place, RecordReader
+from penstock.log.record_reader import Entries, QueuePosition, RecordReader
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import ReadResult, ReadStatus, StoredMessage
 from penstock.read.column_reader import ColumnReader
@@ -129,14 +129,14 @@ class Reader(ColumnReader):
         if len(entries.sizes) < stop - start:
             return []
         asked = Entries(np.arange(start, stop), entries.log_offsets, entries.sizes)
-        found = self._leading(asked, Place.of(topic, queue), all_near=True)
+        found = self._leading(asked, QueuePosition.of(topic, queue), all_near=True)
         return found if len(found) == stop - start else []
 
     def _read_span(self, span: QueueSpan, limit: int, tag: str, result: ReadResult) -> ReadResult:
         """Return up to `limit` messages of a span that match, none after a missing queue file."""
         # As a rule every entry is wanted where no tag is.
         chunk = max(limit, _NEAR) if tag == "*" else LOOKED_AT_MAX
-        wanted, place = TagFilter(tag), Place.of(span.topic, span.queue)
+        wanted, place = TagFilter(tag), QueuePosition.of(span.topic, span.queue)
         for entries in self._queue_index.iter_entries(*span, chunk):
             if entries.start > result.next_offset:
                 break
@@ -149,7 +149,12 @@ class Reader(ColumnReader):
         return result._replace(status=ReadStatus.OFFSET_FOUND_NULL, next_offset=following)
 
     def _read_entries(
-        self, entries: EntryChunk, place: Place, limit: int, wanted: TagFilter, before: ReadResult
+        self,
+        entries: EntryChunk,
+        place: QueuePosition,
+        limit: int,
+        wanted: TagFilter,
+        before: ReadResult,
     ) -> ReadResult:
         """Return what was found `before`, and what these entries point to."""
         status, messages, following, low, high = before
@@ -171,7 +176,7 @@ class Reader(ColumnReader):
             following = end
         return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
 
-    def _messages(self, asked: Entries, place: Place) -> tuple[list[StoredMessage], int]:
+    def _messages(self, asked: Entries, place: QueuePosition) -> tuple[list[StoredMessage], int]:
         """Return the records of entries, and how many are gone or corrupt; corruption is logged."""
         found: list[StoredMessage] = []
         missing = 0
@@ -190,7 +195,7 @@ class Reader(ColumnReader):
         return found, missing
 
     def _leading(
-        self, asked: Entries, place: Place, *, all_near: bool = False
+        self, asked: Entries, place: QueuePosition, *, all_near: bool = False
     ) -> list[StoredMessage]:
         """Return the first records as far as they are valid; which one is not, and why, is found out one by one."""
         try:
@@ -198,7 +203,9 @@ class Reader(ColumnReader):
         except (OffsetError, CorruptionError):
             return []
 
-    def _try(self, log_offset: int, size: int, place: Place, ordinal: int) -> StoredMessage | None:
+    def _try(
+        self, log_offset: int, size: int, place: QueuePosition, ordinal: int
+    ) -> StoredMessage | None:
         """Return a record, or None if it is gone or damaged; damage is logged."""
         try:
             return self._records.message(log_offset, size, place, ordinal)
@@ -257,7 +264,7 @@ class Reader(ColumnReader):
             self._queue_index.max_offset(topic, 0)
         limit = None if len(numbers) == 1 else self._complete_offset()
         streams = []
-        places = {number: Place.of(topic, number) for number in numbers}
+        places = {number: QueuePosition.of(topic, number) for number in numbers}
         for number in numbers:
             low = self._queue_index.min_offset(topic, number)
             first = following.get(number, low if start is None else max(start, low))
@@ -278,7 +285,7 @@ class Reader(ColumnReader):
     ) -> Iterator[tuple[int, int, int, int]]:
         """Yield (log offset, size, queue, ordinal) of present entries below log offset `limit`."""
         high = self._queue_index.max_offset(topic, queue)
-        place = Place.of(topic, queue)
+        place = QueuePosition.of(topic, queue)
         for entries in self._queue_index.iter_entries(topic, queue, start, high):
             at, present = entries.start, np.nonzero(entries.sizes)[0]
             offsets, sizes = entries.log_offsets[present], entries.sizes[present]
@@ -338,7 +345,7 @@ class Reader(ColumnReader):
         if boundary not in ("lower", "upper"):
             raise PenstockError(f"boundary is 'lower' or 'upper', not {boundary!r}")
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
-        place = Place.of(topic, queue)
+        place = QueuePosition.of(topic, queue)
         search = TimeSearch(
             self._log, self._queue_index, (topic, queue), (low, high),
             lambda log_offset, size, ordinal: self._try(log_offset, size, place, ordinal),

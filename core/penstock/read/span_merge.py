@@ -58,7 +58,7 @@ class Limits(NamedTuple):
     size: int = _NO_LIMIT
 
 
-class Rows(NamedTuple):
+class EntryRows(NamedTuple):
     """Entries in the order of the log: of which span, at which ordinal of its queue, and where."""
 
     spans: Int64s
@@ -66,9 +66,9 @@ class Rows(NamedTuple):
     offsets: Int64s
     sizes: Int64s
 
-    def part(self, low: int, high: int) -> "Rows":
+    def part(self, low: int, high: int) -> "EntryRows":
         """Return some of them."""
-        return Rows(*(column[low:high] for column in self))
+        return EntryRows(*(column[low:high] for column in self))
 
 
 def refuse_lost(_span: QueueSpan, error: OffsetError | None) -> None:
@@ -112,7 +112,7 @@ class _Feed:
             if not wanted.all():
                 present, offsets, sizes = present[wanted], offsets[wanted], sizes[wanted]
             numbers = np.full(len(present), self.number, np.int64)
-            self.rows = Rows(numbers, start + present, offsets, sizes)
+            self.rows = EntryRows(numbers, start + present, offsets, sizes)
 
     def _check_order(self, log: SegmentedLog, offsets: Int64s, sizes: Int64s) -> None:
         """Refuse entries that do not point forwards, each behind the one before, into one segment: they are damaged."""
@@ -134,26 +134,26 @@ class _Feed:
             )  # fmt: skip
         self._end = int(offsets[-1] + sizes[-1])
 
-    def take(self, limit: int) -> Rows:
+    def take(self, limit: int) -> EntryRows:
         """Hand out the entries up to log offset `limit`."""
         count = int(np.searchsorted(self.rows.offsets, limit, side="right"))
         taken, self.rows = self.rows.part(0, count), self.rows.part(count, len(self.rows.offsets))
         return taken
 
 
-def _nothing() -> Rows:
-    return Rows(*(np.empty(0, np.int64) for _ in range(4)))
+def _nothing() -> EntryRows:
+    return EntryRows(*(np.empty(0, np.int64) for _ in range(4)))
 
 
-def _join(parts: Sequence[Rows]) -> Rows:
+def _join(parts: Sequence[EntryRows]) -> EntryRows:
     held = [part for part in parts if len(part.offsets)]
     if len(held) <= 1:
         return held[0] if held else _nothing()
     columns = [np.concatenate(columns) for columns in zip(*held, strict=True)]
     if (columns[2][1:] >= columns[2][:-1]).all():
-        return Rows(*columns)
+        return EntryRows(*columns)
     order = np.argsort(columns[2], kind="stable")
-    return Rows(*(column[order] for column in columns))
+    return EntryRows(*(column[order] for column in columns))
 
 
 def merged(
@@ -163,7 +163,7 @@ def merged(
     limits: Limits,
     may_match: MayMatch,
     lost: Lost,
-) -> Iterator[Rows]:
+) -> Iterator[EntryRows]:
     """Yield the entries of all spans in the order of the log, cut into batches."""
     chunk = max(_HELD // max(len(spans), 1), _CHUNK_MIN, min(limits.rows, _HELD))
     feeds = [
@@ -186,7 +186,7 @@ def merged(
         rest = taken.part(*kept)
 
 
-def _cuts(log: SegmentedLog, rows: Rows, limits: Limits) -> Iterator[tuple[int, int]]:
+def _cuts(log: SegmentedLog, rows: EntryRows, limits: Limits) -> Iterator[tuple[int, int]]:
     """Say where batches begin and end."""
     count = len(rows.offsets)
     if count == 0:
@@ -219,7 +219,7 @@ class Window:
         self._bodies = bodies
         self._memory = bytearray()
 
-    def read(self, rows: Rows) -> tuple[Buffer, Int64s]:
+    def read(self, rows: EntryRows) -> tuple[Buffer, Int64s]:
         """Return bytes, and where in them each record of a batch begins; `OffsetError` where it is gone.
 
         The caller holds the segment.
@@ -247,7 +247,7 @@ class Window:
             self._memory = bytearray(max(1 << (total - 1).bit_length(), 1 << 20))
         return memoryview(self._memory)[:total]
 
-    def _without_bodies(self, rows: Rows) -> tuple[Buffer, Int64s]:
+    def _without_bodies(self, rows: EntryRows) -> tuple[Buffer, Int64s]:
         """Read what stands before each body, and then what stands behind it."""
         starts = np.cumsum(rows.sizes) - rows.sizes
         window = self._window(int(rows.sizes.sum()), int(rows.offsets[0]))
@@ -263,7 +263,7 @@ class Window:
         self._log.read_into([(offset, window[at : at + size]) for offset, at, size in pieces])
 
 
-def _stretches(rows: Rows) -> tuple[Int64s, Int64s]:
+def _stretches(rows: EntryRows) -> tuple[Int64s, Int64s]:
     """Return the first row of each stretch that is read by one call, and where its bytes end."""
     ends = rows.offsets + rows.sizes
     apart = np.nonzero(rows.offsets[1:] - ends[:-1] > GAP_BYTES)[0] + 1

@@ -13,13 +13,13 @@ from penstock import _kernel
 from penstock.contracts import QueueIndex
 from penstock.errors import CorruptionError, MissingExtraError, OffsetError
 from penstock.format.arrow_schema import COLUMNS, TIMESTAMP, schema_of
-from penstock.format.columns import ROW, Columns
+from penstock.format.columns import ROW, RecordColumns
 from penstock.format.java_hash import distinct_of
 from penstock.format.properties import CRC32, KEYS, TAGS
-from penstock.log.record_reader import Place
+from penstock.log.record_reader import QueuePosition
 from penstock.log.segmented_log import SegmentedLog
-from penstock.read.filters import Wanted
-from penstock.read.span_merge import Limits, Lost, QueueSpan, Rows, Window, merged, refuse_lost
+from penstock.read.filters import RowFilter
+from penstock.read.span_merge import EntryRows, Limits, Lost, QueueSpan, Window, merged, refuse_lost
 
 try:
     import pyarrow as pa
@@ -27,7 +27,7 @@ except ImportError as error:
     raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
 
-ANY = Wanted()
+ANY = RowFilter()
 
 
 def span_batches(
@@ -38,7 +38,7 @@ def span_batches(
     limits: Limits,
     *,
     verify: bool,
-    wanted: Wanted = ANY,
+    wanted: RowFilter = ANY,
     lost: Lost = refuse_lost,
 ) -> Iterator[pa.RecordBatch]:
     """Return the messages of several stretches of queues as record batches, in the order of the log.
@@ -55,7 +55,7 @@ def span_batches(
     """
     needs_bodies = verify or "body" in columns
     window = Window(log, bodies=needs_bodies)
-    places = [Place.of(span.topic, span.queue) for span in spans]
+    places = [QueuePosition.of(span.topic, span.queue) for span in spans]
     makers, schema = [_MAKERS[name] for name in columns], schema_of(columns)
     for rows in merged(log, index, spans, limits, wanted.may_match, lost):
         try:
@@ -71,7 +71,7 @@ def span_batches(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _gone(spans: Sequence[QueueSpan], rows: Rows) -> Iterator[QueueSpan]:
+def _gone(spans: Sequence[QueueSpan], rows: EntryRows) -> Iterator[QueueSpan]:
     """Return what the entries of a batch stand for, queue by queue."""
     for number in distinct_of(rows.spans):
         ordinals = rows.ordinals[rows.spans == number]
@@ -81,12 +81,12 @@ def _gone(spans: Sequence[QueueSpan], rows: Rows) -> Iterator[QueueSpan]:
 def _checked(
     log: SegmentedLog,
     window: Window,
-    rows: Rows,
-    places: list[Place],
-    wanted: Wanted,
+    rows: EntryRows,
+    places: list[QueuePosition],
+    wanted: RowFilter,
     *,
     verify: bool,
-) -> Columns:
+) -> RecordColumns:
     """Return the records of a batch that are wanted; a corrupt one, or one of another queue, is an error."""
     memory, positions = window.read(rows)
     # Of those that are looked at closer only the wanted ones must be valid.
@@ -103,7 +103,7 @@ def _checked(
         found, bad = take_apart()
     if bad >= 0:
         raise _damage(log, int(rows.offsets[bad]))
-    records = Columns(memory, np.frombuffer(found, ROW), rows.offsets)
+    records = RecordColumns(memory, np.frombuffer(found, ROW), rows.offsets)
     if wanted.is_any:
         return records
     matching = wanted.matches(records)
@@ -131,25 +131,25 @@ def _strings(count: int, column: tuple[bytes, bytes], kind: pa.DataType) -> pa.A
     return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, column)])
 
 
-def _topic(records: Columns) -> pa.Array:
+def _topic(records: RecordColumns) -> pa.Array:
     column = _kernel.topic_column(records.window, records.fields)
     return _strings(len(records), column, pa.string())
 
 
-def _body(records: Columns) -> pa.Array:
+def _body(records: RecordColumns) -> pa.Array:
     column = _kernel.body_column(records.window, records.fields)
     return _strings(len(records), column, pa.binary())
 
 
-def _message_id(records: Columns) -> pa.Array:
+def _message_id(records: RecordColumns) -> pa.Array:
     column = _kernel.message_ids(records.window, records.fields)
     return _strings(len(records), column, pa.string())
 
 
-def _property(name: str) -> Callable[[Columns], pa.Array]:
+def _property(name: str) -> Callable[[RecordColumns], pa.Array]:
     """Return what makes a column of one property, null where a record has not got it."""
 
-    def make(records: Columns) -> pa.Array:
+    def make(records: RecordColumns) -> pa.Array:
         column = _kernel.property_column(records.window, records.fields, name.encode())
         buffers = [None if part is None else pa.py_buffer(part) for part in column]
         return pa.Array.from_buffers(pa.string(), len(records), buffers)
@@ -157,7 +157,7 @@ def _property(name: str) -> Callable[[Columns], pa.Array]:
     return make
 
 
-def _properties(records: Columns) -> pa.Array:
+def _properties(records: RecordColumns) -> pa.Array:
     """Return all properties of each row as a map, in the order of the text, without the record's CRC."""
     firsts, names, values = _kernel.pair_columns(records.window, records.fields, CRC32.encode())
     count = len(names[0]) // 4 - 1
@@ -166,17 +166,17 @@ def _properties(records: Columns) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, keys, items)
 
 
-def _number(field: str, kind: pa.DataType) -> Callable[[Columns], pa.Array]:
+def _number(field: str, kind: pa.DataType) -> Callable[[RecordColumns], pa.Array]:
     """Return what makes a column of one field, which is as wide as the column."""
 
-    def make(records: Columns) -> pa.Array:
+    def make(records: RecordColumns) -> pa.Array:
         numbers = pa.py_buffer(np.ascontiguousarray(records.fields[field]))
         return pa.Array.from_buffers(kind, len(records), [None, numbers])
 
     return make
 
 
-_MAKERS: dict[str, Callable[[Columns], pa.Array]] = {
+_MAKERS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "topic": _topic,
     "queue": _number("queue", pa.int32()),
     "queue_offset": _number("queue_offset", pa.int64()),

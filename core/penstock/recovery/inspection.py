@@ -9,7 +9,7 @@ from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.manifest import summaries_for
 from penstock.durability.progress import Progress, State
 from penstock.durability.side_folder import (
-    CleanMark,
+    CleanClose,
     SideFolder,
     fingerprint,
     is_copy,
@@ -29,7 +29,7 @@ NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor
 
 
 @attrs.define(kw_only=True)
-class Findings:
+class OpenState:
     """What looking at a store before opening it showed, and what was done about it.
 
     `is_ours` means that the log and the marks of the last writer may be believed; `is_still_ours` only
@@ -41,7 +41,7 @@ class Findings:
     progress: Progress
     side: SideFolder
     state: State
-    clean: CleanMark | None
+    clean: CleanClose | None
     times: Times
     is_new: bool
     is_ours: bool
@@ -79,9 +79,9 @@ class Findings:
         return "abnormal" if self.is_ours or self.is_copy else "foreign"
 
 
-def look(
+def inspect_store(
     files: Files, root: Path, log: SegmentedLog, names: Collection[str], *, is_new: bool
-) -> Findings:
+) -> OpenState:
     """Look at all marks and at the log, changing nothing; raises if the log is corrupt.
 
     `names` are those of the dispatchers that will be brought up. The log may have a witness.
@@ -114,7 +114,7 @@ def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int
     return end.offset if end.dirty_bytes else None
 
 
-def _marks(files: Files, root: Path, *, is_new: bool) -> Findings:
+def _marks(files: Files, root: Path, *, is_new: bool) -> OpenState:
     """Return what the marks of a store say."""
     progress = Progress(files, root)
     state = progress.read()
@@ -131,7 +131,7 @@ def _marks(files: Files, root: Path, *, is_new: bool) -> Findings:
     )
     # Marks of a copy that was taken from a living store may say more than its log has.
     is_copied = is_copy(files, root, state)
-    return Findings(
+    return OpenState(
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
         is_ours=is_ours and (is_clean or (was_abnormal and not is_copied)), is_clean=is_clean,
         was_abnormal=was_abnormal, is_copy=is_copied and (was_abnormal or clean is None),
@@ -152,7 +152,7 @@ def _check_length(log: SegmentedLog, durable: int) -> None:
         )  # fmt: skip
 
 
-def _find_end(log: SegmentedLog, found: Findings, names: Collection[str]) -> LogEnd:
+def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> LogEnd:
     clean = found.clean
     if found.is_clean and clean is not None:
         return LogEnd(
@@ -199,7 +199,7 @@ def _behind_filler(log: SegmentedLog, log_offset: int) -> int:
     return segment.end_offset if segment is not None and is_at_filler else log_offset
 
 
-def _lives(log: SegmentedLog, found: Findings, start: int, names: Collection[str]) -> QueueLives:
+def _lives(log: SegmentedLog, found: OpenState, start: int, names: Collection[str]) -> QueueLives:
     """Return what counts the records that are walked over, from what queue entries say of those before."""
     witness = log.witness
     dispatched = [found.state.dispatched.get(name, -1) for name in names] if found.is_ours else []
@@ -238,7 +238,7 @@ def _end_before(witness: Witness, queue: tuple[bytes, int], log_offset: int) -> 
     return low
 
 
-def _least_known_ms(found: Findings) -> int:
+def _least_known_ms(found: OpenState) -> int:
     """Store time of some record below what we know to be durable; 0 where nothing vouches for one.
 
     The checkpoint has no checksum, and a write of it may be torn within one of its times, but not

@@ -26,7 +26,7 @@ from penstock.files import Files
 from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
 from penstock.format.validity import is_valid
 from penstock.log.queue_continuity import QueueLives
-from penstock.log.resync import find_survivor, used_windows
+from penstock.log.resync import find_next_valid, used_windows
 from penstock.log.scan import SECTOR_BYTES, Checks, StopReason, scan_segment
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
@@ -169,7 +169,7 @@ def _look_after(log: SegmentedLog, end: int) -> tuple[int | None, int]:
         before = dirty
         for at, window in used_windows(log, segment, max(end, segment.base_offset)):
             dirty = at + len(window.rstrip(b"\0")) - end
-        survivor = find_survivor(log, segment, end) if dirty > before else None
+        survivor = find_next_valid(log, segment, end) if dirty > before else None
         if survivor is not None:
             return survivor, max(dirty, survivor - end)
     return None, dirty

@@ -15,7 +15,7 @@ from penstock.errors import PluginError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.inspection import Findings
+from penstock.recovery.inspection import OpenState
 from penstock.recovery.log_end import LogEnd, rewrite
 from penstock.recovery.store_layout import own_profile, write_geometry
 
@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 MANY_FOLDERS = 256
 
 
-def claim(files: Files, found: Findings, geometry: Geometry, profile: Profile) -> None:
+def claim(files: Files, found: OpenState, geometry: Geometry, profile: Profile) -> None:
     """Leave the marks of a store in use: abort marker, holder, our own time on the lock file.
 
     A new store gets `profile`; one that others made is noted as theirs, whatever was asked for this once.
@@ -47,7 +47,7 @@ def claim(files: Files, found: Findings, geometry: Geometry, profile: Profile) -
         _write_lock_file(files, root / "lock")
 
 
-def note_range(files: Files, found: Findings, log: SegmentedLog, checksum: str) -> None:
+def note_range(files: Files, found: OpenState, log: SegmentedLog, checksum: str) -> None:
     """Note, durably, with which checksum the log goes on from its end; before the first record that has it."""
     root = found.side.path.parent
     extended = found.ranges.extended(found.end.offset, log.min_offset, checksum)
@@ -67,7 +67,7 @@ def _write_lock_file(files: Files, path: Path) -> None:
         file.close()
 
 
-def put_log_right(files: Files, log: SegmentedLog, found: Findings) -> LogEnd:
+def put_log_right(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
     """Cut what is behind the end, and make durable again what may not be; returns the end."""
     end = found.end
     if found.is_clean or not log.segments:
@@ -104,7 +104,7 @@ def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
 
 
 def load_all(
-    dispatchers: Sequence[Dispatcher], log: LogView, found: Findings, end: LogEnd, history: History
+    dispatchers: Sequence[Dispatcher], log: LogView, found: OpenState, end: LogEnd, history: History
 ) -> None:
     """Let the dispatchers load, and tell each of them the log's end if the log was longer before."""
     # The checkpoint of a copy may be younger than the index files beside it.

@@ -23,7 +23,7 @@ class Patch(NamedTuple):
     why: str
 
 
-class MendedLog(SegmentedLog):
+class PatchedLog(SegmentedLog):
     """A log with patches. Not thread-safe.
 
     Attributes:

@@ -32,11 +32,11 @@ from penstock.integrity.segment_digests import Digests, sum_up
 from penstock.integrity.verification import NO_LIMIT, Scope, Tally, Told, Verification
 from penstock.log.entry_witness import use_entries
 from penstock.log.resync import Resync
-from penstock.log.salvage import Broken, Sound, reject_by_counts, walk_segment
+from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
 from penstock.log.segment import Segment
 from penstock.recovery.inspection import torn_end
 from penstock.repairs.bit_flip import flipped_bit
-from penstock.repairs.patched_log import MendedLog, Patch
+from penstock.repairs.patched_log import Patch, PatchedLog
 
 _SEARCH_BYTES = 1 << 20
 # In a segment that differs in more blocks than this it is not bits that flipped; looking takes a while.
@@ -44,7 +44,7 @@ _BLOCKS_MAX = 16
 
 
 @attrs.frozen
-class Damage:
+class Corruption:
     """Bytes [start, stop) of the log that are no sound record though there is more behind."""
 
     segment: Segment
@@ -61,7 +61,7 @@ class Damage:
 
 
 @attrs.define
-class Plan:
+class RepairPlan:
     """What would be done, and what would be left.
 
     Attributes:
@@ -78,9 +78,9 @@ class Plan:
         marks: what is wrong with the marks.
     """
 
-    log: MendedLog
+    log: PatchedLog
     is_ours: bool
-    damages: list[Damage] = attrs.Factory(list)
+    damages: list[Corruption] = attrs.Factory(list)
     unlike: list[Finding] = attrs.Factory(list)
     doubtful: list[tuple[int, int]] = attrs.Factory(list)
     tail: tuple[int, int] = (0, 0)
@@ -134,7 +134,7 @@ class _Attributed(Checker):
         return self._note(self._checker.finish(end))
 
 
-def _without_place(segment: Segment, piece: Sound) -> Iterator[Damage]:
+def _without_place(segment: Segment, piece: Valid) -> Iterator[Corruption]:
     """Yield the records that no queue can have: no checksum covers a topic, nor a queue's number."""
     columns = piece.columns
     if len(columns) == 0:
@@ -144,7 +144,7 @@ def _without_place(segment: Segment, piece: Sound) -> Iterator[Damage]:
     for row in np.flatnonzero(has_no_folder[rows]).tolist():
         start = int(columns.log_offsets[row])
         text = "a record whose topic cannot be a folder, so that it has no queue"
-        yield Damage(segment, start, start + int(columns.sizes[row]), text)
+        yield Corruption(segment, start, start + int(columns.sizes[row]), text)
 
 
 class Planner:
@@ -171,14 +171,14 @@ class Planner:
         self._dispatchers = dispatchers
         self._told = told
         self._digests = Digests(files, root)
-        log = MendedLog(files, root / "commitlog", segment_bytes)
+        log = PatchedLog(files, root / "commitlog", segment_bytes)
         use_entries(log, dispatchers)
         for stray in log.strays:
             raise StrayFileError(stray, "it is no segment, or too large for one")
         noted_ns = Progress(files, root).read().lock_mtime_ns
-        self._plan = Plan(log, penstock_wrote_last(files, root, noted_ns))
+        self._plan = RepairPlan(log, penstock_wrote_last(files, root, noted_ns))
 
-    def plan(self, *, cut: bool, accept: bool) -> Plan:
+    def plan(self, *, cut: bool, accept: bool) -> RepairPlan:
         """Return what to do."""
         plan = self._plan
         for segment in plan.log.segments:
@@ -267,17 +267,17 @@ class Planner:
             if expected is not None and segment.base_offset != expected:
                 missing = segment.base_offset - expected
                 text = f"{missing} bytes of log are missing before this segment"
-                plan.damages.append(Damage(segment, expected, segment.base_offset, text))
+                plan.damages.append(Corruption(segment, expected, segment.base_offset, text))
             expected = segment.end_offset
             for piece in walk_segment(log, segment):
-                if isinstance(piece, Broken):
+                if isinstance(piece, Corrupt):
                     text = piece.reason and f"the record is corrupt: {piece.reason}"
                     text = text or _text_of(log, segment, piece)
-                    plan.damages.append(Damage(segment, piece.start, piece.stop, text))
-                elif not isinstance(piece, Sound) and not piece.is_blank and self._goes_on(segment):
+                    plan.damages.append(Corruption(segment, piece.start, piece.stop, text))
+                elif not isinstance(piece, Valid) and not piece.is_blank and self._goes_on(segment):
                     text = "the records end here, though later segments have more"
-                    plan.damages.append(Damage(segment, piece.start, segment.end_offset, text))
-                elif isinstance(piece, Sound):
+                    plan.damages.append(Corruption(segment, piece.start, segment.end_offset, text))
+                elif isinstance(piece, Valid):
                     plan.damages += _without_place(segment, piece)
 
     def _goes_on(self, segment: Segment) -> bool:
@@ -285,7 +285,7 @@ class Planner:
         log = self._plan.log
         later = (s for s in log.segments if s.base_offset > segment.base_offset)
         return any(
-            isinstance(piece, Broken) or (isinstance(piece, Sound) and len(piece.columns))
+            isinstance(piece, Corrupt) or (isinstance(piece, Valid) and len(piece.columns))
             for other in later
             for piece in walk_segment(log, other)
         )
@@ -314,7 +314,7 @@ class Planner:
         count = 0
         for segment in (s for s in log.segments if s.end_offset > start):
             for piece in walk_segment(log, segment):
-                if isinstance(piece, Sound):
+                if isinstance(piece, Valid):
                     count += int((piece.columns.log_offsets >= start).sum())
         return count
 
@@ -372,7 +372,7 @@ class Planner:
         )
 
 
-def _text_of(log: MendedLog, segment: Segment, piece: Broken) -> str:
+def _text_of(log: PatchedLog, segment: Segment, piece: Corrupt) -> str:
     """Say what a corrupt range is, and what in it looks like a message and is left all the same."""
     text = f"{piece.stop - piece.start} bytes are not a valid record"
     inside = Resync(log, segment).unvouched(piece.start, piece.stop)
@@ -385,6 +385,6 @@ def _text_of(log: MendedLog, segment: Segment, piece: Broken) -> str:
     return text
 
 
-def log_goes_on(plan: Plan) -> bool:
+def log_goes_on(plan: RepairPlan) -> bool:
     """Say whether there are segments behind the one with the log's end."""
     return any(segment.base_offset >= plan.log_end for segment in plan.log.segments[1:])

@@ -14,12 +14,12 @@ import attrs
 
 from penstock.contracts import Context
 from penstock.contracts.findings import Finding
-from penstock.dispatch.rebuild import Workshop
+from penstock.dispatch.rebuild import RebuildJournal
 from penstock.dispatch.store_view import StoreView, open_log
 from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.durability.progress import Progress, State
 from penstock.durability.side_folder import (
-    CleanMark,
+    CleanClose,
     SideFolder,
     fingerprint,
     lock_ctime_ns,
@@ -38,7 +38,7 @@ from penstock.recovery.foreign_content import check_foreign
 from penstock.recovery.log_end import rewrite
 from penstock.recovery.store_layout import check_layout, is_store
 from penstock.repairs.patched_log import Patch
-from penstock.repairs.planner import Plan, Planner
+from penstock.repairs.planner import Planner, RepairPlan
 from penstock.runtime.clock import Clock
 from penstock.store.open import Opener, make_opener
 
@@ -156,7 +156,7 @@ class _Repair:
     def _context(self, log: SegmentedLog) -> Context:
         return self._opener.context(self._geometry, log, read_only=True)
 
-    def plan(self, told: Told, *, cut: bool, accept: bool) -> Plan:
+    def plan(self, told: Told, *, cut: bool, accept: bool) -> RepairPlan:
         """Return what to do."""
         log = open_log(self._files, self._root, self._geometry)
         self._dispatchers = self._opener.dispatchers(self._context(log))
@@ -170,7 +170,7 @@ class _Repair:
         files, root = self._files, self._root
         side = SideFolder(files, root)
         side.make()
-        workshop = Workshop(files, root)
+        workshop = RebuildJournal(files, root)
         is_unfinished = workshop.is_begun()
         if is_unfinished:
             workshop.begin()
@@ -194,7 +194,7 @@ class _Repair:
         saved = workshop.saved if files.exists(workshop.saved) else None
         return RepairReport(steps=steps, standing=standing, applied=True, saved_to=saved)
 
-    def _save_marks(self, workshop: Workshop) -> None:
+    def _save_marks(self, workshop: RebuildJournal) -> None:
         for path in (
             "checkpoint",
             "abort",
@@ -208,7 +208,7 @@ class _Repair:
 
     # --- the log
 
-    def _mend_log(self, plan: Plan, workshop: Workshop) -> None:
+    def _mend_log(self, plan: RepairPlan, workshop: RebuildJournal) -> None:
         log = plan.log
         for base in log.short:
             segment = log.find(base)
@@ -223,7 +223,7 @@ class _Repair:
         if log.cut is not None:
             self._cut(plan, log.cut, workshop)
 
-    def _note_ranges(self, plan: Plan) -> None:
+    def _note_ranges(self, plan: RepairPlan) -> None:
         """Note, durably and before the log changes, what is known of who wrote what, and what will be missing.
 
         The marks will say that Penstock wrote last: another program's records are not ours by that. What is cut away
@@ -251,7 +251,7 @@ class _Repair:
         finally:
             file.close()
 
-    def _patch(self, segment: Segment, patch: Patch, workshop: Workshop) -> None:
+    def _patch(self, segment: Segment, patch: Patch, workshop: RebuildJournal) -> None:
         position = patch.log_offset - segment.base_offset
         is_fill = len(patch.data) == BLANK_SIZE
         size = segment.capacity - position if is_fill else len(patch.data)
@@ -268,7 +268,7 @@ class _Repair:
             now = self._files.mtime_ns(segment.path)
             self._digests.write(attrs.evolve(digest, mtime_ns=now))
 
-    def _cut(self, plan: Plan, cut: int, workshop: Workshop) -> None:
+    def _cut(self, plan: RepairPlan, cut: int, workshop: RebuildJournal) -> None:
         """Take away everything from log offset `cut` on, the last segment first, so that no hole shows."""
         log = plan.log
         for segment in reversed(log.behind_cut):
@@ -287,7 +287,7 @@ class _Repair:
 
     # --- what is derived, and the marks
 
-    def _rebuild(self, plan: Plan, workshop: Workshop) -> None:
+    def _rebuild(self, plan: RepairPlan, workshop: RebuildJournal) -> None:
         olds = [d for d in self._dispatchers if d.name in plan.rebuilds]
         paths = [finding.path for found in plan.rebuilds.values() for finding in found]
         wrong = {path.relative_to(self._root).parts[0] for path in paths}
@@ -297,7 +297,7 @@ class _Repair:
         for old in olds:
             old.close()
 
-    def _finish(self, plan: Plan, side: SideFolder) -> None:
+    def _finish(self, plan: RepairPlan, side: SideFolder) -> None:
         """Make all durable, and say so: as after a clean close, or up to the damage that stands."""
         files, root = self._files, self._root
         log = SegmentedLog(files, root / "commitlog", self._geometry.segment_bytes, mapped=False)
@@ -322,7 +322,7 @@ class _Repair:
         ))  # fmt: skip
         if not plan.damages:
             digest = fingerprint(files, vouched_for(root))
-            side.write_clean(CleanMark(log_end=end, last_time_ms=last, digest=digest))
+            side.write_clean(CleanClose(log_end=end, last_time_ms=last, digest=digest))
         if files.exists(root / "abort"):
             files.remove(root / "abort")
             files.sync_folder(root)
@@ -342,7 +342,7 @@ class _Repair:
         self._files.sync_folder(folder)
 
 
-def steps_of(plan: Plan, root: Path) -> list[RepairStep]:
+def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
     """Return a plan as steps, in the order they are done."""
     log, made = plan.log, []
     for base, size in sorted(log.short.items()):
@@ -385,7 +385,7 @@ def steps_of(plan: Plan, root: Path) -> list[RepairStep]:
     return made
 
 
-def _cut_steps(plan: Plan) -> list[RepairStep]:
+def _cut_steps(plan: RepairPlan) -> list[RepairStep]:
     log = plan.log
     if log.cut is None:
         return []

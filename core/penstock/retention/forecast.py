@@ -22,7 +22,7 @@ _HOUR_MS = 3_600_000
 _LOOKS = 100
 
 
-class Departure(NamedTuple):
+class SegmentForecast(NamedTuple):
     """What becomes of a segment.
 
     Attributes:
@@ -38,7 +38,7 @@ class Departure(NamedTuple):
     is_now: bool = False
 
 
-class Outlook:
+class RetentionForecast:
     """Looks ahead for one store. With `is_foreign` another process may write it meanwhile."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Outlook:
         self._interval_ms = interval_ms
         self._is_foreign = is_foreign
 
-    def forecast(self, days: float) -> list[Departure]:
+    def forecast(self, days: float) -> list[SegmentForecast]:
         """Return what becomes of each segment within so many days, oldest first."""
         if not 0 <= days <= DAYS_MAX:
             raise ConfigError(f"days is {days}; it must be 0 to {DAYS_MAX}")
@@ -66,7 +66,7 @@ class Outlook:
         policies = self._make_policies()
         use = DiskUse(*self._files.free_bytes(self._log.folder))
         now = self._now_ms()
-        found: list[Departure] = []
+        found: list[SegmentForecast] = []
         reason = ""
         for hour_ms in _hours(now, now + int(days * 24 * _HOUR_MS)):
             for at_ms in range(hour_ms, hour_ms + _HOUR_MS, max(self._interval_ms, 1)):
@@ -78,7 +78,7 @@ class Outlook:
                     break
                 is_now = at_ms == now
                 going = left[: min(count, SEGMENTS_A_ROUND_MAX)]
-                found += [Departure(segment, at_ms, reason, is_now) for segment in going]
+                found += [SegmentForecast(segment, at_ms, reason, is_now) for segment in going]
         return found + [self._kept(segments, at, reason) for at in range(len(found), len(segments))]
 
     def _present(self) -> list[SegmentInfo]:
@@ -102,9 +102,11 @@ class Outlook:
             return False
 
     @staticmethod
-    def _kept(segments: Sequence[SegmentInfo], at: int, reason: str) -> Departure:
+    def _kept(segments: Sequence[SegmentInfo], at: int, reason: str) -> SegmentForecast:
         is_last = at == len(segments) - 1
-        return Departure(segments[at], None, "the last segment never goes" if is_last else reason)
+        return SegmentForecast(
+            segments[at], None, "the last segment never goes" if is_last else reason
+        )
 
 
 def _hours(start_ms: int, stop_ms: int) -> Iterator[int]:

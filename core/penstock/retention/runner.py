@@ -45,7 +45,7 @@ _TRIES_MAX, _TRY_AGAIN_S = 20, 0.01
 SEGMENTS_A_ROUND_MAX = 10
 
 
-class Verdict(NamedTuple):
+class RetentionDecision(NamedTuple):
     """What all policies together ask for.
 
     Attributes:
@@ -284,7 +284,7 @@ def consult(
     segments: Sequence[SegmentInfo],
     now_ms: int,
     disk: DiskUse,
-) -> Verdict:
+) -> RetentionDecision:
     """Ask every policy; the largest vote counts, and any of them may refuse writes."""
     votes: list[Vote] = []
     failed: dict[str, Exception] = {}
@@ -298,7 +298,7 @@ def consult(
             failed[policy.name] = error
             votes.append(Vote(0, f"policy {policy.name!r} failed: {error!r}"))
     if not votes:
-        return Verdict(0, "no policy is configured", None, failed)
+        return RetentionDecision(0, "no policy is configured", None, failed)
     refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)
     going = max(vote.expired_count for vote in votes)
     # Of nothing that goes, every policy says why.
@@ -308,4 +308,4 @@ def consult(
         if vote.expired_count == going
     ]
     reason = "; ".join(str(reason) for _, reason in largest)
-    return Verdict(going, reason, refusal, failed, tuple(name for name, _ in largest))
+    return RetentionDecision(going, reason, refusal, failed, tuple(name for name, _ in largest))

@@ -88,7 +88,7 @@ class Worker:
         return f"{last.filename}:{last.lineno} in {last.name}"
 
 
-class Hanging(NamedTuple):
+class StuckStep(NamedTuple):
     """A step that takes too long."""
 
     name: str
@@ -122,7 +122,7 @@ class Watched(Protocol):
         """Wait for its end, however long that takes."""
 
 
-class Crew:
+class WorkerGroup:
     """All background threads of one store (`contracts.SpawnWorker`). Safe from any thread."""
 
     def __init__(self, on_error: OnError, *, slow_ms: int, limit_ms: int) -> None:
@@ -162,11 +162,11 @@ class Crew:
         for worker in self._workers:
             worker.stop()
 
-    def hanging(self) -> list[Hanging]:
+    def hanging(self) -> list[StuckStep]:
         """Return the threads that were told to stop and did not."""
         now = time.monotonic()
         return [
-            Hanging(worker.name, now - (worker.since or now), worker.place())
+            StuckStep(worker.name, now - (worker.since or now), worker.place())
             for worker in self._workers
             if worker.is_alive
         ]
@@ -192,7 +192,7 @@ class Crew:
         threading.Thread(target=wait, name="penstock-leave", daemon=True).start()
 
 
-class Guarded:
+class StopAfterError:
     """A step that ends for good at its first error, as a `Worker` does, for whoever runs it otherwise."""
 
     def __init__(

@@ -23,11 +23,11 @@ import attrs
 
 from penstock.contracts import KeyIndex, QueueIndex
 from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.dispatch.rebuild import Workshop
+from penstock.dispatch.rebuild import RebuildJournal
 from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import (
-    CleanMark,
+    CleanClose,
     SideFolder,
     fingerprint,
     penstock_wrote_last,
@@ -37,7 +37,7 @@ from penstock.errors import ConfigError, PluginError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
-from penstock.log.salvage import Broken, Sound, walk_segment
+from penstock.log.salvage import Corrupt, Valid, walk_segment
 from penstock.recovery.foreign_content import check_foreign
 from penstock.segmentwise.row_files import Stretch, condense, restore, shard_rows
 from penstock.store.open import Opener
@@ -100,13 +100,13 @@ class ReindexTask:
         records, keys, end, stop, number = 0, 0, 0, -1, 0
         damages: list[tuple[int, int]] = []
         for piece in walk_segment(log, segment):
-            if isinstance(piece, Sound):
+            if isinstance(piece, Valid):
                 if len(piece.columns):
                     batch = DispatchBatch(piece.columns, piece.start, piece.stop)
                     self._note(files, batch, base, number)
                     records, keys = records + len(piece.columns), keys + len(batch.keys.rows)
                     end, number = piece.stop, number + 1
-            elif isinstance(piece, Broken):
+            elif isinstance(piece, Corrupt):
                 damages.append((piece.start, piece.stop))
             elif piece.is_blank:
                 end = segment.end_offset
@@ -194,7 +194,7 @@ class Reindex:
         side = SideFolder(files, root)
         side.make()
         self._was_clean = self._read_clean(side)
-        self._workshop = Workshop(files, root)
+        self._workshop = RebuildJournal(files, root)
         self._workshop.begin()
         kinds = (QueueIndex, KeyIndex)
         known = tuple(each for each in recipe.dispatchers if issubclass(each[0], kinds))
@@ -209,7 +209,7 @@ class Reindex:
         files.make_folder_durably(folder)
         self.task = ReindexTask(self._recipe, folder, shards)
 
-    def _read_clean(self, side: SideFolder) -> CleanMark | None:
+    def _read_clean(self, side: SideFolder) -> CleanClose | None:
         """Return the mark of a clean close, if it is to be believed."""
         mark = side.read_clean()
         noted_ns = Progress(self._files, self._root).read().lock_mtime_ns

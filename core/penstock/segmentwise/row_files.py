@@ -22,7 +22,6 @@ import numpy as np
 
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.errors import PluginError
-from penstock.format.columns import Columns
 from penstock.format.java_hash import Int64s, distinct_of
 from penstock.format.text_columns import Keys
 
@@ -83,7 +82,7 @@ def restore(data: bytes) -> DispatchBatch:
     names = json.loads(arrays["topics"].tobytes())
     columns = _Columns(arrays, [name.encode(_TOPIC_TEXT) for name in names])
     first, stop = arrays["bounds"].tolist()
-    batch = DispatchBatch(cast("Columns", columns), first, stop)
+    batch = DispatchBatch(cast("Any", columns), first, stop)
     keys = Keys(arrays["key_rows"].astype(np.int64), arrays["key_hashes"])
     # Both are cached properties, which the records would be needed for.
     vars(batch).update(tag_codes=arrays["tag_codes"], keys=keys)
@@ -93,9 +92,9 @@ def restore(data: bytes) -> DispatchBatch:
 def shard_rows(batch: DispatchBatch, shards: int) -> Iterator[tuple[int, Int64s]]:
     """Yield for each shard that has any the rows of its queues, in log order."""
     seeds = np.array([zlib.crc32(topic) for topic in batch.topics], np.int64)
-    lanes = (seeds[batch.topic_rows] + batch.queues) % shards
-    for shard in distinct_of(lanes):
-        yield shard, np.nonzero(lanes == shard)[0]
+    cursors = (seeds[batch.topic_rows] + batch.queues) % shards
+    for shard in distinct_of(cursors):
+        yield shard, np.nonzero(cursors == shard)[0]
 
 
 @attrs.frozen

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock._kernel import Lane, SyncGate
+from penstock._kernel import QueueCursor, SyncGate
 from penstock.config.model import Config
 from penstock.contracts import (
     Dispatcher,
@@ -50,12 +50,12 @@ from penstock.format.names import check_queue, check_topic
 from penstock.integrity.background import Upkeep
 from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog
 from penstock.log.log_tail import LIMITS
-from penstock.log.queue_cursors import make_lane
+from penstock.log.queue_cursors import make_cursor
 from penstock.message import Durability, PutStatus
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
-from penstock.runtime.workers import Crew
+from penstock.runtime.workers import WorkerGroup
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.shutdown import Ending
 
@@ -73,7 +73,7 @@ _LATE = PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
 
 
 @attrs.frozen(kw_only=True)
-class Pace:
+class AppendPace:
     """How often background work runs, milliseconds."""
 
     follow_ms: int
@@ -81,7 +81,7 @@ class Pace:
     retain_ms: int
 
     @classmethod
-    def of(cls, config: Config) -> "Pace":
+    def of(cls, config: Config) -> "AppendPace":
         """Return what a configuration says."""
         return cls(
             follow_ms=config.index.follow_interval_ms,
@@ -110,13 +110,13 @@ class Engine(Ending):
     lock: Lock
     offsets: ConsumerOffsets
     upkeep: Upkeep
-    pace: Pace
-    crew: Crew
+    pace: AppendPace
+    crew: WorkerGroup
     wakes: Wakes
     fire: Fire
     ask: Ask
     long_topics: bool
-    lanes: dict[tuple[str, int], Lane] = attrs.Factory(dict)
+    cursors: dict[tuple[str, int], QueueCursor] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     _follow_worker: Stoppable | None = None
     # Close was begun, and not ended: an interrupt cut it through.
@@ -138,7 +138,7 @@ class Engine(Ending):
         self.retention.on_refusal = self._on_refusal
         policy = self.policy
         settles = policy.appender_waits or policy.hears_appends
-        self.log.encoder.make_lane = self.lane
+        self.log.encoder.make_cursor = self.cursor
         self.log.failed_append = self.failed_append
         self.log.refusal = self.refusal
         self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
@@ -207,18 +207,18 @@ class Engine(Ending):
 
     # --- appending
 
-    def lane(self, topic: str, queue: int) -> Lane:
-        """Return the lane of a queue; names are checked the first time."""
-        lane = self.lanes.get((topic, queue))
-        if lane is None:
+    def cursor(self, topic: str, queue: int) -> QueueCursor:
+        """Return the cursor of a queue; names are checked the first time."""
+        cursor = self.cursors.get((topic, queue))
+        if cursor is None:
             topic, queue = check_topic(topic, long=self.long_topics), check_queue(queue)
             with self._lane_guard:
-                lane = self.lanes.get((topic, queue))
-                if lane is None:
-                    lane = make_lane(self.queue_index, topic, queue)
-                    self.offsets.queue_begins(topic, queue, lane.next_offset)
-                    self.lanes[topic, queue] = lane
-        return lane
+                cursor = self.cursors.get((topic, queue))
+                if cursor is None:
+                    cursor = make_cursor(self.queue_index, topic, queue)
+                    self.offsets.queue_begins(topic, queue, cursor.next_offset)
+                    self.cursors[topic, queue] = cursor
+        return cursor
 
     def refusal(self) -> Exception | None:
         """Return why messages are refused now; None where they are not."""

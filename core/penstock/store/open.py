@@ -22,8 +22,8 @@ from penstock.contracts import (
 )
 from penstock.contracts.foreign import Foreign
 from penstock.contracts.geometry import Geometry
-from penstock.dispatch.deleted_topics import read_deletions
-from penstock.dispatch.rebuild import Workshop
+from penstock.dispatch.deleted_topics import read_deleted_topics
+from penstock.dispatch.rebuild import RebuildJournal
 from penstock.dispatch.store_view import Recipe, open_log
 from penstock.dispatch.tail_follower import TailFollower, pick_indexes
 from penstock.durability.checkpoint import Checkpoint
@@ -39,14 +39,14 @@ from penstock.integrity.parallel import spread_over
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.verification import Verification
 from penstock.log.commit_log import CommitLog
-from penstock.log.direct_feed import HandOver
+from penstock.log.direct_feed import DirectFeed
 from penstock.log.entry_witness import use_entries
 from penstock.log.log_tail import LogTail
 from penstock.log.log_view import RecoveredLog
 from penstock.log.segmented_log import SegmentedLog
 from penstock.plugins.registry import Registry, load_registry
 from penstock.recovery.foreign_content import check_foreign, foreign_in
-from penstock.recovery.inspection import Findings, look
+from penstock.recovery.inspection import OpenState, inspect_store
 from penstock.recovery.log_end import LogEnd, RecoveryReport, check_reached
 from penstock.recovery.restore import (
     claim,
@@ -57,14 +57,14 @@ from penstock.recovery.restore import (
     sync_names_up,
 )
 from penstock.recovery.store_layout import check_layout, is_store, was_made_here
-from penstock.retention.forecast import Outlook
+from penstock.retention.forecast import RetentionForecast
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
-from penstock.runtime.workers import Crew, Guarded
+from penstock.runtime.workers import StopAfterError, WorkerGroup
 from penstock.store.choices import Choices
 from penstock.store.consumer_offsets import ConsumerOffsets
-from penstock.store.engine import Engine, Pace
+from penstock.store.engine import AppendPace, Engine
 from penstock.store.store import Store
 from penstock.write.validation import host_bytes
 
@@ -144,7 +144,7 @@ class Opener(Choices):
         super().__init__(root, config, registry, files)
         self.clock = clock
         plugins = config.plugins
-        self._crew = Crew(
+        self._crew = WorkerGroup(
             self._worker_failed, slow_ms=plugins.slow_ms, limit_ms=plugins.close_limit_ms
         )
         self._given_spawn = spawn
@@ -152,7 +152,7 @@ class Opener(Choices):
 
     def _spawn(self, name: str, step: Callable[[], float | None]) -> Any:
         if self._given_spawn is not None:
-            return self._given_spawn(name, Guarded(name, step, self._worker_failed))
+            return self._given_spawn(name, StopAfterError(name, step, self._worker_failed))
         return self._crew(name, step)
 
     def _worker_failed(self, name: str, error: Exception) -> None:
@@ -171,7 +171,7 @@ class Opener(Choices):
             read_only=read_only,
             log_min_offset=lambda: log.min_offset,
             appenders_wait=self.registry.flush_policies.get(self.config.flush.use).appender_waits,
-            read_history=lambda: read_deletions(self.files, self.root),
+            read_history=lambda: read_deleted_topics(self.files, self.root),
         )
 
     def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:
@@ -191,9 +191,9 @@ class Opener(Choices):
             for dispatcher in made:
                 dispatcher.close()
 
-    def _outlook(self, context: Context, log: SegmentedLog) -> Outlook:
+    def _outlook(self, context: Context, log: SegmentedLog) -> RetentionForecast:
         # Policies of its own: those in use may remember what they said.
-        return Outlook(
+        return RetentionForecast(
             log, lambda: self.policies(context), self.files, self.clock.time_ms,
             interval_ms=self.config.retention.interval_ms, is_foreign=context.read_only,
         )  # fmt: skip
@@ -270,7 +270,7 @@ class Opener(Choices):
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         if not is_new:
             check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
-            Workshop(self.files, self.root).settle()
+            RebuildJournal(self.files, self.root).settle()
         found = self._look(log, geometry, is_new=is_new)
         claim(self.files, found, geometry, self.profile)
         assert self.config.log.checksum is not None
@@ -295,7 +295,7 @@ class Opener(Choices):
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
-    def _look(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> Findings:
+    def _look(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
         """Look at the store before anything changes; what queue entries say is evidence."""
         context = self.context(geometry, log, read_only=True)
         # Others may open files of their own.
@@ -306,7 +306,7 @@ class Opener(Choices):
         )
         try:
             use_entries(log, [index])
-            return look(self.files, self.root, log, self.config.index.use, is_new=is_new)
+            return inspect_store(self.files, self.root, log, self.config.index.use, is_new=is_new)
         finally:
             log.witness = None
             index.close()
@@ -321,7 +321,7 @@ class Opener(Choices):
         )  # fmt: skip
 
     def _wire(
-        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: Findings
+        self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: OpenState
     ) -> tuple[Engine, Store]:
         config, registry = self.config, self.registry
         writer_cls = registry.writers.get(config.write.use)
@@ -337,7 +337,7 @@ class Opener(Choices):
             self._encoder(),
             clock=self.clock,
             busy_ms=config.log.busy_ms,
-            hand_over=HandOver() if config.index.feed == "direct" else None,
+            hand_over=DirectFeed() if config.index.feed == "direct" else None,
         )
         commit_log.resume(end.offset, found.least_time_ms, found.synced_time_ms)
         flusher = LogFlusher(commit_log, end.offset, found.synced_time_ms)
@@ -357,7 +357,7 @@ class Opener(Choices):
             long_topics=config.log.long_topics or was_made_here(self.files, self.root),
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
-            pace=Pace.of(config), wakes=Wakes(self.files, self.root, writes=True),
+            pace=AppendPace.of(config), wakes=Wakes(self.files, self.root, writes=True),
         )  # fmt: skip
         engine.connect()
         return engine, Store(
@@ -369,10 +369,10 @@ class Opener(Choices):
         )  # fmt: skip
 
     def _bring_up(
-        self, engine: Engine, log: SegmentedLog, found: Findings, end: LogEnd, began: int
+        self, engine: Engine, log: SegmentedLog, found: OpenState, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, hand over what they lack, and write the first marks."""
-        history = read_deletions(self.files, self.root, found.ranges)
+        history = read_deleted_topics(self.files, self.root, found.ranges)
         load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
         start = min(engine.follower.progress, end.offset)
         engine.follower.catch_up()

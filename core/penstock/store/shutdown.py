@@ -9,14 +9,14 @@ from penstock.dispatch.tail_follower import TailFollower
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.manifest import write_manifest
 from penstock.durability.progress import Progress
-from penstock.durability.side_folder import CleanMark, SideFolder, fingerprint, vouched_for
+from penstock.durability.side_folder import CleanClose, SideFolder, fingerprint, vouched_for
 from penstock.errors import StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
 from penstock.log.commit_log import CommitLog
 from penstock.runtime.waking import Wakes
-from penstock.runtime.workers import Crew
+from penstock.runtime.workers import WorkerGroup
 
 logger = get_logger(__name__)
 
@@ -34,7 +34,7 @@ class Ending(ABC):
     side: SideFolder
     lock: Lock
     wakes: Wakes
-    crew: Crew
+    crew: WorkerGroup
 
     @abstractmethod
     def _stop(self) -> None:
@@ -73,7 +73,7 @@ class Ending(ABC):
         # Before the mark that makes it count.
         write_manifest(self.files, self.root, digest, parts)
         self.side.write_clean(
-            CleanMark(
+            CleanClose(
                 log_end=self.log.end_offset, last_time_ms=self.log.last_time_ms, digest=digest
             )
         )

@@ -29,7 +29,7 @@ from penstock.read.reader import Reader
 from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
 from penstock.recovery.log_end import RecoveryReport
-from penstock.retention.forecast import Departure, Outlook
+from penstock.retention.forecast import RetentionForecast, SegmentForecast
 from penstock.runtime.waking import Wakes
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
@@ -60,7 +60,7 @@ class Store(Reader, Producer):
         *,
         engine: Engine | None,
         offsets: ConsumerOffsets,
-        outlook: Outlook,
+        outlook: RetentionForecast,
         verification: Verification,
         wakes: Wakes,
         published: Callable[[], int | None] = lambda: None,
@@ -277,7 +277,7 @@ class Store(Reader, Producer):
         """Let go now of what the retention policies give up; returns how many segments went."""
         return _let_go(self._owner().retention.run)
 
-    def forecast(self, days: float = 14) -> list[Departure]:
+    def forecast(self, days: float = 14) -> list[SegmentForecast]:
         """Return when each segment would go, and why, as the policies see it now; changes nothing."""
         self._check_open()
         return self._outlook.forecast(days)

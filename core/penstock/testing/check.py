@@ -59,7 +59,7 @@ class Step:
 
 
 @attrs.frozen(kw_only=True)
-class Verdict:
+class CheckResult:
     """What a check came to. `sentence` says it all in one."""
 
     kind: str
@@ -112,7 +112,7 @@ def check(
     only: str | None = None,
     points: int = 40,
     told: Callable[[Step], None] = lambda _: None,
-) -> Verdict:
+) -> CheckResult:
     """Put an installed strategy to the test.
 
     Args:
@@ -134,7 +134,7 @@ def check(
         reference = strategies.get(_REFERENCE[kind])
         again = _run(kind, reference, failed[0].name, points, lambda _: None)
         blames = not any(step.failure for step in again)
-    return Verdict(
+    return CheckResult(
         kind=kind, name=name, contract=strategies.contract.__name__, plugin=plugin,
         distribution=info.distribution, version=info.version, steps=steps, blames_strategy=blames,
     )  # fmt: skip

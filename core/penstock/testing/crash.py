@@ -65,7 +65,7 @@ class Case:
 
 
 @attrs.frozen
-class Outcome:
+class CrashOutcome:
     """What came of one crash. `states` counts the crashed disks that were opened; `problem` is "" if all is well."""
 
     case: Case
@@ -130,7 +130,7 @@ def explore(
     *,
     cases: int | None = None,
     survivals: Sequence[Survival] = tuple(Survival),
-) -> Iterator[Outcome]:
+) -> Iterator[CrashOutcome]:
     """Play the story and crash it before each call, in each way; yields what came of each.
 
     Args:
@@ -149,10 +149,10 @@ def explore(
                 for survival in survivals:
                     yield stage.crash(memory, survival)
     except AssertionError as error:
-        yield Outcome(Case(0, Survival.PROCESS), "no call", 0, f"without any crash: {error}")
+        yield CrashOutcome(Case(0, Survival.PROCESS), "no call", 0, f"without any crash: {error}")
 
 
-def replay(plot: Plot, case: Case) -> Outcome:
+def replay(plot: Plot, case: Case) -> CrashOutcome:
     """Play one case again."""
     stage = Stage(plot)
     for memory in stage.play():
@@ -208,7 +208,7 @@ class Stage:
             yield from memories
             memories.clear()
 
-    def crash(self, memory: Memory, survival: Survival) -> Outcome:
+    def crash(self, memory: Memory, survival: Survival) -> CrashOutcome:
         """Crash one memory in one way, open what is left, and say what is wrong with it."""
         case = Case(memory.point, survival)
         chance = Random(f"{self.plot.seed} {case.point} {survival.value}")
@@ -218,7 +218,7 @@ class Stage:
         except RAISED as error:
             problem = f"{type(error).__name__}: {error}"
         command = self.plot.command(case) if problem else ""
-        return Outcome(case, memory.call, look.states, problem, command)
+        return CrashOutcome(case, memory.call, look.states, problem, command)
 
 
 class Look:

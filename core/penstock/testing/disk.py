@@ -21,7 +21,7 @@ from penstock.files.lock_file import Lock
 from penstock.files.volume import Volume
 from penstock.runtime.clock import Clock
 from penstock.testing.control import ManualClock
-from penstock.testing.faults import Plan
+from penstock.testing.faults import FaultPlan
 from penstock.testing.inode import Inode
 from penstock.testing.platter import Image, Platter, Survival
 
@@ -200,7 +200,7 @@ class SimulatedDisk(Files):
         self.capacity = capacity
         self.others = 0
         self.chance = Random(seed)
-        self.plan = Plan()
+        self.plan = FaultPlan()
         self.guard = threading.RLock()
         self._platter = platter or Platter()
         if write_back:

@@ -45,7 +45,7 @@ class Rule:
         return self.times >= 0
 
 
-class Plan:
+class FaultPlan:
     """Which calls fail, and how.
 
     `before`, if set, is called before each call that changes something, and then `watch` with the
@@ -108,7 +108,7 @@ class Plan:
 class FaultyFile(File):
     """A file whose calls may fail."""
 
-    def __init__(self, path: Path, descriptor: int, plan: Plan) -> None:
+    def __init__(self, path: Path, descriptor: int, plan: FaultPlan) -> None:
         super().__init__(path, descriptor)
         self._plan = plan
 
@@ -161,7 +161,7 @@ class FaultyFile(File):
 class FaultyVolume(Volume):
     """A file system whose sync as a whole may fail."""
 
-    def __init__(self, volume: Volume, plan: Plan) -> None:
+    def __init__(self, volume: Volume, plan: FaultPlan) -> None:
         super().__init__(volume.path, volume.detach())
         self._plan = plan
 
@@ -175,7 +175,7 @@ class FaultyFiles(Files):
     """Files that fail, or die, as `plan` says; the calls it knows are `CALLS`."""
 
     def __init__(self) -> None:
-        self.plan = Plan()
+        self.plan = FaultPlan()
         self._locks: list[Lock] = []
 
     def open(self, path: Path, *, writable: bool = False) -> File:

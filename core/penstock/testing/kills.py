@@ -11,14 +11,14 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.store.store import Store
 from penstock.testing.control import InlineWorkers, ManualClock
-from penstock.testing.crash import Case, Outcome, Plot
+from penstock.testing.crash import Case, CrashOutcome, Plot
 from penstock.testing.faults import FaultyFiles, KilledError
 from penstock.testing.kit import open_store
 from penstock.testing.platter import Survival
 from penstock.testing.story import Promised, Story, bodies_of, wrong_with, wrong_within
 
 
-def explore_kills(folder: Path, plot: Plot, points: int) -> Iterator[Outcome]:
+def explore_kills(folder: Path, plot: Plot, points: int) -> Iterator[CrashOutcome]:
     """Play the story once to count its calls, then die at `points` of them, evenly spread."""
     total = _play(folder / "whole", plot, FaultyFiles(), None)[0]
     for point in range(1 + total % points // 2, total + 1, max(total // points, 1)):
@@ -30,7 +30,7 @@ def explore_kills(folder: Path, plot: Plot, points: int) -> Iterator[Outcome]:
             problem = _wrong_at(path, plot, promised)
         except (PenstockError, OSError, AssertionError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
-        yield Outcome(Case(point, Survival.PROCESS), files.plan.died_in, 1, problem)
+        yield CrashOutcome(Case(point, Survival.PROCESS), files.plan.died_in, 1, problem)
 
 
 def _play(path: Path, plot: Plot, files: FaultyFiles, die_at: int | None) -> tuple[int, Promised]:

@@ -25,7 +25,7 @@ Texts = tuple[Any, Any, int]
 
 
 @attrs.frozen(kw_only=True)
-class Rows:
+class TableRows:
     """The columns of a table, checked, each of plain type and without nulls where none may be."""
 
     topic: pa.Array
@@ -94,7 +94,7 @@ def encode_table(
     return batch
 
 
-def _rows(table: pa.Table | pa.RecordBatch) -> Rows:
+def _rows(table: pa.Table | pa.RecordBatch) -> TableRows:
     names = table.schema.names
     for name in names:
         if name not in _COLUMNS:
@@ -108,7 +108,7 @@ def _rows(table: pa.Table | pa.RecordBatch) -> Rows:
     for name in ("topic", "body"):
         if given[name].null_count:
             raise MessageError(f"column {name!r} has nulls; every message needs one")
-    return Rows(
+    return TableRows(
         topic=_cast(given["topic"], pa.string(), "topic"),
         body=_cast(given["body"], pa.binary(), "body"),
         queue=_numbers(given.get("queue"), "queue"),
@@ -218,7 +218,7 @@ def _pairs_of(column: pa.Array | None) -> tuple[Any, int, Texts, Texts, int] | N
 def receipts(batch: Batch, store_ms: int, status: PutStatus, durability: Durability) -> pa.Table:
     """Return the receipts of a batch as a table."""
     log_offsets, queue_offsets, sizes, rows = (np.frombuffer(c, np.int64) for c in batch.columns())
-    queues = np.array([lane.queue for lane in batch.lanes], np.int32)
+    queues = np.array([cursor.queue for cursor in batch.cursors], np.int32)
     count = len(sizes)
     return pa.table(
         {

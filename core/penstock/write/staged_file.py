@@ -5,15 +5,15 @@ Whoever encodes needs no open store; whoever appends only stamps and copies. Lay
     file   := header batch* end
     header := "PSTKSTG1"  flags u32            # 1: records have room for a CRC property
               host_size u32  host 20s  zero u32  crc32c u32
-    batch  := "SBAT"  group u32  rows u32  lanes u32  lane_bytes u32  crc32c u32  data_bytes u64
-              (queue u32  topic_size u32  topic){lanes}  size u32{rows}  lane u32{rows}  data
+    batch  := "SBAT"  group u32  rows u32  cursors u32  cursor_bytes u32  crc32c u32  data_bytes u64
+              (queue u32  topic_size u32  topic){cursors}  size u32{rows}  cursor u32{rows}  data
     end    := "SEND"  batches u32  rows u64  crc32c u32
 
 A checksum covers all of its part but itself; the end makes a file that was cut short known. `group` is the
 caller's. Records are whole but for what an append stamps: offsets, store time, the CRC property's value.
 
 Bytes from disk are hostile here: beyond the checksums every length is bounded, and every record is held
-against the format and against the lane it claims, before any of it may reach a log.
+against the format and against the cursor it claims, before any of it may reach a log.
 """
 
 import struct
@@ -29,7 +29,7 @@ import numpy as np
 from penstock._kernel import Batch, RecordEncoder
 from penstock.errors import CorruptionError, MessageError, StorageError
 from penstock.files import File, Files
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import Int64s
 from penstock.format.names import check_queue, check_topic
 from penstock.format.record import CRC_PROPERTY_SIZE, FIXED_SIZE, host_flags
@@ -55,8 +55,8 @@ class StagedBatch:
 
     Attributes:
         group: what the writer put it under.
-        lanes: topic and queue of each lane.
-        lane_rows: for each record the index of its lane.
+        cursors: topic and queue of each cursor.
+        cursor_rows: for each record the index of its cursor.
         sizes: the size of each record in bytes.
         data: the records, one behind the other.
         host_size: bytes of each host in them.
@@ -64,8 +64,8 @@ class StagedBatch:
     """
 
     group: int
-    lanes: list[tuple[str, int]]
-    lane_rows: Int64s
+    cursors: list[tuple[str, int]]
+    cursor_rows: Int64s
     sizes: Int64s
     data: memoryview
     host_size: int
@@ -83,16 +83,19 @@ class StagedBatch:
         """Return the batch without its first `rows` records."""
         skipped = int(self.sizes[:rows].sum())
         return attrs.evolve(
-            self, lane_rows=self.lane_rows[rows:], sizes=self.sizes[rows:], data=self.data[skipped:]
+            self,
+            cursor_rows=self.cursor_rows[rows:],
+            sizes=self.sizes[rows:],
+            data=self.data[skipped:],
         )
 
     def encoded(self, encoder: RecordEncoder) -> Batch:
         """Return it as the append path takes it: a copy, with a CRC in each record or without, as the store has them."""
-        lanes = [encoder.lane_of(topic, queue) for topic, queue in self.lanes]
+        cursors = [encoder.cursor_of(topic, queue) for topic, queue in self.cursors]
         batch, end = Batch(encoder, seals=False), 0
-        for size, row in zip(self.sizes.tolist(), self.lane_rows.tolist(), strict=True):
+        for size, row in zip(self.sizes.tolist(), self.cursor_rows.tolist(), strict=True):
             start, end = end, end + size
-            batch.add_record(lanes[row], self.data[start:end], has_crc=self.crc_property)
+            batch.add_record(cursors[row], self.data[start:end], has_crc=self.crc_property)
         return batch
 
     def check_mark(self, first: int) -> int:
@@ -127,14 +130,15 @@ class StagedWriter:
         rows = len(batch)
         if rows == 0:
             return
-        _, _, sizes, lane_rows = (np.frombuffer(column, np.int64) for column in batch.columns())
+        _, _, sizes, cursor_rows = (np.frombuffer(column, np.int64) for column in batch.columns())
         data = memoryview(batch)
-        lanes = b"".join(
-            _LANE.pack(lane.queue, len(lane.topic_bytes)) + lane.topic_bytes for lane in batch.lanes
+        cursors = b"".join(
+            _LANE.pack(cursor.queue, len(cursor.topic_bytes)) + cursor.topic_bytes
+            for cursor in batch.cursors
         )
-        numbers = sizes.astype("<u4").tobytes() + lane_rows.astype("<u4").tobytes()
-        parts = [rows, len(batch.lanes), len(lanes), 0, len(data)]
-        head = bytearray(_BATCH.pack(b"SBAT", group, *parts)) + lanes + numbers
+        numbers = sizes.astype("<u4").tobytes() + cursor_rows.astype("<u4").tobytes()
+        parts = [rows, len(batch.cursors), len(cursors), 0, len(data)]
+        head = bytearray(_BATCH.pack(b"SBAT", group, *parts)) + cursors + numbers
         _CRC.pack_into(head, _BATCH_CRC_AT, crc32c.crc32c(data, crc32c.crc32c(head)))
         self._put(head)
         self._put(data)
@@ -227,9 +231,9 @@ class _Reading:
     def _batch(self, at: int) -> tuple[StagedBatch, int]:
         if self._size - at < _BATCH.size:
             raise self._bad(at, "the head of a batch", f"{self._size - at} bytes")
-        _, group, rows, lanes, lane_bytes, crc, data_bytes = _BATCH.unpack_from(self._data, at)
-        lanes_at = at + _BATCH.size
-        numbers_at = lanes_at + lane_bytes
+        _, group, rows, cursors, cursor_bytes, crc, data_bytes = _BATCH.unpack_from(self._data, at)
+        cursors_at = at + _BATCH.size
+        numbers_at = cursors_at + cursor_bytes
         data_at = numbers_at + 8 * rows
         stop = data_at + data_bytes
         if stop > self._size or not rows or rows * FIXED_SIZE > data_bytes:
@@ -240,13 +244,13 @@ class _Reading:
             raise self._bad(at, f"CRC-32C {crc:08x}", "another one")
         numbers = np.frombuffer(self._data[numbers_at:data_at], "<u4").astype(np.int64)
         batch = StagedBatch(
-            group, self._lanes(lanes_at, lane_bytes, lanes), numbers[rows:], numbers[:rows],
+            group, self._cursors(cursors_at, cursor_bytes, cursors), numbers[rows:], numbers[:rows],
             self._data[data_at:stop], self._host_size, self._crc_property,
         )  # fmt: skip
         self._check_records(batch, at)
         return batch, stop
 
-    def _lanes(self, at: int, size: int, count: int) -> list[tuple[str, int]]:
+    def _cursors(self, at: int, size: int, count: int) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
         stop, start = at + size, at
         while at < stop and len(found) < count and stop - at >= _LANE.size:
@@ -258,41 +262,41 @@ class _Reading:
             except (UnicodeDecodeError, MessageError) as error:
                 raise self._bad(start, "topics and queues", str(error)) from error
         if at != stop or len(found) != count:
-            raise self._bad(start, f"{count} lanes in {size} bytes", f"{len(found)} to byte {at}")
+            raise self._bad(start, f"{count} cursors in {size} bytes", f"{len(found)} to byte {at}")
         return found
 
     def _check_records(self, batch: StagedBatch, at: int) -> None:
-        """Hold every record against the format, its lane and the file's header."""
+        """Hold every record against the format, its cursor and the file's header."""
         ends = np.cumsum(batch.sizes)
-        columns = Columns.parse(batch.data, ends - batch.sizes, 0)
-        sound = bool(ends[-1] == len(batch.data) and batch.lane_rows.max() < len(batch.lanes))
+        columns = RecordColumns.parse(batch.data, ends - batch.sizes, 0)
+        sound = bool(ends[-1] == len(batch.data) and batch.cursor_rows.max() < len(batch.cursors))
         # Only then may anything be looked up by them.
         sound = sound and bool(batch.sizes.min() >= FIXED_SIZE and columns.valid.all())
         if sound:
-            queues = np.array([queue for _, queue in batch.lanes], np.int64)
+            queues = np.array([queue for _, queue in batch.cursors], np.int64)
             sound = bool((columns.sizes == batch.sizes).all())
             sound &= bool((columns.sys_flags == self._host_flags).all())
-            sound &= bool((columns.queues == queues[batch.lane_rows]).all())
+            sound &= bool((columns.queues == queues[batch.cursor_rows]).all())
             sound &= all(_is_of(columns, *each) for each in _by_topic(batch))
         if sound and self._crc_property:
             sound = bool((columns.property_sizes >= CRC_PROPERTY_SIZE).all())
         if not sound:
-            raise self._bad(at, f"{len(batch)} records of their lanes", "others")
+            raise self._bad(at, f"{len(batch)} records of their cursors", "others")
 
 
 def _by_topic(batch: StagedBatch) -> Iterator[tuple[str, Int64s | slice]]:
     """Yield each topic with the rows that are to be of it."""
-    topics = [topic for topic, _ in batch.lanes]
+    topics = [topic for topic, _ in batch.cursors]
     distinct = list(dict.fromkeys(topics))
     if len(distinct) == 1:
         yield distinct[0], slice(None)
         return
-    own = np.array([distinct.index(topic) for topic in topics], np.int64)[batch.lane_rows]
+    own = np.array([distinct.index(topic) for topic in topics], np.int64)[batch.cursor_rows]
     for number, topic in enumerate(distinct):
         yield topic, np.flatnonzero(own == number)
 
 
-def _is_of(columns: Columns, topic: str, rows: Int64s | slice) -> bool:
+def _is_of(columns: RecordColumns, topic: str, rows: Int64s | slice) -> bool:
     """Say whether these records are of a topic."""
     raw = topic.encode()
     if (columns.topic_sizes[rows] != len(raw)).any():

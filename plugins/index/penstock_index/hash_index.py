@@ -31,7 +31,7 @@ from penstock.contracts import (
 )
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import Int64s
 from penstock.format.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
 from penstock.format.text_columns import Keys
@@ -407,7 +407,7 @@ def _is_of_its_record(entries: np.ndarray, log: LogView) -> bool:
         return False
     if not is_valid(record, at):
         return False
-    batch = DispatchBatch(Columns.parse(record, [0], at), at, at + size)
+    batch = DispatchBatch(RecordColumns.parse(record, [0], at), at, at + size)
     base_ms = record_time_ms(log, first, 0)
     # A file's first entry counts from another base; without the first record nothing can be said.
     is_timed = (

@@ -40,7 +40,7 @@ from penstock.contracts import (
 from penstock.errors import OffsetError
 from penstock.files import FOLIO_BYTES, NO_ROOM, File
 from penstock.files.blocks import Blocks
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import Int32s, Int64s
 from penstock.format.record import SIZE_AND_MAGIC
 from penstock.format.text_columns import Keys
@@ -72,7 +72,7 @@ def record_time_ms(log: LogView | None, log_offset: int, default_ms: int) -> int
     try:
         size = SIZE_AND_MAGIC.unpack(log.read(log_offset, SIZE_AND_MAGIC.size))[0]
         record = log.read(log_offset, max(size, 96))
-        return int(Columns.parse(record, [0], log_offset).store_times_ms[0])
+        return int(RecordColumns.parse(record, [0], log_offset).store_times_ms[0])
     except OffsetError:
         return default_ms
 

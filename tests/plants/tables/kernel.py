@@ -3,16 +3,16 @@
 from tests.plants.planting import Plant
 
 CLOCK = "tests/faults/test_clock.py"
-COUNTING = "tests/unit/test_counting.py"
-FEED = "tests/unit/test_direct_feed.py"
-TRUNCATE = "tests/unit/test_truncate.py"
-VOTES = "tests/unit/test_votes.py"
+COUNTING = "tests/unit/log/test_queue_cursors.py"
+FEED = "tests/unit/log/test_direct_feed.py"
+TRUNCATE = "tests/unit/dispatch/test_truncate.py"
+VOTES = "tests/unit/retention/test_votes.py"
 PLANTS = {
     "votes-added-up": Plant(
         "the votes of two policies are added up",
         "penstock.retention.runner",
-        "return Verdict(going, reason, refusal, failed, ",
-        "return Verdict(sum(v.expired_count for v in votes), reason, refusal, failed, ",
+        "return RetentionDecision(going, reason, refusal, failed, ",
+        "return RetentionDecision(sum(v.expired_count for v in votes), reason, refusal, failed, ",
         (
             f"{VOTES}::test_votes_are_not_added_up[counts0-3]",
             f"{VOTES}::test_two_policies_of_a_store_take_what_the_larger_vote_names",
@@ -52,14 +52,14 @@ PLANTS = {
         "            self._refuses = False\n            count",
         "            count",
         (
-            "tests/unit/test_retention.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
+            "tests/unit/retention/test_runner.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
         ),
     ),
     "one-counted-first": Plant(
         "a queue's next offset is counted before a single record that is then refused",
         "penstock.log.commit_log",
         "            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
-        "            draft.lane.next_offset = following\n            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
+        "            draft.cursor.next_offset = following\n            self.tail.write(tail, data)\n            self.appender.last_time_ms = now\n",
         (f"{COUNTING}::test_nothing_counts_that_a_full_disk_refused[one-direct]",),
     ),
     "many-counted-first": Plant(
@@ -85,8 +85,8 @@ PLANTS = {
     "time-goes-back": Plant(
         "a single record's store time is not kept as the least of later ones",
         "penstock.log.commit_log",
-        "            self.appender.last_time_ms = now\n            draft.lane.next_offset = following\n            if self.hand",
-        "            draft.lane.next_offset = following\n            if self.hand",
+        "            self.appender.last_time_ms = now\n            draft.cursor.next_offset = following\n            if self.hand",
+        "            draft.cursor.next_offset = following\n            if self.hand",
         (f"{CLOCK}::test_no_way_in_goes_back_behind_what_another_stamped[counts0-file]",),
     ),
     "atomic-over-a-border": Plant(
@@ -106,8 +106,8 @@ PLANTS = {
     "feed-skips-at-border": Plant(
         "the direct feed leaves out the record before a segment's border",
         "penstock.log.direct_feed",
-        "sizes[first:stop]))",
-        "sizes[first : stop - (stop < len(sizes))]))",
+        "sizes[first:stop])",
+        "sizes[first : stop - (stop < len(sizes))])",
         (
             f"{FEED}::test_a_batch_over_a_border_is_handed_over_whole[3]",
             f"{FEED}::test_dispatchers_get_the_log[direct-mmap-batches-1]",

@@ -2,8 +2,8 @@
 
 from tests.plants.planting import Plant
 
-MANIFEST = "tests/unit/test_manifest.py"
-VOLUME = "tests/unit/test_volume.py"
+MANIFEST = "tests/unit/durability/test_manifest.py"
+VOLUME = "tests/unit/files/test_volume.py"
 PLANTS = {
     "manifest-unsummed": Plant(
         "a manifest is believed though a byte of it has flipped",

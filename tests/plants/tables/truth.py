@@ -2,10 +2,10 @@
 
 from tests.plants.planting import Plant
 
-CONTENT = "tests/unit/test_content_is_not_structure.py"
+CONTENT = "tests/unit/format/test_content_is_not_structure.py"
 LOOKALIKE = f"{CONTENT}::test_what_looks_like_a_crc_is_content"
-RANGES = "tests/unit/test_ranges.py"
-LIVES = "tests/unit/test_lives.py"
+RANGES = "tests/unit/durability/test_written_ranges.py"
+LIVES = "tests/unit/log/test_queue_continuity.py"
 INNER = "tests/crash/test_inner_records.py"
 PLANTS = {
     "crc-asked-for-everywhere": Plant(
@@ -34,7 +34,7 @@ PLANTS = {
         "penstock.log.scan",
         "        if not size < claimed <= left or not segment.has(",
         "        if size < claimed or not segment.has(",
-        ("tests/unit/test_recovery.py::test_records_larger_than_what_is_read_at_once",),
+        ("tests/unit/recovery/test_log_end.py::test_records_larger_than_what_is_read_at_once",),
     ),
     "zeros-accepted": Plant(
         "a value that looks like a lost sector is taken where no CRC tells them apart",
@@ -146,7 +146,7 @@ PLANTS = {
         "penstock.log.queue_continuity",
         "        elif self._may_be_unseen(queue, run, due):",
         "        elif False:",
-        ("tests/unit/test_recovery.py::test_marks_that_do_not_say_how_far_the_queues_are[names0]",),
+        ("tests/unit/recovery/test_log_end.py::test_marks_that_do_not_say_how_far_the_queues_are[names0]",),
     ),
     "tail-thrown-away": Plant(
         "a torn tail is cut off and kept nowhere",

@@ -2,8 +2,8 @@
 
 from tests.plants.planting import Plant
 
-WAKING = "tests/unit/test_waking.py"
-FEEDS = "tests/unit/test_feeds_and_readers.py"
+WAKING = "tests/unit/runtime/test_waking.py"
+FEEDS = "tests/unit/dispatch/test_tail_follower.py"
 PLANTS = {
     "wake-word-lost": Plant(
         "a word that is no longer in the file is taken for one that somebody has set back",

@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class IngestPlan:
     """What becomes of a row's fields."""
 
     topic: str
@@ -141,7 +141,7 @@ def _parquet_rows(file: BinaryIO) -> Iterator[Row]:
 class Loader:
     """Stores rows in batches, and counts."""
 
-    def __init__(self, store: Store, plan: Plan, *, skip: bool) -> None:
+    def __init__(self, store: Store, plan: IngestPlan, *, skip: bool) -> None:
         self._store = store
         self._plan = plan
         self._skip = skip
@@ -262,7 +262,7 @@ def command(
     with _opened(source) as file:
         total = Path(source).stat().st_size if source != "-" and kind != "parquet" else None
         with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
-            loader = Loader(store, Plan(**plan), skip=skip_bad)
+            loader = Loader(store, IngestPlan(**plan), skip=skip_bad)
             try:
                 with Bar("ingest", total, "messages", quiet=quiet) as bar:
                     loader.load(rows_of(file, kind), bar)

@@ -18,10 +18,10 @@ from penstock.cli.root import NO, examples
 from penstock.config.model import gather
 from penstock.escape import visible
 from penstock.matrix.combos import Combo, combinations
-from penstock.matrix.measure import Plan, open_store
+from penstock.matrix.measure import MeasurePlan, open_store
 from penstock.matrix.page import number, render
 from penstock.matrix.plots import ready
-from penstock.matrix.run import Outcome, run
+from penstock.matrix.run import RunOutcome, run
 from penstock.matrix.summary import METRICS, Report, make_report
 from penstock.plugins.registry import load_registry
 
@@ -106,7 +106,7 @@ def command(
     """
     if html:
         _check_page(Path(html))
-    plan = Plan(
+    plan = MeasurePlan(
         body=body, threads=threads, batch=batch,
         sync_threads=4 if quick else 16,
         seconds=seconds or (0.05 if quick else 0.3),
@@ -140,8 +140,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _settings(
-    config: str | None, settings: tuple[str, ...], plan: Plan
-) -> tuple[dict[str, Any], Plan]:
+    config: str | None, settings: tuple[str, ...], plan: MeasurePlan
+) -> tuple[dict[str, Any], MeasurePlan]:
     """Return what is set for all combinations, and the plan with what it takes from there."""
     asked = {key: value for key, (value, _) in gather(None, {}, chosen(settings, None)).items()}
     for key in asked.keys() & _PICKED.keys():
@@ -158,7 +158,12 @@ def _settings(
 
 
 def _measured(
-    folder: Path, only: list[tuple[str, str]], plan: Plan, given: dict[str, Any], *, quiet: bool
+    folder: Path,
+    only: list[tuple[str, str]],
+    plan: MeasurePlan,
+    given: dict[str, Any],
+    *,
+    quiet: bool,
 ) -> Report:
     registry = load_registry()
     combos = combinations(registry, only)
@@ -174,8 +179,8 @@ def _measured(
 
 
 def _run(
-    folder: Path, combos: list[Combo], plan: Plan, given: dict[str, Any], *, quiet: bool
-) -> list[Outcome]:
+    folder: Path, combos: list[Combo], plan: MeasurePlan, given: dict[str, Any], *, quiet: bool
+) -> list[RunOutcome]:
     # Said here, once, rather than by every child: a setting that is wrong, a disk that cannot be written.
     with tempfile.TemporaryDirectory(prefix="penstock-matrix-", dir=folder) as probe:
         open_store(str(Path(probe) / "s"), given, plan).close()
@@ -183,7 +188,7 @@ def _run(
     with Bar("matrix", total, "runs", quiet=quiet) as bar:
         done = 0
 
-        def told(_: Outcome) -> None:
+        def told(_: RunOutcome) -> None:
             nonlocal done
             done += 1
             bar.set(done, done)

@@ -16,7 +16,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.root import examples
 from penstock.read.topic_usage import TopicSpace
-from penstock.retention.forecast import Departure
+from penstock.retention.forecast import SegmentForecast
 from penstock.store.store import Store
 
 
@@ -81,7 +81,7 @@ def _foretell(store: Store, days: float, *, as_json: bool) -> None:
     note(_sentence(departures, going, later, days))
 
 
-def _tell_json(departures: list[Departure], spaces: list[TopicSpace]) -> None:
+def _tell_json(departures: list[SegmentForecast], spaces: list[TopicSpace]) -> None:
     for departure in departures:
         segment = departure.segment
         out_json(
@@ -97,7 +97,7 @@ def _tell_json(departures: list[Departure], spaces: list[TopicSpace]) -> None:
         )  # fmt: skip
 
 
-def _show_segments(departures: list[Departure]) -> None:
+def _show_segments(departures: list[SegmentForecast]) -> None:
     rows = []
     for departure in departures:
         when = "stays" if departure.at_ms is None else time_text(departure.at_ms)
@@ -122,7 +122,10 @@ def _show_topics(spaces: list[TopicSpace]) -> None:
 
 
 def _sentence(
-    departures: list[Departure], going: list[Departure], later: list[Departure], days: float
+    departures: list[SegmentForecast],
+    going: list[SegmentForecast],
+    later: list[SegmentForecast],
+    days: float,
 ) -> str:
     if not departures:
         return "the log is empty: nothing can go"

@@ -129,7 +129,7 @@ class QueueIndexContract(DispatcherContract):
         """At every kind of place, the ends of files among them: it need not be where a segment begins."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
-        lanes = [
+        cursors = [
             (batch.topics[topic].decode(), queue, offset)
             for batch in log.batches()
             for topic, queue, offset in zip(
@@ -137,12 +137,12 @@ class QueueIndexContract(DispatcherContract):
             )
         ]  # fmt: skip
         kept: dict[tuple[str, int], list[int]] = {}
-        for topic, queue, offset in lanes:
+        for topic, queue, offset in cursors:
             kept.setdefault((topic, queue), []).append(offset)
-        ends = {lane: len(offsets) for lane, offsets in kept.items()}
+        ends = {cursor: len(offsets) for cursor, offsets in kept.items()}
         for row in (0, 1, 2, 7, 600, *range(1190, 1212), 1494, 1498, 1499):
             # At a record that one stays; at a byte within it, it is gone.
-            for low in (lanes[row][2], lanes[row][2] + 1):
+            for low in (cursors[row][2], cursors[row][2] + 1):
                 dispatcher.trim(low)
                 for (topic, queue), offsets in kept.items():
                     left = [offset for offset in offsets if offset >= low]

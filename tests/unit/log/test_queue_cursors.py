@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Message
 from penstock.errors import DiskFullError, MessageError, MessageTooLargeError, StoreClosedError
-from penstock.log.log_tail import LogTail, Piece
+from penstock.log.log_tail import BatchSlice, LogTail
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
@@ -41,12 +41,12 @@ def batch(count: int, size: int = 100) -> list[Message]:
     return [Message("t", bytes(size), queue=QUEUES[n % 3]) for n in range(count)]
 
 
-class Cursed(list[Piece]):
+class Cursed(list[BatchSlice]):
     """A plan that cannot be used the first time it is looked at."""
 
     is_cursed = True
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[BatchSlice]:
         if self.is_cursed:
             self.is_cursed = False
             raise ZeroDivisionError

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import index_hash, java_hash
 from penstock.format.names import segment_name
 from penstock.format.record import (
@@ -85,7 +85,7 @@ def test_a_record_is_encoded_and_decoded(name: str) -> None:
 def test_columns_see_what_the_decoder_sees(name: str) -> None:
     fields, _ = RECORDS[name]
     data = b"\0" * 13 + encode_record(fields)
-    one = Columns.parse(data, [13], fields.log_offset - 13)
+    one = RecordColumns.parse(data, [13], fields.log_offset - 13)
     assert one.first_bad(check_crc=True) is None
     decoded = decode_record(data[13:])
     assert one.queues[0] == decoded.queue
@@ -166,7 +166,7 @@ def test_the_code_on_the_schedule_topic_is_the_time_of_delivery() -> None:
         COMMON, topic=b"SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x013\x02TAGS\x01x\x02"
     )
     data = encode_record(fields)
-    batch = DispatchBatch(Columns.parse(data, [0], 0), 0, len(data))
+    batch = DispatchBatch(RecordColumns.parse(data, [0], 0), 0, len(data))
     assert batch.tag_codes.tolist() == [0x18BCFE58F11]
 
 

@@ -23,7 +23,7 @@ from penstock.store.open import Opener, make_opener
 from penstock.store.store import Store
 from penstock.testing.control import ManualClock, ManualWorkers
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 DAY_MS = 24 * 3_600_000
 
 

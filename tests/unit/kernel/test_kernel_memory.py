@@ -37,7 +37,7 @@ def resident_kib() -> int:
 def encoder(**given: object) -> _kernel.RecordEncoder:
     return _kernel.RecordEncoder(
         bytes(8), crc_property=True, body_bytes_max=1 << 20,
-        make_lane=lambda topic, queue: _kernel.Lane(topic, queue, 0),
+        make_cursor=lambda topic, queue: _kernel.QueueCursor(topic, queue, 0),
     )  # fmt: skip
 
 

@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_digests import flip
-from tests.unit.test_verify import SEGMENT, findings, index_file, make, patch, segment
+from tests.unit.integrity.test_segment_digests import flip
+from tests.unit.integrity.test_verification import (
+    SEGMENT,
+    findings,
+    index_file,
+    make,
+    patch,
+    segment,
+)
 
 import penstock
 from penstock.errors import (

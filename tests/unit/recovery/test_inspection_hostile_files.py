@@ -14,7 +14,7 @@ from penstock import Message
 from penstock.contracts.dispatch_batch import DELAY_SECONDS, DispatchBatch
 from penstock.durability.progress import State, decode_slot, encode_slot
 from penstock.errors import CorruptionError, OffsetError, PenstockError, StrayFileError
-from penstock.format.columns import Columns
+from penstock.format.columns import RecordColumns
 from penstock.format.record import (
     MalformedRecordError,
     RecordFields,
@@ -93,7 +93,7 @@ def test_queue_entries_that_point_nowhere_cost_only_themselves(
 
 
 def test_every_cut_of_a_record_is_malformed_not_a_crash() -> None:
-    from tests.unit.test_vectors import EVERYTHING  # noqa: PLC0415 - its richest record
+    from tests.unit.format.test_record import EVERYTHING  # noqa: PLC0415 - its richest record
 
     data = encode_record(EVERYTHING)
     for size in range(len(data)):
@@ -246,5 +246,7 @@ def test_a_delay_level_that_is_no_number_is_no_level(level: bytes) -> None:
         fields = RecordFields(topic=b"SCHEDULE_TOPIC_XXXX", body=b"", store_time_ms=5,
                               properties=b"DELAY\x01" + text + b"\x02")  # fmt: skip
         record = encode_record(fields)
-        codes = DispatchBatch(Columns.parse(record, [0], 0), 0, len(record)).tag_codes.tolist()
+        codes = DispatchBatch(
+            RecordColumns.parse(record, [0], 0), 0, len(record)
+        ).tag_codes.tolist()
         assert codes == ([0] if expected is None else [expected])

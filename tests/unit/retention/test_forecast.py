@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_retention_faults import SEGMENT, bases, boom, fill, opened, policy_that
+from tests.unit.retention.test_runner_faults import SEGMENT, bases, boom, fill, opened, policy_that
 
 from penstock.contracts import DiskUse, SegmentInfo
 from penstock.errors import ConfigError, DiskFullError

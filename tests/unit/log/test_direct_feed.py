@@ -12,7 +12,7 @@ from penstock import Message
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.errors import DiskFullError, MessageTooLargeError
 from penstock.format.record import CRC_PROPERTY_SIZE
-from penstock.log.direct_feed import HandOver
+from penstock.log.direct_feed import DirectFeed
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
@@ -32,7 +32,7 @@ def sizes_of(*sizes: int) -> Any:
     return np.array(sizes, np.int64)
 
 
-def taken(hand_over: HandOver, at: int, stop: int) -> list[tuple[int, int, bytes]]:
+def taken(hand_over: DirectFeed, at: int, stop: int) -> list[tuple[int, int, bytes]]:
     """Return offset, size and first byte of every record that is handed over in one batch."""
     batch = hand_over.take(at, stop)
     if batch is None:
@@ -53,7 +53,7 @@ def test_a_batch_over_a_border_is_handed_over_whole(border: int) -> None:
     offsets = np.cumsum(sizes) - sizes
     offsets[border:] += 1000
     data = b"".join(bytes([65 + n]) * size for n, size in enumerate(sizes.tolist()))
-    hand_over = HandOver()
+    hand_over = DirectFeed()
     hand_over.add_batch(offsets, sizes, memoryview(data))
     wanted = [
         (offset, size, bytes([65 + n]))
@@ -69,7 +69,7 @@ def test_a_batch_over_a_border_is_handed_over_whole(border: int) -> None:
 def test_a_batch_over_two_borders_has_three_pieces() -> None:
     sizes = sizes_of(10, 10, 10, 10, 10)
     offsets = np.array([0, 100, 110, 300, 310], np.int64)
-    hand_over = HandOver()
+    hand_over = DirectFeed()
     hand_over.add_batch(
         offsets, sizes, memoryview(b"AAAAAAAAAABBBBBBBBBBCCCCCCCCCCDDDDDDDDDDEEEEEEEEEE")
     )
@@ -82,7 +82,7 @@ def test_a_batch_over_two_borders_has_three_pieces() -> None:
 
 
 def test_nothing_is_handed_over_beyond_what_may_be_seen() -> None:
-    hand_over = HandOver()
+    hand_over = DirectFeed()
     for at in (0, 10, 20):
         hand_over.add_one(at, b"A" * 10)
     assert taken(hand_over, 0, 9) == []
@@ -92,7 +92,7 @@ def test_nothing_is_handed_over_beyond_what_may_be_seen() -> None:
 
 def test_what_is_asked_for_again_is_not_there_and_what_comes_later_is() -> None:
     """A dispatcher that must have older records again has them from the log."""
-    hand_over = HandOver()
+    hand_over = DirectFeed()
     for at in (0, 10, 30):
         hand_over.add_one(at, b"A" * 10)
     assert taken(hand_over, 5, 100) == [], "no piece begins there"
@@ -103,7 +103,7 @@ def test_what_is_asked_for_again_is_not_there_and_what_comes_later_is() -> None:
 
 def test_room_that_was_taken_is_there_again() -> None:
     """Else it filled up for good, and the direct feed read the log for ever after."""
-    hand_over = HandOver(100)
+    hand_over = DirectFeed(100)
     for turn in range(50):
         hand_over.add_one(turn * 60, b"A" * 60)
         assert taken(hand_over, turn * 60, 1 << 40) == [(turn * 60, 60, b"A")]

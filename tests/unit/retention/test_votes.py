@@ -9,7 +9,7 @@ import pytest
 
 from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.errors import ReadOnlyError
-from penstock.retention.runner import Verdict, consult
+from penstock.retention.runner import RetentionDecision, consult
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import make_context
@@ -29,7 +29,7 @@ def voter(vote: Vote, called: str) -> type[RetentionPolicy]:
     return Voter
 
 
-def asked(path: Path, *votes: Vote, segments: int = 10) -> Verdict:
+def asked(path: Path, *votes: Vote, segments: int = 10) -> RetentionDecision:
     context = make_context(path)
     policies = []
     for number, vote in enumerate(votes):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import InstallPlugin
-from tests.unit.test_digests import SEGMENT, fill, flip, seal_all, segment_of
+from tests.unit.integrity.test_segment_digests import SEGMENT, fill, flip, seal_all, segment_of
 
 from penstock.errors import ConfigError
 from penstock.store.store import Store

@@ -15,15 +15,17 @@ from tests.conftest import InstallPlugin
 import penstock
 from penstock.errors import ConfigError
 from penstock.matrix.combos import Combo, combinations, promise
-from penstock.matrix.measure import Plan, Subject, open_store, own_kib
+from penstock.matrix.measure import MeasurePlan, Subject, open_store, own_kib
 from penstock.matrix.page import render
-from penstock.matrix.run import Outcome, run
+from penstock.matrix.run import RunOutcome, run
 from penstock.matrix.summary import METRICS, Report, make_report
 from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()
 PLAIN = Combo("mmap", "on-demand", "async", "follow")
-TINY = Plan(body=200, batch=50, sync_threads=2, seconds=0.005, rounds=2, segment_bytes=256 << 10)
+TINY = MeasurePlan(
+    body=200, batch=50, sync_threads=2, seconds=0.005, rounds=2, segment_bytes=256 << 10
+)
 HEADINGS = ("Heat map", "What each choice changes", "Throughput", "Every figure", "Refused",
             "Memory", "Disk", "How it was measured")  # fmt: skip
 
@@ -45,10 +47,10 @@ def report() -> Report:
     outcomes = []
     for combo in combos:
         scale = (2 if combo.alloc == "recycle" else 1) * (3 if combo.write == "file" else 1)
-        outcomes.append(Outcome(combo, [figures(scale * part) for part in (0.9, 1.0, 1.2)]))
+        outcomes.append(RunOutcome(combo, [figures(scale * part) for part in (0.9, 1.0, 1.2)]))
     outcomes[0].rounds.clear()
     outcomes[0].failure = "its process <b>ended</b>"
-    return make_report(outcomes, refused, Plan(rounds=3), REGISTRY, folder=Path(), seconds=7)
+    return make_report(outcomes, refused, MeasurePlan(rounds=3), REGISTRY, folder=Path(), seconds=7)
 
 
 def test_every_combination_is_in_it_a_third_partys_too(install_plugin: InstallPlugin) -> None:
@@ -123,12 +125,12 @@ def test_a_configuration_has_the_settings_that_mean_something_with_it() -> None:
     assert PLAIN.toml().startswith('[write]\nuse = "mmap"\n\n[alloc]')
 
 
-def outcome(scale: float, combo: Combo = PLAIN, **more: Any) -> Outcome:
-    return Outcome(combo, [figures(scale)], **more)
+def outcome(scale: float, combo: Combo = PLAIN, **more: Any) -> RunOutcome:
+    return RunOutcome(combo, [figures(scale)], **more)
 
 
-def report_of(*outcomes: Outcome) -> Report:
-    return make_report(outcomes, [], Plan(rounds=1), REGISTRY, folder=Path(), seconds=1)
+def report_of(*outcomes: RunOutcome) -> Report:
+    return make_report(outcomes, [], MeasurePlan(rounds=1), REGISTRY, folder=Path(), seconds=1)
 
 
 def test_what_failed_in_a_later_round_is_not_recommended() -> None:
@@ -140,7 +142,7 @@ def test_what_failed_in_a_later_round_is_not_recommended() -> None:
 
 def test_what_a_store_refuses_at_open_is_no_row() -> None:
     third = PLAIN._replace(flush="none")
-    report = report_of(outcome(1), Outcome(third, refusal="it makes no sense"))
+    report = report_of(outcome(1), RunOutcome(third, refusal="it makes no sense"))
     assert [row["label"] for row in report["rows"]] == [PLAIN.label]
     assert report["refused"] == [
         {"label": third.label, **third._asdict(), "reason": "it makes no sense"}
@@ -149,7 +151,7 @@ def test_what_a_store_refuses_at_open_is_no_row() -> None:
 
 
 def test_a_page_without_any_row_is_whole() -> None:
-    page = render(report_of(Outcome(PLAIN, refusal="it makes no sense")))
+    page = render(report_of(RunOutcome(PLAIN, refusal="it makes no sense")))
     assert "it makes no sense" in page
     assert "<svg" not in page
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_digests import flip, seal_all
-from tests.unit.test_recovery import LOSSES
+from tests.unit.integrity.test_segment_digests import flip, seal_all
+from tests.unit.recovery.test_log_end import LOSSES
 
 import penstock
 from penstock.contracts.findings import Finding

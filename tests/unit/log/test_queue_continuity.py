@@ -15,7 +15,7 @@ from penstock.format.record import (
     encode_record,
 )
 from penstock.log.queue_continuity import INNER_BATCH
-from penstock.log.salvage import Broken, Sound, reject_by_counts, walk_segment
+from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
 from penstock.log.segmented_log import SegmentedLog
 
 SEGMENT = 64 * 1024
@@ -194,6 +194,6 @@ def test_a_rejected_record_is_a_corrupt_range_for_whoever_walks(tmp_path: Path) 
     (segment,) = made.log.segments
     pieces = list(walk_segment(made.log, segment))
     at, size = made.places[2]
-    assert [(p.start, p.stop) for p in pieces if isinstance(p, Broken)] == [(at, at + size)]
-    seen = [o for p in pieces if isinstance(p, Sound) for o in p.columns.log_offsets.tolist()]
+    assert [(p.start, p.stop) for p in pieces if isinstance(p, Corrupt)] == [(at, at + size)]
+    seen = [o for p in pieces if isinstance(p, Valid) for o in p.columns.log_offsets.tolist()]
     assert seen == [made.places[n][0] for n in (0, 1, 3, 4)]

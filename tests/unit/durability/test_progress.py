@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_digests import seal_all
+from tests.unit.integrity.test_segment_digests import seal_all
 
 from penstock.contracts.findings import Finding
 from penstock.durability.progress import Progress, State

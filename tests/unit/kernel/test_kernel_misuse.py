@@ -24,9 +24,12 @@ ENCODED = encode_record(RecordFields(topic=b"t", body=b"b", properties=b"A\x01b\
 
 
 def encoder(**given: Any) -> _kernel.RecordEncoder:
-    lane: Callable[[str, int], _kernel.Lane] = lambda topic, queue: _kernel.Lane(topic, queue, 0)  # noqa: E731
+    def cursor(topic: str, queue: int) -> _kernel.QueueCursor:
+        return _kernel.QueueCursor(topic, queue, 0)
+
     return _kernel.RecordEncoder(
-        bytes(8), **{"crc_property": False, "body_bytes_max": 1 << 22, "make_lane": lane, **given}
+        bytes(8),
+        **{"crc_property": False, "body_bytes_max": 1 << 22, "make_cursor": cursor, **given},
     )
 
 
@@ -35,7 +38,7 @@ def refuse(_draft: object) -> None:
 
 
 OWNERS: dict[str, Callable[[], object]] = {
-    "lane": lambda: _kernel.Lane("t", 0, 0), "encoder": encoder, "batch": lambda: _kernel.Batch(encoder()),
+    "cursor": lambda: _kernel.QueueCursor("t", 0, 0), "encoder": encoder, "batch": lambda: _kernel.Batch(encoder()),
     "extent": lambda: _kernel.Extent(0), "lock": lambda: _kernel.AppendLock(1, lambda: 0),
     "appender": lambda: _kernel.Appender(encoder(), _kernel.AppendLock(1, lambda: 0), refuse),
 }  # fmt: skip
@@ -54,7 +57,7 @@ def test_what_holds_memory_or_a_lock_is_not_copied(name: str, open_small: OpenSt
             copied(owner)
 
 
-@pytest.mark.parametrize("name", ["Lane", "RecordEncoder", "Batch", "ArrowRows", "AppendLock", "Extent", "Appender"])  # fmt: skip
+@pytest.mark.parametrize("name", ["QueueCursor", "RecordEncoder", "Batch", "ArrowRows", "AppendLock", "Extent", "Appender"])  # fmt: skip
 def test_an_object_that_was_not_made_whole_is_not_there(name: str) -> None:
     kind = getattr(_kernel, name)
     with pytest.raises(TypeError):
@@ -66,11 +69,11 @@ def test_a_draft_without_a_message_encodes_nothing() -> None:
         _kernel.Draft.__new__(_kernel.Draft).encode(0, 0)
 
 
-@pytest.mark.parametrize("lane", [None, "negative"])
-def test_a_lane_that_is_none_is_refused(lane: str | None) -> None:
-    made = None if lane is None else _kernel.Lane("t", -1, 0)
-    batch = _kernel.Batch(encoder(make_lane=lambda _topic, _queue: made))
-    with pytest.raises(ValueError, match="make_lane must return"):
+@pytest.mark.parametrize("cursor", [None, "negative"])
+def test_a_lane_that_is_none_is_refused(cursor: str | None) -> None:
+    made = None if cursor is None else _kernel.QueueCursor("t", -1, 0)
+    batch = _kernel.Batch(encoder(make_cursor=lambda _topic, _queue: made))
+    with pytest.raises(ValueError, match="make_cursor must return"):
         batch.add(Message("t", b""))
     assert len(batch) == 0
 
@@ -99,11 +102,11 @@ def test_a_batch_that_was_appended_takes_no_more() -> None:
     receipts = batch.receipts(1, "ok", "on disk")  # type: ignore[arg-type] # words of this test
     for add in (
         lambda: batch.add(Message("t", b"2")),
-        lambda: batch.add_record(_kernel.Lane("t", 0, 0), ENCODED, has_crc=False),
+        lambda: batch.add_record(_kernel.QueueCursor("t", 0, 0), ENCODED, has_crc=False),
     ):
         with pytest.raises(BufferError, match="it was appended"):
             add()
-    assert isinstance(batch.lanes, tuple)
+    assert isinstance(batch.cursors, tuple)
     assert receipts[0].queue_offset == 0
 
 
@@ -250,7 +253,7 @@ def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
     made = encoder()
     batch = _kernel.Batch(made)
     hostile = encode_record(RecordFields(topic=b"t", body=b"staged", properties=b"A\x01b\x00"))
-    batch.add_record(made.lane_of("t", 0), hostile, has_crc=False)
+    batch.add_record(made.cursor_of("t", 0), hostile, has_crc=False)
     assert bytes(batch).endswith(b"A\x01b\x00\x02")
     assert StoredMessage(bytes(batch)).properties == {"A": "b\x00"}
     child = os.fork()
@@ -258,9 +261,9 @@ def test_a_staged_text_that_ends_in_zero_is_no_torn_record(
         try:
             store = open_small(path=tmp_path / "killed", **{"log.checksum": "crc32"})
             store.put("t", b"first")
-            lane = store._engine.log.appender.encoder.lane_of("t", 0)  # type: ignore[union-attr]
+            cursor = store._engine.log.appender.encoder.cursor_of("t", 0)  # type: ignore[union-attr]
             again = _kernel.Batch(store._engine.log.appender.encoder)  # type: ignore[union-attr]
-            again.add_record(lane, hostile, has_crc=False)
+            again.add_record(cursor, hostile, has_crc=False)
             store._engine.log.append_batch(again)  # type: ignore[union-attr]
             for number in range(5):
                 store.put("t", b"%d" % number)

@@ -104,12 +104,12 @@ def test_a_queue_whose_records_are_all_cut_goes_on_where_they_began(tmp_path: Pa
     log = WrittenLog(tmp_path / "log", 2700)
     log.lose_head(2)
     queues = filled(ConsumeQueueDispatcher, tmp_path / "s", log)
-    firsts = {lane: queues.min_offset(*lane) for lane in queues.queues()}
+    firsts = {cursor: queues.min_offset(*cursor) for cursor in queues.queues()}
     assert all(first % FILE for first in firsts.values())
     second = log.batches()[0].log_offsets.tolist()[12]
     queues.truncate(second)
-    for lane, first in firsts.items():
-        assert queues.max_offset(*lane) == first + 2
+    for cursor, first in firsts.items():
+        assert queues.max_offset(*cursor) == first + 2
     queues.truncate(log.view.min_offset)
-    assert {lane: queues.max_offset(*lane) for lane in firsts} == firsts
+    assert {cursor: queues.max_offset(*cursor) for cursor in firsts} == firsts
     queues.close()

@@ -11,7 +11,7 @@ from tests.conftest import OpenStore
 import penstock
 from penstock.files import Entry, Files
 from penstock.format.java_hash import index_hash
-from penstock.log.direct_feed import HandOver
+from penstock.log.direct_feed import DirectFeed
 from penstock.testing import ManualWorkers, open_store
 
 SIZE = 64 * 1024
@@ -26,7 +26,7 @@ def test_direct_and_follow_give_the_same_when_the_follower_is_far_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.log.direct_feed.BYTES_MAX", 5000)
-    monkeypatch.setattr("penstock.store.open.HandOver", lambda: HandOver(5000))
+    monkeypatch.setattr("penstock.store.open.DirectFeed", lambda: DirectFeed(5000))
     with open_store(tmp_path / "s", spawn=ManualWorkers(), **DIRECT) as store:
         for number in range(500):
             store.put(
