@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests hatch_build.py
 
-.PHONY: help kernel demo test check bench bench-full bench-spark soak longlife docs fuzz sanitize clean
+.PHONY: help kernel demo quick test check mutants bench bench-full bench-spark soak longlife docs changes fuzz sanitize clean
 
 help:
 	@echo "make kernel  build the compiled kernel beside its sources, if they or its tools have changed"
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
+	@echo "make quick  the inner loop, under a minute: tidy, unit and property tests without the slow ones"
 	@echo "make test   install what it needs, then run all tests"
 	@echo "make check  ruff, mypy --strict, and known vulnerabilities of dependencies"
 	@echo "make bench  figures beside RocketMQ, SQLite, LMDB and RocksDB, and the goals; under ten minutes"
@@ -16,9 +17,11 @@ help:
 	@echo "make bench-spark  figures of the Spark pipeline beside Parquet and plain processes, and its goals"
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
 	@echo "make sanitize  the kernel under sanitizers for addresses and undefined behaviour, in the tests of TESTS"
+	@echo "make mutants  mutation testing: change the code in small ways, and list the changes that no test notices"
 	@echo "make soak   explore crashes and failures until told to stop, or for MINUTES (60)"
 	@echo "make longlife  half an hour under load, watching memory, descriptors and maps"
 	@echo "make docs   build the documentation into build/docs"
+	@echo "make changes  show the change notes of the next release as they will stand in CHANGELOG.md"
 	@echo "make clean  remove what make made"
 
 $(VENV)/python:
@@ -55,14 +58,22 @@ demo: $(VENV)/demo
 
 # One more than there are processors: tests wait for JVMs, disks and each other.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 5))')
+quick: $(VENV)/dev
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile tests/tidy tests/unit tests/property
+
+# More options for pytest, as `.ci/run` gives them. Not by PYTEST_ADDOPTS, which reaches every pytest that a test starts.
+PYTEST_OPTIONS ?=
 test: $(VENV)/dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python -m tests.audit
+
+mutants: $(VENV)/dev
+	$(BIN)/python -m tests.mutants
 
 bench: $(VENV)/dev
 	$(BIN)/python -m bench
@@ -101,6 +112,9 @@ longlife: $(VENV)/dev
 
 docs: $(VENV)/dev
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
+
+changes: $(VENV)/dev
+	$(BIN)/towncrier build --draft --version Unreleased
 
 clean:
 	rm -rf core/penstock/_kernel.*.so $(VENV) build demo-data .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
