@@ -16,6 +16,6 @@ __all__ = ["ensure_java", "local_session", "register"]
 
 def register(spark: "SparkSession") -> None:
     """Make the format "penstock" known to a session."""
-    from penstock_spark.source import PenstockSource  # noqa: PLC0415 - pyspark is an extra
+    from penstock_spark.source.source import PenstockSource  # noqa: PLC0415 - pyspark is an extra
 
     spark.dataSource.register(PenstockSource)

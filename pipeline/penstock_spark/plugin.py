@@ -6,7 +6,7 @@ from typing import Any
 
 import penstock
 from penstock.contracts import RetentionPolicy
-from penstock_spark.archive import ArchiveRetention, archive
+from penstock_spark.export.archive import ArchiveRetention, archive
 
 
 @penstock.hookimpl

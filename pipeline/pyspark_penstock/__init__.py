@@ -6,4 +6,4 @@ A package that fails on import would end the look-up for all others, so this one
 import contextlib
 
 with contextlib.suppress(ImportError):
-    from penstock_spark.source import PenstockSource as DefaultSource  # noqa: F401 - looked up by Spark
+    from penstock_spark.source.source import PenstockSource as DefaultSource  # noqa: F401 - looked up by Spark

@@ -20,12 +20,20 @@ import penstock
 from penstock.cli import root as cli
 from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
 from penstock.testing import ManualWorkers
-from penstock_spark.archive import ArchiveOptions, ArchiveRetention, archive
 from penstock_spark.cli import VERBS, group
-from penstock_spark.dataset import make_dataset
-from penstock_spark.exported import Exported, Piece, Written, merged, missing, quoted, unquoted
+from penstock_spark.export.archive import ArchiveOptions, ArchiveRetention, archive
+from penstock_spark.export.export_folder import (
+    Exported,
+    Piece,
+    Written,
+    merged,
+    missing,
+    quoted,
+    unquoted,
+)
 from penstock_spark.jobs import export, reindex, stats, verify
-from penstock_spark.jobs.place import fresh_folder, local_folder, stores_of
+from penstock_spark.jobs.targets import fresh_folder, local_folder, stores_of
+from penstock_spark.stores.dataset import make_dataset
 
 
 @pytest.fixture(scope="module")

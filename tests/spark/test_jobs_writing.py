@@ -13,10 +13,10 @@ import penstock
 from penstock import Message
 from penstock.errors import ConfigError, StorageError
 from penstock_spark.jobs import compact, export, replay
-from penstock_spark.jobs.changing import Change
 from penstock_spark.jobs.messages import Rows, parquet_files, rows_of
-from penstock_spark.jobs.planned import Plan, app_of, check_app
+from penstock_spark.jobs.plan_file import Plan, app_of, check_app
 from penstock_spark.jobs.replay import Pace
+from penstock_spark.jobs.transforms import Change
 
 Seen = list[tuple[str, int, bytes, str, str]]
 

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.platter import Image, Survival
-from penstock_spark.exported import Exported
-from penstock_spark.jobs.planned import Plan
-from penstock_spark.keeping import keep_folder
-from penstock_spark.starts import KeptStart
+from penstock_spark.durable_names import keep_folder
+from penstock_spark.export.export_folder import Exported
+from penstock_spark.jobs.plan_file import Plan
+from penstock_spark.source.start_offsets import KeptStart
 
 ROOT = Path("/data/root")
 ABOUT = {"source": "a"}
@@ -87,7 +87,7 @@ def test_an_export_syncs_a_folder_that_it_finds(
 ) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(
-        "penstock_spark.exported.Files.sync_folder", lambda _, path: synced.append(path)
+        "penstock_spark.export.export_folder.Files.sync_folder", lambda _, path: synced.append(path)
     )
     folder = tmp_path / "topic=t" / "date=2026-03-01"
     folder.mkdir(parents=True)

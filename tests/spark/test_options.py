@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError, StorageError
-from penstock_spark.locations import Location, Locations
-from penstock_spark.offsets import Place, from_json, to_json
-from penstock_spark.options import (
+from penstock_spark.source.offsets import Place, from_json, to_json
+from penstock_spark.source.options import (
     EARLIEST,
     LATEST,
     SINK_OPTIONS,
     SourceOptions,
     parse_options,
 )
-from penstock_spark.schema import COLUMNS, DEFAULT, check_schema, ddl
+from penstock_spark.source.schema import COLUMNS, DEFAULT, check_schema, ddl
+from penstock_spark.stores.locations import Location, Locations
 
 ROOT = Path(__file__).parents[2]
 
@@ -205,7 +205,7 @@ def test_a_checkpoint_of_another_kind_of_path_is_refused(found: dict[str, Any]) 
 
 
 def test_every_option_is_in_the_docs() -> None:
-    from penstock_spark.options import _NAMES  # noqa: PLC0415 - the list itself
+    from penstock_spark.source.options import _NAMES  # noqa: PLC0415 - the list itself
 
     text = (ROOT / "docs" / "spark-source.md").read_text()
     missing = [name for name in (*_NAMES, *COLUMNS) if f"`{name}`" not in text]

@@ -20,16 +20,16 @@ from penstock.errors import (
     ReadOnlyError,
     StorageError,
 )
-from penstock_spark import remote
-from penstock_spark.dataset import make_dataset
-from penstock_spark.following import Follower
-from penstock_spark.locations import Location, find_stores
-from penstock_spark.offsets import survey
-from penstock_spark.options import parse_options
-from penstock_spark.planning import plan
-from penstock_spark.reading import read_spans
-from penstock_spark.remote import RemoteFiles, UrlPath, is_url
-from penstock_spark.stores import open_store
+from penstock_spark.source.offsets import survey
+from penstock_spark.source.options import parse_options
+from penstock_spark.source.planning import plan
+from penstock_spark.source.stream_state import Follower
+from penstock_spark.source.task_reader import read_spans
+from penstock_spark.stores import remote_files
+from penstock_spark.stores.dataset import make_dataset
+from penstock_spark.stores.locations import Location, find_stores
+from penstock_spark.stores.open import open_store
+from penstock_spark.stores.remote_files import RemoteFiles, UrlPath, is_url
 
 fsspec: Any = needed("fsspec")
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 1 << 20, "geometry.queue_entries": 50_000}
@@ -98,13 +98,13 @@ def test_a_store_at_a_url_is_read_as_the_same_store_here(memory: Any, local: Pat
 
 def test_few_requests_are_made(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = remote.RemoteFile._fetch
+    real = remote_files.RemoteFile._fetch
 
     def counted(self: Any, start: int, stop: int) -> bytes:
         asked.append(stop - start)
         return real(self, start, stop)
 
-    monkeypatch.setattr(remote.RemoteFile, "_fetch", counted)
+    monkeypatch.setattr(remote_files.RemoteFile, "_fetch", counted)
     assert len(rows("memory://b/store")) == 3000
     # 3 MB of log in batches of one segment, and the entries of six queues, planned and read.
     assert sum(size > 500_000 for size in asked) <= 4

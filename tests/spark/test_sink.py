@@ -14,7 +14,6 @@ import penstock
 from penstock.errors import ConfigError, CorruptionError, MessageError, PenstockError
 from penstock.files import Files
 from penstock.format.java_hash import java_hash
-from penstock_spark.dataset import make_dataset, shards_of
 from penstock_spark.sink.columns import PIECE_BYTES, Router, check_columns, tables
 from penstock_spark.sink.commit import Committer
 from penstock_spark.sink.ledger import Ledger
@@ -22,6 +21,7 @@ from penstock_spark.sink.options import SinkOptions, parse_options
 from penstock_spark.sink.staging import staged_name
 from penstock_spark.sink.target import find_target
 from penstock_spark.sink.writer import PenstockWriter
+from penstock_spark.stores.dataset import make_dataset, shards_of
 
 SMALL = {
     "set.geometry.segment_bytes": "262144", "set.geometry.queue_entries": "500",

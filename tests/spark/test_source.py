@@ -15,12 +15,12 @@ from penstock import Message
 from penstock.errors import ConfigError, CorruptionError, NotAStoreError, OffsetError
 from penstock.files import Files
 from penstock_spark.java import LAUNCHER, make_launcher
-from penstock_spark.locations import find_stores
-from penstock_spark.offsets import survey
-from penstock_spark.options import parse_options
-from penstock_spark.planning import plan
-from penstock_spark.reading import DataLossError, read_spans
-from penstock_spark.schema import COLUMNS, DEFAULT
+from penstock_spark.source.offsets import survey
+from penstock_spark.source.options import parse_options
+from penstock_spark.source.planning import plan
+from penstock_spark.source.schema import COLUMNS, DEFAULT
+from penstock_spark.source.task_reader import DataLossError, read_spans
+from penstock_spark.stores.locations import find_stores
 
 COUNT = 3000
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 256 * 1024}

@@ -18,12 +18,12 @@ from tests.spark.conftest import needed
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, CorruptionError, StorageError
-from penstock_spark.admission import limited
-from penstock_spark.dataset import make_dataset
-from penstock_spark.following import Follower
-from penstock_spark.options import parse_options
-from penstock_spark.reading import DataLossError, read_spans
-from penstock_spark.starts import FOLDER
+from penstock_spark.source.admission import limited
+from penstock_spark.source.options import parse_options
+from penstock_spark.source.start_offsets import FOLDER
+from penstock_spark.source.stream_state import Follower
+from penstock_spark.source.task_reader import DataLossError, read_spans
+from penstock_spark.stores.dataset import make_dataset
 
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 16384, "flush": "sync"}
 NAMES = ("topic", "partition", "offset", "value", "store")
@@ -500,7 +500,7 @@ def test_a_reader_is_pickled_without_what_it_knows_of_the_driver(tmp_path: Path)
         ReadMaxRows,
     )
 
-    from penstock_spark.stream import PenstockStreamReader  # noqa: PLC0415 - needs pyspark
+    from penstock_spark.source.stream import PenstockStreamReader  # noqa: PLC0415 - needs pyspark
 
     put(tmp_path / "s", 40)
     given: dict[str, str] = {"path": str(tmp_path / "s"), "startingoffsets": "earliest"}

@@ -3,4 +3,12 @@
 Each is a module with a function `run(spark, ...)` that returns a report, can be handed to `spark-submit`,
 and is a verb of `penstock spark`. Bad input is refused before a task starts. Nothing needs a broker: the
 driver and the tasks open the stores' folders, which all of them must see under the same path.
+
+In reading order:
+
+* for all of them: `targets` (which stores, and where a job may write), `tasks` (work as Spark tasks), `progress`, `report`;
+* jobs that change nothing: `verify`, `stats` and its `plots`;
+* jobs that write files: `reindex`, `export`;
+* jobs that write messages: `messages` (what is read), `transforms` (what becomes of it), `sink_write`, `plan_file` (each batch
+  once, also after a kill), `replay`, `compact`.
 """

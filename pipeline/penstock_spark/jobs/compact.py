@@ -1,7 +1,7 @@
 """The job `compact`: the latest message of each key of a topic, into a new store, in the order they were stored.
 
 Keys are read first, without bodies; then the messages that stay, with everything. What the source has is
-settled when the job begins (see `planned`), so one that was killed and is run again does the same.
+settled when the job begins (see `plan_file`), so one that was killed and is run again does the same.
 """
 
 import sys
@@ -16,12 +16,12 @@ import pyarrow as pa
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.jobs.changing import Change, changed, ordered
 from penstock_spark.jobs.messages import from_stores
-from penstock_spark.jobs.place import local_folder, one_store
-from penstock_spark.jobs.planned import Plan, app_of, check_target
+from penstock_spark.jobs.plan_file import Plan, app_of, check_target
 from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.sink_write import write_batch
+from penstock_spark.jobs.targets import local_folder, one_store
 from penstock_spark.jobs.tasks import (
     Slice,
     opened,
@@ -30,7 +30,7 @@ from penstock_spark.jobs.tasks import (
     slices_of,
     still_there,
 )
-from penstock_spark.jobs.writing import write_batch
+from penstock_spark.jobs.transforms import Change, changed, ordered
 
 CHOICES = ("keep", "drop")
 _ROWS = 100_000

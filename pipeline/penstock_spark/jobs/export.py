@@ -1,6 +1,6 @@
 """The job `export`: topics of stores to Parquet by topic and date, each message once.
 
-Each run exports what is not there yet, by queue and offset (see `exported`). A run that was killed, or
+Each run exports what is not there yet, by queue and offset (see `export_folder`). A run that was killed, or
 a task that was tried again, leaves nothing twice: the next run takes whole files for done. The driver
 holds the folder's lock; driver and tasks see folder and stores under the same paths.
 """
@@ -17,10 +17,10 @@ import pyarrow as pa
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.exported import Exported, Piece, Ranges, missing
-from penstock_spark.jobs.place import local_folder, stores_of
+from penstock_spark.export.export_folder import Exported, Piece, Ranges, missing
 from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.targets import local_folder, stores_of
 from penstock_spark.jobs.tasks import opened, over
 
 # Messages of one file, at most.

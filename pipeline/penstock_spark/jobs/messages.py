@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.exported import unquoted
+from penstock_spark.export.columns import ALL, converted, ddl_of, needed
+from penstock_spark.export.export_folder import unquoted
 from penstock_spark.jobs.progress import parallelism
 from penstock_spark.jobs.tasks import Slice, opened, over, refuse_loss
-from penstock_spark.rows import ALL, converted, ddl_of, needed
 
 _TASK_ROWS = 50_000
 _BATCH_ROWS = 8192

@@ -14,9 +14,9 @@ import attrs
 import pyarrow as pa
 
 from penstock.segmentwise import Made, Reindex, ReindexTask, Stretch, start_reindex
-from penstock_spark.jobs.place import one_store
 from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.targets import one_store
 from penstock_spark.jobs.tasks import over, tasks_for
 
 _STRETCH = pa.schema(

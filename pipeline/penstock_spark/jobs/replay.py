@@ -1,6 +1,6 @@
 """The job `replay`: messages of a store, or rows of Parquet, written into another store.
 
-Batch by batch through the sink, each once (see `planned`), so a replay that was killed goes on where it
+Batch by batch through the sink, each once (see `plan_file`), so a replay that was killed goes on where it
 was, and one that is run again adds nothing. Filtered, re-keyed, at a bounded rate. Within a queue of the
 source the order is kept.
 """
@@ -14,8 +14,6 @@ from typing import Any
 import attrs
 
 from penstock.errors import ConfigError
-from penstock_spark.dataset import is_dataset
-from penstock_spark.jobs.changing import Change, changed, ordered
 from penstock_spark.jobs.messages import (
     Rows,
     from_parquet,
@@ -24,12 +22,14 @@ from penstock_spark.jobs.messages import (
     parquet_files,
     spark_schema,
 )
-from penstock_spark.jobs.place import local_folder, stores_of
-from penstock_spark.jobs.planned import Plan, app_of, check_app, check_target
+from penstock_spark.jobs.plan_file import Plan, app_of, check_app, check_target
 from penstock_spark.jobs.progress import Told, ignore
 from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.sink_write import write_batch
+from penstock_spark.jobs.targets import local_folder, stores_of
 from penstock_spark.jobs.tasks import Slice, slices_of, still_there
-from penstock_spark.jobs.writing import write_batch
+from penstock_spark.jobs.transforms import Change, changed, ordered
+from penstock_spark.stores.dataset import is_dataset
 
 BATCH_ROWS = 500_000
 # With a rate, a batch is what may go in so many seconds.

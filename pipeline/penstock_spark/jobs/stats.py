@@ -17,9 +17,9 @@ import pyarrow as pa
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.jobs.place import fresh_folder, stores_of
 from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report, rate
+from penstock_spark.jobs.targets import fresh_folder, stores_of
 from penstock_spark.jobs.tasks import Slice, opened, over, slices_of
 
 _NEEDED = ["tag", "keys", "body_size"]

@@ -16,9 +16,9 @@ import attrs
 import pyarrow as pa
 
 from penstock.segmentwise import Checked, CheckTask, Checkup, Finding, Tally
-from penstock_spark.jobs.place import fresh_folder, stores_of
 from penstock_spark.jobs.progress import Told, ignore, watched
 from penstock_spark.jobs.report import Report
+from penstock_spark.jobs.targets import fresh_folder, stores_of
 from penstock_spark.jobs.tasks import kept, over, tasks_for
 
 _FINDING = [

@@ -1,5 +1,8 @@
 """The sink: rows of a frame or a stream into a store, each batch exactly once.
 
-Tasks encode and stage (`columns`, `staging`), the driver decides, appends and notes (`commit`, on the files
-of `ledger`); `writer` is all that Spark sees of it. Only `writer` imports pyspark.
+Tasks encode and stage; the driver decides, appends and notes. Only `writer` imports pyspark.
+
+In reading order: `writer` (what Spark calls), `options`, `target` (the store or dataset, found or made), `columns` (from rows to
+messages and their queues), `staging` (encoded messages in files), `ledger` (the files that say what is decided and done),
+`commit` (the steps that make a batch part of the log once).
 """

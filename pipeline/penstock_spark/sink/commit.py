@@ -30,9 +30,9 @@ from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
-from penstock_spark.dataset import lost
 from penstock_spark.sink.ledger import Decision, Ledger, Part, Progress, ShardProgress
 from penstock_spark.sink.staging import SUFFIX
+from penstock_spark.stores.dataset import lost
 
 logger = get_logger(__name__)
 _Taken = TypeVar("_Taken")

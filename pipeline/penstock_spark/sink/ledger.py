@@ -26,8 +26,8 @@ import crc32c
 from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN
-from penstock_spark.dataset import MADE
-from penstock_spark.keeping import keep_folder
+from penstock_spark.durable_names import keep_folder
+from penstock_spark.stores.dataset import MADE
 
 FOLDER = Path("penstock") / "sink"
 FORMAT = 1

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from penstock.errors import ConfigError
-from penstock_spark.dataset import SHARDS_MAX
-from penstock_spark.given import Given
+from penstock_spark.option_parser import Given
+from penstock_spark.stores.dataset import SHARDS_MAX
 
 PARTITIONERS = ("key", "round-robin", "task")
 PROFILES = ("embedded", "rocketmq")

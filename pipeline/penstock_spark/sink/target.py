@@ -9,9 +9,16 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.files import Files
 from penstock.staged import Encoding, encoding_for
-from penstock_spark.dataset import is_dataset, is_made, is_store, lost, make_dataset, shards_of
 from penstock_spark.sink.commit import THREADS, Committer, Patience
 from penstock_spark.sink.options import SinkOptions
+from penstock_spark.stores.dataset import (
+    is_dataset,
+    is_made,
+    is_store,
+    lost,
+    make_dataset,
+    shards_of,
+)
 
 
 @attrs.frozen(kw_only=True)

@@ -7,7 +7,7 @@ import click
 from penstock.cli.output import json_option, note, out_json, quiet_option
 from penstock.cli.root import examples
 from penstock_spark.cli import bar, pairs_of, session, session_options, show_summary
-from penstock_spark.given import size_of
+from penstock_spark.option_parser import size_of
 
 if TYPE_CHECKING:
     from penstock_spark.jobs.replay import ReplayReport
@@ -65,7 +65,7 @@ def command(
     the verb export writes them. Run again it adds nothing; killed, it goes on where it was.
     """
     from penstock_spark.jobs import replay  # noqa: PLC0415 - pyarrow is an extra
-    from penstock_spark.jobs.changing import Change  # noqa: PLC0415 - as above
+    from penstock_spark.jobs.transforms import Change  # noqa: PLC0415 - as above
 
     change = Change(
         topics=topics, tags=tags, where=where, topic=to_topic, key=key, tag=to_tag,

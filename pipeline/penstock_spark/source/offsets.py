@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from penstock.errors import ConfigError, StorageError
-from penstock_spark.asking import Held, Question, Stretch, ask_stores
-from penstock_spark.locations import Locations
-from penstock_spark.options import Bound, SourceOptions
+from penstock_spark.source.options import Bound, SourceOptions
+from penstock_spark.source.queries import Held, Question, Stretch, ask_stores
+from penstock_spark.stores.locations import Locations
 
 
 class Place(NamedTuple):

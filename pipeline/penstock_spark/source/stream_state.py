@@ -16,15 +16,15 @@ from typing import Any
 
 from penstock.errors import ConfigError, StorageError
 from penstock.escape import get_logger
-from penstock_spark.admission import limited
-from penstock_spark.asking import Stretch
-from penstock_spark.dataset import is_dataset
-from penstock_spark.locations import Locations, find_stores
-from penstock_spark.offsets import Place, from_json, survey, to_json
-from penstock_spark.options import LATEST, SourceOptions
-from penstock_spark.planning import StoreSpan, plan
-from penstock_spark.reading import Losses
-from penstock_spark.starts import KeptStart
+from penstock_spark.source.admission import limited
+from penstock_spark.source.offsets import Place, from_json, survey, to_json
+from penstock_spark.source.options import LATEST, SourceOptions
+from penstock_spark.source.planning import StoreSpan, plan
+from penstock_spark.source.queries import Stretch
+from penstock_spark.source.start_offsets import KeptStart
+from penstock_spark.source.task_reader import Losses
+from penstock_spark.stores.dataset import is_dataset
+from penstock_spark.stores.locations import Locations, find_stores
 
 logger = get_logger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.errors import ConfigError, CorruptionError, StorageError
 from penstock.files import Files
-from penstock_spark.keeping import keep_folder
+from penstock_spark.durable_names import keep_folder
 
 FOLDER = "penstock-spark"
 FORMAT = 1

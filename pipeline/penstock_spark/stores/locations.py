@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import NotAStoreError
-from penstock_spark import remote
-from penstock_spark.dataset import (
+from penstock_spark.stores import remote_files
+from penstock_spark.stores.dataset import (
     MADE,
     MADE_TOO,
     MANIFEST,
@@ -34,7 +34,7 @@ class Location(NamedTuple):
     @property
     def is_remote(self) -> bool:
         """Whether it is a URL."""
-        return remote.is_url(self.name)
+        return remote_files.is_url(self.name)
 
 
 class Locations(NamedTuple):
@@ -58,7 +58,9 @@ def find_stores(paths: Sequence[str]) -> Locations:
     names: list[str] = []
     are_plain = True
     for path in paths:
-        found, is_plain = _remote(path) if remote.is_url(path) else _local(_without_scheme(path))
+        found, is_plain = (
+            _remote(path) if remote_files.is_url(path) else _local(_without_scheme(path))
+        )
         names += found
         are_plain = are_plain and is_plain
     stores = tuple(Location(name) for name in dict.fromkeys(names))
@@ -99,27 +101,27 @@ def _shards(folder: str) -> list[str]:
 def _remote(url: str) -> tuple[list[str], bool]:
     base = url.rstrip("/")
     if any(character in base for character in _MAGIC):
-        matches = remote.matches(base)
+        matches = remote_files.matches(base)
         if not matches:
-            raise NotAStoreError(remote.UrlPath(base), "nothing matches this pattern")
+            raise NotAStoreError(remote_files.UrlPath(base), "nothing matches this pattern")
         return [name for match in matches for name in _remote(match)[0]], False
-    files = remote.RemoteFiles(base)
-    manifest = remote.UrlPath(f"{base}/{MANIFEST}")
+    files = remote_files.RemoteFiles(base)
+    manifest = remote_files.UrlPath(f"{base}/{MANIFEST}")
     if files.exists(manifest):
         names = parse_manifest(files.read_whole(manifest), str(manifest))
         return _remote_shards(files, base, names), False
-    if not files.is_folder(remote.UrlPath(f"{base}/commitlog")):
-        what = "there is no commitlog in it" if files.is_folder(remote.UrlPath(base)) else ""
-        raise NotAStoreError(remote.UrlPath(base), what or "there is nothing at this URL")
+    if not files.is_folder(remote_files.UrlPath(f"{base}/commitlog")):
+        what = "there is no commitlog in it" if files.is_folder(remote_files.UrlPath(base)) else ""
+        raise NotAStoreError(remote_files.UrlPath(base), what or "there is nothing at this URL")
     return [base], True
 
 
-def _remote_shards(files: "remote.RemoteFiles", base: str, names: Sequence[str]) -> list[str]:
+def _remote_shards(files: "remote_files.RemoteFiles", base: str, names: Sequence[str]) -> list[str]:
     """Return the shards that are there, as `written_shards` does."""
     shards = [f"{base}/{name}" for name in names]
-    there = [s for s in shards if files.is_folder(remote.UrlPath(f"{s}/commitlog"))]
+    there = [s for s in shards if files.is_folder(remote_files.UrlPath(f"{s}/commitlog"))]
     if len(there) < len(shards):
-        made = remote.UrlPath(f"{base}/{MADE}"), remote.UrlPath(f"{base}/{MADE_TOO}")
+        made = remote_files.UrlPath(f"{base}/{MADE}"), remote_files.UrlPath(f"{base}/{MADE_TOO}")
         if files.exists(made[0]) or files.is_folder(made[1]):
             raise lost(next(shard for shard in shards if shard not in there), base)
     return there

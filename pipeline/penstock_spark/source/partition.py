@@ -2,7 +2,7 @@
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock_spark.planning import StoreSpan
+from penstock_spark.source.planning import StoreSpan
 
 
 class QueuePartition(InputPartition):

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock_spark.locations import find_stores
-from penstock_spark.offsets import survey
-from penstock_spark.options import parse_options
-from penstock_spark.partition import QueuePartition
-from penstock_spark.planning import plan
-from penstock_spark.reading import read_spans
-from penstock_spark.schema import check_schema, ddl
-from penstock_spark.stores import open_store
+from penstock_spark.source.offsets import survey
+from penstock_spark.source.options import parse_options
+from penstock_spark.source.partition import QueuePartition
+from penstock_spark.source.planning import plan
+from penstock_spark.source.schema import check_schema, ddl
+from penstock_spark.source.task_reader import read_spans
+from penstock_spark.stores.locations import find_stores
+from penstock_spark.stores.open import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ class PenstockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """Return a reader of a stream."""
-        from penstock_spark.stream import PenstockStreamReader  # noqa: PLC0415
+        from penstock_spark.source.stream import PenstockStreamReader  # noqa: PLC0415
 
         return PenstockStreamReader(dict(self.options), fields_of(schema))
 

@@ -17,9 +17,9 @@ import attrs
 
 import penstock
 from penstock.errors import ConfigError, OffsetError
-from penstock_spark.locations import Location
-from penstock_spark.options import EARLIEST, LATEST, Bound, SourceOptions, parse_options
-from penstock_spark.stores import ask_all, open_store
+from penstock_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, parse_options
+from penstock_spark.stores.locations import Location
+from penstock_spark.stores.open import ask_all, open_store
 
 # Fewer local stores than this are asked one after the other: starting a child costs half a second.
 _MANY_LOCAL = 100
@@ -146,7 +146,7 @@ def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[Hel
     }
     path = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(
-        [sys.executable, "-c", "from penstock_spark.asking import answer; answer()"],
+        [sys.executable, "-c", "from penstock_spark.source.queries import answer; answer()"],
         input=json.dumps(about).encode(), capture_output=True, check=False,
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip

@@ -12,10 +12,10 @@ import attrs
 import numpy as np
 
 import penstock
-from penstock_spark.asking import Stretch
-from penstock_spark.locations import Location
-from penstock_spark.offsets import Place
-from penstock_spark.stores import ask_all, open_store
+from penstock_spark.source.offsets import Place
+from penstock_spark.source.queries import Stretch
+from penstock_spark.stores.locations import Location
+from penstock_spark.stores.open import ask_all, open_store
 
 # A task reads so many bytes of log. Each costs some 30 ms; a few for each core share the work evenly.
 TASK_BYTES_MIN = 64 << 20

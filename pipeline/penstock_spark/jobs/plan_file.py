@@ -16,8 +16,8 @@ from typing import Any
 
 from penstock.errors import ConfigError, StorageError
 from penstock.files import Files
-from penstock_spark.dataset import is_dataset
-from penstock_spark.keeping import keep_folder
+from penstock_spark.durable_names import keep_folder
+from penstock_spark.stores.dataset import is_dataset
 
 FORMAT = 1
 _APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 import penstock
 from penstock.errors import ConfigError, OffsetError, StorageError
 from penstock.files import Files
-from penstock_spark.rows import EXPORTED, converted, needed
+from penstock_spark.export.columns import EXPORTED, converted, needed
 
 FORMAT = 1
 _SIDE = "_penstock"

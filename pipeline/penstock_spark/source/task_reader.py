@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import penstock
 from penstock.errors import OffsetError, StorageError
 from penstock.escape import get_logger
-from penstock_spark.locations import Location
-from penstock_spark.options import SourceOptions
-from penstock_spark.planning import StoreSpan
-from penstock_spark.schema import converter, store_columns
-from penstock_spark.stores import open_store
+from penstock_spark.source.options import SourceOptions
+from penstock_spark.source.planning import StoreSpan
+from penstock_spark.source.schema import converter, store_columns
+from penstock_spark.stores.locations import Location
+from penstock_spark.stores.open import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa

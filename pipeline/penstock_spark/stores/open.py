@@ -1,7 +1,7 @@
 """Opens the stores of a read, one at a time, and asks each what it holds. No pyspark in here.
 
 Nothing stays open between two calls: a read may mean a thousand stores. Several at URLs are asked at once, in
-threads, which mostly wait; for many on this machine see `asking`.
+threads, which mostly wait; for many on this machine see `source.queries`.
 """
 
 import functools
@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import penstock
-from penstock_spark.locations import Location
-from penstock_spark.remote import RemoteFiles, UrlPath
+from penstock_spark.stores.locations import Location
+from penstock_spark.stores.remote_files import RemoteFiles, UrlPath
 
 _THREADS = 16
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import ConfigError, NotAStoreError
-from penstock_spark.dataset import is_dataset, shards_of
+from penstock_spark.stores.dataset import is_dataset, shards_of
 
 _LOCAL = "file://"
 

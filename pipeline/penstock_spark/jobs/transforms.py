@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from penstock.errors import ConfigError
-from penstock_spark.jobs.writing import headers_of, in_order
+from penstock_spark.jobs.sink_write import headers_of, in_order
 
 # Columns for the order only: a store's, or a Parquet file's.
 _OF_STORE = "_log_offset"

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from penstock.errors import ConfigError
-from penstock_spark.given import Given
+from penstock_spark.option_parser import Given
 
 EARLIEST, LATEST = -2, -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}

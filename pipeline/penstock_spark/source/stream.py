@@ -1,4 +1,4 @@
-"""The streaming half of the data source: what Spark asks, answered by `following`.
+"""The streaming half of the data source: what Spark asks, answered by `stream_state`.
 
 One long-lived process on the driver asks offsets; tasks elsewhere read. `commit` and `stop` are advisory in
 PySpark, and nothing depends on them. The reader is pickled for the tasks, and holds nothing that is open.
@@ -16,11 +16,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock_spark.following import Follower
-from penstock_spark.options import parse_options
-from penstock_spark.partition import QueuePartition
-from penstock_spark.reading import read_spans
-from penstock_spark.schema import check_schema
+from penstock_spark.source.options import parse_options
+from penstock_spark.source.partition import QueuePartition
+from penstock_spark.source.schema import check_schema
+from penstock_spark.source.stream_state import Follower
+from penstock_spark.source.task_reader import read_spans
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,5 +76,5 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_spans(self.options, self.names, partition.spans)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that a batch is done; see `starts`."""
+        """Take note that a batch is done; see `start_offsets`."""
         self._follower.note_begun(end)
