@@ -6,6 +6,7 @@ one of a cluster (`--master`) or over Spark Connect (`--remote`), and stopped at
 
 import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,19 +19,24 @@ from penstock.cli.output import Bar, table
 from penstock.errors import ConfigError, MissingExtraError
 from penstock_spark.java import local_session, set_python
 
-VERBS = ("verify", "reindex", "export", "replay", "compact", "stats")
+
+def verb_names() -> list[str]:
+    """Return the names of the modules in `verbs`, which are those of the verbs; a wheel in a zip has them too."""
+    # By name: the modules there import this one.
+    folder = importlib.import_module("penstock_spark.verbs")
+    return sorted(module.name for module in pkgutil.iter_modules(folder.__path__))
 
 
 class Jobs(click.Group):
     """The jobs, each in a module of its own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return every job."""
-        return list(VERBS)
+        """Return the names of all jobs."""
+        return verb_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one job's verb, importing only its module."""
-        if cmd_name not in VERBS:
+        """Return the verb of one job, importing only its module; None if there is none of that name."""
+        if cmd_name not in verb_names():
             return None
         module = importlib.import_module(f"penstock_spark.verbs.{cmd_name}")
         found: click.Command = module.command

@@ -20,7 +20,7 @@ import penstock
 from penstock.cli import root as cli
 from penstock.errors import ConfigError, NotAStoreError, StorageError, StoreLockedError
 from penstock.testing import ManualWorkers
-from penstock_spark.cli import VERBS, group
+from penstock_spark.cli import group, verb_names
 from penstock_spark.export.archive import ArchiveOptions, ArchiveRetention, archive
 from penstock_spark.export.export_folder import (
     Exported,
@@ -343,7 +343,7 @@ def shown(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return code, told.out, told.err
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verb_names())
 def test_every_verbs_help_has_two_examples_that_work(
     verb: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
@@ -401,4 +401,4 @@ def test_penstock_spark_is_a_verb_of_penstock(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert all(verb in done.stdout for verb in VERBS)
+    assert all(verb in done.stdout for verb in verb_names())

@@ -11,13 +11,13 @@ from tests.spark.job_stores import Sink
 import penstock
 from penstock.durability.progress import Progress
 from penstock.files import Files
+from penstock_spark.errors import DataLossError
 from penstock_spark.export.export_folder import Exported, Piece
 from penstock_spark.jobs import compact, replay
 from penstock_spark.jobs.compact import keys_of
 from penstock_spark.jobs.messages import messages_of
 from penstock_spark.jobs.replay import Pace
 from penstock_spark.jobs.tasks import Slice, slices_of, still_there
-from penstock_spark.source.task_reader import DataLossError
 
 # A segment that is being summed up cannot go.
 SIZES: dict[str, Any] = {**THEIRS, "scrub.digests": False}

@@ -14,12 +14,13 @@ import penstock
 from penstock import Message
 from penstock.errors import ConfigError, CorruptionError, NotAStoreError, OffsetError
 from penstock.files import Files
+from penstock_spark.errors import DataLossError
 from penstock_spark.java import LAUNCHER, make_launcher
 from penstock_spark.source.offsets import survey
 from penstock_spark.source.options import parse_options
 from penstock_spark.source.planning import plan
 from penstock_spark.source.schema import COLUMNS, DEFAULT
-from penstock_spark.source.task_reader import DataLossError, read_spans
+from penstock_spark.source.task_reader import read_spans
 from penstock_spark.stores.locations import find_stores
 
 COUNT = 3000

@@ -18,11 +18,12 @@ from tests.spark.conftest import needed
 import penstock
 from penstock import Message
 from penstock.errors import ConfigError, CorruptionError, StorageError
+from penstock_spark.errors import DataLossError
 from penstock_spark.source.admission import limited
 from penstock_spark.source.options import parse_options
 from penstock_spark.source.start_offsets import FOLDER
 from penstock_spark.source.stream_state import Follower
-from penstock_spark.source.task_reader import DataLossError, read_spans
+from penstock_spark.source.task_reader import read_spans
 from penstock_spark.stores.dataset import make_dataset
 
 SMALL: dict[str, Any] = {"geometry.segment_bytes": 16384, "flush": "sync"}

@@ -1,6 +1,7 @@
 """Imports go downwards only: a folder imports those above it in `ORDER`; each outside package has its place."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -154,12 +155,17 @@ def test_the_house_is_small_and_has_no_circle() -> None:
     assert len(list(KERNEL.glob("*.py"))) <= MODULES_MAX
 
 
-def test_every_folder_says_its_rule_and_its_files_in_reading_order() -> None:
-    for folder in {path.parent for path in PATHS} - {KERNEL}:
+def check_docstrings(root: Path) -> None:
+    """Refuse a folder below `root` whose docstring does not name each of its files."""
+    for folder in {path.parent for path in root.rglob("*.py")} - {root}:
         about = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
         named = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
         missing = {name for name in named if f"`{name}`" not in about}
         assert not missing, f"{folder.name}/__init__.py does not name {sorted(missing)}"
+
+
+def test_every_folder_says_its_rule_and_its_files_in_reading_order() -> None:
+    check_docstrings(KERNEL)
 
 
 PLUGINS = sorted((ROOT / "plugins").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
@@ -181,9 +187,38 @@ def test_a_plugin_imports_what_is_public_and_itself(path: Path) -> None:
         assert room is None or room in FOR_PLUGINS, f"{path.name} imports {name}"
 
 
-# What others may build on, besides the names of `penstock` itself.
-PUBLIC = {"__init__", "errors", "escape", "contracts", "files", "staged", "segmentwise", "cli"}
+# What the pipeline may build on, besides the names of `penstock` itself.
+PUBLIC = FOR_PLUGINS - {"testing"} | {"staged", "segmentwise"}
+SPARK = ROOT / "pipeline" / "penstock_spark"
 PIPELINE = sorted((ROOT / "pipeline").rglob("*.py"))
+SPARK_PATHS = [path for path in PIPELINE if path.is_relative_to(SPARK)]
+# As `ORDER`, for the pipeline. `cli` imports a verb only by its name, when it is asked for.
+SPARK_ORDER = [
+    "errors option_parser durable_names java columns",
+    "stores",
+    "sink export",
+    "source",
+    "__init__ cli",
+    "jobs",
+    "verbs",
+    "plugin",
+]
+SPARK_RANK = {name: rank for rank, line in enumerate(SPARK_ORDER) for name in line.split()}
+# Spark calls these. All others import pyspark within a function, if at all: it is an extra, and slow to import.
+IMPORT_PYSPARK = {"source/source.py", "source/stream.py", "source/partition.py", "sink/writer.py"}
+SPARK_MODULES = {
+    ".".join(path.relative_to(SPARK.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SPARK_PATHS
+}
+
+
+def spark_imports(path: Path) -> set[str]:
+    """Return the modules of the pipeline that one imports, functions included."""
+    found = set()
+    for name in imports(path):
+        if name.split(".")[0] == SPARK.name:
+            found.add(name if name in SPARK_MODULES else name.rpartition(".")[0])
+    return found
 
 
 @pytest.mark.parametrize("path", PIPELINE, ids=lambda p: p.name)
@@ -191,3 +226,35 @@ def test_the_pipeline_uses_the_public_face(path: Path) -> None:
     for name in imports(path):
         room = imported_room(name)
         assert room is None or room in PUBLIC, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", SPARK_PATHS, ids=lambda p: str(p.relative_to(SPARK)))
+def test_a_folder_of_the_pipeline_imports_what_is_below_it(path: Path) -> None:
+    room = path.relative_to(SPARK).parts[0].removesuffix(".py")
+    assert room in SPARK_RANK, f"{room} is not in SPARK_ORDER: put it there"
+    for module in spark_imports(path):
+        assert module in SPARK_MODULES, f"{path.name} imports {module}, which is not there"
+        other = module.split(".")[1] if "." in module else "__init__"
+        if other != room:
+            assert SPARK_RANK[other] < SPARK_RANK[room], f"{room} imports {other}, which is not below it"  # fmt: skip
+
+
+def test_the_pipeline_has_no_circle() -> None:
+    graph = {module: spark_imports(path) for module, path in SPARK_MODULES.items()}
+    # Raises CycleError, which names the modules.
+    assert len(list(TopologicalSorter(graph).static_order())) == len(SPARK_MODULES)
+
+
+@pytest.mark.parametrize("path", SPARK_PATHS, ids=lambda p: str(p.relative_to(SPARK)))
+def test_pyspark_is_imported_where_spark_calls(path: Path) -> None:
+    if str(path.relative_to(SPARK)) in IMPORT_PYSPARK:
+        return
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            assert not str(node.module).startswith("pyspark"), f"line {node.lineno}"
+        elif isinstance(node, ast.Import):
+            assert not any(a.name.startswith("pyspark") for a in node.names), f"line {node.lineno}"
+
+
+def test_every_folder_of_the_pipeline_says_its_rule_and_its_files_in_reading_order() -> None:
+    check_docstrings(SPARK)

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 import penstock
 from penstock.errors import ConfigError, OffsetError
+from penstock_spark.errors import DataLossError
 from penstock_spark.jobs.progress import parallelism
-from penstock_spark.source.task_reader import DataLossError
 
 _ADVICE = (
     "run the job again with skip_lost (--skip-lost) to go on without them, and to have them counted"

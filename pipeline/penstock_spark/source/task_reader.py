@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import penstock
-from penstock.errors import OffsetError, StorageError
+from penstock.errors import OffsetError
 from penstock.escape import get_logger
+from penstock_spark.errors import DataLossError
 from penstock_spark.source.options import SourceOptions
 from penstock_spark.source.planning import StoreSpan
 from penstock_spark.source.schema import converter, store_columns
@@ -23,13 +24,6 @@ BATCH_BYTES = 8 << 20
 _ADVICE = "give failOnDataLoss=false to pass over such messages and log it"
 
 
-class DataLossError(StorageError):
-    """Messages that a query should have read are gone."""
-
-    def __init__(self, what: str, advice: str = _ADVICE) -> None:
-        super().__init__(f"{what}; {advice}")
-
-
 class Losses:
     """What is done about messages that are gone: an error, or a line in the log."""
 
@@ -39,7 +33,7 @@ class Losses:
     def report(self, what: str, cause: Exception | None = None) -> None:
         """Raise or log, as `failOnDataLoss` says."""
         if self._fails:
-            raise DataLossError(what) from cause
+            raise DataLossError(what, _ADVICE) from cause
         logger.warning("%s; they are passed over, as failOnDataLoss is false", what)
 
     def in_store(self, name: str) -> "penstock.Lost":
