@@ -1,12 +1,26 @@
-"""Options as Spark hands them over, read by name and checked. No pyspark in here.
+"""Options as Spark hands them over: each is declared once, as a field of an attrs class, and parsed by that.
 
-Spark gives keys in lower case and values as text. A misspelt option of ours is refused with a hint;
-Spark's own are passed over.
+A class of options has a line for each::
+
+    @attrs.frozen(kw_only=True)
+    class ReadOptions:
+        rows: int = option("rowsPerBatch", whole(1, 65536), "8192", "rows of one batch")
+        topics: tuple[str, ...] = optional("subscribe", words, (), "the topics to read; all without it")
+
+    given = GivenOptions({"rowsperbatch": "10"}, ReadOptions)
+    ReadOptions(**given.values())
+
+Spark gives keys in lower case and values as text. A misspelt option is refused with a hint; Spark's own are
+passed over.
 """
 
 import difflib
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import attrs
 
 from penstock.errors import ConfigError
 
@@ -14,24 +28,79 @@ from penstock.errors import ConfigError
 _NEAR = 0.75
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)?")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
+_METADATA = "option"
+
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+# From an option's name and text to its value; raises `ConfigError`.
+Parser = Callable[[str, str], _T]
 
 
-class Given:
-    """What was given of the options that are known here.
+@attrs.frozen
+class Option:
+    """One option.
+
+    Attributes:
+        name: as it is spelt in the docs.
+        parser: makes its value.
+        default: its text where it is not given; None if no text means the same.
+        meaning: what it says, in a few words.
+    """
+
+    name: str
+    parser: Parser[Any]
+    default: str | None
+    meaning: str
+
+
+def option(name: str, parser: Parser[_T], default: str, meaning: str) -> _T:
+    """Declare an option with a default, which is a text as a user may give it; returns a field of attrs."""
+    metadata = {_METADATA: Option(name, parser, default, meaning)}
+    field: _T = attrs.field(default=parser(name, default), metadata=metadata)
+    return field
+
+
+def optional(name: str, parser: Parser[_T], absent: _A, meaning: str) -> _T | _A:
+    """Declare an option whose value is `absent` where it is not given; returns a field of attrs."""
+    metadata = {_METADATA: Option(name, parser, None, meaning)}
+    field: _T | _A = attrs.field(default=absent, metadata=metadata)
+    return field
+
+
+def required(name: str, parser: Parser[_T], meaning: str) -> _T:
+    """Declare an option that has to be given; returns a field of attrs."""
+    field: _T = attrs.field(metadata={_METADATA: Option(name, parser, None, meaning)})
+    return field
+
+
+def declared(options: type) -> dict[str, Option]:
+    """Return the options of a class, by the names of their fields, in order."""
+    fields = attrs.fields(options)
+    return {f.name: f.metadata[_METADATA] for f in fields if _METADATA in f.metadata}
+
+
+class GivenOptions:
+    """What was given of the options that a class declares.
 
     Args:
         options: as Spark hands them over.
-        names: every option there is, as it is spelt in the docs.
+        declares: the class.
         others: names that belong to the other side (the sink's for the source), and what to say of them.
+
+    Raises:
+        ConfigError: for one of `others`, and for a name that is nearly one of the class.
     """
 
     def __init__(
         self,
         options: Mapping[str, str],
-        names: Sequence[str],
+        declares: type,
         others: Mapping[str, str] | None = None,
     ) -> None:
-        by_lower = {name.lower(): name for name in names}
+        self._declared = declared(declares)
+        by_lower = {option.name.lower(): option.name for option in self._declared.values()}
         elsewhere = {name.lower(): text for name, text in (others or {}).items()}
         self._texts: dict[str, str] = {}
         for key, value in options.items():
@@ -48,40 +117,62 @@ class Given:
     def __contains__(self, name: str) -> bool:
         return name in self._texts
 
-    def text(self, name: str, default: str | None = None) -> str | None:
-        """Return an option as it was given."""
-        return self._texts.get(name, default)
+    def values(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """Return the value of each option that was given, by its field, but for those named by `without`.
 
-    def words(self, name: str) -> tuple[str, ...]:
-        """Return the parts of a list with commas; empty if it was not given."""
-        parts = (part.strip() for part in self._texts.get(name, "").split(","))
-        return tuple(part for part in parts if part)
+        Raises:
+            ConfigError: a value is not what its option takes.
+        """
+        return {
+            field: option.parser(option.name, self._texts[option.name])
+            for field, option in self._declared.items()
+            if option.name in self._texts and option.name not in without
+        }
 
-    def whole(self, name: str, default: int, least: int, most: int) -> int:
-        """Return a whole number within [least, most]."""
-        text = self._texts.get(name, str(default)).strip()
+
+# --- parsers
+
+
+def plain(_name: str, text: str) -> str:
+    """Return the text as it was given."""
+    return text
+
+
+def words(_name: str, text: str) -> tuple[str, ...]:
+    """Return the parts of a list with commas, without those that are empty."""
+    parts = (part.strip() for part in text.split(","))
+    return tuple(part for part in parts if part)
+
+
+def whole(least: int, most: int) -> Parser[int]:
+    """Return a parser of whole numbers within [least, most]."""
+
+    def parse(name: str, text: str) -> int:
+        text = text.strip()
         if not re.fullmatch(r"-?[0-9]{1,19}", text) or not least <= int(text) <= most:
             raise ConfigError(f"{name} is {text!r}; it must be a whole number, {least} to {most}")
         return int(text)
 
-    def size(self, name: str, default: int) -> int:
-        """Return a number of bytes: `1048576`, `64m`, `2g`."""
-        text = self._texts.get(name)
-        return default if text is None else size_of(name, text)
+    return parse
 
-    def truth(self, name: str, *, default: bool) -> bool:
-        """Return true or false."""
-        text = self._texts.get(name, str(default)).lower()
-        if text not in ("true", "false"):
-            raise ConfigError(f"{name} is {text!r}; it must be true or false")
-        return text == "true"
 
-    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
-        """Return one of several words."""
-        text = self._texts.get(name, default)
+def truth(name: str, text: str) -> bool:
+    """Return true or false."""
+    text = text.lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} is {text!r}; it must be true or false")
+    return text == "true"
+
+
+def choice(choices: Mapping[str, _T]) -> Parser[_T]:
+    """Return a parser of one of several words, each with its value."""
+
+    def parse(name: str, text: str) -> _T:
         if text not in choices:
             raise ConfigError(f"{name} is {text!r}; it must be one of {', '.join(choices)}")
-        return text
+        return choices[text]
+
+    return parse
 
 
 def size_of(name: str, text: str) -> int:
@@ -90,3 +181,31 @@ def size_of(name: str, text: str) -> int:
     if found is None or int(found[1]) == 0:
         raise ConfigError(f"{name} is {text!r}; it must be a size in bytes, as 1048576 or 64m")
     return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def seconds_of(name: str, text: str) -> float:
+    """Return a duration in seconds: `500ms`, `30s`, `7d`."""
+    text = text.strip()
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"{name} is {text!r}; it must be a duration, as 500ms, 30s, 5m, 12h or 7d"
+        )
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def json_of(name: str, text: str, example: str) -> Any:
+    """Return what a text says as JSON; a name that stands in an object twice is refused."""
+    try:
+        return json.loads(text, object_pairs_hook=_no_doubles)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is {text!r}, which is no JSON as {example} ({error})") from error
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands in it twice")
+    return found

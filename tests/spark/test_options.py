@@ -1,20 +1,18 @@
 """The source's options, schema and offsets: what is taken, and what is refused in which words. No JVM."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.errors import ConfigError, StorageError
+from penstock_spark.option_parser import declared
+from penstock_spark.sink.options import SinkOptions
+from penstock_spark.source.bounds import EARLIEST, LATEST
 from penstock_spark.source.offsets import Place, from_json, to_json
-from penstock_spark.source.options import (
-    EARLIEST,
-    LATEST,
-    SINK_OPTIONS,
-    SourceOptions,
-    parse_options,
-)
+from penstock_spark.source.options import SINK_OPTIONS, SourceOptions, parse_options
 from penstock_spark.source.schema import COLUMNS, DEFAULT, check_schema, ddl
 from penstock_spark.stores.locations import Location, Locations
 
@@ -204,10 +202,41 @@ def test_a_checkpoint_of_another_kind_of_path_is_refused(found: dict[str, Any]) 
         from_json(found, ONE)
 
 
-def test_every_option_is_in_the_docs() -> None:
-    from penstock_spark.source.options import _NAMES  # noqa: PLC0415 - the list itself
+def documented(page: str) -> dict[str, str]:
+    """Return the options in a page's table of them, each with the text of its default."""
+    text = (ROOT / "docs" / page).read_text()
+    rows = text[text.index("\n| option | default |") :].strip().split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.split(" | ")] for row in rows]
+    return {
+        name: default.strip("`")
+        for names, default, *_ in cells
+        for name in re.findall(r"`([A-Za-z]+)`", names)
+    }
 
+
+@pytest.mark.parametrize(
+    ("options", "page"), [(SourceOptions, "spark-source.md"), (SinkOptions, "spark-sink.md")]
+)
+def test_the_docs_list_the_options_that_are_declared(options: type, page: str) -> None:
+    shown = documented(page)
+    listed = {option.name: option for option in declared(options).values()}
+    assert shown.keys() == listed.keys()
+    defaults = {name: o.default for name, o in listed.items() if o.default is not None}
+    assert {name: shown[name] for name in defaults} == defaults
+    assert all(option.meaning for option in listed.values())
+
+
+def test_every_column_is_in_the_docs() -> None:
     text = (ROOT / "docs" / "spark-source.md").read_text()
-    missing = [name for name in (*_NAMES, *COLUMNS) if f"`{name}`" not in text]
-    assert not missing
-    assert SourceOptions.__doc__
+    assert [name for name in COLUMNS if f"`{name}`" not in text] == []
+
+
+def test_an_option_that_another_overrides_is_not_looked_at() -> None:
+    options = parse_options({"path": "/s", "startingTimestamp": "5", "startingOffsets": "{"})
+    assert (options.starting.time_ms, options.starting_offsets) == (5, None)
+
+
+def test_a_stream_that_starts_at_a_time_reads_other_queues_from_their_end() -> None:
+    given = {"path": "/s", "startingOffsetsByTimestamp": '{"a":{"0":7}}'}
+    assert parse_options(given, streaming=True).starting.word == LATEST
+    assert parse_options(given).starting.word == EARLIEST

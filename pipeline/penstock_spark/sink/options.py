@@ -1,6 +1,5 @@
-"""The sink's options, parsed and checked. No pyspark in here."""
+"""The sink's options: declared, parsed and checked. No pyspark in here."""
 
-import re
 import tomllib
 import uuid
 from collections.abc import Mapping
@@ -10,15 +9,19 @@ from typing import Any
 import attrs
 
 from penstock.errors import ConfigError
-from penstock_spark.option_parser import Given
+from penstock_spark.option_parser import (
+    GivenOptions,
+    Parser,
+    choice,
+    option,
+    optional,
+    plain,
+    required,
+    seconds_of,
+    whole,
+)
 from penstock_spark.stores.dataset import SHARDS_MAX
 
-PARTITIONERS = ("key", "round-robin", "task")
-PROFILES = ("embedded", "rocketmq")
-NAMES = (
-    "path", "topic", "partitions", "partitioner", "shards", "txnAppId", "txnVersion", "lockTimeout",
-    "stagingRetention", "profile", "config",
-)  # fmt: skip
 _READING = "is for reading; the sink takes"
 _OTHERS = {
     "subscribe": f"{_READING} one topic, or a column 'topic'",
@@ -29,72 +32,19 @@ _OTHERS = {
     "paths": "names several paths; the sink writes to one, and to several stores with 'shards'",
 }
 SETTING = "set."
+_NO_PATH = "give the folder of a store to write to: save(path), or option 'path'"
 # What the sink opens a store with, unless told otherwise: it appends large pieces and closes again, and what
 # may go, and when, is for the store's owner to say.
 USUAL = {
     "write.use": "file", "index.feed": "direct", "retention.use": [], "scrub.digests": False,
 }  # fmt: skip
 _QUEUES_MAX = 65_536
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d)?")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
+_VERSION_MAX = (1 << 63) - 1
 
 
-@attrs.frozen(kw_only=True)
-class SinkOptions:
-    """Where to and how.
-
-    Attributes:
-        root: folder of the store, or of the dataset.
-        topic: the topic of all rows; None takes it from the column.
-        partitions: how many queues the partitioner spreads rows over.
-        partitioner: "key", "round-robin" or "task".
-        shards: stores of the dataset; 0 where it was not given.
-        app: who writes; batches are told apart within it. None for a stream that goes by its query's id.
-        version: which batch of `app` a batch query is; None for a save that is only itself.
-        lock_timeout_s: how long a commit waits for a store that another writes.
-        retention_s: staged files that no batch names go when they are so old.
-        config: a configuration file for the stores.
-        settings: what the stores are opened with, by dotted name.
-    """
-
-    root: Path
-    topic: str | None = None
-    partitions: int = 4
-    partitioner: str = "key"
-    shards: int = 0
-    app: str | None = None
-    version: int | None = None
-    lock_timeout_s: float = 60.0
-    retention_s: float = 7 * 86400.0
-    config: Path | None = None
-    settings: Mapping[str, Any] = attrs.Factory(lambda: dict(USUAL))
-
-
-def parse_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """Return the options, checked."""
-    settings = {k: v for k, v in options.items() if k.lower().startswith(SETTING)}
-    rest = {k: v for k, v in options.items() if k not in settings}
-    given = Given(rest, NAMES, _OTHERS)
-    app, version = _transaction(given, is_stream=is_stream)
-    config = given.text("config")
-    return SinkOptions(
-        root=_root(given.text("path")),
-        topic=given.text("topic"),
-        partitions=given.whole("partitions", 4, 1, _QUEUES_MAX),
-        partitioner=given.choice("partitioner", PARTITIONERS, "key"),
-        shards=given.whole("shards", 0, 1, SHARDS_MAX) if "shards" in given else 0,
-        app=app,
-        version=version,
-        lock_timeout_s=_seconds(given, "lockTimeout", "60s"),
-        retention_s=_seconds(given, "stagingRetention", "7d"),
-        config=Path(config) if config is not None else None,
-        settings=_settings(given, settings, has_config=config is not None),
-    )
-
-
-def _root(path: str | None) -> Path:
+def _root(_name: str, path: str) -> Path:
     if not path:
-        raise ConfigError("give the folder of a store to write to: save(path), or option 'path'")
+        raise ConfigError(_NO_PATH)
     path = path.removeprefix("file://") if path.startswith("file:///") else path
     path = path.removeprefix("file:") if path.startswith("file:/") else path
     if "://" in path:
@@ -104,38 +54,83 @@ def _root(path: str | None) -> Path:
     return Path(path).absolute()
 
 
-def _transaction(given: Given, *, is_stream: bool) -> tuple[str | None, int | None]:
-    app = given.text("txnAppId")
-    if app is not None and not app.strip():
-        raise ConfigError("txnAppId is empty; leave it out, or name who writes")
-    if is_stream:
-        if "txnVersion" in given:
-            raise ConfigError(
-                "txnVersion is for batch queries; a stream's batches have numbers already"
-            )
-        return app, None
-    if ("txnVersion" in given) != (app is not None):
-        raise ConfigError("txnAppId and txnVersion go together: give both, or neither")
-    if app is None:
-        return f"save-{uuid.uuid4().hex}", None
-    return app, given.whole("txnVersion", 0, 0, (1 << 63) - 1)
+def _app(name: str, text: str) -> str:
+    if not text.strip():
+        raise ConfigError(f"{name} is empty; leave it out, or name who writes")
+    return text
 
 
-def _seconds(given: Given, name: str, default: str) -> float:
-    text = str(given.text(name, default)).strip()
-    found = _DURATION.fullmatch(text)
-    if found is None:
+def _file(_name: str, text: str) -> Path:
+    return Path(text)
+
+
+def _one_of(*names: str) -> Parser[str]:
+    return choice({name: name for name in names})
+
+
+@attrs.frozen(kw_only=True)
+class SinkOptions:
+    """Where to and how: every option is declared here, and described in docs/spark-sink.md.
+
+    Attributes:
+        store_settings: settings of the stores that were given as `set.<setting>`, by dotted name.
+    """
+
+    # One line for each, as in a table.
+    # fmt: off
+    root: Path = required("path", _root, "folder of the store, or of the dataset")
+    topic: str | None = optional("topic", plain, None, "the topic of all rows; without it their column says")
+    partitions: int = option("partitions", whole(1, _QUEUES_MAX), "4", "how many queues the partitioner spreads rows over")
+    partitioner: str = option("partitioner", _one_of("key", "round-robin", "task"), "key", "which of them takes a row")
+    shards: int = optional("shards", whole(1, SHARDS_MAX), 0, "stores of the dataset; 0 where it was not given")
+    app: str | None = optional("txnAppId", _app, None, "who writes; batches are told apart within it. None for a stream that goes by its query's id")
+    version: int | None = optional("txnVersion", whole(0, _VERSION_MAX), None, "which batch of `app` a batch query is; None for a save that is only itself")
+    lock_timeout_s: float = option("lockTimeout", seconds_of, "60s", "how long a commit waits for a store that another writes")
+    retention_s: float = option("stagingRetention", seconds_of, "7d", "staged files that no batch names go when they are so old")
+    profile: str | None = optional("profile", _one_of("embedded", "rocketmq"), None, "sizes of a store that is made")
+    config: Path | None = optional("config", _file, None, "a configuration file for the stores")
+    store_settings: Mapping[str, Any] = attrs.Factory(dict)
+    # fmt: on
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the stores are opened with, by dotted name; a configuration file replaces the usual ones."""
+        usual = USUAL if self.config is None else {}
+        profile = {} if self.profile is None else {"profile": self.profile}
+        return {**usual, **profile, **self.store_settings}
+
+
+def parse_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+    """Return the options of a batch query or of a stream.
+
+    Raises:
+        ConfigError: a name is nearly one of ours, a value is not what its option takes, or two do not go together.
+    """
+    settings = {k: v for k, v in options.items() if k.lower().startswith(SETTING)}
+    given = GivenOptions(
+        {k: v for k, v in options.items() if k not in settings}, SinkOptions, _OTHERS
+    )
+    if "path" not in given:
+        raise ConfigError(_NO_PATH)
+    _check_transaction(given, is_stream=is_stream)
+    values = given.values()
+    if not is_stream:
+        values.setdefault("app", f"save-{uuid.uuid4().hex}")
+    return SinkOptions(**values, store_settings=_parse_settings(settings))
+
+
+def _check_transaction(given: GivenOptions, *, is_stream: bool) -> None:
+    if is_stream and "txnVersion" in given:
         raise ConfigError(
-            f"{name} is {text!r}; it must be a duration, as 500ms, 30s, 5m, 12h or 7d"
+            "txnVersion is for batch queries; a stream's batches have numbers already"
         )
-    return float(found[1]) * _SECONDS[found[2]]
+    if not is_stream and ("txnVersion" in given) != ("txnAppId" in given):
+        raise ConfigError("txnAppId and txnVersion go together: give both, or neither")
 
 
-def _settings(given: Given, options: Mapping[str, str], *, has_config: bool) -> dict[str, Any]:
-    """Return settings for `penstock.open`; those of a file count before the usual ones."""
-    settings: dict[str, Any] = {} if has_config else dict(USUAL)
-    if "profile" in given:
-        settings["profile"] = given.choice("profile", PROFILES, "embedded")
+def _parse_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return settings for `penstock.open`: TOML values, and as text what is none."""
+    settings: dict[str, Any] = {}
     for key, text in options.items():
         name = key.lower().removeprefix(SETTING)
         try:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from penstock.errors import ConfigError, StorageError
-from penstock_spark.source.options import Bound, SourceOptions
+from penstock_spark.source.bounds import Bound
+from penstock_spark.source.options import SourceOptions
 from penstock_spark.source.queries import Held, Question, Stretch, ask_stores
 from penstock_spark.stores.locations import Locations
 

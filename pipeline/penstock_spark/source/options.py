@@ -4,131 +4,170 @@ Spark hands over keys in lower case and values as text. A misspelt option of our
 that belongs to the sink with a word about that; Spark's own are passed over.
 """
 
-import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
 from penstock.errors import ConfigError
-from penstock_spark.option_parser import Given
+from penstock_spark.option_parser import (
+    GivenOptions,
+    choice,
+    declared,
+    json_of,
+    option,
+    optional,
+    plain,
+    size_of,
+    truth,
+    whole,
+    words,
+)
+from penstock_spark.sink.options import SinkOptions
+from penstock_spark.source.bounds import (
+    EARLIEST,
+    LATEST,
+    NUMBER_MAX,
+    Bound,
+    offsets,
+    one_time,
+    times,
+)
 
-EARLIEST, LATEST = -2, -1
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
-_NAMES = (
-    "path",
-    "paths",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "includeHeaders",
-    "tags",
-    "keys",
-    "group",
-    "rowsPerBatch",
-    "verifyChecksums",
-)
-_SINKS = "is the sink's: give it to write or writeStream, not to a read"
-SINK_OPTIONS = (
-    "topic",
-    "shards",
-    "partitioner",
-    "partitions",
-    "queues",
-    "txnAppId",
-    "txnVersion",
-    "lockTimeout",
-    "checkpointLocation",
-)
-_ENDINGS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_PICKS = ("subscribe", "subscribePattern", "assign")
 _ROWS_MAX = 65_536
-_MANY = (1 << 63) - 1
 _PARTITIONS_MAX = 1_000_000
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
-# Topic to queue to a number; and the same for each of several stores.
-Queues = dict[str, dict[int, int]]
-PerStore = dict[str, Queues]
+
+# --- parsers
 
 
-@attrs.frozen(kw_only=True)
-class Bound:
-    """Where to start, or where to end. At most one of these is more than the default.
+def _paths(name: str, text: str) -> tuple[str, ...]:
+    listed = json_of(name, text, '["data/one", "data/two"]')
+    if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
+        raise ConfigError(f"{name} is {text!r}; it must be a JSON list of folders")
+    return tuple(listed)
 
-    Attributes:
-        name: the option that says so.
-        word: EARLIEST or LATEST: for all that is not named elsewhere.
-        numbers: store to topic to queue to offset (-2 earliest, -1 latest), or to Unix milliseconds; the
-            store is "" where there is only one.
-        are_times: whether `numbers` are times.
-        time_ms: one time for all queues.
-    """
 
-    name: str
-    word: int
-    numbers: PerStore = attrs.Factory(dict)
-    are_times: bool = False
-    time_ms: int | None = None
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    topics = words(name, text)
+    if not topics:
+        raise ConfigError(f"{name} names no topic; leave it out for all of them")
+    return topics
+
+
+def _pattern(name: str, text: str) -> str:
+    if not text:
+        raise ConfigError(f"{name} is empty; leave it out for all topics")
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(
+            f"{name} is {text!r}, which is no regular expression ({error})"
+        ) from error
+    return text
+
+
+def _assigned(name: str, text: str) -> dict[str, tuple[int, ...]]:
+    example = '{"topic":[0,1]}'
+    found = json_of(name, text, example)
+    if not isinstance(found, dict) or not found:
+        raise ConfigError(f"{name} is {text!r}; it must be JSON as {example}")
+    for queues in found.values():
+        if not isinstance(queues, list) or not queues or not all(_is_count(q) for q in queues):
+            raise ConfigError(f"{name} is {text!r}; it must be JSON as {example}")
+    return {topic: tuple(sorted(set(queues))) for topic, queues in found.items()}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _either(name: str, text: str) -> tuple[str, ...]:
+    """Return the words of `a || b`; `*` alone means all."""
+    text = text.strip()
+    if text == "*":
+        return ()
+    found = tuple(word.strip() for word in text.split("||"))
+    if not all(found) or "*" in found:
+        raise ConfigError(f"{name} is {text!r}; give one, or several parted by ||, as in 'a || b'")
+    return found
+
+
+def _group(name: str, text: str) -> str:
+    if not _GROUP.fullmatch(text):
+        raise ConfigError(
+            f"{name} is {text!r}; it must be 1 to 128 letters, digits, '_', '-' and '.', "
+            f"and begin with a letter or digit"
+        )
+    return text
+
+
+# --- the options
 
 
 @attrs.frozen(kw_only=True)
 class SourceOptions:
-    """What to read, and how; see docs/spark-source.md for each.
+    """What to read, and how: every option is declared here, and described in docs/spark-source.md.
 
     Attributes:
-        given: the options as they were given, and `streaming` what they were parsed for.
+        given: the options as they were given, and `streaming` what they were parsed for; None where that is
+            not known yet.
         streaming: see `given`.
-        paths: folders, patterns or URLs, as they were given.
-        topics: the topics to read; empty for all.
-        pattern: a regular expression that topics must match as a whole.
-        assigned: the queues to read of each topic; empty for all.
-        starting: where to start.
-        ending: where to end.
-        late_is_error: a starting time behind the last message is an error, not the end of the queue.
-        fail_on_loss: messages that are gone are an error; else they are passed over and logged.
-        rows_per_trigger: so many rows in one batch of a stream at most; 0 for all.
-        bytes_per_trigger: so many bytes of log, about; 0 for all.
-        min_partitions: so many tasks at least, if there are as many rows; 0 for what suits the size.
-        headers: add the column `headers`.
-        tags: only messages with one of these tags.
-        keys: only messages with one of these keys.
-        group: the name under which a stream's start is kept; empty for none.
-        rows_per_batch: rows of one Arrow batch handed to Spark.
-        verify: check every record's CRC.
     """
 
+    # One line for each, as in a table.
+    # fmt: off
     given: dict[str, str] = attrs.field(factory=dict, repr=False)
     streaming: bool | None = False
-    paths: tuple[str, ...]
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
-    assigned: dict[str, tuple[int, ...]] = attrs.Factory(dict)
-    starting: Bound = Bound(name="startingOffsets", word=EARLIEST)
-    ending: Bound = Bound(name="endingOffsets", word=LATEST)
-    late_is_error: bool = True
-    fail_on_loss: bool = True
-    rows_per_trigger: int = 0
-    bytes_per_trigger: int = 0
-    min_partitions: int = 0
-    headers: bool = False
-    tags: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    group: str = ""
-    rows_per_batch: int = 8192
-    verify: bool = True
+    path: str | None = optional("path", plain, None, "a folder, pattern or URL")
+    path_list: tuple[str, ...] = optional("paths", _paths, (), "several of them, as a JSON list")
+    subscribed: tuple[str, ...] = optional("subscribe", _topics, (), "the topics to read; empty for all")
+    pattern: str = optional("subscribePattern", _pattern, "", "a regular expression that topics must match as a whole")
+    assigned: dict[str, tuple[int, ...]] = optional("assign", _assigned, attrs.Factory(dict), "the queues to read of each topic; empty for all")
+    starting_offsets: Bound | None = optional("startingOffsets", offsets(EARLIEST), None, "where to start; see `starting`")
+    ending_offsets: Bound | None = optional("endingOffsets", offsets(LATEST), None, "where to end; see `ending`")
+    starting_time: Bound | None = optional("startingTimestamp", one_time(EARLIEST), None, "one time to start at, for all queues")
+    ending_time: Bound | None = optional("endingTimestamp", one_time(LATEST), None, "one time to end at, for all queues")
+    starting_times: Bound | None = optional("startingOffsetsByTimestamp", times(EARLIEST), None, "a time to start at for each queue")
+    ending_times: Bound | None = optional("endingOffsetsByTimestamp", times(LATEST), None, "a time to end at for each queue")
+    late_is_error: bool = option("startingOffsetsByTimestampStrategy", choice({"error": True, "latest": False}), "error", "a starting time after the last message is an error, or the end of the queue")
+    fail_on_loss: bool = option("failOnDataLoss", truth, "true", "messages that are gone are an error; else they are passed over and logged")
+    rows_per_trigger: int = optional("maxOffsetsPerTrigger", whole(1, NUMBER_MAX), 0, "at most so many rows in one batch of a stream; 0 for all")
+    bytes_per_trigger: int = optional("maxBytesPerTrigger", size_of, 0, "about so many bytes of log in one batch of a stream; 0 for all")
+    min_partitions: int = optional("minPartitions", whole(1, _PARTITIONS_MAX), 0, "at least so many tasks, if there are as many rows; 0 for what suits the size")
+    headers: bool = option("includeHeaders", truth, "false", "add the column `headers`")
+    tags: tuple[str, ...] = optional("tags", _either, (), "only messages with one of these tags; empty for all")
+    keys: tuple[str, ...] = optional("keys", _either, (), "only messages with one of these keys; empty for all")
+    group: str = optional("group", _group, "", "the name under which a stream's start is kept; empty for none")
+    rows_per_batch: int = option("rowsPerBatch", whole(1, _ROWS_MAX), "8192", "rows of one Arrow batch handed to Spark")
+    verify: bool = option("verifyChecksums", truth, "true", "check every record's CRC")
+    # fmt: on
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Folders, patterns or URLs, as they were given."""
+        return self.path_list if self.path is None else (self.path, *self.path_list)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics to read; empty for all."""
+        return tuple(self.assigned) or self.subscribed
+
+    @property
+    def starting(self) -> Bound:
+        """Where to start: one time counts before times, and these before offsets, as with Kafka."""
+        word = LATEST if self.streaming else EARLIEST
+        by_time = self.starting_time or self.starting_times
+        if by_time is not None:
+            return attrs.evolve(by_time, word=word)
+        return self.starting_offsets or Bound(name="startingOffsets", word=word)
+
+    @property
+    def ending(self) -> Bound:
+        """Where to end, likewise."""
+        found = self.ending_time or self.ending_times or self.ending_offsets
+        return found or Bound(name="endingOffsets", word=LATEST)
 
     def wants(self, topic: str) -> bool:
         """Say whether a topic is asked for."""
@@ -141,219 +180,58 @@ class SourceOptions:
         return not self.assigned or queue in self.assigned[topic]
 
 
+_OWN = {option.name for option in declared(SourceOptions).values()}
+# A read passes over these, as over Spark's own.
+_PASSED_OVER = {"stagingRetention", "profile", "config"}
+# What belongs to writing: the sink's options, one of Spark's, and `queues`, which is called `partitions`.
+SINK_OPTIONS = (
+    *(o.name for o in declared(SinkOptions).values() if o.name not in _OWN | _PASSED_OVER),
+    "queues",
+    "checkpointLocation",
+)
+_SINKS = "is the sink's: give it to write or writeStream, not to a read"
+# These say the same thing, so at most one is given.
+_PICKS = ("subscribe", "subscribePattern", "assign")
+# Of these the first that is given counts, and the others are not looked at.
+_STARTINGS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+
+
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    """Return the options of a batch or a streaming read, checked; None where that is not known yet."""
-    given = Given(options, _NAMES, dict.fromkeys(SINK_OPTIONS, _SINKS))
-    picks = [name for name in _PICKS if name in given]
-    if len(picks) > 1:
-        raise ConfigError(f"{picks[0]} and {picks[1]} were both given; give one of {_PICKS}")
-    assigned = _assigned(given)
-    strategies = ("error", "latest")
-    return SourceOptions(
-        given=dict(options),
-        streaming=streaming,
-        paths=_paths(given),
-        topics=tuple(assigned) or _topics(given),
-        pattern=_pattern(given),
-        assigned=assigned,
-        starting=_starting(given, streaming=streaming),
-        ending=_ending(given, streaming=streaming),
-        late_is_error=given.choice("startingOffsetsByTimestampStrategy", strategies, "error")
-        == "error",
-        fail_on_loss=given.truth("failOnDataLoss", default=True),
-        rows_per_trigger=_positive(given, "maxOffsetsPerTrigger", _MANY),
-        bytes_per_trigger=given.size("maxBytesPerTrigger", 0),
-        min_partitions=_positive(given, "minPartitions", _PARTITIONS_MAX),
-        headers=given.truth("includeHeaders", default=False),
-        tags=_either(given, "tags"),
-        keys=_either(given, "keys"),
-        group=_group(given),
-        rows_per_batch=given.whole("rowsPerBatch", 8192, 1, _ROWS_MAX),
-        verify=given.truth("verifyChecksums", default=True),
-    )
+    """Return the options of a batch or a streaming read; None where that is not known yet.
 
-
-def _positive(given: Given, name: str, most: int) -> int:
-    return given.whole(name, 1, 1, most) if name in given else 0
-
-
-def _paths(given: Given) -> tuple[str, ...]:
-    one, several = given.text("path"), given.text("paths")
-    if one is None and several is None:
-        raise ConfigError("give the store's folder: load(path), or several: load([path, path])")
-    found = [] if one is None else [one]
-    if several is not None:
-        listed = parse_json("paths", several, '["data/one", "data/two"]')
-        if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
-            raise ConfigError(f"paths is {several!r}; it must be a JSON list of folders")
-        found += listed
-    if not found or not all(path.strip() for path in found):
-        raise ConfigError("a path is empty; give the store's folder")
-    return tuple(found)
-
-
-def _topics(given: Given) -> tuple[str, ...]:
-    topics = given.words("subscribe")
-    if "subscribe" in given and not topics:
-        raise ConfigError("subscribe names no topic; leave it out for all of them")
-    return topics
-
-
-def _pattern(given: Given) -> str:
-    pattern = given.text("subscribePattern", "") or ""
-    if "subscribePattern" in given and not pattern:
-        raise ConfigError("subscribePattern is empty; leave it out for all topics")
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ConfigError(
-            f"subscribePattern is {pattern!r}, which is no regular expression ({error})"
-        ) from error
-    return pattern
-
-
-def _either(given: Given, name: str) -> tuple[str, ...]:
-    """Return the words of `a || b`; `*` alone means all."""
-    text = (given.text(name, "*") or "").strip()
-    if text == "*":
-        return ()
-    words = tuple(word.strip() for word in text.split("||"))
-    if not all(words) or "*" in words:
-        raise ConfigError(f"{name} is {text!r}; give one, or several parted by ||, as in 'a || b'")
-    return words
-
-
-def _group(given: Given) -> str:
-    group = given.text("group", "") or ""
-    if "group" in given and not _GROUP.fullmatch(group):
-        raise ConfigError(
-            f"group is {group!r}; it must be 1 to 128 letters, digits, '_', '-' and '.', "
-            f"and begin with a letter or digit"
-        )
-    return group
-
-
-# --- JSON
-
-
-def parse_json(name: str, text: str, example: str) -> Any:
-    """Return what an option's JSON says."""
-    try:
-        return json.loads(text, object_pairs_hook=_no_doubles)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is {text!r}, which is no JSON as {example} ({error})") from error
-
-
-def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands in it twice")
+    Raises:
+        ConfigError: a name is nearly one of ours, a value is not what its option takes, or two do not go together.
+    """
+    given = GivenOptions(options, SourceOptions, dict.fromkeys(SINK_OPTIONS, _SINKS))
+    _check_names(given, streaming=streaming)
+    unseen = {
+        name for ways in (_STARTINGS, _ENDINGS) for name in [w for w in ways if w in given][1:]
+    }
+    found = SourceOptions(given=dict(options), streaming=streaming, **given.values(without=unseen))
+    _check_values(found)
     return found
 
 
-def _assigned(given: Given) -> dict[str, tuple[int, ...]]:
-    text = given.text("assign")
-    if text is None:
-        return {}
-    example = '{"topic":[0,1]}'
-    found = parse_json("assign", text, example)
-    if not isinstance(found, dict) or not found:
-        raise ConfigError(f"assign is {text!r}; it must be JSON as {example}")
-    for queues in found.values():
-        if not isinstance(queues, list) or not queues or not all(_is_count(q) for q in queues):
-            raise ConfigError(f"assign is {text!r}; it must be JSON as {example}")
-    return {topic: tuple(sorted(set(queues))) for topic, queues in found.items()}
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def parse_numbers(name: str, text: str, least: int) -> PerStore:
-    """Return `{"topic":{"0":5}}` under the store "", or `{"store":{"topic":{"0":5}}}` as it is."""
-    example = '{"topic":{"0":23,"1":-2}}' if least < 0 else '{"topic":{"0":1760000000000}}'
-    found = parse_json(name, text, example)
-    if not isinstance(found, dict):
-        raise ConfigError(f"{name} is {text!r}; it must be JSON as {example}")
-    is_nested = any(
-        isinstance(inner, dict) and any(isinstance(most, dict) for most in inner.values())
-        for inner in found.values()
-    )
-    stores = found if is_nested else {"": found}
-    try:
-        return {
-            store: {
-                topic: {_queue(queue): _number(value, least) for queue, value in queues.items()}
-                for topic, queues in topics.items()
-            }
-            for store, topics in stores.items()
-        }
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{name} is {text!r}; it must be JSON as {example} ({error})") from error
-
-
-def _queue(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ValueError(f"{text!r} is no queue")
-    return int(text)
-
-
-def _number(value: object, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MANY:
-        of_it = "; -2 is earliest, -1 latest" if least < 0 else ""
-        raise ValueError(f"{value!r} is not a whole number from {least} on{of_it}")
-    return value
-
-
-# --- bounds
-
-
-def _starting(given: Given, *, streaming: bool | None) -> Bound:
-    word = LATEST if streaming else EARLIEST
-    bound = _bound(given, "starting", word)
-    if streaming is False and _has(bound, LATEST):
-        raise ConfigError(
-            "startingOffsets: a batch query cannot start at 'latest' (-1); use 'earliest' or JSON"
-        )
-    return bound
-
-
-def _ending(given: Given, *, streaming: bool | None) -> Bound:
+def _check_names(given: GivenOptions, *, streaming: bool | None) -> None:
+    picks = [name for name in _PICKS if name in given]
+    if len(picks) > 1:
+        raise ConfigError(f"{picks[0]} and {picks[1]} were both given; give one of {_PICKS}")
+    if "path" not in given and "paths" not in given:
+        raise ConfigError("give the store's folder: load(path), or several: load([path, path])")
     for name in _ENDINGS if streaming else ():
         if name in given:
             raise ConfigError(f"{name}: a stream has no end; leave it out, or use spark.read")
-    bound = _bound(given, "ending", LATEST)
-    if _has(bound, EARLIEST):
+
+
+def _check_values(options: SourceOptions) -> None:
+    if not options.paths or not all(path.strip() for path in options.paths):
+        raise ConfigError("a path is empty; give the store's folder")
+    if options.streaming is False and options.starting.has(LATEST):
+        raise ConfigError(
+            "startingOffsets: a batch query cannot start at 'latest' (-1); use 'earliest' or JSON"
+        )
+    if options.ending.has(EARLIEST):
         raise ConfigError(
             "endingOffsets: a query cannot end at 'earliest' (-2); use 'latest' or JSON"
         )
-    return bound
-
-
-def _has(bound: Bound, word: int) -> bool:
-    if bound.are_times:
-        return False
-    named = (n for t in bound.numbers.values() for queues in t.values() for n in queues.values())
-    return (bound.word == word and bound.time_ms is None) or word in set(named)
-
-
-def _bound(given: Given, side: str, word: int) -> Bound:
-    """Return a bound: of several options the one time counts first, then times, then offsets, as with Kafka."""
-    name = f"{side}Timestamp"
-    if name in given:
-        return Bound(name=name, word=word, time_ms=given.whole(name, 0, 0, _MANY))
-    name = f"{side}OffsetsByTimestamp"
-    text = given.text(name)
-    if text is not None:
-        numbers = parse_numbers(name, text, 0)
-        return Bound(name=name, word=word, numbers=numbers, are_times=True)
-    name = f"{side}Offsets"
-    text = given.text(name)
-    if text is None:
-        return Bound(name=name, word=word)
-    if text.strip().lower() in _WORDS:
-        return Bound(name=name, word=_WORDS[text.strip().lower()])
-    default = EARLIEST if side == "starting" else LATEST
-    return Bound(name=name, word=default, numbers=parse_numbers(name, text, EARLIEST))

@@ -17,7 +17,8 @@ import attrs
 
 import penstock
 from penstock.errors import ConfigError, OffsetError
-from penstock_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, parse_options
+from penstock_spark.source.bounds import EARLIEST, LATEST, Bound
+from penstock_spark.source.options import SourceOptions, parse_options
 from penstock_spark.stores.locations import Location
 from penstock_spark.stores.open import ask_all, open_store
 

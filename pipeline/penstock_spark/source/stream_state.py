@@ -17,8 +17,9 @@ from typing import Any
 from penstock.errors import ConfigError, StorageError
 from penstock.escape import get_logger
 from penstock_spark.source.admission import limited
+from penstock_spark.source.bounds import LATEST
 from penstock_spark.source.offsets import Place, from_json, survey, to_json
-from penstock_spark.source.options import LATEST, SourceOptions
+from penstock_spark.source.options import SourceOptions
 from penstock_spark.source.planning import StoreSpan, plan
 from penstock_spark.source.queries import Stretch
 from penstock_spark.source.start_offsets import KeptStart
