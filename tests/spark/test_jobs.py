@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from tests.conftest import make_restarted
 from tests.spark.job_stores import COUNT, SIZES, everything, make_store, messages, spoil
@@ -96,6 +98,25 @@ def test_topics_survive_as_names_of_folders(topic: str) -> None:
     assert "/" not in quoted("a/b")
 
 
+EXPORT_SCHEMA = [
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", pa.timestamp("us", "UTC")),
+    ("timestampType", pa.int32()),
+    ("tags", pa.string()),
+    ("keys", pa.string()),
+    ("properties", pa.map_(pa.string(), pa.string())),
+    ("bornTimestamp", pa.timestamp("us", "UTC")),
+    ("storeTimestamp", pa.timestamp("us", "UTC")),
+    ("logOffset", pa.int64()),
+    ("messageId", pa.string()),
+    ("sysFlag", pa.int32()),
+    ("flag", pa.int32()),
+]
+
+
 def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path) -> None:
     with (
         Exported(tmp_path / "out", 0o600) as out,
@@ -108,6 +129,8 @@ def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path)
         (file,) = (tmp_path / "out").glob("topic=topic1/date=*/*")
         assert file.name == f"store-1-{10:019d}-{50:019d}.parquet"
         assert file.stat().st_mode & 0o777 == 0o600
+        # The format of the files: a column of the source that changes must not change it.
+        assert [(f.name, f.type) for f in pq.read_schema(file)] == EXPORT_SCHEMA
         assert out.done("store") == {("topic1", 1): [(10, 50)]}
         assert out.write(Piece("store", "topic1", 1, 50, 50), store) == Written()
         file.with_name(".store-left").touch()

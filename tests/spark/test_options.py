@@ -5,15 +5,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.errors import ConfigError, StorageError
+from penstock.format import arrow_schema
+from penstock_spark.columns import COLUMNS, Column
 from penstock_spark.option_parser import declared
 from penstock_spark.sink.options import SinkOptions
 from penstock_spark.source.bounds import EARLIEST, LATEST
 from penstock_spark.source.offsets import Place, from_json, to_json
 from penstock_spark.source.options import SINK_OPTIONS, SourceOptions, parse_options
-from penstock_spark.source.schema import COLUMNS, DEFAULT, check_schema, ddl
+from penstock_spark.source.schema import DEFAULT, check_schema, ddl
 from penstock_spark.stores.locations import Location, Locations
 
 ROOT = Path(__file__).parents[2]
@@ -173,6 +176,13 @@ def test_headers_are_a_column_only_where_they_are_asked_for() -> None:
     assert "headers" not in ddl(headers=False)
     assert ddl(headers=True).endswith("headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
     assert "headers" not in DEFAULT
+
+
+def test_every_column_of_the_kernel_is_one_in_spark() -> None:
+    assert {column.source for column in COLUMNS.values()} == set(arrow_schema.COLUMNS)
+    assert COLUMNS["key"] == Column("BINARY", pa.binary(), "keys")
+    assert COLUMNS["reconsumeTimes"] == Column("INT", pa.int32(), "reconsume_times")
+    assert COLUMNS["timestamp"] == Column("TIMESTAMP", pa.timestamp("us", "UTC"), "store_time")
 
 
 # --- offsets

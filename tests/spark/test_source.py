@@ -14,12 +14,13 @@ import penstock
 from penstock import Message
 from penstock.errors import ConfigError, CorruptionError, NotAStoreError, OffsetError
 from penstock.files import Files
+from penstock_spark.columns import COLUMNS
 from penstock_spark.errors import DataLossError
 from penstock_spark.java import LAUNCHER, make_launcher
 from penstock_spark.source.offsets import survey
 from penstock_spark.source.options import parse_options
 from penstock_spark.source.planning import plan
-from penstock_spark.source.schema import COLUMNS, DEFAULT
+from penstock_spark.source.schema import DEFAULT
 from penstock_spark.source.task_reader import read_spans
 from penstock_spark.stores.locations import find_stores
 
@@ -365,6 +366,8 @@ def test_a_registered_format_reads_every_column(spark: Any, path: Path) -> None:
             assert (row.tags or "", row.logOffset) == (message.tag, message.log_offset)
             assert row.properties == message.all_properties
             assert row.store == str(path)
+            assert (row.size, row.bodySize) == (message.size, len(message.body))
+            assert (row.reconsumeTimes, row.preparedOffset) == (0, 0)
             headers = {header.key: bytes(header.value).decode() for header in row.headers}
             assert headers == message.all_properties
 

@@ -32,9 +32,14 @@ import pyarrow.parquet as pq
 import penstock
 from penstock.errors import ConfigError, OffsetError, StorageError
 from penstock.files import Files
-from penstock_spark.export.columns import EXPORTED, converted, needed
+from penstock_spark.columns import converter, store_columns
 
 FORMAT = 1
+# All but `topic`, which is in the path, as Hive does it. This is a format of files: it does not grow with the source's columns.
+EXPORTED = (
+    "key", "value", "partition", "offset", "timestamp", "timestampType", "tags", "keys", "properties",
+    "bornTimestamp", "storeTimestamp", "logOffset", "messageId", "sysFlag", "flag",
+)  # fmt: skip
 _SIDE = "_penstock"
 _NAME = re.compile(r"(?P<store>.+)-(?P<queue>\d+)-(?P<start>\d{19})-(?P<stop>\d{19})\.parquet")
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
@@ -291,9 +296,10 @@ def _by_day(
     piece: Piece, source: "penstock.Store", lost: "penstock.Lost"
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of a piece in order, each batch of one date."""
-    names, span = tuple(EXPORTED), penstock.QueueSpan(piece.topic, piece.queue, *piece[3:])
-    for batch in source.arrow_spans([span], needed(names), rows=_ROWS, lost=lost):
-        whole = converted(batch, names)
+    span = penstock.QueueSpan(piece.topic, piece.queue, *piece[3:])
+    convert = converter(EXPORTED)
+    for batch in source.arrow_spans([span], store_columns(EXPORTED), rows=_ROWS, lost=lost):
+        whole = convert(batch, str(source.path))
         days = whole.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
         cuts = [0, *(np.nonzero(np.diff(days))[0] + 1).tolist(), len(days)]
         for low, high in itertools.pairwise(cuts):

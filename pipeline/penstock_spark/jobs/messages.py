@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.export.columns import ALL, converted, ddl_of, needed
-from penstock_spark.export.export_folder import unquoted
+from penstock_spark.columns import converter, ddl_of, store_columns
+from penstock_spark.export.export_folder import EXPORTED, unquoted
 from penstock_spark.jobs.progress import parallelism
 from penstock_spark.jobs.tasks import Slice, opened, over, refuse_loss
 
+_COLUMNS = (*EXPORTED, "topic")
 _TASK_ROWS = 50_000
 _BATCH_ROWS = 8192
 
@@ -32,7 +33,7 @@ def _tasks(spark: Any, pieces: Sequence[Slice] | Sequence[Rows]) -> int:
     return max(min(len(pieces), max(parallelism(spark), count // _TASK_ROWS)), 1)
 
 
-def from_stores(spark: Any, slices: Sequence[Slice], columns: Sequence[str] = tuple(ALL)) -> Any:
+def from_stores(spark: Any, slices: Sequence[Slice], columns: Sequence[str] = _COLUMNS) -> Any:
     """Return the messages of slices as a frame."""
     run_id, pieces = str(uuid.uuid4()), list(slices)
 
@@ -47,10 +48,11 @@ def messages_of(
     piece: Slice, store: "penstock.Store", columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice as Spark's columns; those that are gone are an error."""
+    convert = converter(columns)
     for batch in store.arrow_spans(
-        [piece.span], needed(columns), rows=_BATCH_ROWS, lost=refuse_loss(piece.root)
+        [piece.span], store_columns(columns), rows=_BATCH_ROWS, lost=refuse_loss(piece.root)
     ):
-        yield converted(batch, columns)
+        yield convert(batch, piece.root)
 
 
 def parquet_files(text: str) -> list[Path]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import penstock
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
+from penstock_spark.columns import converter, store_columns
 from penstock_spark.errors import DataLossError
 from penstock_spark.source.options import SourceOptions
 from penstock_spark.source.planning import StoreSpan
-from penstock_spark.source.schema import converter, store_columns
 from penstock_spark.stores.locations import Location
 from penstock_spark.stores.open import open_store
 
