@@ -93,7 +93,17 @@ def counted_disk(tmp_path: Path) -> Iterator[Path]:
 # Tests that start Spark on their own, or none, need not wait for those that share one session.
 _WITHOUT_SHARED_SPARK = frozenset(
     f"tests/spark/test_{name}.py"
-    for name in ("elsewhere", "keeping", "options", "remote", "shards", "sink_protocol")
+    for name in (
+        "durable_names",
+        "elsewhere",
+        "options",
+        "remote",
+        "shards",
+        "sink_crashes",
+        "sink_protocol",
+        "start_offsets",
+        "stream_state",
+    )
 )
 # What takes longest begins first, so that no worker is left with it at the end.
 _FIRST = (

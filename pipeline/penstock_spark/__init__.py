@@ -5,7 +5,7 @@ another package of that kind keeps Spark's look-up from working.
 
 In reading order: `errors`, `option_parser` (options as Spark hands them over), `durable_names` (new files and folders that outlive a
 power cut), `java` (a Java and a local session), `columns` (of messages, in Spark's types); then the folders `stores`, `source`,
-`sink`, `export`, `jobs`, `verbs`; `cli` (finds the verbs), `plugin` (what Penstock loads).
+`sink`, `export`, `jobs`, `verbs`; `cli` (finds the verbs), `plugin` (what Penstock loads). `reading` is an old path of an error.
 """
 
 from typing import TYPE_CHECKING

@@ -1,28 +1,21 @@
-"""The sink's protocol killed at every call, on a simulated disk: each row once, in order, whatever survived."""
+"""What the sink's protocol takes, refuses and leaves alone: decisions, staged files, the ledger, other writers."""
 
 import logging
-import os
 import random
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from tests.spark import sinkstory
 from tests.spark.sinkstory import (
     APP,
     ENCODING,
     REGISTRY,
     SETTINGS,
-    Explorer,
     Place,
     World,
     encoded,
-    explore,
-    play,
 )
 
 import penstock
@@ -32,7 +25,7 @@ from penstock.files import Files
 from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.control import InlineWorkers
-from penstock.testing.platter import Image, Survival
+from penstock.testing.platter import Survival
 from penstock_spark.sink.commit import Committer, Patience
 from penstock_spark.sink.ledger import (
     FOLDER,
@@ -46,199 +39,12 @@ from penstock_spark.sink.ledger import (
 )
 from penstock_spark.sink.staging import Stager
 
-SEED = int(os.environ.get("PENSTOCK_SINK_SEED", "1"))
-# So many crashes of the recovery for each crash that is looked at twice.
-AGAIN = int(os.environ.get("PENSTOCK_SINK_AGAIN", "1"))
-TWO_SURVIVALS = (Survival.PROCESS, Survival.PAGES)
-
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_a_batch_is_there_once_wherever_it_died(shards: int) -> None:
-    memories = play(Place(shards), SEED)
-    explorer = Explorer(Place(shards), SEED)
-    survivals = tuple(Survival) if shards == 1 else (Survival.PROCESS, Survival.BYTE)
-    assert explore(explorer, memories, survivals, 0) == []
-    print(f"seed {SEED}, {shards} shards: {len(memories)} calls, {explorer.states} states")
-    assert len(memories) > 90
-
-
-@pytest.mark.parametrize(
-    ("staged", "stored"), [("crc32", "crc32+record"), ("crc32+record", "crc32")]
-)
-def test_a_batch_of_another_checksum_is_there_once_wherever_it_died(
-    staged: str, stored: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its records are encoded again for the store, and what counts them after a crash still does."""
-    settings = {**SETTINGS, "log.checksum": stored}
-    built = configuration.build(configuration.gather(None, {}, settings), REGISTRY)
-    monkeypatch.setattr(sinkstory, "CONFIG", built)
-    crc_property = staged == "crc32+record"
-    monkeypatch.setattr(sinkstory, "ENCODING", attrs.evolve(ENCODING, crc_property=crc_property))
-    sinkstory.encoded.cache_clear()
-    try:
-        memories = play(Place(1), SEED)
-        explorer = Explorer(Place(1), SEED)
-        first = next(n for n, memory in enumerate(memories) if "decision" in memory.call)
-        survivals = (Survival.PROCESS, Survival.BYTE)
-        assert explore(explorer, memories[first::2], survivals, 0) == []
-    finally:
-        sinkstory.encoded.cache_clear()
-    assert explorer.states > 50
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_a_recovery_may_die_as_well(shards: int) -> None:
-    seed = SEED + 1
-    memories = play(Place(shards), seed)
-    explorer = Explorer(Place(shards), seed)
-    # Before the decision there is nothing to recover.
-    first = next(n for n, memory in enumerate(memories) if "decision" in memory.call)
-    assert explore(explorer, memories[first :: 2 + shards], TWO_SURVIVALS, AGAIN) == []
-    print(f"seed {seed}, {shards} shards: {explorer.states} states")
-
-
-def watched(disk: SimulatedDisk) -> list[tuple[str, Image]]:
-    """Return a list that gets each call that the disk sees from now on, with the disk before it."""
-    found: list[tuple[str, Image]] = []
-
-    def remember(call: str, path: Path) -> None:
-        found.append((f"{call} {path.parent.name}/{path.name}", disk.image()))
-
-    disk.plan.watch = remember
-    return found
-
-
-def cut_after_a_kill(shards: int, committer: type[Committer] = Committer) -> Iterator[str]:
-    """Kill the sink before each of its syncs of names, and cut the power at every call of what finishes its batch.
-
-    What a predecessor wrote and did not sync is seen by the next process and not on the disk yet.
-    """
-    place = Place(shards)
-    for memory in play(place, SEED, committer=committer):
-        if memory.call not in ("sync_folder sink/ledger", "sync_folder penstock/sink"):
-            continue
-        explorer = Explorer(place, SEED, committer)
-        killed = explorer.worlds(memory.image, Survival.PROCESS, random.Random(SEED))
-        images = watched(killed.disk)
-        wrong = explorer.recover(killed, 1)
-        if wrong:
-            yield f"killed before {memory.call}: {wrong}"
-        for call, image in images:
-            cut = explorer.worlds(image, Survival.NONE, random.Random(SEED))
-            wrong = explorer.recover(cut, 2)
-            if wrong:
-                yield f"killed before {memory.call}, cut before {call}: {wrong}"
-
-
-def test_what_a_killed_predecessor_wrote_is_made_durable_before_it_is_believed() -> None:
-    """A decision, or a line of the ledger, that a power cut took back after it had been acted upon.
-
-    Rows that were appended for a decision that was lost then were appended again under another mark.
-    """
-    assert list(cut_after_a_kill(1)) == []
-
-
-# --- bugs that must be found
-
-
-class Believes(Committer):
-    """Takes what it sees for durable."""
-
-    def _finish_pending(self) -> None:
-        self.ledger.keep = lambda: None  # type: ignore[method-assign]
-        super()._finish_pending()
-
-
-def test_belief_in_what_is_seen_is_found() -> None:
-    assert next(cut_after_a_kill(1, Believes), "")
-
-
-class Careless:
-    """Files that forget to sync what has a word in its path."""
-
-    def __init__(self, disk: SimulatedDisk, word: str) -> None:
-        self._disk, self._word = disk, word
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._disk, name)
-
-    def sync_folder(self, path: Path) -> None:
-        if self._word != path.name:
-            self._disk.sync_folder(path)
-
-    def write_whole(self, path: Path, data: bytes) -> None:
-        if self._word != path.name:
-            self._disk.write_whole(path, data)
-            return
-        fresh = path.with_name("fresh")
-        with suppress(FileNotFoundError):
-            self._disk.remove(fresh)
-        file = self._disk.create(fresh)
-        file.pwrite(data, 0)
-        file.close()
-        self._disk.rename(fresh, path)
-
-
-class NotesFirst(Committer):
-    """Notes a batch before it is in the store."""
-
-    def _complete(self, decision: Decision, staged: Any) -> None:
-        if staged is not None:
-            self.ledger.note_batch(decision)
-            for shard in range(len(self._shards)):
-                self._apply(decision, shard, staged)
-        super()._complete(decision, staged)
-
-
-class Forgets(Committer):
-    """Appends a batch whole, whatever of it is there."""
-
-    def _apply(self, decision: Decision, shard: int, staged: Any) -> None:
-        with suppress(FileNotFoundError):
-            self._files.remove(self._progress[shard].path)
-        super()._apply(decision, shard, staged)
-
-
-class TakesBack(Committer):
-    """Drops a decision that it finds, and begins again."""
-
-    def _finish_pending(self) -> None:
-        if self.ledger.has_decision():
-            self.ledger.drop_decision()
-
-
-@pytest.mark.parametrize(
-    ("committer", "word"),
-    [
-        (Committer, "decision"), (Committer, "staging"), (Committer, "progress-store"), (NotesFirst, ""),
-        (Forgets, ""), (TakesBack, ""),
-    ],
-)  # fmt: skip
-def test_planted_bugs_are_found(committer: type[Committer], word: str) -> None:
-    def wrap(disk: SimulatedDisk) -> Any:
-        return Careless(disk, word) if word else disk
-
-    memories = play(Place(1), SEED, committer=committer, wrap=wrap)
-    explorer = Explorer(Place(1), SEED, committer, wrap)
-    first = max(
-        n
-        for n, memory in enumerate(memories)
-        if "sync_folder sink/staging" in memory.call or "create staging" in memory.call
-    )
-    for memory in memories[first::2] + memories[first + 1 :: 2]:
-        if explore(explorer, [memory], (Survival.NONE, Survival.PROCESS, Survival.SECTORS), 0):
-            return
-    pytest.fail(f"{committer.__name__} {word} was not found in {explorer.states} states")
-
-
-# --- what the protocol refuses, and what it leaves alone
 
 
 def world(shards: int = 1) -> World:
@@ -620,17 +426,3 @@ def test_a_decision_that_cannot_be_is_damage(facts: dict[str, Any], tmp_path: Pa
     with pytest.raises(CorruptionError):
         ledger.decision()
     assert read_line(Files(), tmp_path / "none") is None
-
-
-@pytest.mark.skipif("PENSTOCK_SINK_MINUTES" not in os.environ, reason="a soak, on request")
-def test_seed_after_seed() -> None:
-    end = time.monotonic() + 60 * float(os.environ["PENSTOCK_SINK_MINUTES"])
-    seed, states = random.randrange(1 << 30), 0
-    while time.monotonic() < end:
-        for shards in (1, 2):
-            memories = play(Place(shards), seed)
-            explorer = Explorer(Place(shards), seed)
-            assert explore(explorer, memories, tuple(Survival), 2) == []
-            states += explorer.states
-        seed += 1
-    print(f"up to seed {seed}: {states} states")

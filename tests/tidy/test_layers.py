@@ -198,7 +198,7 @@ SPARK_ORDER = [
     "stores",
     "sink export",
     "source",
-    "__init__ cli",
+    "__init__ cli reading",
     "jobs",
     "verbs",
     "plugin",
