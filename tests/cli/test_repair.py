@@ -57,7 +57,7 @@ def test_repair_tells_first_and_does_it_when_told(place: Path) -> None:
     *steps, summary = lines(planned)
     assert [step["action"] for step in steps] == ["rebuild"]
     assert (summary["steps"], summary["applied"], summary["saved_to"]) == (1, False, None)
-    assert b"--apply does it" in run("repair", "data", cwd=place).stderr
+    assert b"run it again with --apply" in run("repair", "data", cwd=place).stderr
     done = run("repair", "data", "--apply", cwd=place)
     assert done.returncode == 0, done.stderr
     assert b"What was done" in done.stdout
@@ -68,7 +68,7 @@ def test_damage_that_is_left_is_told_until_it_is_cut(place: Path) -> None:
     two_bytes(segment(place / "data", 1), 95)
     left = run("repair", "data", "--apply", cwd=place)
     assert left.returncode == 1
-    assert b"left as it is: " in left.stdout
+    assert b"not repaired: " in left.stdout
     done = run("repair", "data", "--apply", "--cut", "--json", cwd=place)
     assert done.returncode == 0
     *steps, summary = lines(done)

@@ -64,7 +64,7 @@ def test_a_brokers_directory_is_looked_at_and_left_alone(name: str, tmp_path: Pa
     before = everything(root)
     done = retain(root, "--dry-run", "--json", "--broker-conf", str(tmp_path / "broker.conf"))
     segments = facts(done, "segment")
-    assert segments[-1]["reason"] == "the last segment never goes"
+    assert segments[-1]["reason"] == "the last segment is never deleted"
     assert all(fact["goes_at_ms"] is not None for fact in segments[:-1])
     with penstock.open(root, read_only=True) as store:
         exact = {t: [m.size for m in store.scan(t)] for t in store.topics()}
@@ -85,7 +85,7 @@ def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
     assert f"10 segments (640.0 KiB) go now, {segments - 11} more within 14 days" in rounds.stderr
     limit = f"retention.size.bytes_max={(segments - 1) * 65536}"
     one = retain(root, "--dry-run", *ALL[:2], "--set", limit)
-    assert one.stderr == "1 segment (64.0 KiB) goes now; nothing was changed\n"
+    assert one.stderr == "1 segment (64.0 KiB) would be deleted now; nothing was changed\n"
     none = retain(
         root,
         "--dry-run",
@@ -94,12 +94,14 @@ def test_it_ends_with_a_plain_sentence(tmp_path: Path) -> None:
         "--set",
         "retention.age.reserved_hours=200000",
     )
-    assert none.stderr.startswith("nothing goes within 14 days: the oldest was written ")
+    assert none.stderr.startswith(
+        "no segment would be deleted within 14 days: the oldest was written "
+    )
     none = retain(root, "--dry-run", "--days", "0", "--set", "retention.use=[]")
-    assert none.stderr == "nothing goes within 0 days: no policy is configured\n"
+    assert none.stderr == "no segment would be deleted within 0 days: no policy is configured\n"
     empty = tmp_path / "empty"
     penstock.open(empty, environ={}, **SIZES).close()
-    assert retain(empty, "--dry-run").stderr == "the log is empty: nothing can go\n"
+    assert retain(empty, "--dry-run").stderr == "the log is empty: there is nothing to delete\n"
 
 
 @pytest.mark.parametrize("days", ["-1", "inf", "nan", "soon", "3661"])

@@ -1,11 +1,11 @@
 """The `penstock` command; the only part of the kernel that prints.
 
-Data goes to standard output, prose and progress to standard error. Exit codes: 0 fine; 1 the answer is
-no; 2 usage; 3 store in use; 4 cannot read or write; 5 damage that stops the work; 130 interrupted;
-141 closed pipe.
+Data is written to standard output, messages and progress to standard error. Exit codes: 0 success; 1 nothing found,
+or a check failed; 2 usage; 3 store in use; 4 cannot read or write; 5 corruption that stops the command;
+130 interrupted; 141 closed pipe.
 
-In reading order: `root` (the group of verbs, errors to exit codes), `output` (what all verbs show alike), `verbs` (one
-module a verb).
+In reading order: `root` (the command group, errors to exit codes), `output` (output shared by all verbs), `verbs` (one
+module per verb).
 """
 
 import os
@@ -27,7 +27,7 @@ def main() -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whatever is still buffered has no reader; let the interpreter not try again at exit.
+        # The buffered rest has no reader; the interpreter must not try to write it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code

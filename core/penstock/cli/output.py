@@ -1,4 +1,4 @@
-"""How the verbs show things: tables for people, JSON for programs, progress on standard error."""
+"""Output shared by the verbs: tables for people, JSON for programs, progress on standard error."""
 
 import base64
 import json
@@ -25,27 +25,29 @@ from penstock.escape import visible, visible_json
 from penstock.message import StoredMessage
 from penstock.store.store import Store
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line."
+)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
 _BODY_SHOWN = 80
 _PIPE_COLUMNS = 160
 
 
 def out(line: str) -> None:
-    """Write one line of data; what could drive a terminal is escaped."""
+    """Write one line of data; terminal control characters are escaped."""
     sys.stdout.write(visible(line) + "\n")
 
 
 def note(text: str) -> None:
-    """Write one line of prose, on standard error; what could drive a terminal is escaped."""
+    """Write one line of text to standard error; terminal control characters are escaped."""
     sys.stderr.write(visible(text) + "\n")
 
 
-def tell_foreign(store: Store) -> None:
-    """Name on standard error what a store's folder holds that is not understood, if reading is limited by it."""
+def note_foreign(store: Store) -> None:
+    """Write to standard error which files of the store Penstock does not understand, if they limit reading."""
     stopping = [each.text for each in store.not_understood if each.kind.stops_writing]
     if stopping:
-        note(f"not understood, and neither shown nor judged here: {'; '.join(stopping)}")
+        note(f"not understood, therefore neither shown nor checked: {'; '.join(stopping)}")
 
 
 def as_json(value: object) -> str:
@@ -59,17 +61,17 @@ def out_json(**facts: object) -> None:
 
 
 def out_finding(finding: Finding, head: str) -> None:
-    """Write a finding for people, in two lines; `head` says what it is. A note is one line: nothing is to be done."""
+    """Write a finding as two lines of text that begin with `head`. A note is one line, since it needs no action."""
     where = f" byte {finding.position}" if finding.position >= 0 else ""
     if finding.is_note:
         out(f"note on the {head}: {finding.path}{where}: {finding.text}")
         return
     out(f"{head}: {finding.path}{where}: {finding.text}")
-    out(f"    what now: {finding.what_now}")
+    out(f"    what to do: {finding.what_now}")
 
 
 def message_facts(message: StoredMessage) -> dict[str, Any]:
-    """Return a message as JSON fields; a body that is no UTF-8 text comes as `body_base64`."""
+    """Return a message as JSON fields; a body that is not UTF-8 text is returned as `body_base64`."""
     facts: dict[str, Any] = {
         "topic": message.topic,
         "queue": message.queue,
@@ -95,7 +97,7 @@ def message_facts(message: StoredMessage) -> dict[str, Any]:
 def show_messages(
     messages: Iterable[StoredMessage], *, json_lines: bool, at_once: bool = False
 ) -> int:
-    """Show messages as they come, each `at_once` even into a pipe; returns how many."""
+    """Show messages as they arrive; returns how many. `at_once` flushes the output after each, even into a pipe."""
     count = 0
     for message in messages:
         count += 1
@@ -109,8 +111,8 @@ def _line(message: StoredMessage) -> str:
     shown = visible(message.body[: _BODY_SHOWN * 4].decode("utf-8", "replace"))
     shown = shown if len(shown) <= _BODY_SHOWN else shown[: _BODY_SHOWN - 1] + "…"
     where = visible(f"{message.topic}/{message.queue}@{message.queue_offset}")
-    marks = visible(f"[{message.tag}]") if message.tag else ""
-    return f"{time_text(message.store_time_ms)}  {where:<24} {marks:<12} {shown}"
+    tag = visible(f"[{message.tag}]") if message.tag else ""
+    return f"{time_text(message.store_time_ms)}  {where:<24} {tag:<12} {shown}"
 
 
 def time_text(time_ms: int) -> str:
@@ -132,9 +134,9 @@ def size_text(size: float) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Show a table on standard output; numbers stand to the right, the texts of a list below each other.
+    """Show a table on standard output; numbers are right-aligned, the texts of a list are shown one per line.
 
-    Nothing in it is taken for markup, and what could drive a terminal is escaped.
+    No text in it is interpreted as markup, and terminal control characters are escaped.
     """
     heading = Text(visible(title)) if title else None
     made = Table(title=heading, title_justify="left", header_style="bold")
@@ -146,7 +148,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
         )
     for row in listed:
         made.add_row(*map(_cell, row))
-    # Into a file or a pipe nothing is folded for a terminal that is not there.
+    # In a file or a pipe, lines are not folded to the width of a terminal.
     width = None if sys.stdout.isatty() else _PIPE_COLUMNS
     Console(file=sys.stdout, width=width).print(made)
 
@@ -185,18 +187,18 @@ class Bar:
         self._progress.stop()
 
     def set(self, done: int, count: int) -> None:
-        """Say how far it is, and how many things that were."""
+        """Set the progress: `done` of the total, and the number of items processed."""
         elapsed = self._progress.tasks[0].elapsed or 1e-9
         rate = f"{count:,} {self._unit}, {count / elapsed:,.0f}/s"
         self._progress.update(self._task, completed=done, rate=rate)
 
     def total(self, total: int) -> None:
-        """Say how far there is to go, where that was not known before."""
+        """Set the total, if it was not known at the start."""
         self._progress.update(self._task, total=total)
 
 
 def topic_rows(store: Store) -> list[dict[str, Any]]:
-    """Return each topic with its number of queues and of messages, sorted by name."""
+    """Return one row per topic, sorted by name: its name, number of queues and number of messages."""
     rows = []
     for topic, queues in sorted(store.topics().items()):
         bounds = [(store.min_offset(topic, q), store.max_offset(topic, q)) for q in queues]
@@ -217,7 +219,7 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--config`, `--set` and `--broker-conf` to a verb that writes."""
     return click.option(
         "--broker-conf", "broker_conf", type=click.Path(exists=True, dir_okay=False),
-        help="A RocketMQ broker.conf to take sizes and policies from.",
+        help="Take file sizes and policies from this RocketMQ broker.conf.",
     )(own_settings_options(command))  # fmt: skip
 
 
@@ -225,7 +227,7 @@ def own_settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--config` and `--set` to a verb."""
     command = click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE",
-        help="A setting, as flush.use=sync; may be given several times.",
+        help="A setting, for example flush.use=sync; may be given more than once.",
     )(command)  # fmt: skip
     return click.option(
         "--config", "config", type=click.Path(dir_okay=False), help="A TOML file of settings."
@@ -233,7 +235,7 @@ def own_settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen(settings: Sequence[str], broker_conf: str | None) -> dict[str, Any]:
-    """Return the settings that a verb was given."""
+    """Return the settings given by `--broker-conf` and `--set`; `--set` takes precedence."""
     from penstock.config.broker_conf import from_broker_conf  # noqa: PLC0415 - only where needed
     from penstock.config.model import parse_value  # noqa: PLC0415 - as above
 

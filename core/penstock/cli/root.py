@@ -1,4 +1,4 @@
-"""The command group: verbs, lazily loaded, and what every error means as an exit code."""
+"""The command group: lazily loaded verbs, and the exit code of each error."""
 
 import importlib
 import io
@@ -29,14 +29,14 @@ from penstock.errors import (
 )
 from penstock.escape import EscapingFormatter, visible
 
-FINE, NO, USAGE, IN_USE, CANNOT, DAMAGE, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 4, 5, 130, 141
+FINE, NO, USAGE, IN_USE, CANNOT, CORRUPT, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 4, 5, 130, 141
 
-# The first class that fits decides.
+# The first matching class applies.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreLockedError, IN_USE),
-    (CorruptionError, DAMAGE),
-    (FormatVersionError, DAMAGE),
-    (StoreFailedError, DAMAGE),
+    (CorruptionError, CORRUPT),
+    (FormatVersionError, CORRUPT),
+    (StoreFailedError, CORRUPT),
     (ConfigError, USAGE),
     (MessageError, USAGE),
     (MissingExtraError, USAGE),
@@ -49,7 +49,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 
 
 class Verbs(click.Group):
-    """The verbs of `penstock`, ours and those that plugins add."""
+    """The verbs of `penstock`: its own and those that plugins add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return every verb, those of Penstock first."""
@@ -64,12 +64,12 @@ class Verbs(click.Group):
 
 
 def own_verbs() -> list[str]:
-    """Return the names of the modules in `verbs`, which are those of the verbs; a wheel in a zip has them too."""
+    """Return the verbs' names, which are the names of the modules in `verbs`. Works in a zipped wheel too."""
     return sorted(module.name for module in pkgutil.iter_modules(verbs.__path__))
 
 
 def _plugin_verbs() -> dict[str, click.Command]:
-    from penstock.plugins.registry import load_registry  # noqa: PLC0415 - not needed for our own verbs
+    from penstock.plugins.registry import load_registry  # noqa: PLC0415 - not needed for Penstock's own verbs
 
     commands = load_registry().commands()
     return {c.name: c for c in commands if isinstance(c, click.Command) and c.name}
@@ -77,11 +77,11 @@ def _plugin_verbs() -> dict[str, click.Command]:
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="penstock")
-@click.option("-v", "--verbose", is_flag=True, help="Show what the store does, on standard error.")
+@click.option("-v", "--verbose", is_flag=True, help="Log what the store does to standard error.")
 def cli(verbose: bool) -> None:
-    """Store streams of messages, and look into RocketMQ's stores.
+    """Store streams of messages, and inspect the stores of RocketMQ brokers.
 
-    Reading verbs work on a broker's directory as it lies there, live or copied, and change nothing.
+    Commands that read work on a broker's store directory, live or copied, and change nothing.
     """
     level = logging.INFO if verbose else logging.WARNING
     handler = logging.StreamHandler()
@@ -92,18 +92,18 @@ def cli(verbose: bool) -> None:
 def run(
     arguments: Sequence[str], command: click.Command | None = None, name: str = "penstock"
 ) -> int:
-    """Run one command; returns its exit code. `command` is another than `penstock` itself."""
+    """Run one command, by default `penstock` itself; returns its exit code."""
     command = command or cli
     try:
-        # Not `cli.main`: that one turns a closed pipe into exit code 1.
+        # Not `cli.main`, which turns a closed pipe into exit code 1.
         with command.make_context(name, list(arguments)) as context:
             code = command.invoke(context)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
         shown = io.StringIO()
-        # An argument may begin lines of its own.
-        error.message = visible(error.message or "")  # type: ignore[misc] # it is shown and thrown away
+        # An argument may contain line breaks.
+        error.message = visible(error.message or "")  # type: ignore[misc] # the error is shown, then discarded
         error.show(shown)
         sys.stderr.write(visible(shown.getvalue(), keep_lines=True))
         return USAGE
@@ -121,13 +121,13 @@ def run(
 
 
 def code_of(error: BaseException) -> int:
-    """Return the exit code that an error means."""
+    """Return the exit code of an error."""
     return next(code for kind, code in _CODES if isinstance(error, kind))
 
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of this block, for a step and its count to be one; a second one does not wait."""
+    """Delay Ctrl-C to the end of this block, so that a step and its count stay consistent; a second one does not wait."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -144,11 +144,11 @@ def interrupts_wait() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        # Also where the block failed: what handles its error would go on.
+        # Also if the block failed: the handler of its error would continue the work.
         if waiting:
             raise KeyboardInterrupt
 
 
 def examples(*lines: str) -> str:
-    """Return a help text's end: examples, one a line, which a test runs."""
+    """Return the examples at the end of a help text, one per line; a test runs them."""
     return "\b\nExamples:\n" + "\n".join(f"  $ {line}" for line in lines)

@@ -1,7 +1,8 @@
-"""When each segment would go: the policies are asked hour by hour, as if nothing else were put.
+"""Forecasts when each segment will be deleted, on the assumption that no more messages are put.
 
-Within an hour the rounds are played through as retention runs them, at most ten segments each. The use
-of the disk is taken as it is now, less what would have gone by then. Changes nothing.
+The policies are consulted for each hour ahead. Within an hour the retention runs are simulated, each of which
+deletes at most ten segments. Disk use is the current use minus the segments forecast to be deleted by then.
+Changes nothing.
 """
 
 import contextlib
@@ -15,21 +16,21 @@ from penstock.files import Files
 from penstock.log.segmented_log import SegmentedLog
 from penstock.retention.runner import SEGMENTS_A_ROUND_MAX, consult
 
-# Each hour is asked for, so an endless look ahead would not come back.
+# The policies are consulted for each hour, so a forecast without a limit would not return.
 DAYS_MAX = 3660
 _HOUR_MS = 3_600_000
-# So often segments may go while they are looked at; then there is something else.
-_LOOKS = 100
+# Attempts to list the segments while retention deletes some; more failures have another cause.
+_LIST_TRIES = 100
 
 
 class SegmentForecast(NamedTuple):
-    """What becomes of a segment.
+    """When and why one segment will be deleted, or why it is kept.
 
     Attributes:
-        segment: which one.
-        at_ms: when it would go, Unix milliseconds; None if it is kept for as long as was looked ahead.
-        reason: why it goes, or why it stays.
-        is_now: it would go in a round that ran now.
+        segment: the segment.
+        at_ms: when it would be deleted, Unix milliseconds; None if it is kept for the whole forecast.
+        reason: why it is deleted or kept.
+        is_now: a retention run started now would delete it.
     """
 
     segment: SegmentInfo
@@ -39,7 +40,7 @@ class SegmentForecast(NamedTuple):
 
 
 class RetentionForecast:
-    """Looks ahead for one store. With `is_foreign` another process may write it meanwhile."""
+    """Forecasts the retention of one store. With `is_foreign` another process may write the store meanwhile."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class RetentionForecast:
         self._is_foreign = is_foreign
 
     def forecast(self, days: float) -> list[SegmentForecast]:
-        """Return what becomes of each segment within so many days, oldest first."""
+        """Return a forecast for each segment over the next `days` days, oldest first; raises `ConfigError` for other days."""
         if not 0 <= days <= DAYS_MAX:
             raise ConfigError(f"days is {days}; it must be 0 to {DAYS_MAX}")
         segments = self._present()
@@ -79,13 +80,15 @@ class RetentionForecast:
                 is_now = at_ms == now
                 going = left[: min(count, SEGMENTS_A_ROUND_MAX)]
                 found += [SegmentForecast(segment, at_ms, reason, is_now) for segment in going]
-        return found + [self._kept(segments, at, reason) for at in range(len(found), len(segments))]
+        return found + [
+            self._keep_forecast(segments, at, reason) for at in range(len(found), len(segments))
+        ]
 
     def _present(self) -> list[SegmentInfo]:
-        """Return the segments that hold records; files that were made ahead are none yet."""
+        """Return the segments that hold records, without preallocated files."""
         segments: list[SegmentInfo] = []
-        for _ in range(_LOOKS):
-            # One that retention takes away while it is looked at belongs to no answer.
+        for _ in range(_LIST_TRIES):
+            # Retention may delete a segment while they are listed; the list is then read again.
             with contextlib.suppress(FileNotFoundError):
                 if self._is_foreign:
                     self._log.refresh()
@@ -102,15 +105,15 @@ class RetentionForecast:
             return False
 
     @staticmethod
-    def _kept(segments: Sequence[SegmentInfo], at: int, reason: str) -> SegmentForecast:
+    def _keep_forecast(segments: Sequence[SegmentInfo], at: int, reason: str) -> SegmentForecast:
         is_last = at == len(segments) - 1
         return SegmentForecast(
-            segments[at], None, "the last segment never goes" if is_last else reason
+            segments[at], None, "the last segment is never deleted" if is_last else reason
         )
 
 
 def _hours(start_ms: int, stop_ms: int) -> Iterator[int]:
-    """Return the start, then every full hour of local time: policies that know hours change then."""
+    """Yield the start, then every full hour of local time: policies with a delete hour change their vote there."""
     at_ms = start_ms
     while at_ms <= stop_ms:
         yield at_ms

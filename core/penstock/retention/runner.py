@@ -1,19 +1,20 @@
-"""Taking away what may go: asks the policies, then lets the oldest segments go one by one.
+"""Deletes expired segments: consults the policies, then deletes the oldest segments one by one.
 
-A segment goes only if it is not the last, is durable, was dispatched everywhere, no plugin keeps it, and
-no reader holds it; a hold that outlasts the interval is passed over. Queues and index are trimmed after.
-Source: spec sections 9.5 and 11.
+A segment is deleted only if it is not the last, is durable, was dispatched to all dispatchers, no plugin
+vetoes the deletion, and no reader holds a lease on it. A lease held longer than FORCE_AFTER_MS is ignored. Queues
+and index are trimmed afterwards. Source: spec sections 9.5 and 11.
 
 Invariants:
-    * First the bounds move, those of the queues before the log's; then no reader is given a hold any more; then
-      the file goes, and derived files after it. So whatever a caller finds missing lies below the bounds that it
-      asks for afterwards, and a crash between never leaves records without their queue entries.
-    * Segments leave the disk in order: while one cannot be removed, or is still held, no later one
-      goes, so the log never gets a hole.
-    * What a round began the next one ends, whatever the policies say by then: such a segment is closed
-      to readers already.
-    * One bad reading of the clock deletes nothing: see `clock.SteadyTime`.
-    * A policy that raises has no say; it neither ends retention nor stops the store.
+    * The order of a deletion: the minimum offsets of the queues move, then that of the log; then readers get no new
+      lease; then the file is deleted, and derived files last. So data that a caller finds missing is always below
+      the bounds that the caller reads afterwards, and a crash in between never leaves records without their
+      queue entries.
+    * Segments are deleted in order: while one cannot be deleted, or is still leased, no later one
+      is deleted, so the log never gets a hole.
+    * A deletion that one run began is completed by the next run, whatever the policies answer by then: such a
+      segment is already closed to readers.
+    * One wrong reading of the clock deletes nothing: see `clock.SteadyTime`.
+    * The vote of a policy that raises is ignored; the error stops neither retention nor the store.
 """
 
 import sys
@@ -39,21 +40,21 @@ from penstock.runtime.clock import BELIEVED_AFTER_MS, Clock, SteadyTime
 logger = get_logger(__name__)
 
 FORCE_AFTER_MS = 120_000
-# Who asks for segments to go waits so often, and so long each time, for those who look at one.
+# `delete_before` waits for readers of a segment: the number of tries, and the pause between them.
 _TRIES_MAX, _TRY_AGAIN_S = 20, 0.01
-# Never more in one round, so that a wrong clock cannot empty a store at once.
+# The limit of one run, so that a wrong clock cannot empty a store at once.
 SEGMENTS_A_ROUND_MAX = 10
 
 
 class RetentionDecision(NamedTuple):
-    """What all policies together ask for.
+    """The combined vote of all policies.
 
     Attributes:
-        going: how many of the oldest segments may go, without the last one.
-        reason: why, or why none.
-        refusal: why no message may be put; None if messages may.
-        failed: what policies raised that could not say anything, by name.
-        voters: names of the policies whose vote that is.
+        going: how many of the oldest segments may be deleted; the last segment is never counted.
+        reason: why segments are deleted, or why none is.
+        refusal: why puts are refused; None if they are accepted.
+        failed: the exceptions of the policies that raised, by policy name.
+        voters: names of the policies with the largest vote.
     """
 
     going: int
@@ -64,15 +65,15 @@ class RetentionDecision(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """How many of the oldest segments are to go, why, and who asks for it."""
+    """How many of the oldest segments to delete, why, and on whose request."""
 
     going: int
     reason: str
     who: str
 
 
-class _Leaving(NamedTuple):
-    """A segment that is on its way out; `segment` is there once it has left the log."""
+class _Deletion(NamedTuple):
+    """A segment whose deletion has begun; `segment` is set once it was removed from the log."""
 
     info: SegmentInfo
     reason: str
@@ -81,7 +82,7 @@ class _Leaving(NamedTuple):
 
 
 class Retention:
-    """Runs the retention policies of one store. Safe from any thread: one round at a time."""
+    """Runs the retention policies of one store. Safe from any thread: one run at a time."""
 
     def __init__(
         self,
@@ -102,16 +103,16 @@ class Retention:
         self._time = SteadyTime(clock)
         self._monotonic_ms = clock.monotonic_ms
         self._pause_s = pause_ms / 1000
-        # Set by the engine. Below the safe offset all is durable and dispatched; `make_safe` moves it on.
+        # Set by the engine. Everything below the safe offset is durable and dispatched; `make_safe` advances it.
         self.safe_offset: Callable[[], int] = lambda: 0
         self.make_safe: Callable[[], None] = lambda: None
-        # Whether every plugin lets a segment go; whom to tell when it is gone.
+        # `on_expired` may veto a deletion; `on_deleted` is called after it.
         self.on_expired: Callable[[SegmentInfo, str], bool] = lambda _info, _reason: True
         self.on_deleted: Callable[[SegmentInfo, str], None] = lambda _info, _reason: None
-        # Why no message may be put, whenever that changes.
+        # Called with the reason why puts are refused, or None, whenever that changes.
         self.on_refusal: Callable[[str | None], None] = lambda _reason: None
         self._refusal: str | None = None
-        self._leaving: _Leaving | None = None
+        self._deleting: _Deletion | None = None
         self._trimmed_to = log.min_offset
         self._failing: set[str] = set()
         self._stopping = threading.Event()
@@ -120,7 +121,7 @@ class Retention:
 
     @property
     def refusal(self) -> str | None:
-        """Why no message may be put; None if messages may."""
+        """Why puts are refused; None if they are accepted."""
         return self._refusal
 
     @refusal.setter
@@ -129,45 +130,46 @@ class Retention:
         self.on_refusal(reason)
 
     def run(self) -> int:
-        """Let expired segments go; returns how many went."""
+        """Delete expired segments; returns how many were deleted."""
         with self._one_at_a_time:
-            gone = self._round(self._voted, SEGMENTS_A_ROUND_MAX)
+            gone = self._run_once(self._choose_by_vote, SEGMENTS_A_ROUND_MAX)
             if gone and self.refusal is not None:
-                # There may be room again: whoever puts need not wait for the next round.
-                self._voted()
+                # There may be room again: vote again, so that puts need not wait for the next run.
+                self._choose_by_vote()
             return gone
 
-    def let_go_before(self, log_offset: int, time_ms: int, reason: str) -> int:
-        """Let go of what lies wholly before a log offset or was last written before a time."""
+    def delete_before(self, log_offset: int, time_ms: int, reason: str) -> int:
+        """Delete segments that end at or before a log offset or were last written before a time; returns how many."""
 
         def count() -> _Choice:
-            # Asked within the round: what another one took meanwhile must not count again.
+            # Counted within the run: segments that another run deleted meanwhile must not count again.
             by_offset = self._log.count_before_offset(log_offset)
             going = max(by_offset, self._log.count_before_time(time_ms))
             return _Choice(going, reason, "a call of discard_before")
 
         with self._one_at_a_time:
-            gone = self._round(count, sys.maxsize)
+            gone = self._run_once(count, sys.maxsize)
             for _ in range(_TRIES_MAX):
-                if self._leaving is None or self._stopping.wait(_TRY_AGAIN_S):
+                if self._deleting is None or self._stopping.wait(_TRY_AGAIN_S):
                     break
-                # Somebody looks at a segment, for a moment perhaps, as our own threads do.
-                gone += self._round(count, sys.maxsize)
+                # A reader holds a lease, possibly for a moment only, as Penstock's own threads do.
+                gone += self._run_once(count, sys.maxsize)
             return gone
 
     def stop(self, limit_s: float = -1) -> None:
-        """End a round that is under way, in whatever thread, and wait for it; later ones do nothing."""
+        """Stop the current run, in whatever thread, and wait for it to end; later runs do nothing."""
         self._stopping.set()
-        # A plugin that hangs in a round must not make the close hang: it waits for its worker, within a limit.
+        # A plugin that hangs in a run must not make the close hang: close waits for its worker, within a limit.
         if self._one_at_a_time.acquire(timeout=limit_s):
             self._one_at_a_time.release()
 
-    def _voted(self) -> _Choice:
+    def _choose_by_vote(self) -> _Choice:
+        """Consult the policies, log new failures, and return what they vote for."""
         disk = DiskUse(*self._files.free_bytes(self._log.folder))
-        verdict = consult(self._policies, self._log.infos(), self._believed_ms(), disk)
+        verdict = consult(self._policies, self._log.infos(), self._steady_now_ms(), disk)
         for name in verdict.failed.keys() - self._failing:
             logger.error(
-                "retention policy %r failed and has no say until it no longer does",
+                "retention policy %r failed; its vote is ignored until it succeeds again. Other policies are not affected",
                 name,
                 exc_info=verdict.failed[name],
             )
@@ -175,73 +177,78 @@ class Retention:
         self.refusal = verdict.refusal
         return _Choice(verdict.going, verdict.reason, "policy " + ", ".join(verdict.voters))
 
-    def _believed_ms(self) -> int:
+    def _steady_now_ms(self) -> int:
         before = self._time.is_doubted
         now_ms = self._time.time_ms()
         if self._time.is_doubted and not before:
             logger.warning(
-                "the clock has jumped; retention goes by the old time until it has kept to the new one for "
-                "%d minutes", BELIEVED_AFTER_MS // 60_000,
+                "the clock has jumped; retention uses the time from before the jump until the clock has been "
+                "steady for %d minutes", BELIEVED_AFTER_MS // 60_000,
             )  # fmt: skip
         return now_ms
 
-    def _round(self, choose: Callable[[], _Choice], most: int) -> int:
+    def _run_once(self, choose: Callable[[], _Choice], most: int) -> int:
+        """Complete a deletion that has begun, delete what `choose` returns, then trim; returns the number deleted."""
         if self._stopping.is_set():
             return 0
         try:
-            gone = int(self._go_on())
+            gone = int(self._finish_deletion())
             choice = choose()
-            if self._leaving is None:
-                gone += self._let_go(choice, most - gone, paused=not gone)
+            if self._deleting is None:
+                gone += self._delete_chosen(choice, most - gone, paused=not gone)
             return gone
         finally:
             self._trim()
 
-    def _let_go(self, choice: _Choice, most: int, *, paused: bool) -> int:
+    def _delete_chosen(self, choice: _Choice, most: int, *, paused: bool) -> int:
+        """Delete at most `most` of the chosen segments, with a pause before each; returns how many."""
         going = self._log.infos()[:-1][: min(choice.going, most)]
         if going and going[-1].base_offset + going[-1].size > self.safe_offset():
-            # Under a policy that never syncs nothing else would make it durable.
+            # Under a flush policy that never syncs, nothing else makes the segment durable.
             self.make_safe()
         gone = 0
         for info in going:
             if not paused and self._stopping.wait(self._pause_s):
                 break
             paused = False
-            if not self._let_one_go(info, choice):
+            if not self._delete_one(info, choice):
                 break
             gone += 1
         return gone
 
-    def _let_one_go(self, info: SegmentInfo, choice: _Choice) -> bool:
+    def _delete_one(self, info: SegmentInfo, choice: _Choice) -> bool:
         is_safe = info.base_offset + info.size <= self.safe_offset()
         if not is_safe or not self.on_expired(info, choice.reason):
             return False
         if self._stopping.is_set() or self._log.min_offset != info.base_offset:
-            # A plugin closed the store, or started a round of its own.
+            # A plugin closed the store, or started its own run.
             return False
-        self._leaving = _Leaving(info, choice.reason, choice.who)
-        return self._go_on()
+        self._deleting = _Deletion(info, choice.reason, choice.who)
+        return self._finish_deletion()
 
-    def _go_on(self) -> bool:
-        """Take the segment that is leaving a step further; says whether it is gone for good."""
-        if self._leaving is None:
+    def _finish_deletion(self) -> bool:
+        """Continue the deletion that has begun, if any; returns whether the segment was deleted."""
+        if self._deleting is None:
             return False
-        info, reason, who, segment = self._leaving
+        info, reason, who, segment = self._deleting
         if segment is None:
             self._move_bounds(info.base_offset + info.size)
             segment = self._log.retire_first(self._monotonic_ms(), FORCE_AFTER_MS)
             if segment is None:
-                logger.info("segment %s is still being read; tried again later", info.path.name)
+                logger.info(
+                    "segment %s is still being read; the next retention run deletes it",
+                    info.path.name,
+                )
                 return False
             if segment.lease.was_forced:
                 logger.warning(
-                    "segment %s goes though a reader has held it too long", info.path.name
+                    "segment %s is deleted although a reader still holds it", info.path.name
                 )
-            self._leaving = self._leaving._replace(segment=segment)
+            self._deleting = self._deleting._replace(segment=segment)
         self._discard(segment)
-        self._leaving = None
+        self._deleting = None
         logger.warning(
-            "deleted segment %s, log offsets %d to %d: %s asked for it: %s",
+            "deleted segment %s, log offsets %d to %d, on request of %s: %s",
             info.path, info.base_offset, info.base_offset + info.size, who, reason,
         )  # fmt: skip
         self.on_deleted(info, reason)
@@ -260,10 +267,13 @@ class Retention:
                 try:
                     dispatcher.move_min(low)
                 except Exception:
-                    logger.exception("the bounds of %s could not be moved", dispatcher.name)
+                    logger.exception(
+                        "the minimum offsets of %s could not be moved; the segment is deleted nevertheless",
+                        dispatcher.name,
+                    )
 
     def _trim(self) -> None:
-        # Not to the log's bound: a segment that is still held has its records, and its entries, until it goes.
+        # Not to the log's minimum offset: a segment with a lease keeps its records and their entries until it is deleted.
         segments = self._log.segments
         low = segments[0].base_offset if segments else 0
         if low <= self._trimmed_to:
@@ -274,7 +284,10 @@ class Retention:
                 dispatcher.trim(low)
             except Exception:
                 failed = True
-                logger.exception("%s could not be trimmed; tried again later", dispatcher.name)
+                logger.exception(
+                    "%s could not be trimmed; the log is not affected, and the next retention run retries it",
+                    dispatcher.name,
+                )
         if not failed:
             self._trimmed_to = low
 
@@ -285,14 +298,14 @@ def consult(
     now_ms: int,
     disk: DiskUse,
 ) -> RetentionDecision:
-    """Ask every policy; the largest vote counts, and any of them may refuse writes."""
+    """Return the combined vote: the largest count applies, and any policy may refuse writes."""
     votes: list[Vote] = []
     failed: dict[str, Exception] = {}
     most = max(len(segments) - 1, 0)
     for policy in policies:
         try:
             count, reason, refuses = policy.vote(segments, now_ms, disk)
-            # Out of range it would be taken from the list's other end.
+            # A negative count would select segments from the other end of the list.
             votes.append(Vote(min(max(int(count), 0), most), reason, refuses))
         except Exception as error:
             failed[policy.name] = error
@@ -301,7 +314,7 @@ def consult(
         return RetentionDecision(0, "no policy is configured", None, failed)
     refusal = next((vote.reason for vote in votes if vote.refuse_writes), None)
     going = max(vote.expired_count for vote in votes)
-    # Of nothing that goes, every policy says why.
+    # If no segment is deleted, the reason is that of every policy.
     largest = [
         (policy.name, vote.reason)
         for policy, vote in zip(policies, votes, strict=True)

@@ -274,11 +274,11 @@ class Store(Reader, Producer):
         return self._owner().flusher.flush()
 
     def retain(self) -> int:
-        """Let go now of what the retention policies give up; returns how many segments went."""
-        return _let_go(self._owner().retention.run)
+        """Delete the segments that the retention policies expire; returns how many were deleted."""
+        return _run_deletion(self._owner().retention.run)
 
     def forecast(self, days: float = 14) -> list[SegmentForecast]:
-        """Return when each segment would go, and why, as the policies see it now; changes nothing."""
+        """Return when each segment would be deleted, and why, by the policies' current answers; changes nothing."""
         self._check_open()
         return self._outlook.forecast(days)
 
@@ -301,7 +301,9 @@ class Store(Reader, Producer):
         dispatched, or still being read. Returns how many went.
         """
         retention = self._owner().retention
-        return _let_go(lambda: retention.let_go_before(log_offset, time_ms, "asked for"))
+        return _run_deletion(
+            lambda: retention.delete_before(log_offset, time_ms, "requested by the caller")
+        )
 
     def stats(self) -> dict[str, Any]:
         """Return figures about the store: offsets in bytes, times in Unix milliseconds.
@@ -392,7 +394,7 @@ class Store(Reader, Producer):
                 raise
 
 
-def _let_go(job: Callable[[], int]) -> int:
+def _run_deletion(job: Callable[[], int]) -> int:
     try:
         return job()
     except OSError as error:

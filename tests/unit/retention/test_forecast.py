@@ -85,7 +85,7 @@ def test_files_made_ahead_are_no_segments_to_a_reader(alloc: str, tmp_path: Path
         with open_store(tmp_path / "s", read_only=True, **ALL_POLICIES) as reader:
             foretold = reader.forecast(1)
         assert [d.segment.base_offset for d in foretold] == [d.segment.base_offset for d in own]
-        assert foretold[-1].reason == "the last segment never goes"
+        assert foretold[-1].reason == "the last segment is never deleted"
 
 
 ALL_POLICIES: dict[str, Any] = {"retention": ["size"], "retention.size.bytes_max": 0}

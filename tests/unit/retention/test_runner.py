@@ -227,7 +227,7 @@ def test_a_plugin_archives_a_segment_before_it_goes_or_keeps_it(
         def penstock_segment_expired(path, size, reason):
             shutil.copy(path, {str(archive)!r} + "/" + pathlib.Path(path).name)
             assert pathlib.Path(path).stat().st_size == size
-            assert reason == "asked for"
+            assert reason == "requested by the caller"
     """,
     )
     with open_small(spawn=ManualWorkers(), **QUICKLY) as store:
@@ -287,7 +287,7 @@ def test_dry_run_tells_and_changes_nothing(open_small: OpenStore, tmp_path: Path
     facts = [json.loads(line) for line in done.stdout.splitlines()]
     segments = [fact for fact in facts if fact["kind"] == "segment"]
     assert [fact["goes_now"] for fact in segments] == [True] * (whole - 2) + [False] * 2
-    assert segments[-1]["reason"] == "the last segment never goes"
+    assert segments[-1]["reason"] == "the last segment is never deleted"
     topics = {fact["topic"]: fact for fact in facts if fact["kind"] == "topic"}
     assert {topic: fact["bytes"] for topic, fact in topics.items()} == sizes
     assert sum(fact["messages"] for fact in topics.values()) == 600

@@ -1,8 +1,8 @@
-"""The verbs of `penstock`, one module each, found by its name: each has a `command`.
+"""The verbs of `penstock`, one module each: the module's name is the verb, and its `command` is run.
 
-* Make a store and put into it: `init`, `put`, `ingest`.
+* * Create a store and write to it: `init`, `put`, `ingest`.
 * Read messages: `read`, `tail`, `find`, `get`.
-* See the store as a whole: `topics`, `groups`, `stat`, `verify`.
+* * Inspect the store as a whole: `topics`, `groups`, `stat`, `verify`.
 * Change it: `retain`, `repair`.
 * Penstock itself: `plugins`, `config`, `matrix`, `demo`.
 """

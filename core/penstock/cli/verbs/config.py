@@ -1,4 +1,4 @@
-"""The verb `config`: shows the whole configuration, or writes a file of it."""
+"""The verb `config`: shows the whole configuration, or prints it as broker.conf lines."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from penstock.config.broker_conf import to_broker_conf
 from penstock.config.model import Config
 from penstock.store.open import make_opener
 
-# What `--broker-conf` without a file stands for.
+# The value of `--broker-conf` without a file.
 _PRINT = ""
 
 
 class _OptionalFile(click.Path):
-    """A file that exists, or none named at all."""
+    """A file that exists, or the value of the option without a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == _PRINT else super().convert(value, param, ctx)
@@ -33,7 +33,7 @@ class _OptionalFile(click.Path):
 @click.option(
     "--broker-conf", "broker_conf", is_flag=False, flag_value=_PRINT,
     type=_OptionalFile(exists=True, dir_okay=False), metavar="[FILE]",
-    help="With a FILE: a RocketMQ broker.conf to take sizes and policies from. Without, after PATH: "
+    help="With FILE: take file sizes and policies from this RocketMQ broker.conf. Without FILE, after PATH: "
     "print the lines that a broker needs to open the store.",
 )  # fmt: skip
 @own_settings_options
@@ -46,14 +46,14 @@ def command(
     broker_conf: str | None,
     as_json: bool,
 ) -> int:
-    """Show the whole configuration as it would be used, strategies' options included.
+    """Show the whole configuration as it would be used, including the options of all strategies.
 
-    With PATH that of the store there, else that of a new store. Nothing is changed.
+    With PATH, shows the configuration of the store there, otherwise that of a new store. Changes nothing.
     """
     if broker_conf == _PRINT and path is None:
         raise click.UsageError(
-            "--broker-conf without a file prints what a broker needs to open a store: name the store first, "
-            "as in: penstock config data --broker-conf"
+            "--broker-conf without a file prints the lines that a broker needs to open a store, and no store "
+            "was given: put its path first, for example: penstock config data --broker-conf"
         )
     given = chosen(settings, broker_conf or None)
     opener = make_opener(path or "", config, None, None, None, None, given)

@@ -1,4 +1,4 @@
-"""The verb `demo`: the main job from end to end on real text, ending in a table of what was done."""
+"""The verb `demo`: stores, reads, counts, crashes and recovers on real text, then shows a table of the steps."""
 
 import shutil
 import subprocess
@@ -32,7 +32,7 @@ _TEXT_ENDINGS = _CODE_ENDINGS | {
 }
 _KINDS = (b"#", b"def ", b"class ", b"import ", b"from ", b"return", b"if ", b"for ", b"@")
 
-# A writer that is killed in the middle of its work; each line it prints is an acknowledged message.
+# A writer that is killed while it puts messages; each line it prints is an acknowledged message.
 _VICTIM = """
 import sys, penstock
 store = penstock.open(sys.argv[1], flush="sync")
@@ -52,17 +52,22 @@ while True:
     ),
 )
 @click.option(
-    "--path", default="demo-data", show_default=True, help="Where to work; emptied first."
+    "--path",
+    default="demo-data",
+    show_default=True,
+    help="The demo's folder; a folder of an earlier demo is emptied first.",
 )
 @click.option(
-    "--files", type=int, default=None, help="How many source files at most; all if left out."
+    "--files", type=int, default=None, help="The maximum number of source files; without it, all."
 )
-@click.option("--no-spark", is_flag=True, help="Leave out the part that needs Spark.")
+@click.option("--no-spark", is_flag=True, help="Skip the step that needs Spark.")
 def command(path: str, files: int | None, no_spark: bool) -> int:
-    """Store this Python's standard library line by line, look things up, let Spark count, crash, recover."""
+    """Store this Python's standard library line by line, look up messages, count with Spark, crash, and recover."""
     root = Path(path)
     if root.exists() and not (root / "penstock-demo").exists():
-        raise click.UsageError(f"{path} is there already and no demo's folder; give another --path")
+        raise click.UsageError(
+            f"{path} exists and is not the folder of an earlier demo; nothing was changed. Give another --path"
+        )
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     (root / "penstock-demo").touch()
@@ -74,12 +79,12 @@ def command(path: str, files: int | None, no_spark: bool) -> int:
     done.crash()
     done.reopen()
     table("What was done, and how fast", ("step", "amount", "time", "rate"), done.rows)
-    note(f"look around: penstock stat {root / 'store'}; penstock read {root / 'store'} asyncio")
+    note(f"explore it: penstock stat {root / 'store'}; penstock read {root / 'store'} asyncio")
     return 0
 
 
 class Demo:
-    """The steps of the demonstration and the rows of its table."""
+    """The steps of the demo and the rows of its table."""
 
     def __init__(self, root: Path, files: int | None) -> None:
         self._path = root / "store"
@@ -87,7 +92,7 @@ class Demo:
         self._files = files
         self.rows: list[tuple[str, str, str, str]] = []
 
-    def _timed(self, step: str, unit: str, job: Callable[[], int]) -> int:
+    def _time_step(self, step: str, unit: str, job: Callable[[], int]) -> int:
         began = time.perf_counter()
         count = job()
         took = time.perf_counter() - began
@@ -107,14 +112,14 @@ class Demo:
         total = sum(path.stat().st_size for path in sources)
         note(f"the standard library: {len(sources):,} files, {size_text(total)}")
         with penstock.open(self._path) as store:
-            self._timed(
-                "put_arrow, queues and index made",
+            self._time_step(
+                "put_arrow, with queues and index",
                 "messages",
                 lambda: _ingest(store, home, sources, total),
             )
 
     def look_up(self) -> None:
-        """Find by key, by tag and by time, in another process's way: read-only."""
+        """Look up messages by key, by tag and by time in the store opened read-only, as another process would."""
         with penstock.open(self._path, read_only=True) as store:
             topic = "json" if "json" in store.topics() else next(iter(store.topics()))
             first = next(store.scan(topic))
@@ -124,13 +129,15 @@ class Demo:
             for message in store.read(topic, 0, 0, 2, "def").messages:
                 note(f"  by tag def: {message.body.strip()[:60]!r}")
             at = store.offset_at(topic, 0, time_ms=first.store_time_ms)
-            note(f"  by time: {topic} reaches {first.store_time_ms} ms at offset {at}")
-            self._timed("find by key", "look-ups", lambda: _find_many(store))
-            self._timed("read by queue", "messages", lambda: _read_some(store))
-            self._timed("to_reader", "messages", lambda: _arrow_all(store))
+            note(
+                f"  by time: the first message of {topic} at or after {first.store_time_ms} ms has offset {at}"
+            )
+            self._time_step("find by key", "look-ups", lambda: _find_many(store))
+            self._time_step("read by queue", "messages", lambda: _read_some(store))
+            self._time_step("to_reader", "messages", lambda: _arrow_all(store))
 
     def spark(self) -> None:
-        """Let Spark count per topic and tag, and write the counts as Parquet."""
+        """Count messages per topic and tag with Spark, and write the counts as Parquet."""
         try:
             from penstock_spark import local_session  # noqa: PLC0415 - an extra
         except ImportError as error:
@@ -139,7 +146,7 @@ class Demo:
             ) from error
         spark = local_session("penstock-demo", "2", {"spark.sql.shuffle.partitions": "2"})
         try:
-            self._timed(
+            self._time_step(
                 "Spark: count by topic and tag, to Parquet", "messages", lambda: self._count(spark)
             )
         finally:
@@ -160,22 +167,22 @@ class Demo:
         return sum(row["count"] for row in top)
 
     def crash(self) -> None:
-        """Kill a writer that waits for the disk, and see that all it was told is there."""
+        """Kill a writer that waits for each sync, then check that every acknowledged message is in the store."""
         victim = subprocess.Popen(
             [sys.executable, "-c", _VICTIM, str(self._path)], stdout=subprocess.PIPE
         )
         assert victim.stdout is not None
-        told = -1
+        last = -1
         until = time.monotonic() + 2
         while time.monotonic() < until:
             line = victim.stdout.readline()
             if not line:
                 break
-            told = int(line)
+            last = int(line)
         victim.kill()
-        told = max([told, *(int(line) for line in victim.stdout.read().split(b"\n")[:-1] if line)])
+        last = max([last, *(int(line) for line in victim.stdout.read().split(b"\n")[:-1] if line)])
         victim.wait()
-        self._timed("recover after kill -9", "messages", lambda: _recover(self._path, told))
+        self._time_step("recover after kill -9", "messages", lambda: _recover(self._path, last))
 
     def reopen(self) -> None:
         """Open and close the whole store once more."""
@@ -190,7 +197,7 @@ class Demo:
             with penstock.open(self._path):
                 return count
 
-        self._timed("open and close, clean", "messages", job)
+        self._time_step("open and close, clean", "messages", job)
 
 
 def _ingest(store: Store, home: Path, sources: list[Path], total: int) -> int:
@@ -262,14 +269,14 @@ def _arrow_all(store: Store) -> int:
     return sum(batch.num_rows for batch in store.to_reader(store.topics()))
 
 
-def _recover(path: Path, told: int) -> int:
+def _recover(path: Path, last: int) -> int:
     with penstock.open(path) as store:
         report = store.recovery
         assert report is not None
         held = store.max_offset("victim")
         note(
-            f"  the killed writer was told {told + 1:,} times; the store holds {held:,}; {report.state} open"
+            f"  acknowledged before the kill: {last + 1:,} messages; in the store: {held:,}; state at open: {report.state}"
         )
-        if held < told + 1:
+        if held < last + 1:
             raise click.ClickException("an acknowledged message was lost")
         return held

@@ -5,7 +5,7 @@ import itertools
 import click
 
 import penstock
-from penstock.cli.output import json_option, note, show_messages, store_argument, tell_foreign
+from penstock.cli.output import json_option, note, note_foreign, show_messages, store_argument
 from penstock.cli.root import NO, examples
 
 
@@ -18,14 +18,16 @@ from penstock.cli.root import NO, examples
 )
 @store_argument
 @click.argument("topic")
-@click.option("--key", default=None, help="The key; without one, messages are found by time alone.")
+@click.option(
+    "--key", default=None, help="The message key; without it, messages are selected by time only."
+)
 @click.option(
     "--begin", type=click.DateTime(), default=None, help="Stored at or after this UTC time."
 )
 @click.option(
     "--end", type=click.DateTime(), default=None, help="Stored at or before this UTC time."
 )
-@click.option("--limit", default=64, show_default=True, help="How many messages at most.")
+@click.option("--limit", default=64, show_default=True, help="The maximum number of messages.")
 @json_option
 def command(
     path: str, topic: str, key: str | None, begin: object, end: object, limit: int, as_json: bool
@@ -33,7 +35,7 @@ def command(
     """Find messages of TOPIC by key, by time, or both."""
     low, high = _ms(begin), _ms(end)
     with penstock.open(path, read_only=True) as store:
-        tell_foreign(store)
+        note_foreign(store)
         if key is not None:
             found = iter(store.find(topic, key, begin_ms=low, end_ms=high, limit=limit))
         else:
@@ -48,7 +50,7 @@ def command(
             )
         count = show_messages(itertools.islice(found, limit), json_lines=as_json)
     if not count:
-        note("nothing found")
+        note(f"no message of topic {topic!r} matches")
     return 0 if count else NO
 
 

@@ -3,7 +3,7 @@
 import click
 
 import penstock
-from penstock.cli.output import json_option, show_messages, store_argument, tell_foreign
+from penstock.cli.output import json_option, note_foreign, show_messages, store_argument
 from penstock.cli.root import examples
 
 
@@ -17,9 +17,9 @@ from penstock.cli.root import examples
 @click.argument("address")
 @json_option
 def command(path: str, address: str, as_json: bool) -> int:
-    """Show the message with a message id, or at a log offset."""
+    """Show the message with the message id ADDRESS, or at the log offset ADDRESS."""
     with penstock.open(path, read_only=True) as store:
-        tell_foreign(store)
+        note_foreign(store)
         message = store.at(int(address)) if _is_offset(address) else store.get(address)
         show_messages([message], json_lines=as_json)
     return 0

@@ -6,10 +6,10 @@ import penstock
 from penstock.cli.output import (
     json_option,
     note,
+    note_foreign,
     out_json,
     store_argument,
     table,
-    tell_foreign,
 )
 from penstock.cli.root import examples
 
@@ -21,7 +21,7 @@ def command(path: str, as_json: bool) -> int:
     """List consumer groups: how far each has read, and how many messages it lags."""
     rows = []
     with penstock.open(path, read_only=True) as store:
-        tell_foreign(store)
+        note_foreign(store)
         for (group, topic), queues in sorted(store.groups().items()):
             for queue, offset in sorted(queues.items()):
                 lag = store.max_offset(topic, queue) - offset
@@ -35,8 +35,8 @@ def command(path: str, as_json: bool) -> int:
         table("", names, rows)
     if any(row[-1] < 0 for row in rows):
         note(
-            "a lag below 0: the offset is greater than the queue's end, because messages were lost or the offsets "
-            "are newer than the log; opening the store for writing sets it back"
+            "a negative lag means that the offset is after the end of the queue: messages were lost, or the offsets "
+            "are newer than the log. Opening the store for writing sets the offset back to the queue's end"
         )
     for remark in remarks:
         note(f"not used: {remark}")

@@ -1,4 +1,4 @@
-"""The verb `ingest`: lines, NDJSON, CSV and Parquet into a store."""
+"""The verb `ingest`: loads lines, NDJSON, CSV and Parquet into a store."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ _ENDINGS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv", ".parquet": 
 
 
 class Row(NamedTuple):
-    """One thing to store: its body, its fields, and how many bytes of the source are read by then."""
+    """One row to store: its body, its fields, and how many bytes of the source were read so far."""
 
     body: bytes
     fields: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class IngestPlan:
-    """What becomes of a row's fields."""
+    """Which fields of a row become topic, keys, tag and queue."""
 
     topic: str
     topic_field: str | None
@@ -45,7 +45,7 @@ class IngestPlan:
     queues: int
 
     def message(self, row: Row) -> Message:
-        """Return the message that a row makes."""
+        """Return the message for a row."""
         topic = self.topic
         if self.topic_field is not None:
             topic += field_text(row.fields, self.topic_field)
@@ -60,21 +60,23 @@ class IngestPlan:
 
 
 def field_text(fields: Mapping[str, Any], name: str) -> str:
-    """Return a field as text, empty for a null; `path:suffix` gives the ending of a path."""
+    """Return a field as text, empty for null; `field:suffix` returns the file name extension of a path."""
     plain, _, part = name.partition(":")
     if plain not in fields:
-        raise MessageError(f"there is no field {plain!r}; there are: {', '.join(map(str, fields))}")
+        raise MessageError(
+            f"the row has no field {plain!r}; its fields are: {', '.join(map(str, fields))}"
+        )
     value = fields[plain]
     text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
     if part == "suffix":
         return PurePosixPath(text.strip('"')).suffix.removeprefix(".")
     if part:
-        raise MessageError(f"{name!r}: the only part that can be asked of a field is ':suffix'")
+        raise MessageError(f"field {name!r}: the only part that can be selected is ':suffix'")
     return text
 
 
 def rows_of(file: BinaryIO, kind: str) -> Iterator[Row | MessageError]:
-    """Return the rows of a source; a line that is none comes as the error it makes."""
+    """Yield the rows of a source; an invalid line is yielded as its error."""
     if kind == "csv":
         yield from _csv_rows(file)
     elif kind == "parquet":
@@ -95,9 +97,9 @@ def _json_fields(body: bytes, number: int) -> Mapping[str, Any]:
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"line {number} is no JSON: {error}") from error
+        raise MessageError(f"line {number} is not valid JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise MessageError(f"line {number} is no JSON object")
+        raise MessageError(f"line {number} is not a JSON object")
     return fields
 
 
@@ -139,7 +141,7 @@ def _parquet_rows(file: BinaryIO) -> Iterator[Row]:
 
 
 class Loader:
-    """Stores rows in batches, and counts."""
+    """Stores rows in batches, and counts them. Not thread-safe."""
 
     def __init__(self, store: Store, plan: IngestPlan, *, skip: bool) -> None:
         self._store = store
@@ -149,21 +151,21 @@ class Loader:
         self.skipped = 0
 
     def load(self, rows: Iterator[Row | MessageError], bar: Bar) -> None:
-        """Store all rows; what is stored when it is interrupted stays stored."""
+        """Store all rows; rows stored before an interrupt stay stored."""
         while True:
-            group, problem = self._take(rows)
+            group, problem = self._next_group(rows)
             if group:
                 self._store_group([message for message, _ in group])
                 bar.set(group[-1][1], self.stored)
             if problem is not None:
-                self._refused(problem)
+                self._skip_or_raise(problem)
             elif not group:
                 return
 
-    def _take(
+    def _next_group(
         self, rows: Iterator[Row | MessageError]
     ) -> tuple[list[tuple[Message, int]], MessageError | None]:
-        """Return the next messages, and the error that ended the group early, if one did."""
+        """Return the next messages, and the error that ended the group early, if any."""
         group: list[tuple[Message, int]] = []
         for row in itertools.islice(rows, BATCH):
             if isinstance(row, MessageError):
@@ -179,20 +181,22 @@ class Loader:
             with interrupts_wait():
                 self.stored += len(self._store.put_many(messages))
         except MessageError:
-            self._one_by_one(messages)
+            self._store_singly(messages)
 
-    def _one_by_one(self, messages: list[Message]) -> None:
+    def _store_singly(self, messages: list[Message]) -> None:
         for message in messages:
             try:
                 with interrupts_wait():
                     self._store.put_many([message])
                     self.stored += 1
             except MessageError as error:
-                self._refused(error)
+                self._skip_or_raise(error)
 
-    def _refused(self, error: MessageError) -> None:
+    def _skip_or_raise(self, error: MessageError) -> None:
         if not self._skip:
-            error.add_note("stopped there; --skip-bad goes on without such rows")
+            error.add_note(
+                "stopped at this row; rows before it are stored. Use --skip-bad to skip such rows"
+            )
             raise error
         self.skipped += 1
 
@@ -206,34 +210,30 @@ class Loader:
 )
 @click.argument("path", type=click.Path())
 @click.argument("source", type=click.Path())
-@click.option(
-    "--topic", default="", help="The topic, or what its name begins with if --topic-field is given."
-)
+@click.option("--topic", default="", help="The topic; with --topic-field, a prefix of the topic.")
 @click.option("--topic-field", default=None, help="The field that names the topic.")
 @click.option(
     "--key-field",
     "key_fields",
     multiple=True,
-    help="A field to use as a key; several may be given.",
+    help="A field to use as a message key; may be given more than once.",
 )
 @click.option(
     "--tag-field",
     default=None,
-    help="The field to use as the tag; FIELD:suffix takes a path's ending.",
+    help="The field to use as the tag; FIELD:suffix is the file name extension of a path.",
 )
 @click.option("--queue-by", default=None, help="The field whose hash picks the queue.")
-@click.option(
-    "--queues", default=4, show_default=True, help="How many queues --queue-by spreads over."
-)
+@click.option("--queues", default=4, show_default=True, help="Number of queues for --queue-by.")
 @click.option(
     "--format",
     "kind",
     type=click.Choice(FORMATS),
     default=None,
-    help="By the file's ending if left out.",
+    help="The source's format; by default from the file name extension.",
 )
-@click.option("--skip-bad", is_flag=True, help="Go on without rows that cannot be stored.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
+@click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be stored.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @quiet_option
 @settings_options
 def command(
@@ -250,8 +250,8 @@ def command(
 ) -> int:
     """Put every row of SOURCE (a file, or - for standard input) into the store at PATH.
 
-    The body is the line as it stands; of CSV and Parquet, the row as JSON. Ctrl-C stops cleanly with
-    what was stored.
+    The body of a message is the unchanged line; for CSV and Parquet it is the row as JSON. Ctrl-C stops
+    cleanly; rows stored before it stay stored.
     """
     if not plan["topic"] and not plan["topic_field"]:
         raise click.UsageError("give --topic, --topic-field or both")
@@ -259,7 +259,7 @@ def command(
         raise click.UsageError("--queues must be at least 1")
     kind = kind or _ENDINGS.get(Path(source).suffix, "lines")
     interrupted = False
-    with _opened(source) as file:
+    with _open_source(source) as file:
         total = Path(source).stat().st_size if source != "-" and kind != "parquet" else None
         with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
             loader = Loader(store, IngestPlan(**plan), skip=skip_bad)
@@ -269,15 +269,15 @@ def command(
             except KeyboardInterrupt:
                 interrupted = True
             finally:
-                _tell(loader, path, as_json=as_json, quiet=quiet)
+                _print_summary(loader, path, as_json=as_json, quiet=quiet)
     return INTERRUPTED if interrupted else 0
 
 
-def _opened(source: str) -> BinaryIO:
+def _open_source(source: str) -> BinaryIO:
     return sys.stdin.buffer if source == "-" else Path(source).open("rb")
 
 
-def _tell(loader: Loader, path: str, *, as_json: bool, quiet: bool) -> None:
+def _print_summary(loader: Loader, path: str, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         out_json(path=path, stored=loader.stored, skipped=loader.skipped)
     elif not quiet:

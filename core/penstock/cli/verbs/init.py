@@ -1,4 +1,4 @@
-"""The verb `init`: makes a store."""
+"""The verb `init`: creates a store."""
 
 import click
 
@@ -19,7 +19,7 @@ from penstock.cli.root import examples
 def command(
     path: str, settings: tuple[str, ...], config: str | None, broker_conf: str | None, as_json: bool
 ) -> int:
-    """Make a store at PATH, or open the one that is there and say what opening did."""
+    """Create a store at PATH, or open the existing one; reports what recovery did."""
     with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
         report = store.recovery
         assert report is not None

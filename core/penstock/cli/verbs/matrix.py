@@ -1,4 +1,4 @@
-"""The verb `matrix`: every combination of strategies, measured on the user's own disk."""
+"""The verb `matrix`: measures every combination of strategies on the user's own disk."""
 
 import os
 import sys
@@ -48,41 +48,43 @@ _PIPE_COLUMNS = 160
 @click.argument("path", type=click.Path(exists=True, file_okay=False), default=".")
 @click.option(
     "--body", type=click.IntRange(1), default=1024, show_default=True,
-    help="Bytes in a message's body.",
+    help="Size of a message body in bytes.",
 )  # fmt: skip
 @click.option(
     "--threads", type=click.IntRange(1, 256), default=1, show_default=True,
-    help="How many threads put at once.",
+    help="Number of threads that put concurrently.",
 )  # fmt: skip
 @click.option(
     "--batch", type=click.IntRange(1), default=1000, show_default=True,
-    help="Messages in a batch.",
+    help="Number of messages in a batch.",
 )  # fmt: skip
 @click.option(
     "--only", multiple=True, metavar="KIND=NAME",
-    help="Only these: write=mmap, alloc=..., flush=..., feed=...; may be given several times.",
+    help="Measure only these: write=mmap, alloc=..., flush=..., feed=...; may be given more than once.",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help="Two short rounds: under three minutes for all.")
+@click.option("--quick", is_flag=True, help="Two short rounds: less than three minutes in total.")
 @click.option(
-    "--rounds", type=click.IntRange(1), help="How often each combination comes.  [5, quick: 2]"
+    "--rounds",
+    type=click.IntRange(1),
+    help="How often each combination is measured.  [5, quick: 2]",
 )
 @click.option(
     "--seconds", type=click.FloatRange(0.001),
-    help="How long each metric runs.  [0.3, quick: 0.05]",
+    help="How long each metric is measured.  [0.3, quick: 0.05]",
 )  # fmt: skip
 @click.option(
     "--config", type=click.Path(dir_okay=False),
-    help="A TOML file of settings for all; which strategies it picks does not count.",
+    help="A TOML file of settings for all combinations; the strategies picked in it are ignored.",
 )  # fmt: skip
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE",
-    help="A setting for all, as index.use=...; may be given several times.",
+    help="A setting for all combinations, for example index.use=...; may be given more than once.",
 )  # fmt: skip
 @click.option(
     "--html", default="penstock-matrix.html", show_default=True,
-    help="The page to write; '' for none.",
+    help="The HTML page to write; '' writes none.",
 )  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @json_option
 def command(
     path: str,
@@ -101,8 +103,8 @@ def command(
 ) -> int:
     """Measure every combination of writer, allocator, flush policy and feed on the disk of PATH.
 
-    Works in a folder of its own below PATH and removes it. The result is a table, with --json the
-    whole report, and one page with plots, a heat map, and the configuration to paste for the best.
+    Works in a temporary folder below PATH and deletes it. Prints a table, with --json the whole
+    report, and writes an HTML page with plots, a heat map, and the configuration of the best combination.
     """
     if html:
         _check_page(Path(html))
@@ -111,25 +113,27 @@ def command(
         sync_threads=4 if quick else 16,
         seconds=seconds or (0.05 if quick else 0.3),
         rounds=rounds or (2 if quick else 5),
-        # Some bodies must fit into it.
+        # A segment must hold more than one body.
         segment_bytes=max((4 if quick else 16) << 20, 4 * (body + 4096) // 4096 * 4096),
     )  # fmt: skip
     given, plan = _settings(config, settings, plan)
-    report = _measured(Path(path), [_pair(text) for text in only], plan, given, quiet=quiet)
-    # First what cannot fail any more.
-    _tell(report, json_wanted=as_json)
+    report = _measure_all(Path(path), [_pair(text) for text in only], plan, given, quiet=quiet)
+    # Printed before the page is written, which may fail.
+    _print_report(report, json_wanted=as_json)
     if html:
         Path(html).write_text(render(report))
-        note(f"the page with plots and configurations: {html}")
+        note(f"wrote the page with plots and configurations: {html}")
     return NO if any(row["failure"] for row in report["rows"]) else 0
 
 
 def _check_page(page: Path) -> None:
-    """Say before the measuring what would keep the page from being written after it."""
+    """Raise before the measurement if the page could not be written after it."""
     ready()
     there = page if page.exists() else page.parent
     if page.is_dir() or not os.access(there, os.W_OK):
-        raise click.UsageError(f"--html {page}: no file can be written there")
+        raise click.UsageError(
+            f"--html {page}: this file cannot be written; nothing was measured. Give another path, or '' for no page"
+        )
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -142,13 +146,13 @@ def _pair(text: str) -> tuple[str, str]:
 def _settings(
     config: str | None, settings: tuple[str, ...], plan: MeasurePlan
 ) -> tuple[dict[str, Any], MeasurePlan]:
-    """Return what is set for all combinations, and the plan with what it takes from there."""
+    """Return the settings for all combinations, and the plan with the segment size they set."""
     asked = {key: value for key, (value, _) in gather(None, {}, chosen(settings, None)).items()}
     for key in asked.keys() & _PICKED.keys():
         kind = _PICKED[key]
         raise click.UsageError(
-            f"the matrix sets {key} itself, or the rows would not be what they are called; "
-            f"narrow it with --only {kind}={asked[key]}"
+            f"--set {key}: the matrix varies this setting itself; "
+            f"to measure one value only, use --only {kind}={asked[key]}"
         )
     found = gather(Path(config) if config else None, {}, asked)
     given = {key: value for key, (value, _) in found.items() if key not in _PICKED}
@@ -157,7 +161,7 @@ def _settings(
     return given, plan
 
 
-def _measured(
+def _measure_all(
     folder: Path,
     only: list[tuple[str, str]],
     plan: MeasurePlan,
@@ -181,7 +185,7 @@ def _measured(
 def _run(
     folder: Path, combos: list[Combo], plan: MeasurePlan, given: dict[str, Any], *, quiet: bool
 ) -> list[RunOutcome]:
-    # Said here, once, rather than by every child: a setting that is wrong, a disk that cannot be written.
+    # A wrong setting or an unwritable disk is reported here once, instead of by every child process.
     with tempfile.TemporaryDirectory(prefix="penstock-matrix-", dir=folder) as probe:
         open_store(str(Path(probe) / "s"), given, plan).close()
     total = len(combos) * plan.rounds
@@ -196,12 +200,12 @@ def _run(
         return run(folder, combos, plan, settings=given, told=told)
 
 
-def _tell(report: Report, *, json_wanted: bool) -> None:
+def _print_report(report: Report, *, json_wanted: bool) -> None:
     if json_wanted:
         out_json(**report)
         return
     _show(report)
-    note("* the best of its column; answer: where a put's bytes are when it returns")
+    note("* the best value of its column; ack: where the bytes of a put are when it returns")
     for name, label in report["best"].items():
         note(f"best by {name}: {label}")
     for row in report["rows"]:
@@ -212,10 +216,10 @@ def _tell(report: Report, *, json_wanted: bool) -> None:
 
 
 def _show(report: Report) -> None:
-    """Show the table, the best combination on top; the best of a column stands out in a pipe too."""
+    """Show the table, the fastest combination first; the best value of a column has a star, visible in a pipe too."""
     made = Table(header_style="bold")
     made.add_column("combination", overflow="fold")
-    made.add_column("answer")
+    made.add_column("ack")
     for heading in _SHOWN.values():
         made.add_column(heading, justify="right")
     tops = {name: _best(report, name) for name in _SHOWN}

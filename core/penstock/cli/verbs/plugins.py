@@ -1,4 +1,4 @@
-"""The verb `plugins`: what is installed, and whether a strategy keeps its contract."""
+"""The verb `plugins`: lists what is installed, and checks whether a strategy meets its contract."""
 
 import difflib
 import inspect
@@ -25,7 +25,7 @@ _FINE = (PluginStatus.LOADED, PluginStatus.SLOW, PluginStatus.BLOCKED)
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> int | None:
-    """List installed strategies with their options, and plugins that were set aside and why."""
+    """List installed strategies with their options, and plugins that were not loaded, with the reason."""
     if context.invoked_subcommand is not None:
         return None
     registry = load_registry()
@@ -46,7 +46,7 @@ def _strategies(registry: Registry, info: PluginInfo) -> list[dict[str, Any]]:
 
 
 def strategy_facts(kind: str, contract: str, cls: type[Strategy]) -> dict[str, Any]:
-    """Return what there is to know of a strategy."""
+    """Return the facts about a strategy: section, name, contract, capabilities, option defaults, summary."""
     defaults = cls.Options()
     return {
         "section": kind,
@@ -95,7 +95,7 @@ def _show(registry: Registry) -> None:
 def _remark(info: PluginInfo) -> None:
     name = info.entry_point
     if info.hooks:
-        note(f"{name} listens to {', '.join(info.hooks)}")
+        note(f"{name} implements the hooks {', '.join(info.hooks)}")
     if info.status is PluginStatus.SLOW:
         note(f"{name} is slow: its import took {info.load_ms} ms")
     elif info.status is PluginStatus.BLOCKED:
@@ -112,21 +112,21 @@ def _remark(info: PluginInfo) -> None:
     ),
 )
 @click.argument("name")
-@click.option("--step", default=None, help="One step only, by its name.")
+@click.option("--step", default=None, help="Run only the step with this name.")
 @click.option(
-    "--points", default=40, show_default=True, help="How many crashes the exploration tries."
+    "--points", default=40, show_default=True, help="How many crash points the exploration tries."
 )
 @json_option
 def check_command(name: str, step: str | None, points: int, as_json: bool) -> int:
-    """Put strategy NAME (flush.every, or every if that is clear) through its contract's suite.
+    """Run the contract suite on strategy NAME (flush.every, or just every if no other section has that name).
 
-    Then a store with it is killed at many calls to the system, and must come back whole. All this happens
-    in a folder of its own; no store of yours is touched.
+    Afterwards a store that uses the strategy is killed at many system calls, and must recover each time. Everything
+    runs in a temporary folder; your own stores are not touched.
     """
     registry = load_registry()
     kind, name = _find(registry, name)
-    checking = _checking()
-    # What a store says while it is killed and mended again and again is no news.
+    checking = _load_checker()
+    # The log messages of a store that is repeatedly killed and recovered are expected.
     logging.getLogger("penstock").setLevel(logging.CRITICAL)
     with Bar(f"{kind}.{name}", None, "steps", quiet=as_json) as bar:
         done: list[object] = []
@@ -137,7 +137,7 @@ def check_command(name: str, step: str | None, points: int, as_json: bool) -> in
 
         verdict = checking.check(registry, kind, name, only=step, points=points, told=told)
     if not verdict.steps:
-        raise click.UsageError(f"there is no step {step!r}; leave --step out to see all")
+        raise click.UsageError(f"there is no step {step!r}; run without --step to see all steps")
     if as_json:
         out_json(
             section=kind, name=name, contract=verdict.contract, plugin=verdict.plugin,
@@ -150,12 +150,12 @@ def check_command(name: str, step: str | None, points: int, as_json: bool) -> in
         note(verdict.sentence)
         if verdict.failed:
             note(
-                f"repeat it: penstock plugins check {kind}.{name} --step '{verdict.failed[0].name}'"
+                f"to repeat the first failure: penstock plugins check {kind}.{name} --step '{verdict.failed[0].name}'"
             )
     return NO if verdict.failed else 0
 
 
-def _checking() -> Any:
+def _load_checker() -> Any:
     try:
         from penstock.testing import check  # noqa: PLC0415 - pytest is an extra
     except ModuleNotFoundError as error:
@@ -174,7 +174,7 @@ def _find(registry: Registry, name: str) -> tuple[str, str]:
         return found[0], short
     if found:
         names = " or ".join(f"{kind}.{short}" for kind in found)
-        raise click.UsageError(f"{name} is offered in several sections: say {names}")
+        raise click.UsageError(f"{name} is offered in multiple sections: use {names}")
     offered = [
         f"{kind}.{each}"
         for kind, strategies in registry.sets().items()
@@ -182,4 +182,4 @@ def _find(registry: Registry, name: str) -> tuple[str, str]:
     ]
     near = difflib.get_close_matches(name, [*offered, *(o.partition(".")[2] for o in offered)], 1)
     hint = f"; did you mean {near[0]}?" if near else f"; installed: {', '.join(offered)}"
-    raise click.UsageError(f"no strategy is called {name}{hint}")
+    raise click.UsageError(f"no strategy named {name}{hint}")

@@ -19,13 +19,20 @@ from penstock.cli.root import examples
 @click.argument("path", type=click.Path())
 @click.argument("topic")
 @click.argument("body")
-@click.option("--queue", default=0, show_default=True, help="Which queue of the topic.")
-@click.option("--tag", default="", help="One word to filter by.")
+@click.option("--queue", default=0, show_default=True, help="The queue of the topic.")
+@click.option("--tag", default="", help="The tag to filter by, one word.")
 @click.option(
-    "--key", "keys", multiple=True, help="A key to find it by; may be given several times."
+    "--key",
+    "keys",
+    multiple=True,
+    help="A key to find the message by; may be given more than once.",
 )
 @click.option(
-    "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A further property."
+    "--property",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An additional property; may be given more than once.",
 )
 @settings_options
 @json_option

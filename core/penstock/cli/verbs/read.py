@@ -5,7 +5,7 @@ import itertools
 import click
 
 import penstock
-from penstock.cli.output import json_option, note, show_messages, store_argument, tell_foreign
+from penstock.cli.output import json_option, note, note_foreign, show_messages, store_argument
 from penstock.cli.root import NO, examples
 
 
@@ -19,11 +19,14 @@ from penstock.cli.root import NO, examples
 @store_argument
 @click.argument("topic")
 @click.option(
-    "--queue", type=int, default=None, help="One queue; all, in the order stored, if left out."
+    "--queue",
+    type=int,
+    default=None,
+    help="Read only this queue; by default all queues, in the order stored.",
 )
-@click.option("--offset", type=int, default=None, help="Queue offset to begin at.")
-@click.option("--limit", default=20, show_default=True, help="How many messages at most.")
-@click.option("--tag", default="*", help="Only these tags, as 'a || b'.")
+@click.option("--offset", type=int, default=None, help="The queue offset to begin at.")
+@click.option("--limit", default=20, show_default=True, help="The maximum number of messages.")
+@click.option("--tag", default="*", help="Only messages with these tags, for example 'a || b'.")
 @json_option
 def command(
     path: str,
@@ -39,11 +42,11 @@ def command(
 
     wanted = TagFilter(tag)
     with penstock.open(path, read_only=True) as store:
-        tell_foreign(store)
+        note_foreign(store)
         found = (m for m in store.scan(topic, queue, start=offset) if wanted.matches(m))
         count = show_messages(itertools.islice(found, limit), json_lines=as_json)
         if not count:
             note(
-                f"no messages of topic {topic!r} there; topics: {', '.join(store.topics()) or 'none'}"
+                f"no messages of topic {topic!r} match; topics in the store: {', '.join(store.topics()) or 'none'}"
             )
     return 0 if count else NO

@@ -1,4 +1,4 @@
-"""The verb `repair`: says what would put a store right, and with --apply does it."""
+"""The verb `repair`: shows the repairs a store needs, and with --apply performs them."""
 
 import click
 
@@ -24,16 +24,18 @@ from penstock.repairs.repair import RepairReport
     epilog=examples("penstock repair data", "penstock repair data --apply --json"),
 )
 @click.argument("path", type=click.Path(exists=True))
-@click.option("--apply", "apply", is_flag=True, help="Do it; without it nothing is changed.")
+@click.option(
+    "--apply", "apply", is_flag=True, help="Perform the repairs; without it, nothing is changed."
+)
 @click.option(
     "--cut",
     is_flag=True,
-    help="Cut the log at the first damage; all behind it is lost to readers, and kept aside.",
+    help="Cut the log at the first corruption; readers lose all records after it, and the bytes are saved.",
 )
 @click.option(
     "--accept",
     is_flag=True,
-    help="Take sealed segments that differ from their digests as they are.",
+    help="Accept sealed segments that differ from their digests; their digests are replaced.",
 )
 @settings_options
 @json_option
@@ -49,12 +51,12 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Say what would put a store right: which files, which bytes, how many messages. With --apply, do it.
+    """Show the repairs a store needs: which files, which bytes, how many messages. With --apply, perform them.
 
-    Makes queues and index anew from the log, writes checkpoint and marks, turns back single bits that
-    flipped in sealed segments, cuts a torn tail. Damage in the log is left as it is, unless --cut is
-    given. What is removed or overwritten is kept in penstock/saved. Exit code 1 if damage is left, or
-    if there is something to do and --apply was not given.
+    Rebuilds queues and index from the log, rewrites the checkpoint and the progress file, restores single
+    flipped bits in sealed segments, and cuts off a torn tail. Corruption in the log is not changed unless --cut
+    is given. Removed and overwritten bytes are saved in penstock/saved. Exit code 1 if corruption remains, or
+    if repairs are needed and --apply was not given.
     """
     given = chosen(settings, broker_conf)
     with Bar("repair", None, "records", quiet=quiet or as_json) as bar:
@@ -66,13 +68,13 @@ def command(
             path, config, apply=apply, cut=cut, accept=accept, told=told, **given
         )
     if as_json:
-        _tell_json(report)
+        _print_json(report)
     else:
         _show(report, quiet=quiet)
     return NO if report.standing or (report.steps and not report.applied) else 0
 
 
-def _tell_json(report: RepairReport) -> None:
+def _print_json(report: RepairReport) -> None:
     for step in report.steps:
         out_json(
             kind="step", action=step.action, path=str(step.path), position=step.position,
@@ -96,12 +98,12 @@ def _show(report: RepairReport, *, quiet: bool) -> None:
         title = "What was done" if report.applied else "What would be done"
         table(title, ("step", "file", "bytes", "messages", "what"), rows)
     for finding in report.standing:
-        out_finding(finding, "left as it is")
+        out_finding(finding, "not repaired")
     if quiet:
         return
     if report.saved_to is not None:
-        note(f"what was removed or overwritten is in {report.saved_to}")
+        note(f"removed and overwritten bytes are saved in {report.saved_to}")
     if report.steps and not report.applied:
-        note("nothing was changed; --apply does it")
+        note("nothing was changed; run it again with --apply to perform the repairs")
     if not report.steps and not report.standing:
-        note("nothing is wrong")
+        note("the store needs no repair")

@@ -1,4 +1,4 @@
-"""The verb `retain`: deletes what the retention policies expire; with --dry-run says what would go, when and why."""
+"""The verb `retain`: deletes what the retention policies expire; with --dry-run, forecasts which, when and why."""
 
 import click
 
@@ -31,9 +31,9 @@ from penstock.store.store import Store
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Change nothing: say what would go, when, why, and what takes the space.",
+    help="Change nothing: show which segments would be deleted, when and why, and which topics use the space.",
 )
-@click.option("--days", default=14.0, show_default=True, help="How far --dry-run looks ahead.")
+@click.option("--days", default=14.0, show_default=True, help="How many days --dry-run forecasts.")
 @settings_options
 @json_option
 def command(
@@ -45,15 +45,15 @@ def command(
     broker_conf: str | None,
     as_json: bool,
 ) -> int:
-    """Let go now of the segments that the retention policies give up.
+    """Delete the segments that the retention policies expire.
 
-    With --dry-run nothing is changed and no lock is taken: it works on a live store, and on a
+    With --dry-run nothing is changed and no lock is taken, so it works on a store in use, and on a
     broker's directory with --broker-conf.
     """
     given = chosen(settings, broker_conf)
     if dry_run:
         with penstock.open(path, config, read_only=True, **given) as store:
-            _foretell(store, days, as_json=as_json)
+            _show_forecast(store, days, as_json=as_json)
         return 0
     with penstock.open(path, config, **given) as store:
         gone = store.retain()
@@ -61,33 +61,33 @@ def command(
     if as_json:
         out_json(segments_gone=gone, segments_left=left)
     else:
-        note(f"{gone} segments went, {left} are left")
+        note(f"deleted {gone} segments, {left} remain")
     return 0
 
 
-def _foretell(store: Store, days: float, *, as_json: bool) -> None:
-    departures = store.forecast(days)
-    going = [departure for departure in departures if departure.is_now]
-    later = [departure for departure in departures if departure.at_ms is not None]
+def _show_forecast(store: Store, days: float, *, as_json: bool) -> None:
+    forecasts = store.forecast(days)
+    going = [forecast for forecast in forecasts if forecast.is_now]
+    later = [forecast for forecast in forecasts if forecast.at_ms is not None]
     below = going[-1].segment.base_offset + going[-1].segment.size if going else 0
     queues = sum(len(numbers) for numbers in store.topics().values())
     with Bar("topics", queues, "queues", quiet=as_json) as bar:
         spaces = store.space(below, lambda done: bar.set(done, done))
     if as_json:
-        _tell_json(departures, spaces)
+        _print_json(forecasts, spaces)
         return
-    _show_segments(departures)
+    _show_segments(forecasts)
     _show_topics(spaces)
-    note(_sentence(departures, going, later, days))
+    note(_summarize(forecasts, going, later, days))
 
 
-def _tell_json(departures: list[SegmentForecast], spaces: list[TopicSpace]) -> None:
-    for departure in departures:
-        segment = departure.segment
+def _print_json(forecasts: list[SegmentForecast], spaces: list[TopicSpace]) -> None:
+    for forecast in forecasts:
+        segment = forecast.segment
         out_json(
             kind="segment", path=str(segment.path), base_offset=segment.base_offset,
-            bytes=segment.size, last_write_ms=segment.last_write_ms, goes_at_ms=departure.at_ms,
-            goes_now=departure.is_now, reason=departure.reason,
+            bytes=segment.size, last_write_ms=segment.last_write_ms, goes_at_ms=forecast.at_ms,
+            goes_now=forecast.is_now, reason=forecast.reason,
         )  # fmt: skip
     total = sum(space.size for space in spaces) or 1
     for space in spaces:
@@ -97,16 +97,16 @@ def _tell_json(departures: list[SegmentForecast], spaces: list[TopicSpace]) -> N
         )  # fmt: skip
 
 
-def _show_segments(departures: list[SegmentForecast]) -> None:
+def _show_segments(forecasts: list[SegmentForecast]) -> None:
     rows = []
-    for departure in departures:
-        when = "stays" if departure.at_ms is None else time_text(departure.at_ms)
+    for forecast in forecasts:
+        when = "kept" if forecast.at_ms is None else time_text(forecast.at_ms)
         rows.append((
-            departure.segment.path.name.lstrip("0") or "0", size_text(departure.segment.size),
-            time_text(departure.segment.last_write_ms), "now" if departure.is_now else when,
-            departure.reason,
+            forecast.segment.path.name.lstrip("0") or "0", size_text(forecast.segment.size),
+            time_text(forecast.segment.last_write_ms), "now" if forecast.is_now else when,
+            forecast.reason,
         ))  # fmt: skip
-    table("Segments, oldest first", ("segment", "size", "last write", "goes", "why"), rows)
+    table("Segments, oldest first", ("segment", "size", "last write", "deleted", "why"), rows)
 
 
 def _show_topics(spaces: list[TopicSpace]) -> None:
@@ -118,30 +118,30 @@ def _show_topics(spaces: list[TopicSpace]) -> None:
         )
         for space in spaces
     ]  # fmt: skip
-    table("What takes the space", ("topic", "messages", "size", "share", "goes now"), rows)
+    table("Space by topic", ("topic", "messages", "size", "share", "deleted now"), rows)
 
 
-def _sentence(
-    departures: list[SegmentForecast],
+def _summarize(
+    forecasts: list[SegmentForecast],
     going: list[SegmentForecast],
     later: list[SegmentForecast],
     days: float,
 ) -> str:
-    if not departures:
-        return "the log is empty: nothing can go"
+    if not forecasts:
+        return "the log is empty: there is nothing to delete"
     if going:
-        size = sum(departure.segment.size for departure in going)
+        size = sum(forecast.segment.size for forecast in going)
         more = len(later) - len(going)
         after = f", {more} more within {days:g} days" if more else ""
-        what = f"1 segment ({size_text(size)}) goes"
+        what = f"1 segment ({size_text(size)})"
         if len(going) > 1:
-            what = f"{len(going)} segments ({size_text(size)}) go"
-        return f"{what} now{after}; nothing was changed"
+            what = f"{len(going)} segments ({size_text(size)})"
+        return f"{what} would be deleted now{after}; nothing was changed"
     if not later:
-        return f"nothing goes within {days:g} days: {departures[0].reason}"
+        return f"no segment would be deleted within {days:g} days: {forecasts[0].reason}"
     first = later[0]
     assert first.at_ms is not None
     return (
-        f"nothing goes now; the first segment goes {time_text(first.at_ms)} ({first.reason}), "
+        f"no segment would be deleted now; the first at {time_text(first.at_ms)} ({first.reason}), "
         f"{len(later)} within {days:g} days"
     )

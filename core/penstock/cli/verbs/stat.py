@@ -1,4 +1,4 @@
-"""The verb `stat`: shows what a store is and what is in it."""
+"""The verb `stat`: shows the state and the contents of a store."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from penstock.store.store import Store
 @store_argument
 @json_option
 def command(path: str, as_json: bool) -> int:
-    """Say what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly."""
+    """Show what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly."""
     with penstock.open(path, read_only=True) as store:
         facts = store.stats() | _contents(store)
         facts["closed_cleanly"] = not (store.path / "abort").exists()
@@ -31,21 +31,21 @@ def command(path: str, as_json: bool) -> int:
         out_json(**facts)
         return 0
     state = "closed cleanly" if facts["closed_cleanly"] else "in use, or not closed cleanly"
-    note(f"read-only: nothing is changed. {state}")
+    note(f"opened read-only, nothing is changed. State: {state}")
     rows = [
         *_counts(facts),
         ("first stored", time_text(facts["first_ms"]) if facts["first_ms"] else "-"),
         ("last stored", time_text(facts["last_ms"]) if facts["last_ms"] else "-"),
     ]
     for each in facts["not_understood"]:
-        name = "stops writing" if each["stops_writing"] else "left alone"
+        name = "writing is refused" if each["stops_writing"] else "ignored"
         rows.append((f"not understood, {name}", each["text"]))
     table(path, ("what", "value"), rows)
     return 0
 
 
 def _contents(store: Store) -> dict[str, Any]:
-    """Return what the queues show; nothing is known where they are in a form that is not understood."""
+    """Return message and topic counts and the time span; None for each if the queues' format is not understood."""
     if store.stats()["queues"] is None:
         return dict.fromkeys(("messages", "topics", "first_ms", "last_ms"))
     messages = sum(row["messages"] for row in topic_rows(store))
@@ -66,7 +66,7 @@ def _counts(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _time_span(store: Store) -> dict[str, int | None]:
-    """Return the first and last store time that the ends of the queues show."""
+    """Return the earliest and latest store time of the first and last messages of all queues."""
     times: list[int] = []
     for topic, queues in store.topics().items():
         for queue in queues:

@@ -1,10 +1,10 @@
-"""The verb `tail`: shows the newest messages, and with --follow those that come."""
+"""The verb `tail`: shows the newest messages, and with --follow new ones as they arrive."""
 
 import click
 
 import penstock
 from penstock import StoredMessage
-from penstock.cli.output import json_option, show_messages, store_argument, tell_foreign
+from penstock.cli.output import json_option, note_foreign, show_messages, store_argument
 from penstock.cli.root import NO, examples
 
 
@@ -16,18 +16,20 @@ from penstock.cli.root import NO, examples
 )
 @store_argument
 @click.argument("topic")
-@click.option("--limit", default=10, show_default=True, help="How many of the newest messages.")
 @click.option(
-    "-f", "--follow", is_flag=True, help="Go on with what is put from now on, until Ctrl-C."
+    "--limit", default=10, show_default=True, help="How many of the newest messages to show."
+)
+@click.option(
+    "-f", "--follow", is_flag=True, help="Then show new messages as they are put, until Ctrl-C."
 )
 @json_option
 def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> int:
-    """Show the newest messages of TOPIC; with -f also those to come."""
+    """Show the newest messages of TOPIC; with -f also new ones as they arrive."""
     with penstock.open(path, read_only=True) as store:
-        tell_foreign(store)
+        note_foreign(store)
         queues = store.topics().get(topic, [])
         if not queues:
-            # Raises for a topic that is there, and whose queues are not understood.
+            # Raises if the topic exists and the format of its queues is not understood.
             store.max_offset(topic)
         newest: list[StoredMessage] = []
         for queue in queues:

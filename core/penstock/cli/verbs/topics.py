@@ -5,10 +5,10 @@ import click
 import penstock
 from penstock.cli.output import (
     json_option,
+    note_foreign,
     out_json,
     store_argument,
     table,
-    tell_foreign,
     topic_rows,
 )
 from penstock.cli.root import examples
@@ -20,7 +20,7 @@ from penstock.cli.root import examples
 def command(path: str, as_json: bool) -> int:
     """List topics with their queues and message counts."""
     with penstock.open(path, read_only=True) as store:
-        tell_foreign(store)
+        note_foreign(store)
         rows = topic_rows(store)
     if as_json:
         for row in rows:

@@ -1,4 +1,4 @@
-"""The verb `verify`: says what is wrong in a store, and where."""
+"""The verb `verify`: checks a store and reports each inconsistency with its position."""
 
 import os
 
@@ -9,11 +9,11 @@ from penstock.cli.output import (
     Bar,
     json_option,
     note,
+    note_foreign,
     out_finding,
     out_json,
     quiet_option,
     store_argument,
-    tell_foreign,
 )
 from penstock.cli.root import NO, examples
 from penstock.integrity.verification import Tally
@@ -24,25 +24,27 @@ from penstock.integrity.verification import Tally
     epilog=examples("penstock verify data", "penstock verify data --deep --jobs 2 --json --quiet"),
 )
 @store_argument
-@click.option("--deep", is_flag=True, help="Compare digests, checkpoint and marks as well.")
+@click.option(
+    "--deep", is_flag=True, help="Also check segment digests, the checkpoint and the progress file."
+)
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     default=None,
     metavar="N",
-    help="Processes that share the segments; with --deep one for each core, else one.",
+    help="Number of processes that share the segments; by default one per core with --deep, otherwise one.",
 )
 @json_option
 @quiet_option
 def command(
     path: str, deep: bool, jobs: int | None, as_json: bool, quiet: bool
 ) -> int:  # fmt: skip
-    """Walk log, queues and index, and show what disagrees. Exit code 1 if anything does; notes do not count.
+    """Check log, queues and index against each other. Exit code 1 if anything disagrees; notes do not count.
 
-    Checks every record's lengths, CRC and place, every queue entry with its tag code, and every key and
-    chain of the index, both ways. With --deep also every byte of the sealed segments against their
-    digests, the checkpoint, and Penstock's own marks. Each finding says what helps. Changes nothing;
-    works on a store that is being written.
+    Checks the lengths, CRC and log offset of every record, every queue entry with its tag code, and every key and
+    chain of the index, in both directions. With --deep also checks every byte of the sealed segments against their
+    digests, the checkpoint, and Penstock's own progress and clean-close files. Each finding says what to do.
+    Changes nothing; works on a store that is being written.
     """
     count = notes = 0
     seen = Tally()
@@ -51,7 +53,7 @@ def command(
         penstock.open(path, read_only=True) as store,
         Bar("verify", store.stats()["log_bytes"], "records", quiet=quiet) as bar,
     ):
-        tell_foreign(store)
+        note_foreign(store)
 
         def told(tally: Tally) -> None:
             nonlocal seen
@@ -67,6 +69,6 @@ def command(
                 out_finding(finding, finding.part)
     if not quiet:
         noted = f", {notes} notes" if notes else ""
-        end = "" if count else ": all agree"
+        end = "" if count else ": everything agrees"
         note(f"{seen.records:,} records, {count} findings{noted}{end}")
     return NO if count else 0
