@@ -8,7 +8,7 @@
 from importlib import import_module, util
 from typing import TYPE_CHECKING
 
-# Before all else: most of what follows imports the compiled kernel, which may lie in a zip.
+# First, because most of the following imports the compiled kernel, which may be in a zip file.
 from penstock import kernel
 
 if not kernel.is_rescue():
@@ -76,7 +76,7 @@ __all__ = [
     "repair",
 ]
 
-# Where the public names come from. Each is imported when it is first asked for: who only stores needs little of it.
+# The modules of the public names. Each is imported on first access, since most programs need only a few.
 _NAMES = {
     "penstock.contracts": (
         "Allocator",

@@ -1,11 +1,12 @@
 """`python -m penstock.rescue STORE`: reads a log with plain Python, where the compiled kernel does not load.
 
-Everything here stands on `penstock.format.record`, the readable definition of the format: no kernel, no queues, no index, no
-lock. It goes through the files of `commitlog/` by name, takes each record whose lengths, log offset and CRC are right,
-and goes on after anything else at the next such record. It changes nothing.
+Uses only `penstock.format.record`, the readable definition of the format: no kernel, no queues, no index, no
+lock. It reads the files of `commitlog/` in order of name, accepts each record whose lengths, log offset and CRC are
+correct, and skips anything else up to the next such record. It changes nothing.
 
-That a record states its own log offset is all that speaks for one after corrupt bytes: a body may hold another record's
-bytes. `penstock repair` knows better (see `resync`). The tests hold the kernel's walks to this one.
+After corrupt bytes, the only evidence for a record is that it contains its own log offset, although a body may hold
+the bytes of another record. `penstock repair` has more evidence (see `resync`). The tests compare the kernel's scans
+with this one.
 """
 
 import argparse
@@ -37,14 +38,14 @@ _MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MA
 
 
 class Found(NamedTuple):
-    """A valid record: its fields, and whether it ends in a CRC of all its bytes."""
+    """A valid record: its fields, and whether it ends with a CRC of the whole record."""
 
     fields: RecordFields
     has_own_crc: bool
 
 
 class Gap(NamedTuple):
-    """Bytes [start, stop) of the log that are no valid record; `is_blank` for filler and for what was never written."""
+    """Bytes [start, stop) of the log that are not a valid record; `is_blank` for filler and unwritten bytes."""
 
     start: int
     stop: int
@@ -57,7 +58,7 @@ def record_at(data: bytes | memoryview, position: int, log_offset: int) -> Found
     Args:
         data: the segment.
         position: where the record begins in it.
-        log_offset: the same place in the log.
+        log_offset: the log offset of that position.
     """
     if len(data) - position < FIXED_SIZE:
         return None
@@ -78,11 +79,11 @@ def record_at(data: bytes | memoryview, position: int, log_offset: int) -> Found
 
 
 def walk(data: bytes | memoryview, base_offset: int) -> Iterator[Found | Gap]:
-    """Yield the valid records of a segment, and what lies between them, in order.
+    """Yield the valid records of a segment, and the gaps between them, in order.
 
     Args:
         data: the segment's bytes.
-        base_offset: log offset of the first of them.
+        base_offset: log offset of the first byte.
     """
     position = 0
     while position < len(data):
@@ -106,7 +107,7 @@ def _is_blank(data: bytes | memoryview, start: int, stop: int) -> bool:
 
 
 def _next(data: bytes | memoryview, position: int, base_offset: int) -> int:
-    """Return where the next valid record begins after a position, or the end."""
+    """Return the position of the next valid record after `position`, or the end of the data."""
     raw = bytes(data)
     candidates = [position + 1] * len(_MAGICS)
     while True:
@@ -127,7 +128,7 @@ def segments(store: Path) -> list[Path]:
 
 
 def as_json(found: Found) -> dict[str, object]:
-    """Return a record as plain values; bytes that are no text as base64."""
+    """Return a record as plain values; the body as base64."""
     fields = found.fields
     properties = decode_properties(fields.properties)
     return {
@@ -148,13 +149,13 @@ def as_json(found: Found) -> dict[str, object]:
 
 
 def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
-    """Print every message as a line of JSON, and say at the end on stderr what was found; returns 1 if anything is corrupt."""
+    """Print every message as a line of JSON, then a summary on stderr; returns 1 if any range is corrupt, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog="python -m penstock.rescue",
-        description="Print every message of a store's log as a line of JSON, with nothing but plain Python: for a "
-        "machine on which Penstock's compiled part does not load. Changes nothing.",
+        description="Print every message of a store's log as a line of JSON, with plain Python only: for a "
+        "machine on which Penstock's compiled kernel does not load. Changes nothing.",
     )
-    parser.add_argument("store", type=Path, help="the store's folder, the one that has commitlog/")
+    parser.add_argument("store", type=Path, help="the store's folder, which contains commitlog/")
     parser.add_argument("--topic", help="only messages of this topic")
     parser.add_argument("--count", action="store_true", help="print no messages, only count them")
     given = parser.parse_args(arguments)
@@ -162,21 +163,21 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
     try:
         paths = segments(given.store)
     except OSError as error:
-        parser.error(f"{given.store} is no message store: {error}")
+        parser.error(f"{given.store} is not a message store: {error}")
     for path in paths:
-        for piece in walk(path.read_bytes(), int(path.name)):
-            if isinstance(piece, Gap):
-                if not piece.is_blank:
+        for part in walk(path.read_bytes(), int(path.name)):
+            if isinstance(part, Gap):
+                if not part.is_blank:
                     corrupt += 1
                     sys.stderr.write(
-                        f"{path}: log offsets {piece.start} to {piece.stop} hold no valid record\n"
+                        f"{path}: log offsets {part.start} to {part.stop} are not a valid record\n"
                     )
                 continue
-            if given.topic is not None and piece.fields.topic != given.topic.encode():
+            if given.topic is not None and part.fields.topic != given.topic.encode():
                 continue
             messages += 1
             if not given.count:
-                out.write(json.dumps(as_json(piece)) + "\n")
+                out.write(json.dumps(as_json(part)) + "\n")
     sys.stderr.write(f"{messages} messages in {len(paths)} segments, {corrupt} corrupt ranges\n")
     return 1 if corrupt else 0
 

@@ -1,8 +1,8 @@
-"""Writing in two steps: encode anywhere into staged files, append later what others encoded.
+"""Writing in two steps: encode records anywhere into staged files, then append them in the process with the store.
 
 For a pipeline whose tasks run in processes, or on machines, that must not hold the store's lock. A task
-needs an `Encoding`, which is plain data, and writes a file (`Encoder`, `StagedWriter`); whoever opens the
-store reads it (`StagedFile.read`), and appends it batch by batch (`Store.put_staged`).
+needs an `Encoding`, which is plain data, and writes a file (`Encoder`, `StagedWriter`). The process that opens the
+store reads the file (`StagedFile.read`) and appends it batch by batch (`Store.put_staged`).
 
 >>> encoding = encoding_for("data")
 >>> with_rows = Encoder(encoding).encode(table)
@@ -33,19 +33,19 @@ __all__ = [
 ]  # fmt: skip
 
 
-# A batch of records, as `Encoder` makes it and `StagedWriter` takes it.
+# A batch of records: the result of `Encoder.encode` and the input of `StagedWriter`.
 EncodedBatch = Batch
 
 
 @attrs.frozen(kw_only=True)
 class Encoding:
-    """What must be known of a store to make its records without opening it.
+    """What is needed to encode records for a store without opening it.
 
     Attributes:
         store_host: the host in the records, address bytes and port.
-        crc_property: whether each record has a CRC over the whole of it.
-        body_bytes_max: the largest body that is taken.
-        record_bytes_max: the largest record that fits into a segment.
+        crc_property: whether each record ends with a CRC of the whole record.
+        body_bytes_max: maximum size of a body in bytes.
+        record_bytes_max: maximum size in bytes of a record that fits into a segment.
     """
 
     store_host: bytes
@@ -61,17 +61,17 @@ def encoding_for(
     environ: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Encoding:
-    """Return how the records of a store are made, as `penstock.open` with these settings would make them.
+    """Return the encoding of a store's records, as `penstock.open` with these settings would encode them.
 
-    Of several stores: records that fit into each. Takes no lock and changes nothing; a store need not be
-    there yet.
+    With multiple paths, the records fit into each of the stores. Takes no lock and changes nothing; a store
+    need not exist yet.
     """
     first = make_opener(paths[0], config, files, None, None, environ, settings)
     openers = [_opener(first, Path(path)) for path in paths]
     log = first.config.log
     return Encoding(
         store_host=host_bytes(log.store_host),
-        # A record with a CRC over the whole of it is valid in every store, one without it only in some.
+        # A record with a CRC of the whole record is valid in every store, one without it only in some.
         crc_property=any(opener.config.log.checksum == "crc32+record" for opener in openers),
         body_bytes_max=log.body_bytes_max,
         record_bytes_max=min(opener.geometry().segment_bytes for opener in openers) - BLANK_SIZE,
@@ -79,12 +79,12 @@ def encoding_for(
 
 
 def _opener(like: Opener, path: Path) -> Opener:
-    """Return what opens another store with the same settings."""
+    """Return an opener for another store with the same settings."""
     return Opener(path.absolute(), like.asked, like.registry, like.files, like.clock, None)
 
 
 class Encoder:
-    """Makes records from Arrow tables, as `Store.put_arrow` does. Not thread-safe."""
+    """Encodes records from Arrow tables, as `Store.put_arrow` does. Not thread-safe."""
 
     def __init__(self, encoding: Encoding, time_ms: Callable[[], int] | None = None) -> None:
         self._encoder = RecordEncoder(
@@ -94,7 +94,7 @@ class Encoder:
         self._record_bytes_max = encoding.record_bytes_max
 
     def encode(self, table: "pa.Table | pa.RecordBatch") -> Batch:
-        """Return the rows of a table, of the columns that `put_arrow` takes; refuses what it refuses."""
+        """Return the encoded rows of a table; accepts and refuses the same columns and values as `put_arrow`."""
         from penstock.write import from_arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
         batch = from_arrow.encode_table(self._encoder, table)
@@ -102,12 +102,12 @@ class Encoder:
         if largest > self._record_bytes_max:
             raise MessageTooLargeError(
                 "the record", largest, self._record_bytes_max,
-                "a record must fit into one segment: shorten the message",
+                "a record must fit into one segment: use a shorter message",
             )  # fmt: skip
         return batch
 
     def writer(self, files: Files, path: Path) -> StagedWriter:
-        """Return what writes such batches into a new staged file."""
+        """Return a writer of such batches into a new staged file."""
         host, has_crc = self._encoder.store_host, self._encoder.crc_property
         return StagedWriter(files, path, host, crc_property=has_crc)
 
@@ -117,7 +117,7 @@ def _cursor(topic: str, queue: int) -> QueueCursor:
 
 
 def key_hashes(keys: "pa.Array") -> Int64s:
-    """Return Java's `String.hashCode` of each text of a column, 0 for null."""
+    """Return Java's `String.hashCode` of each string of a column, 0 for null."""
     from penstock.write import from_arrow  # noqa: PLC0415 - as in `Encoder.encode`
 
     return from_arrow.key_hashes(keys)

@@ -104,7 +104,7 @@ def test_a_failed_sync_of_derived_files_or_marks_stops_the_store_too(
     store.find("t", "k")
     files.plan.fail("sync", path=part)
     workers.run("penstock-mark")
-    with pytest.raises(StoreFailedError, match="queues, index or marks"):
+    with pytest.raises(StoreFailedError, match="queues, index, progress file or checkpoint"):
         store.put("t", b"y")
     with pytest.raises(StoreFailedError):
         store.close()

@@ -86,7 +86,8 @@ def test_a_corrupt_record_is_named_and_the_others_come_out(
     assert rescue.main([str(directory), "--count"]) == 1
     said = capsys.readouterr().err
     assert (
-        f"log offsets {hit.log_offset} to {hit.log_offset + hit.size} hold no valid record" in said
+        f"log offsets {hit.log_offset} to {hit.log_offset + hit.size} are not a valid record"
+        in said
     )
     assert "209 messages" in said
 
@@ -96,7 +97,7 @@ def test_a_folder_that_is_no_store_is_refused(
 ) -> None:
     with pytest.raises(SystemExit):
         rescue.main([str(tmp_path)])
-    assert "is no message store" in capsys.readouterr().err
+    assert "is not a message store" in capsys.readouterr().err
 
 
 def test_it_runs_where_no_kernel_loads(directory: Path, tmp_path: Path) -> None:

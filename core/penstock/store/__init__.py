@@ -1,5 +1,5 @@
 """Composition: from a configuration to a running store, its lifecycle, and the public class.
 
-In reading order: `open` (from a path to a store), `open_several`, `choices` (what a configuration means for one store), `engine` (the
+In reading order: `open` (opens the store at a path), `open_several`, `choices` (the configuration completed for one store), `engine` (the
 writing half), `put_batch`, `shutdown`, `consumer_offsets` and `offset_table`, `store` (the public class).
 """

@@ -1,4 +1,4 @@
-"""What a configuration means for one store: its defaults, its file sizes, and the strategies picked."""
+"""The configuration completed for one store: its defaults, its file sizes, and the strategies picked."""
 
 from functools import cached_property
 from pathlib import Path
@@ -20,10 +20,10 @@ logger = get_logger(__name__)
 
 
 class Choices:
-    """The configuration of one store, completed by what the store was made with. Changes nothing.
+    """The configuration of one store, completed with the values the store was created with. Changes nothing.
 
     Attributes:
-        asked: the configuration as it was given, which may be used for other stores too.
+        asked: the configuration as given, which may be used for other stores too.
     """
 
     def __init__(self, root: Path, asked: Config, registry: Registry, files: Files) -> None:
@@ -34,21 +34,21 @@ class Choices:
 
     @cached_property
     def profile(self) -> Profile:
-        """Whose defaults hold for this store."""
+        """The profile whose defaults apply to this store."""
         return find_profile(self.files, self.root, self.asked.profile)
 
     @cached_property
     def config(self) -> Config:
-        """The configuration that holds for this store; looked up once, before the store is made."""
+        """The configuration that applies to this store; determined once, before the store is created."""
         return self.asked.for_store(self.profile)
 
     def geometry(self) -> Geometry:
-        """Return the store's sizes, checked against those asked for."""
+        """Return the store's sizes; raises `GeometryError` if the configuration requests other ones."""
         asked = attrs.asdict(self.asked.geometry)
         return find_geometry(self.files, self.root, asked, self.profile.geometry)
 
     def check_strategies(self) -> None:
-        """Raise for names that no plugin offers, and for picks that make no sense together."""
+        """Raise if no plugin offers a configured strategy, or if the configured strategies conflict."""
         config = self.config
         picks = config.picks()
         chosen = [
@@ -56,11 +56,11 @@ class Choices:
             for kind, names in picks.items()
             for name in names
         ]
-        knowing = sum(issubclass(cls, QueueIndex) for _, cls in chosen)
-        if knowing != 1:
+        queue_indexes = sum(issubclass(cls, QueueIndex) for _, cls in chosen)
+        if queue_indexes != 1:
             raise ConfigError(
-                f"index.use is {config.index.use}; exactly one of it must know the queues, as "
-                f"consume-queue does, and {knowing} do"
+                f"index.use is {config.index.use}: exactly one of its dispatchers must be a queue index, for "
+                f"example consume-queue, but {queue_indexes} are. Nothing was opened; correct index.use"
             )
         for kind, cls in chosen:
             reason = cls.conflict(picks)
@@ -68,7 +68,7 @@ class Choices:
                 raise ConflictError(kind, cls.name, reason)
 
     def warn_of_idle_policies(self) -> None:
-        """Log options of retention policies that were given although the policy is not used."""
+        """Log a warning for each option of a retention policy that is set although the policy is not used."""
         names = self.config.picks()["retention"]
         for key in self.asked.origins:
             kind, *rest = key.split(".")
@@ -79,7 +79,7 @@ class Choices:
                 )  # fmt: skip
 
     def dispatchers(self, context: Context) -> list[Dispatcher]:
-        """Return the configured dispatchers, not loaded."""
+        """Return the configured dispatchers, not yet loaded."""
         return [cls(options, context) for cls, options in self.dispatcher_kinds()]
 
     def dispatcher_kinds(self) -> tuple[tuple[type[Dispatcher], Any], ...]:
@@ -88,7 +88,7 @@ class Choices:
         return tuple((cls, self.config.options_for("index", cls)) for cls in classes)
 
     def policies(self, context: Context) -> list[RetentionPolicy]:
-        """Return the configured retention policies, with no state yet."""
+        """Return new instances of the configured retention policies."""
         names = self.config.picks()["retention"]
         classes = [self.registry.retention_policies.get(name) for name in names]
         return [cls(self.config.options_for("retention", cls), context) for cls in classes]

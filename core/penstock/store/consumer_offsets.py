@@ -1,27 +1,27 @@
 """How far each consumer group has read: RocketMQ's `config/consumerOffset.json`.
 
-The file has a table `offsetTable` of `topic@group` to queue number to next offset. Brokers up to 5.4
-write the inner keys without quotes, which is no JSON; both forms are read, the quoted one is written
-(every broker reads that). The old content is kept in `consumerOffset.json.bak` and read when the file
+The file has a table `offsetTable`, which maps `topic@group` to queue number to next offset. Brokers up to 5.4
+write the inner keys without quotes, which is not valid JSON. Both forms are read; the quoted form is written,
+which every broker reads. The previous content is kept in `consumerOffset.json.bak`, which is read if the file
 itself cannot be.
 
 Invariants:
-    * Every entry that is used would also be accepted as a commit. One that would not (a queue `0x`, an
-      offset 1.5, a topic that leaves its folder) is set aside: it stays in the file as it is, is named once in
-      the log and in `set_aside`, and every other entry is used.
-    * A text is parsed before it replaces the file, and must give back what it was made from.
+    * Every entry that is used would also be accepted as a commit. Any other entry (a queue `0x`, an
+      offset 1.5, a topic with a path outside its folder) is set aside: it stays unchanged in the file, is named
+      once in the log and in `set_aside`, and every other entry is used.
+    * New content is parsed before it replaces the file, and must yield the table that it was written from.
     * A file that could be parsed is never replaced by one that could not: neither the file nor its `.bak`.
 
-An offset may be greater than the end of its queue when a store is opened: the log's tail was lost (power
-cut under `async`), or the table is of a later date than the log (an older copy, a restored log). The
-group would miss the next messages, so the offset is set back:
+When a store is opened, an offset may be greater than the end of its queue: the log's tail was lost (power
+cut under `async`), or the table is newer than the log (an older copy, a restored log). The group would miss
+the next messages, so the offset is set back:
 
-    * A queue that the queue index knows, also one without entries: to its end, when the store is opened for
-      writing.
-    * A queue that it does not know: left as it is at opening. The topic may be deleted, never used here, or
-      kept in a form that is not understood; nothing is missed as long as nothing is put. The first put to
-      that queue sets the offset back to where the queue begins.
-    * An offset below the queue's first message is legal: reading answers OFFSET_TOO_SMALL.
+    * For a queue in the queue index, even one without entries: to the queue's end, when the store is opened
+      for writing.
+    * For a queue that is not in the queue index: not changed at opening. The topic may be deleted, never used
+      here, or stored in a format that is not understood; the group misses nothing while nothing is put. The
+      first put to that queue sets the offset back to the queue's first offset.
+    * An offset below the queue's first message is legal: reads return OFFSET_TOO_SMALL.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from penstock.store.offset_table import (
 
 logger = get_logger(__name__)
 
-# Entries named in one warning.
+# The maximum number of entries named in one warning.
 _NAMED_MAX = 5
 _NOT_UNDERSTOOD = (ValueError, TypeError, AttributeError, OverflowError, OSError)
 
@@ -59,10 +59,10 @@ class ConsumerOffsets:
         self._read_only = read_only
         self._lock = threading.Lock()
         self._table: Table | None = None
-        # Why the file itself could not be used; None if it could, or is not there.
+        # Why the file itself could not be used; None if it could, or does not exist.
         self._problem: CorruptionError | None = None
         self._warned: list[str] = []
-        # Offsets above 0 in queues that the queue index does not know, by queue.
+        # For each queue that is not in the queue index: the entries with an offset above 0.
         self._early: dict[tuple[str, int], list[str]] = {}
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
@@ -73,7 +73,7 @@ class ConsumerOffsets:
             return self._loaded().used.get(name, {}).get(number)
 
     def groups(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Return (group, topic) to queue to next offset."""
+        """Return a mapping of (group, topic) to queue to next offset."""
         with self._lock:
             found = {}
             for name, queues in self._loaded().used.items():
@@ -82,7 +82,7 @@ class ConsumerOffsets:
             return found
 
     def set_aside(self) -> list[str]:
-        """Return one sentence for each entry that is not used, and for a file that cannot be."""
+        """Return one sentence for each entry that is set aside, and one if the file cannot be read."""
         with self._lock:
             try:
                 table = self._loaded()
@@ -91,9 +91,9 @@ class ConsumerOffsets:
             return self._remarks(table)
 
     def put(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Commit an offset; it is on disk when this returns. The caller knows that the queue has it.
+        """Commit an offset; it is on disk when this returns. The caller checks that the queue has that offset.
 
-        An entry of the same group and queue that was set aside is replaced.
+        Replaces an entry of the same group and queue that was set aside.
         """
         name = f"{check_topic(topic)}@{check_group(group)}"
         number = check_queue(queue)
@@ -104,15 +104,17 @@ class ConsumerOffsets:
     # --- offsets beyond the end of their queue
 
     def set_back(self, index: Queues) -> list[str]:
-        """Set back each offset that is greater than the end of its queue, durably; see the module.
+        """Set back each offset that is greater than the end of its queue, durably; see the module docstring.
 
-        Returns one sentence for each. A file that cannot be read at all is left as it is.
+        Returns one sentence for each. A file that cannot be read is not changed.
         """
         with self._lock:
             try:
                 table = self._loaded()
             except CorruptionError as error:
-                logger.warning("committed offsets were not compared with the queues: %s", error)
+                logger.warning(
+                    "committed offsets are not compared with the ends of the queues: %s", error
+                )
                 return []
             known = set(index.queues()) if table.used else set()
             self._early = {}
@@ -129,7 +131,7 @@ class ConsumerOffsets:
     def queue_begins(self, topic: str, queue: int, first: int) -> None:
         """Set back the offsets of a queue that is about to get its first message, at offset `first`.
 
-        Called before that message is stored. It is stored also where the offsets cannot be written.
+        Called before that message is stored. The message is stored even if the offsets cannot be written.
         """
         with self._lock:
             names = self._early.get((topic, queue))
@@ -141,9 +143,9 @@ class ConsumerOffsets:
                 for sentence in self._set_back(ends):
                     logger.warning("%s", sentence)
             except PenstockError as error:
-                logger.error(  # noqa: TRY400 - the message says it all
-                    "queue %s/%d begins at offset %d, and groups that committed more there could not be set "
-                    "back: %s", topic, queue, first, error,
+                logger.error(  # noqa: TRY400 - the message is complete without a traceback
+                    "queue %s/%d begins at offset %d; groups with a greater committed offset could not be set "
+                    "back and may miss messages: %s", topic, queue, first, error,
                 )  # fmt: skip
             del self._early[topic, queue]
 
@@ -156,7 +158,7 @@ class ConsumerOffsets:
             topic, _, group = name.rpartition("@")
             sentences.append(
                 f"offset {used[name][queue]} of group {group} in queue {topic}/{queue} was greater than "
-                f"the queue's end; set back to {end}, so that the group misses no message put from now on"
+                f"the queue's end; it was set back to {end}, so that the group misses no new message"
             )
         self._save(ends, f"{len(ends)} offsets that were greater than the end of their queue")
         return sentences
@@ -189,11 +191,13 @@ class ConsumerOffsets:
         return Table()
 
     def _remarks(self, table: Table) -> list[str]:
-        """Return what the caller should know of the file."""
+        """Return one sentence for each problem with the file."""
         path = self._spare if self._problem else self._path
         remarks = [f"{path.name}, {text}" for text in table.aside]
         if self._problem is not None:
-            remarks.insert(0, f"{self._problem}; the offsets are those of {self._spare.name}")
+            remarks.insert(
+                0, f"{self._problem}; the offsets in use were read from {self._spare.name}"
+            )
         return remarks
 
     def _warn(self, remarks: list[str]) -> None:
@@ -204,9 +208,9 @@ class ConsumerOffsets:
             shown = "; ".join(remarks[:_NAMED_MAX])
             more = f"; and {len(remarks) - _NAMED_MAX} more" if len(remarks) > _NAMED_MAX else ""
             logger.warning(
-                "committed offsets in %s are set aside: %s%s. All others are used; what is set aside stays in "
-                "the file until it is mended by hand or the same group commits again", self._path.parent, shown,
-                more,
+                "committed offsets in %s are set aside: %s%s. All other offsets are used. An entry that is set aside "
+                "stays in the file until you correct it or the same group commits again", self._path.parent,
+                shown, more,
             )  # fmt: skip
 
     def _save(self, offsets: Mapping[tuple[str, int], int], what: str) -> None:
@@ -214,21 +218,21 @@ class ConsumerOffsets:
             raw, table = self._loaded().with_offsets(offsets).written()
             self._replace(raw)
         except BaseException as error:
-            # What is not on disk is not committed: the file is read again.
+            # An offset that is not on disk is not committed, so the file is read again.
             self._table = None
             if not isinstance(error, OSError | ValueError) or isinstance(error, PenstockError):
                 raise
             raise StorageError(
-                f"{what} could not be written ({error}); the last one "
-                f"that was committed stands, commit it again"
+                f"{what} could not be written to {self._path} ({error}); the offsets committed before are "
+                f"unchanged; commit again"
             ) from error
         self._table = table
 
     def _replace(self, raw: bytes) -> None:
-        """Put new content in place of the file; the old one becomes the spare if it can be read."""
+        """Replace the content of the file; the previous content becomes the `.bak` file if it can be read."""
         self._files.make_folder_durably(self._path.parent)
         if self._problem is not None:
-            # Not over the spare, which is all there is. Kept, since somebody may mend it by hand.
+            # The spare is the only readable copy, so the unreadable file must not replace it. A user may still repair it.
             with contextlib.suppress(FileNotFoundError):
                 self._files.rename(
                     self._path, self._path.with_name(self._path.name + ".unreadable")

@@ -1,12 +1,12 @@
-"""The writing half of a store: one process appends, and everything that follows from it happens here.
+"""The writing half of a store: appends by one process, and the flushes, dispatching and retention that follow.
 
-Order of things, and why:
-    * append -> (flush policy) -> visible -> dispatch. Readers see a record once it is committed, or,
+Order of operations, and why:
+    * append, flush policy, visible, dispatch. Readers see a record once it is committed, or,
       under a policy that makes appenders wait, once it is durable.
-    * Derived files are synced first, then the progress file and the checkpoint say so: a mark is
-      never ahead of what it speaks of.
-    * A clean close has dispatched everything before the abort marker goes; if it cannot, the marker
-      stays, since RocketMQ 5 does not mend a cleanly closed store whose queues are behind.
+    * Derived files are synced before the progress file and the checkpoint are written, so these files
+      never claim more than is on disk.
+    * A clean close has dispatched everything before the abort marker is deleted. If it cannot, the marker
+      stays, since RocketMQ 5 does not repair a cleanly closed store whose queues lag the log.
 
 Safe from any thread.
 """
@@ -63,9 +63,9 @@ logger = get_logger(__name__)
 
 Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
-# How long the tail follower pauses when records may not be dispatched yet, or no descriptor was left.
+# How long the tail follower pauses if records may not be dispatched yet, or no file descriptor is free.
 _WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
-# Where somebody waits, the tail follower pauses so many times as long as its round took of a processor: a third is its most.
+# If readers wait, the tail follower pauses this multiple of its round's CPU time: it uses at most a third of a core.
 _PAUSE_SHARE = 2
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 _ON_DISK = PutStatus.PUT_OK, Durability.ON_DISK
@@ -82,7 +82,7 @@ class AppendPace:
 
     @classmethod
     def of(cls, config: Config) -> "AppendPace":
-        """Return what a configuration says."""
+        """Return the pace of a configuration."""
         return cls(
             follow_ms=config.index.follow_interval_ms,
             mark_ms=config.index.flush_interval_ms,
@@ -119,22 +119,22 @@ class Engine(Ending):
     cursors: dict[tuple[str, int], QueueCursor] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     _follow_worker: Stoppable | None = None
-    # Close was begun, and not ended: an interrupt cut it through.
+    # Close has begun and has not ended: it is running, or an interrupt aborted it.
     is_interrupted: bool = False
     _guard: threading.Lock = attrs.Factory(threading.Lock)
-    _lane_guard: threading.Lock = attrs.Factory(threading.Lock)
+    _cursors_guard: threading.Lock = attrs.Factory(threading.Lock)
     _marked: tuple[int, ...] = ()
 
     def connect(self) -> None:
-        """Let the parts tell each other what they must know."""
+        """Connect the callbacks between the components."""
         self.flusher.on_flushed = self.on_flushed
         self.flusher.on_failed = self.on_failed
         self.flusher.on_durable = self._follow_durable
         self.follower.visible = self.visible_offset
         self.retention.safe_offset = self.safe_offset
         self.retention.make_safe = self._make_safe
-        self.retention.on_expired = self._may_go
-        self.retention.on_deleted = self._tell_deleted
+        self.retention.on_expired = self._may_delete
+        self.retention.on_deleted = self._announce_deleted
         self.retention.on_refusal = self._on_refusal
         policy = self.policy
         settles = policy.appender_waits or policy.hears_appends
@@ -159,7 +159,8 @@ class Engine(Ending):
         self.flusher.flush()
         self.follower.catch_up()
 
-    def _may_go(self, info: SegmentInfo, reason: str) -> bool:
+    def _may_delete(self, info: SegmentInfo, reason: str) -> bool:
+        """Return whether no plugin vetoes the deletion of a segment."""
         return not self.ask(
             "penstock_segment_expired",
             path=str(info.path),
@@ -168,7 +169,7 @@ class Engine(Ending):
             reason=reason,
         )
 
-    def _tell_deleted(self, info: SegmentInfo, reason: str) -> None:
+    def _announce_deleted(self, info: SegmentInfo, reason: str) -> None:
         self.fire(
             "penstock_segment_deleted",
             path=str(info.path),
@@ -177,7 +178,7 @@ class Engine(Ending):
         )
         self.upkeep.sealer.forget(info.base_offset)
 
-    def _tell_damage(self, finding: Finding) -> None:
+    def _announce_corruption(self, finding: Finding) -> None:
         self.fire(
             "penstock_damage_found",
             path=str(finding.path),
@@ -187,7 +188,7 @@ class Engine(Ending):
         )
 
     def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
-        """Begin background work; `is_threaded` unless what `spawn` gives runs only when it is told."""
+        """Begin background work; `is_threaded` is False if the workers of `spawn` run only when called."""
         self.follower.on_lost = self.flusher.lost
         self._follow_worker = spawn("penstock-follow", self._follow)
         self._workers = [
@@ -203,16 +204,16 @@ class Engine(Ending):
             self.log.tail.expect()
         self.policy.start()
         self.log.appender.allow(NOT_STARTED)
-        self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._tell_damage)
+        self.upkeep.start(spawn, lambda: self.flusher.flushed_offset, self._announce_corruption)
 
     # --- appending
 
     def cursor(self, topic: str, queue: int) -> QueueCursor:
-        """Return the cursor of a queue; names are checked the first time."""
+        """Return the cursor of a queue; topic and queue are checked the first time."""
         cursor = self.cursors.get((topic, queue))
         if cursor is None:
             topic, queue = check_topic(topic, long=self.long_topics), check_queue(queue)
-            with self._lane_guard:
+            with self._cursors_guard:
                 cursor = self.cursors.get((topic, queue))
                 if cursor is None:
                     cursor = make_cursor(self.queue_index, topic, queue)
@@ -221,18 +222,18 @@ class Engine(Ending):
         return cursor
 
     def refusal(self) -> Exception | None:
-        """Return why messages are refused now; None where they are not."""
+        """Return why messages are refused now; None if they are accepted."""
         reason = self.retention.refusal
         return self.flusher.failure or (None if reason is None else ReadOnlyError(reason))
 
     def failed_append(self, error: OSError) -> PenstockError:
-        """Return what an append that failed in the system means: no room, or the end of writing."""
+        """Return the error for an append that the system failed: disk full, or a failure that stops all writing."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return DiskFullError(self.log.log.folder, 0)
         return self.flusher.fail(f"an append failed ({error})")
 
     def settle(self, end_offset: int, wait: bool) -> tuple[PutStatus, Durability]:
-        """Do for an appended record what the flush policy asks; says what is known afterwards."""
+        """Apply the flush policy to an appended record; returns the put's status and durability."""
         policy = self.policy
         if policy.hears_appends:
             policy.after_append(end_offset)
@@ -250,7 +251,7 @@ class Engine(Ending):
     # --- dispatching
 
     def trouble(self, name: str) -> str | None:
-        """Return what keeps a dispatcher from going on, None for nothing."""
+        """Return the error that stops a dispatcher; None if it works."""
         trouble = self.follower.troubles.get(name)
         return repr(trouble.error) if trouble else None
 
@@ -263,15 +264,15 @@ class Engine(Ending):
         )
 
     def dispatched_offset(self) -> int:
-        """Bring everything up that is visible; returns the log offset that all have reached."""
+        """Dispatch all visible records; returns the log offset that all dispatchers have reached."""
         self.follower.catch_up()
         return self.follower.progress
 
     def show_written(self) -> None:
-        """Let readers of this process see what a writer still holds back."""
+        """Commit the records that the segment writer still buffers, so that readers of this process see them."""
         if self.log.tail.writer.commits_at_once:
             return
-        # Once the store has failed reading goes on, with what was handed over before.
+        # After a failure of the store reading continues, with the records committed before.
         with contextlib.suppress(StoreFailedError):
             self.flusher.commit()
 
@@ -281,47 +282,47 @@ class Engine(Ending):
             self._follow_worker.wake()
 
     def _follow_durable(self) -> None:
-        # Under a policy that waits, readers see a record only now.
+        # Under a policy that waits, readers see a record only once it is durable.
         if self.policy.appender_waits and not self.log.appender.is_pausing:
             self._wake_follower()
 
     def _follow(self) -> float | None:
-        """One round of the tail follower; None when there is nothing to wait for."""
+        """Run one round of the tail follower; returns the pause in seconds, None to sleep until woken."""
         before, seen = self.follower.progress, self.visible_offset()
         pause, began_ns = self.pace.follow_ms / 1000, self.clock.thread_ns()
         self.log.appender.is_pausing = True
         try:
             self.follower.catch_up()
             is_awaited = self._publish()
-            self._tell_sealed()
+            self._announce_sealed()
         except OSError as error:
             if error.errno not in LIMITS:
                 raise
-            logger.warning("the tail follower waits: %s", error)
+            logger.warning("the tail follower pauses, and no record is lost: %s", error)
             return _LIMIT_PAUSE_S
         if self.follower.progress > before:
             used_s = (self.clock.thread_ns() - began_ns) / 1e9
             return min(pause, used_s * _PAUSE_SHARE) if is_awaited else pause
         self.log.appender.is_pausing, self.log.appender.is_idle = False, True
         if self.follower.progress > before:
-            # Another thread took in what came after the look, which nobody woke this one for: it is not published yet.
+            # Another thread dispatched newer records without waking this one, so they are not published yet.
             self.log.appender.is_idle = False
             return 0
         if self.follower.progress < self.log.end_offset:
             self.log.appender.is_idle = False
-            # Something came between the look and the flags, waits for a flush, or is to be tried again.
+            # Records arrived before the flags were set, wait for a flush, or wait for a retry.
             came = self.visible_offset() > seen and not self.follower.troubles
             return 0 if came else max(pause, _WAITING_S)
         return None
 
     def _publish(self) -> bool:
-        """Tell readers in other processes how far queues and index have everything; says whether anybody waited for it."""
+        """Publish to other processes how far queues and index are complete; returns whether a reader waited for it."""
         if self.follower.progress > self.progress.state.visible_offset:
             self.progress.state.visible_offset = self.follower.progress
             self.progress.write()
         return self.wakes.wake()
 
-    def _tell_sealed(self) -> None:
+    def _announce_sealed(self) -> None:
         sealed = self.log.tail.sealed
         while sealed:
             segment = sealed.pop(0)
@@ -339,16 +340,18 @@ class Engine(Ending):
     def _mark_step(self) -> float:
         self.flusher.settle()
         if self.flusher.failure is None:
-            # Whoever puts, flushes or closes next gets the error.
+            # The next put, flush or close raises the error.
             with contextlib.suppress(StoreFailedError):
                 try:
                     self.mark()
                 except SystemLimitError as error:
-                    logger.warning("queues and index are not synced yet: %s", error)
+                    logger.warning(
+                        "queues and index are not synced yet; the next round retries it: %s", error
+                    )
         return self.pace.mark_ms / 1000
 
     def mark(self) -> None:
-        """Sync derived files, then write down how far everything is durable."""
+        """Sync derived files, then write the progress file and the checkpoint."""
         with self._guard:
             time_ms = self.follower.dispatched_time_ms
             now = (*(d.progress for d in self.dispatchers), self.flusher.flushed_offset)
@@ -359,33 +362,33 @@ class Engine(Ending):
                 self.progress.state.dispatched = reached
                 self.progress.state.visible_offset = self.follower.progress
                 self.progress.sync()
-                # Queue and index times count only what the log has durable as well.
+                # The checkpoint's queue and index times must not be later than what is durable in the log.
                 derived = min(time_ms, self.flusher.flushed_time_ms)
                 self.checkpoint.write(Times(self.flusher.flushed_time_ms, derived, derived))
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    # No file was opened, so nothing is in doubt: tried again with the next mark. Any other number may
-                    # be what a sync says of bytes that never reached the disk, and says only once.
+                    # No file was opened, so no durability is in doubt: the next round retries it. Any other errno may
+                    # be a sync error for bytes that never reached the disk, which the system reports only once.
                     raise SystemLimitError(str(error)) from error
                 raise self.flusher.fail(
-                    f"a sync of queues, index or marks failed ({error})"
+                    f"a sync of queues, index, progress file or checkpoint failed ({error})"
                 ) from error
             self._marked = now
 
     def on_flushed(self, offset: int) -> None:
-        """Write down that the log is durable up to `offset`; called by the flusher after each sync."""
+        """Record in the progress file that the log is durable up to `offset`; the flusher calls it after each sync."""
         self.progress.state.flushed_offset = offset
         self.progress.state.last_time_ms = self.log.last_time_ms
         self.progress.write()
 
     def on_failed(self, failure: StoreFailedError) -> None:
-        """Write down that a sync failed, as well as can be, and tell the plugins."""
+        """Record in the progress file, if possible, that a sync failed, and notify the plugins."""
         state = self.progress.state
         state.failed, state.flushed_offset = True, min(state.flushed_offset, failure.durable_offset)
         try:
             self.progress.write()
         except OSError:
-            logger.exception("the failure could not be written down")
+            logger.exception("the failure could not be recorded in the progress file")
         self.fire("penstock_store_failed", root=str(self.root), reason=failure.reason)
 
     # --- retention
@@ -395,8 +398,10 @@ class Engine(Ending):
             try:
                 self.retention.run()
             except Exception:
-                # A plugin's mistake among them must not end the thread, which would end all writing.
-                logger.exception("retention stopped early; tried again later")
+                # An exception from a plugin must not end the thread, which would stop all writing.
+                logger.exception(
+                    "the retention run failed; the next run retries it, and writing is not affected"
+                )
         return self.pace.retain_ms / 1000
 
     def safe_offset(self) -> int:
@@ -423,18 +428,18 @@ class Engine(Ending):
     # --- closing
 
     def close(self) -> None:
-        """Close cleanly if that is possible; raises what kept the store from it."""
+        """Close cleanly; raises the reason if that is not possible."""
         try:
             self._stop()
             self.crew.check_ended()
             self._close_cleanly()
         except OSError as error:
             raise StorageError(
-                f"the store could not be closed cleanly ({error}); it is left marked so, and the next "
-                f"open for writing puts right what it finds"
+                f"the store {self.root} could not be closed cleanly ({error}); it stays marked as not cleanly "
+                f"closed, and the next open for writing recovers it"
             ) from error
         finally:
-            self._let_go()
+            self._release_all()
             self.is_interrupted = False
 
     def _stop(self) -> None:

@@ -1,7 +1,7 @@
-"""What `config/consumerOffset.json` says, and which commits may be added to it.
+"""The content of `config/consumerOffset.json`, and the checks of commits to it.
 
-An entry that could not be committed (a queue `0x`, an offset 1.5, a topic that leaves its folder) is set
-aside: it stays in the content as it is, and every other entry is used.
+An entry that could not be committed (a queue `0x`, an offset 1.5, a topic with a path outside its folder) is
+set aside: it stays unchanged in the content, and every other entry is used.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ from penstock.format.names import check_queue, check_topic
 from penstock.format.rocketmq_json import parse_rocketmq_json
 
 OFFSET_MAX = (1 << 63) - 1
-# As brokers have it.
+# The limit of brokers.
 GROUP_BYTES_MAX = 255
 FILE_BYTES_MAX = 64 << 20
 _SHOWN_CHARACTERS = 80
 
 
 class Queues(Protocol):
-    """What is asked of the queue index."""
+    """The methods of the queue index that are needed here."""
 
     def queues(self) -> list[tuple[str, int]]:
-        """Return every (topic, queue) there is."""
+        """Return every (topic, queue) of the store."""
 
     def max_offset(self, topic: str, queue: int) -> int:
-        """Return the queue offset behind the last entry."""
+        """Return the queue offset after the last entry."""
 
     def reaches(self, topic: str, queue: int, offset: int) -> bool:
         """Return whether a queue ends at or after an offset."""
@@ -52,19 +52,20 @@ class Table:
 
     @classmethod
     def parse(cls, raw: bytes) -> "Table":
-        """Return a table from its bytes; `ValueError` if they are none at all."""
+        """Return the table in the bytes of a file; raises `ValueError` if there is none."""
         table = cls(parse_rocketmq_json(raw.decode("utf-8-sig")))
-        for name, queues in table._entries().items():
-            table._take_in(name, queues)
+        for name, queues in table._queue_tables().items():
+            table._add_entry(name, queues)
         return table
 
-    def _entries(self) -> dict[str, object]:
+    def _queue_tables(self) -> dict[str, object]:
         found = self.whole.setdefault("offsetTable", {})
         if not isinstance(found, dict):
-            raise ValueError("offsetTable is no JSON object")  # noqa: TRY004 - as above
+            raise ValueError("offsetTable is not a JSON object")  # noqa: TRY004 - as above
         return found
 
-    def _take_in(self, name: str, queues: object) -> None:
+    def _add_entry(self, name: str, queues: object) -> None:
+        """Add the valid offsets of an entry to `used`, and a sentence for each other one to `aside`."""
         topic, _, group = name.rpartition("@")
         try:
             check_group(group)
@@ -73,22 +74,24 @@ class Table:
             self.aside.append(f"entry {_short(name)}: {error}")
             return
         if not isinstance(queues, dict):
-            self.aside.append(f"entry {_short(name)}: {_short(queues)} is no table of queues")
+            self.aside.append(f"entry {_short(name)}: {_short(queues)} is not a table of queues")
             return
         used = self.used[name] = {}
         for queue, offset in queues.items():
             if not _is_queue(queue):
-                text = f"entry {_short(name)}: {_short(queue)} is no queue number"
+                text = f"entry {_short(name)}: {_short(queue)} is not a queue number"
             elif type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
-                text = f"entry {_short(name)}, queue {queue}: {_short(offset)} is no queue offset"
+                text = (
+                    f"entry {_short(name)}, queue {queue}: {_short(offset)} is not a queue offset"
+                )
             else:
                 used[int(queue)] = offset
                 continue
             self.aside.append(text)
 
     def with_offsets(self, offsets: Mapping[tuple[str, int], int]) -> "Table":
-        """Return a table with some offsets changed; all else stays, what is set aside too."""
-        entries = dict(self._entries())
+        """Return a table with some offsets changed; all other entries are kept, including those set aside."""
+        entries = dict(self._queue_tables())
         used = {name: dict(queues) for name, queues in self.used.items()}
         for (name, queue), offset in offsets.items():
             before = entries.get(name)
@@ -97,23 +100,23 @@ class Table:
         return Table({**self.whole, "offsetTable": entries}, used, self.aside)
 
     def written(self) -> tuple[bytes, "Table"]:
-        """Return the file's content, and the table as it is read back; `ValueError` if that has other offsets."""
+        """Return the file's content, and the table parsed from it; raises `ValueError` if its offsets differ."""
         try:
             text = json.dumps(self.whole, indent="\t", ensure_ascii=False)
         except RecursionError as error:
             raise ValueError("it is nested too deeply") from error
-        # A lone surrogate cannot be written as UTF-8; what Python puts in its place is JSON's own escape.
+        # A lone surrogate cannot be encoded as UTF-8; Python's backslash escape for it is also JSON's escape.
         raw = text.encode("utf-8", "backslashreplace")
         if len(raw) > FILE_BYTES_MAX:
-            raise ValueError(f"it would have {len(raw)} bytes, the limit is {FILE_BYTES_MAX}")
+            raise ValueError(f"it would be {len(raw)} bytes long, the limit is {FILE_BYTES_MAX}")
         again = Table.parse(raw)
         if again.used != self.used:
-            raise ValueError("it would be read back with other offsets")
+            raise ValueError("reading it back would yield other offsets")
         return raw, again
 
 
 def _is_queue(text: str) -> bool:
-    """Say whether a key is a queue number as it is written: no sign, no leading zero, nothing else."""
+    """Return whether a key is a canonical queue number: digits only, without a leading zero."""
     if not (text.isascii() and text.isdigit() and len(text) <= _SHOWN_CHARACTERS):
         return False
     try:
@@ -128,10 +131,10 @@ def _short(value: object) -> str:
 
 
 def check_group(group: object) -> str:
-    """Return `group` if it can be a consumer group's name."""
+    """Return `group`; raises `MessageError` if it is not a valid name of a consumer group."""
     if not isinstance(group, str) or not group or "@" in group or not group.isprintable():
         raise MessageError(
-            f"group {group!r} is refused: it must be printable text that is not empty, without '@'"
+            f"group {group!r} is refused: it must be non-empty printable text without '@'"
         )
     size = len(group.encode())
     if size > GROUP_BYTES_MAX:
@@ -142,11 +145,11 @@ def check_group(group: object) -> str:
 
 
 def check_offset(group: str, topic: str, queue: int, offset: object, end: int) -> int:
-    """Return `offset` as an integer if it is one from 0 to `end`; any integer type will do."""
+    """Return `offset` as an int; raises `CommitError` unless it is an integer, of any type, from 0 to `end`."""
     number = None
     if not isinstance(offset, bool):
         with contextlib.suppress(TypeError):
-            number = operator.index(offset)  # type: ignore[arg-type] # that is the question
+            number = operator.index(offset)  # type: ignore[arg-type] # raises if it is not an integer
     if number is None:
         raise CommitError(group, topic, queue, offset, "it must be a whole number")
     if number < 0:
@@ -157,7 +160,7 @@ def check_offset(group: str, topic: str, queue: int, offset: object, end: int) -
 
 
 def check_known(index: Queues, group: str, topic: str, queue: int, offset: object) -> int:
-    """Return the end of a queue; raise if there is no such queue."""
+    """Return the end of a queue; raises `CommitError` if the store has no such queue."""
     end = index.max_offset(topic, queue)
     if end == 0 and (topic, queue) not in index.queues():
         raise CommitError(

@@ -1,8 +1,8 @@
-"""From a path to a store: configuration, lock, recovery, and the wiring of all parts.
+"""Opens the store at a path: configuration, lock, recovery, and the construction of all components.
 
-Opening for writing, in this order: lock; finish the swap of a repair or reindex that was killed in it; look at
-everything and decide; only then change something, beginning with the abort marker, so that a crash on the way
-is seen by the next open.
+The order of opening for writing: lock; finish the swap of a repair or reindex that was killed during its swap;
+inspect everything and decide; only then make changes, the abort marker first, so that the next open detects a
+crash during this one.
 """
 
 import functools
@@ -82,26 +82,26 @@ def open_store(
     environ: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Store:
-    """Open the store at `path`, making it if there is none.
+    """Open the store at `path`; creates it if there is none, unless `read_only`.
 
     Args:
-        path: the store's folder; a RocketMQ broker's store directory will do.
-        config: a TOML file; settings in it are beaten by the environment (`PENSTOCK_FLUSH__USE`) and
-            those by keywords.
-        read_only: change nothing on disk, but for the bit in `penstock/wake` by which a follower asks to be
-            woken; works while another process writes.
-        files: the file system; tests hand in one that fails.
-        clock: the time; tests hand in their own.
+        path: the store's folder, or the store directory of a RocketMQ broker.
+        config: a TOML file. Precedence, lowest to highest: this file, environment variables
+            (`PENSTOCK_FLUSH__USE`), keyword arguments.
+        read_only: change nothing on disk except the bit in `penstock/wake` with which a follower requests
+            wake-ups; works while another process writes.
+        files: the file system; tests pass one that injects faults.
+        clock: the clock; tests pass their own.
         spawn: starts background threads.
-        environ: environment variables; the process's own if None.
-        settings: `flush="sync"` picks a strategy; any other setting by its dotted name, as in
+        environ: environment variables; None for those of the process.
+        settings: `flush="sync"` picks a strategy. Other settings are given by their dotted name, for example
             `**{"flush.sync.timeout_ms": 1000}`, or as nested mappings.
 
     Raises:
-        ConfigError: a setting is unknown or wrong, or not what the store was made with.
-        StoreLockedError: another process has it open for writing.
-        NotAStoreError, StrayFileError, CorruptionError: what is there cannot be opened; nothing was
-            changed.
+        ConfigError: a setting is unknown or invalid, or differs from the value the store was created with.
+        StoreLockedError: another process has the store open for writing.
+        NotAStoreError, StrayFileError, CorruptionError: the content of the folder cannot be opened; nothing
+            was changed.
     """
     opener = make_opener(path, config, files, clock, spawn, environ, settings)
     return opener.open_for_reading() if read_only else opener.open_for_writing()
@@ -116,7 +116,7 @@ def make_opener(
     environ: Mapping[str, str] | None,
     settings: Mapping[str, Any],
 ) -> "Opener":
-    """Return what opens the store at `path`; see `open_store`."""
+    """Return an opener for the store at `path`; the arguments are those of `open_store`."""
     given = configuration.gather(
         Path(config) if config is not None else None,
         os.environ if environ is None else environ,
@@ -156,12 +156,14 @@ class Opener(Choices):
         return self._crew(name, step)
 
     def _worker_failed(self, name: str, error: Exception) -> None:
-        logger.error("background thread %s ended", name, exc_info=error)
+        logger.error(
+            "background thread %s failed; the store takes no more writes", name, exc_info=error
+        )
         if self._engine is not None:
-            self._engine.flusher.fail(f"background thread {name} ended: {error!r}")
+            self._engine.flusher.fail(f"background thread {name} failed: {error!r}")
 
     def context(self, geometry: Geometry, log: SegmentedLog, *, read_only: bool) -> Context:
-        """Return what the strategies are lent."""
+        """Return the context that is passed to the strategies."""
         return Context(
             root=self.root,
             files=self.files,
@@ -175,10 +177,10 @@ class Opener(Choices):
         )
 
     def foreign(self, geometry: Geometry) -> tuple[Foreign, ...]:
-        """Return what is not understood in the store's folder."""
+        """Return the files in the store's folder that Penstock does not understand."""
         log = open_log(self.files, self.root, geometry)
         context = self.context(geometry, log, read_only=True)
-        # Only those that have an answer: others may open files of their own.
+        # Only those that implement `not_understood`: the constructors of others may open files.
         made = [
             cls(options, context)
             for cls, options in self.dispatcher_kinds()
@@ -191,8 +193,8 @@ class Opener(Choices):
             for dispatcher in made:
                 dispatcher.close()
 
-    def _outlook(self, context: Context, log: SegmentedLog) -> RetentionForecast:
-        # Policies of its own: those in use may remember what they said.
+    def _make_forecast(self, context: Context, log: SegmentedLog) -> RetentionForecast:
+        # New instances of the policies: those in use may keep state between votes.
         return RetentionForecast(
             log, lambda: self.policies(context), self.files, self.clock.time_ms,
             interval_ms=self.config.retention.interval_ms, is_foreign=context.read_only,
@@ -211,7 +213,7 @@ class Opener(Choices):
     # --- reading
 
     def open_for_reading(self) -> Store:
-        """Open without a lock and without a change."""
+        """Open read-only: takes no lock and changes nothing."""
         self.check_strategies()
         if not is_store(self.files, self.root):
             raise NotAStoreError(self.root, "there is no commitlog folder in it")
@@ -227,7 +229,7 @@ class Opener(Choices):
             self.root, log, dispatchers, engine=None, offsets=offsets,
             published=lambda: visible_offset(self.files, self.root),
             wakes=Wakes(self.files, self.root),
-            outlook=self._outlook(context, log),
+            outlook=self._make_forecast(context, log),
             verification=self._verification(log, dispatchers, geometry, None),
             not_understood=self.foreign(geometry),
         )  # fmt: skip
@@ -235,7 +237,7 @@ class Opener(Choices):
     # --- writing
 
     def open_for_writing(self) -> Store:
-        """Lock, recover, wire, start."""
+        """Take the lock, recover, connect the components, and start background work."""
         self.check_strategies()
         self.warn_of_idle_policies()
         began = self.clock.monotonic_ms()
@@ -244,7 +246,7 @@ class Opener(Choices):
         geometry = self.geometry()
         self.files.make_folder(self.root)
         if is_new:
-            # Also those that an earlier try had made and not synced.
+            # Also syncs the names of folders that an earlier attempt created and did not sync.
             sync_names_up(self.files, self.root)
         lock = self.lock()
         try:
@@ -255,7 +257,7 @@ class Opener(Choices):
         return store
 
     def lock(self) -> Lock:
-        """Take the store's lock, or raise who has it."""
+        """Take the store's lock; raises `StoreLockedError` with the holder if another process has it."""
         lock = self.files.lock(self.root / "lock")
         if lock is None:
             holder = SideFolder(self.files, self.root).read_holder()
@@ -266,25 +268,26 @@ class Opener(Choices):
         return lock
 
     def _open_locked(self, lock: Lock, geometry: Geometry, *, is_new: bool, began: int) -> Store:
+        """Return the store, recovered and started; the caller releases the lock if this raises."""
         folder = self.root / "commitlog"
         log = SegmentedLog(self.files, folder, geometry.segment_bytes, mapped=True)
         if not is_new:
             check_foreign(self.root, self.foreign(geometry), "opening for writing is refused")
             RebuildJournal(self.files, self.root).settle()
-        found = self._look(log, geometry, is_new=is_new)
+        found = self._inspect(log, geometry, is_new=is_new)
         claim(self.files, found, geometry, self.profile)
         assert self.config.log.checksum is not None
         note_range(self.files, found, log, self.config.log.checksum)
         if not is_new:
             found.mended.extend(log.load(repair=True))
         digests = Digests(self.files, self.root)
-        # First: what is written again has another time then.
+        # Before the log is repaired: bytes that are rewritten change the time of their file.
         found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
         end = put_log_right(self.files, log, found)
         context = self.context(geometry, log, read_only=False)
-        engine, store = self._wire(lock, log, context, end, found)
+        engine, store = self._build(lock, log, context, end, found)
         try:
-            report = self._bring_up(engine, log, found, end, began)
+            report = self._load_and_replay(engine, log, found, end, began)
             store.recovery = report
             self._engine = engine
             engine.start(self._spawn, is_threaded=self._given_spawn is None)
@@ -295,10 +298,10 @@ class Opener(Choices):
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
-    def _look(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
-        """Look at the store before anything changes; what queue entries say is evidence."""
+    def _inspect(self, log: SegmentedLog, geometry: Geometry, *, is_new: bool) -> OpenState:
+        """Inspect the store before anything changes; queue entries serve as evidence for records."""
         context = self.context(geometry, log, read_only=True)
-        # Others may open files of their own.
+        # Only the queue index is constructed: the constructors of others may open files.
         (index,) = (
             cls(options, context)
             for cls, options in self.dispatcher_kinds()
@@ -316,13 +319,14 @@ class Opener(Choices):
         return RecordEncoder(
             host_bytes(log.store_host), crc_property=log.checksum == "crc32+record",
             body_bytes_max=log.body_bytes_max,
-            # The kernel asks the system by itself.
+            # The compiled kernel reads the system clock itself.
             time_ms=None if type(self.clock) is Clock else self.clock.time_ms,
         )  # fmt: skip
 
-    def _wire(
+    def _build(
         self, lock: Lock, log: SegmentedLog, context: Context, end: LogEnd, found: OpenState
     ) -> tuple[Engine, Store]:
+        """Return the engine and the store, connected but not started."""
         config, registry = self.config, self.registry
         writer_cls = registry.writers.get(config.write.use)
         allocator_cls = registry.allocators.get(config.alloc.use)
@@ -362,23 +366,24 @@ class Opener(Choices):
         engine.connect()
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
-            outlook=self._outlook(context, log),
+            outlook=self._make_forecast(context, log),
             verification=self._verification(
                 log, dispatchers, context.geometry, engine.dispatched_offset
             ),
         )  # fmt: skip
 
-    def _bring_up(
+    def _load_and_replay(
         self, engine: Engine, log: SegmentedLog, found: OpenState, end: LogEnd, began: int
     ) -> RecoveryReport:
-        """Load the dispatchers, hand over what they lack, and write the first marks."""
+        """Load the dispatchers, replay the records they are missing, and write progress file and checkpoint."""
         history = read_deleted_topics(self.files, self.root, found.ranges)
         load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
         start = min(engine.follower.progress, end.offset)
         engine.follower.catch_up()
         for name, trouble in engine.follower.troubles.items():
             raise StorageError(
-                f"dispatcher {name} could not be brought up to the log's end: {trouble.error!r}"
+                f"dispatcher {name} of {self.root} could not process the log up to its end: {trouble.error!r}; the "
+                f"log is not affected, and the store is not opened for writing"
             ) from trouble.error
         check_reached(log, engine.follower.progress, end)
         engine.log.checks_crc = False
@@ -389,7 +394,7 @@ class Opener(Choices):
         note_lock(state, self.files, self.root)
         engine.mark()
         if not found.is_clean:
-            # Which names the last writer had synced before it died is not known.
+            # It is not known which names the last writer had synced before its crash.
             sync_names_below(self.files, self.root)
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)

@@ -1,6 +1,6 @@
-"""Many stores opened for reading, one after another: plugins and configuration are looked up once.
+"""Opens many stores for reading with one search for plugins and one reading of the configuration.
 
-Looking for plugins costs more than opening a store; a data set of a thousand stores would feel it.
+The search for plugins takes longer than opening a store, which matters for a data set of a thousand stores.
 """
 
 import os
@@ -22,9 +22,9 @@ def open_several(
     environ: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> OpenForReading:
-    """Return what opens a store read-only, given its path; arguments as those of `open`.
+    """Return a function that opens a store read-only, given its path; the arguments are those of `open`.
 
-    A `Path` is taken as it is, and anything else is a path on this machine.
+    The function uses a `Path` unchanged, and resolves anything else as a path on this machine.
     """
     made = make_opener(".", config, files, None, None, environ, settings)
 

@@ -1,4 +1,4 @@
-"""Batches on their way into a store that is open for writing."""
+"""Appends encoded batches to a store that is open for writing."""
 
 from penstock._kernel import Batch
 from penstock.errors import MessageTooLargeError
@@ -9,12 +9,12 @@ from penstock.store.engine import Engine
 def append_encoded(
     engine: Engine, batch: Batch, *, atomic: bool = False, wait: bool = False, first_mark: int = 0
 ) -> tuple[int, tuple[PutStatus, Durability]]:
-    """Append an encoded batch, and do for it what the flush policy asks; returns its store time and what is known of it."""
+    """Append an encoded batch and apply the flush policy; returns its store time, and its status and durability."""
     size, room = batch.size, engine.log.log.segment_bytes - 8
     if atomic and size > room:
         raise MessageTooLargeError(
             "the batch", size, room,
-            "an atomic batch must fit into one segment: make it smaller, or leave atomic out",
+            "an atomic batch must fit into one segment: use a smaller batch, or do not set atomic",
         )  # fmt: skip
     try:
         time_ms = engine.log.append_batch(batch, atomic=atomic, first_mark=first_mark)

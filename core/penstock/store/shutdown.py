@@ -1,4 +1,4 @@
-"""The end of a writing store: a clean close, and letting go whatever happened."""
+"""The end of a writing store: the clean close, and the release of files and lock in every case."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ logger = get_logger(__name__)
 
 
 class Ending(ABC):
-    """What a writing store does at its end; the parts are those of the engine."""
+    """The closing steps of a writing store; the attributes are those of the engine."""
 
     root: Path
     files: Files
@@ -38,29 +38,29 @@ class Ending(ABC):
 
     @abstractmethod
     def _stop(self) -> None:
-        """End the work in the background."""
+        """Stop the background work."""
 
     @abstractmethod
     def mark(self) -> None:
-        """Sync derived files, then write down how far everything is durable."""
+        """Sync derived files, then write the progress file and the checkpoint."""
 
     def _close_cleanly(self) -> None:
-        """Bring everything up and to the disk, and only then say that the store is closed; raises why not."""
+        """Dispatch and sync everything, then mark the store as cleanly closed; raises if a step fails."""
         self.log.stop()
         self.flusher.flush()
         self.follower.catch_up()
-        # What cannot be read back stops the store: it is never marked clean.
+        # A store whose records cannot be read back has failed, and is never marked clean.
         self.flusher.check()
         self.mark()
         if self.follower.progress < self.log.end_offset:
             names = ", ".join(self.follower.troubles) or "a dispatcher"
             raise StorageError(
-                f"{names} is behind the log, so the store is left marked as not cleanly closed; "
-                f"nothing is lost, the next open brings it up"
+                f"{names} lags the log, so the store {self.root} stays marked as not cleanly closed; "
+                f"no data is lost, and the next open for writing dispatches the missing records"
             )
         self.log.log.check_there()
         self.flusher.close()
-        # Before the files are vouched for: their times change.
+        # Before the fingerprint is taken: this changes the files' times.
         self.log.tail.give_back()
         for dispatcher in self.dispatchers:
             dispatcher.give_back()
@@ -70,7 +70,7 @@ class Ending(ABC):
         parts = {
             d.name: part for d in self.dispatchers if (part := d.closing_summary()) is not None
         }
-        # Before the mark that makes it count.
+        # Before the clean-close file, without which the manifest is not used.
         write_manifest(self.files, self.root, digest, parts)
         self.side.write_clean(
             CleanClose(
@@ -82,14 +82,14 @@ class Ending(ABC):
         self.files.sync_folder(self.root)
 
     def abandon(self) -> None:
-        """Let go of a store that could not be opened wholly."""
+        """Release a store whose opening failed."""
         try:
             self._stop()
         finally:
-            self._let_go()
+            self._release_all()
 
-    def _let_go(self) -> None:
-        """Release everything now, or when the last thread that could still write has ended."""
+    def _release_all(self) -> None:
+        """Release everything now, or once the last thread that could still write has ended."""
         self.crew.stop()
         if self.crew.hanging():
             self.crew.when_ended(self.release)
@@ -97,7 +97,7 @@ class Ending(ABC):
             self.release()
 
     def release(self) -> None:
-        """Let go of files and lock, whatever state the store is in."""
+        """Close all files and release the lock, in whatever state the store is."""
         try:
             parts = [
                 self.flusher.close,
@@ -110,7 +110,7 @@ class Ending(ABC):
                 try:
                     close()
                 except Exception:
-                    # One plugin's mistake must not keep the others, and the lock, from being let go.
-                    logger.exception("%s failed; the next open mends it", close)
+                    # An exception from one plugin must not prevent the release of the other files and of the lock.
+                    logger.exception("%s failed; the next open for writing recovers from it", close)
         finally:
             self.lock.release()

@@ -1,4 +1,4 @@
-"""The store as a caller sees it: put, read, find, follow; see `penstock.open`."""
+"""The public class `Store`: put, read, find, follow; see `penstock.open`."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 class Store(Reader, Producer):
-    """A message store. Made by `penstock.open`. Safe from any thread.
+    """A message store, returned by `penstock.open`. Safe from any thread.
 
     Attributes:
         path: the store's folder.
-        recovery: what opening found and did; None for a store opened read-only.
-        not_understood: what was in the folder when it was opened read-only that Penstock does not
-            understand; see docs/broker-directories.md.
+        recovery: the report of the recovery at opening; None for a store opened read-only.
+        not_understood: files that Penstock does not understand, found in the folder when it was opened
+            read-only; see docs/broker-directories.md.
     """
 
     def __init__(
@@ -85,24 +85,24 @@ class Store(Reader, Producer):
             leave_in_child(self)
 
     def leave(self) -> None:
-        """In a forked child: refuse everything from now on, and let close do nothing."""
+        """Disable the store in a forked child: every call is refused from now on, and close does nothing."""
         if self._engine is not None:
             self._engine.log.appender.refuse(STOPPED)
         if not self._closed:
             self._closed, self._why_closed = True, ForkedStoreError(self.path, self._opened_by)
 
     def _leave_if_forked(self, engine: Engine) -> None:
-        """As `leave`, where Python saw nothing of the fork (in C, by another language's runtime)."""
+        """Call `leave` if the process was forked without Python's knowledge (in C, by another language's runtime)."""
         if engine.log.appender.is_in_child:
             self.leave()
 
     @property
     def read_only(self) -> bool:
-        """Whether the store was opened for reading only."""
+        """Whether the store was opened read-only."""
         return self._engine is None
 
     def _writer(self) -> Engine:
-        """Return the writing half, if messages may be put."""
+        """Return the writing half; raises if messages may not be put."""
         engine = self._engine
         if (
             self._closed
@@ -120,7 +120,7 @@ class Store(Reader, Producer):
         self._writer()
 
     def _owner(self) -> Engine:
-        """Return the writing half, also while a retention policy refuses messages."""
+        """Return the writing half, even while a retention policy refuses messages; raises if the store cannot be written."""
         engine = self._engine
         if engine is not None:
             self._leave_if_forked(engine)
@@ -136,7 +136,7 @@ class Store(Reader, Producer):
         engine = self._engine
         if engine is not None:
             engine.show_written()
-            # An answer from one that fails would leave out what it has not taken in.
+            # A failing dispatcher would answer without the records that it has not processed.
             engine.follower.require(needed or self._queue_index)
 
     def _show(self) -> None:
@@ -145,7 +145,7 @@ class Store(Reader, Producer):
             self._engine.show_written()
 
     def _show_all(self) -> None:
-        """As `_settle`, for what says by itself how far it can see."""
+        """As `_settle`, for callers that report themselves how far the dispatchers are."""
         self._show()
         if self._engine is not None:
             self._engine.follower.catch_up()
@@ -155,7 +155,7 @@ class Store(Reader, Producer):
     def submit(self, topic: str, body: bytes, **message: Any) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
-        Takes what `put` takes, except `wait`. The message is in the log when this returns.
+        The arguments are those of `put`, except `wait`. The message is in the log when this returns.
         """
         engine = self._writer()
         receipt = self.put(topic, body, wait=False, **message)
@@ -180,9 +180,9 @@ class Store(Reader, Producer):
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.
 
-        All or none: a message that cannot be stored, or no room, leaves nothing behind. The batch may
-        lie in several segments unless `atomic`, which puts it into one or refuses it. Under a flush
-        policy that waits, it waits once for the lot, unless no message asks for it.
+        All or none: if a message cannot be stored, or the disk is full, no message is stored. The batch may
+        span multiple segments; with `atomic` it is stored in one segment or refused. A flush policy that
+        waits does so once for the whole batch, and only if a message requests it.
         """
         engine, given = self._writer(), list(messages)
         batch = encode_messages(engine.log.encoder, given)
@@ -195,10 +195,10 @@ class Store(Reader, Producer):
     ) -> "pa.Table":
         """Append the rows of an Arrow table; returns their receipts as a table.
 
-        Columns `topic` (string) and `body` (binary or string) are needed; `queue`, `tag`, `keys` (string,
-        several parted by spaces, or list of strings), `properties` (map of strings), `flag` and
-        `born_time` (timestamp, or integer milliseconds) are optional, others are refused. Rows are
-        encoded as columns, without a Python object each. All or none, as `put_many`.
+        The columns `topic` (string) and `body` (binary or string) are required. The columns `queue`, `tag`, `keys`
+        (space-separated string, or list of strings), `properties` (map of strings), `flag` and
+        `born_time` (timestamp, or integer milliseconds) are optional; others are refused. Rows are
+        encoded from the columns, without a Python object per row. All or none, as `put_many`.
         """
         from penstock.write import from_arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
@@ -208,11 +208,11 @@ class Store(Reader, Producer):
         return from_arrow.receipts(batch, time_ms, *known)
 
     def put_staged(self, batch: StagedBatch, *, first_mark: int = 0) -> int:
-        """Append a batch that was encoded elsewhere (see `penstock.staged`); returns the log's end behind it.
+        """Append a batch that was encoded elsewhere (see `penstock.staged`); returns the log offset after it.
 
-        With `first_mark`, a number of at least 2**62, its records are numbered from there on in a field that
-        only transactions use, so that `count_marked` can tell later how many of them are there. Waits for no
-        flush: see `flush`. All or none, as `put_many`.
+        With `first_mark`, a number of at least 2**62, its records are numbered upwards from it in a field that
+        only transactions use, so that `count_marked` can later count those in the log. Does not wait for a
+        flush: call `flush`. All or none, as `put_many`.
         """
         engine = self._writer()
         if first_mark:
@@ -222,24 +222,24 @@ class Store(Reader, Producer):
         return encoded.end_offset
 
     def count_marked(self, log_offset: int, first_mark: int, most: int) -> int:
-        """Return how many records numbered from `first_mark` on lie in the log from `log_offset` on, at most `most`.
+        """Return how many records numbered from `first_mark` are in the log from `log_offset` on, at most `most`.
 
-        They count as far as they follow each other without a gap; `StorageError` where that cannot be told.
+        Counts up to the first gap in the numbers; raises `StorageError` if the count cannot be determined.
         """
         return count_marked(self._owner().log, log_offset, first_mark, most)
 
     # --- consumer offsets
 
     def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
-        """Note durably that a group has read a queue up to (not with) `offset`.
+        """Commit durably that a group has read a queue up to, but not including, `offset` (any integer type).
 
-        Any integer type will do. Raises `MessageError` for a group, topic or queue that cannot be, and
-        `CommitError` for a queue that is not there and an offset beyond its end; nothing is written then.
+        Raises `MessageError` for an invalid group, topic or queue, and `CommitError` if the store has no such
+        queue or the offset is after the queue's end. Nothing is written if it raises.
         """
         self._owner()
         check_group(group)
         topic, queue = check_topic(topic), check_queue(queue)
-        # Where the queues are behind the log, their ends are not known.
+        # The ends of the queues are known only once all records are dispatched.
         self._settle(self._queue_index)
         end = check_known(self._queue_index, group, topic, queue, offset)
         self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
@@ -252,7 +252,7 @@ class Store(Reader, Producer):
     def groups(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return (group, topic) to queue to committed offset.
 
-        Entries that cannot be offsets are left out; `stats()["offsets_set_aside"]` names them.
+        Invalid entries are left out; `stats()["offsets_set_aside"]` names them.
         """
         self._check_offsets()
         return self._offsets.groups()
@@ -267,9 +267,9 @@ class Store(Reader, Producer):
     # --- the whole
 
     def flush(self) -> int:
-        """Make durable all that was put before; returns the log offset up to which it is.
+        """Make all messages put so far durable; returns the log offset up to which the log is durable.
 
-        Raises `StoreFailedError` if that cannot be promised, now and ever after.
+        Raises `StoreFailedError` if that fails; from then on the store takes no more writes.
         """
         return self._owner().flusher.flush()
 
@@ -285,20 +285,20 @@ class Store(Reader, Producer):
     def space(
         self, below: int = 0, told: Callable[[int], None] = lambda _: None
     ) -> list[TopicSpace]:
-        """Return what each topic takes of the log, the largest first; changes nothing.
+        """Return the log space that each topic uses, the largest first; changes nothing.
 
         Args:
-            below: how much of it lies before this log offset is told as well.
-            told: called as it goes, with the number of queues done.
+            below: also report how much of it is before this log offset.
+            told: called during the work with the number of queues done.
         """
         self._settle()
         return space_by_topic(self._queue_index, below, told)
 
     def discard_before(self, *, log_offset: int = 0, time_ms: int = 0) -> int:
-        """Let go of the segments that lie wholly before a log offset, or were last written before a time.
+        """Delete the segments that end at or before a log offset, or were last written before a time.
 
-        Whatever the retention policies say; but never the last segment, nor one that is not durable, not
-        dispatched, or still being read. Returns how many went.
+        Ignores the retention policies. Never deletes the last segment, nor one that is not durable, not
+        dispatched, or still being read. Returns how many were deleted.
         """
         retention = self._owner().retention
         return _run_deletion(
@@ -308,7 +308,7 @@ class Store(Reader, Producer):
     def stats(self) -> dict[str, Any]:
         """Return figures about the store: offsets in bytes, times in Unix milliseconds.
 
-        The number of queues holds for the log below `dispatched_offset`.
+        The number of queues counts those of the log below `dispatched_offset`.
         """
         self._show_all()
         segments = self._log.segments
@@ -340,13 +340,13 @@ class Store(Reader, Producer):
     def verify(
         self, told: Callable[[Tally], None] = lambda _: None, *, deep: bool = False, jobs: int = 1
     ) -> Iterator[Finding]:
-        """Walk log, queues and index and return what disagrees; changes nothing.
+        """Check log, queues and index against each other and return the findings; changes nothing.
 
         Args:
-            told: called as it goes, with the counts so far.
-            deep: compare sealed segments with their digests too, and check checkpoint and marks.
-            jobs: so many processes share the segments. They are spawned, so a script that asks for more
-                than one must keep its own work behind `if __name__ == "__main__"`.
+            told: called during the work with the counts so far.
+            deep: also compare sealed segments with their digests, and check the checkpoint and Penstock's own files.
+            jobs: the number of processes that share the segments. They are spawned, so a script that uses more
+                than one must guard its own code with `if __name__ == "__main__"`.
         """
         self._show_all()
         failing = self._engine.follower.failing(self.path) if self._engine is not None else []
@@ -358,7 +358,7 @@ class Store(Reader, Producer):
         return self._queue_index.end_log_offset()
 
     def close(self) -> None:
-        """Close; a store opened for writing is then durable and marked clean, or this raises why not."""
+        """Close the store; one opened for writing is then durable and marked clean, otherwise this raises the reason."""
         if self._engine is not None:
             self._leave_if_forked(self._engine)
         if self._closed:
@@ -366,15 +366,15 @@ class Store(Reader, Producer):
         if self._engine is None:
             super().close()
             return
-        # A signal handler that interrupted an append of its own thread: that would go on behind the close.
+        # A signal handler may call this during an append of its own thread, which would continue after the close.
         self._engine.log.lock.refuse_within()
-        # Interrupted here, puts only ask first whether they may.
+        # If close is interrupted here, puts only check first whether they are allowed.
         self._engine.log.appender.refuse(STOPPED)
         self._closed = self._engine.is_interrupted = True
         try:
             self._engine.close()
         finally:
-            # An interrupt may leave it half way; then close may be called again.
+            # An interrupt may leave the close incomplete; close may then be called again.
             self._closed = not self._engine.is_interrupted
 
     def __enter__(self) -> Self:
@@ -389,7 +389,7 @@ class Store(Reader, Producer):
         try:
             self.close()
         except StoreFailedError:
-            # The block's own error says more; without one the caller must hear of it.
+            # An error raised in the block takes precedence; otherwise the caller must get this one.
             if error is None:
                 raise
 

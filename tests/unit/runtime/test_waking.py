@@ -480,15 +480,15 @@ def test_what_another_thread_takes_in_as_the_follower_goes_idle_is_published(
                     real.catch_up()
                 return value
 
-        tell_sealed = engine._tell_sealed
+        tell_sealed = engine._announce_sealed
 
         def tell() -> None:
             tell_sealed()
             looks.append(1)
 
         engine.follower = Late()  # type: ignore[assignment] # a stand-in
-        engine._tell_sealed = tell  # type: ignore[method-assign] # what comes before the look
+        engine._announce_sealed = tell  # type: ignore[method-assign] # what comes before the look
         assert engine._follow() == 0
-        engine.follower, engine._tell_sealed = real, tell_sealed  # type: ignore[method-assign] # as it was
+        engine.follower, engine._announce_sealed = real, tell_sealed  # type: ignore[method-assign] # as it was
         engine._follow()
         assert engine.progress.state.visible_offset == engine.log.end_offset

@@ -302,7 +302,8 @@ def test_a_file_that_cannot_be_parsed_does_not_replace_the_spare(
     with open_small() as store:
         assert store.committed_offset("g", "orders") == 3, "as the spare says"
         assert (
-            "offsets are those of consumerOffset.json.bak" in store.stats()["offsets_set_aside"][0]
+            "offsets in use were read from consumerOffset.json.bak"
+            in store.stats()["offsets_set_aside"][0]
         )
         store.commit_offset("h", "orders", 1, offset=1)
         assert store.stats()["offsets_set_aside"] == []
@@ -320,7 +321,7 @@ def test_a_table_that_would_not_be_read_back_is_not_written(
     text = path.read_text()
     offsets = ConsumerOffsets(Files(), filled, read_only=False)
     monkeypatch.setattr("penstock.store.offset_table.FILE_BYTES_MAX", 500)
-    with pytest.raises(StorageError, match=r"the limit is 500.*commit it again"):
+    with pytest.raises(StorageError, match=r"the limit is 500.*commit again"):
         for number in range(100):
             offsets.put(f"group-{number}", "orders", 0, 5)
             text = path.read_text()
@@ -338,7 +339,7 @@ def test_opening_goes_on_where_no_offset_can_be_read(
         assert "damaged" in store.stats()["offsets_set_aside"][0]
         with pytest.raises(CorruptionError):
             store.groups()
-    assert "were not compared with the queues" in caplog.text
+    assert "are not compared with the ends of the queues" in caplog.text
 
 
 # --- an offset beyond the end of its queue
@@ -373,8 +374,8 @@ def test_a_group_misses_no_message_after_a_lost_tail(
         assert store.max_offset("orders") == 20
         assert store.recovery is not None
         wanted = (
-            "offset 30 of group g in queue orders/0 was greater than the queue's end; set back to 20, so that the "
-            "group misses no message put from now on"
+            "offset 30 of group g in queue orders/0 was greater than the queue's end; it was set back to 20, so that the "
+            "group misses no new message"
         )
         assert wanted in store.recovery.mended
         warned = [r for r in caplog.records if wanted in r.getMessage()]
