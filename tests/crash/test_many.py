@@ -48,7 +48,7 @@ def names_synced(killed: Path, number: int | None) -> tuple[int, int]:
     """Open a killed store; returns how many syncs of a folder and of the whole its names took."""
     files = FaultyFiles()
     counts: list[tuple[int, int]] = []
-    whole = restore._not_together
+    whole = restore._sync_file_system
 
     def counted(*given: Any) -> list[str]:
         if number is not None:
@@ -60,7 +60,7 @@ def names_synced(killed: Path, number: int | None) -> tuple[int, int]:
         return left
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restore, "_not_together", counted)
+        patch.setattr(restore, "_sync_file_system", counted)
         with penstock.open(killed, files=files, environ={}, **MANY) as store:
             assert store.recovery is not None
             assert store.recovery.state == "abnormal"

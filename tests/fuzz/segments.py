@@ -11,7 +11,7 @@ from penstock.log.batches import read_batches
 from penstock.log.record_reader import RecordReader
 from penstock.log.resync import Resync
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.log_end import check_damage, find_end, rewrite
+from penstock.recovery.log_end import check_corruption, find_end, rewrite
 
 _BYTES = 4096
 
@@ -35,7 +35,7 @@ def target(data: bytes) -> None:
     assert end.offset + end.dirty_bytes <= 2 * _BYTES
     for unwritten in (False, True):
         try:
-            check_damage(log, end, was_abnormal=unwritten, is_ours=unwritten)
+            check_corruption(log, end, was_abnormal=unwritten, is_ours=unwritten)
         except CorruptionError as error:
             assert error.path.parent == _folder()
             assert error.position == end.offset % _BYTES

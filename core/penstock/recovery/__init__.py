@@ -1,5 +1,5 @@
-"""Opening after whatever happened. Inspection first, then changes, in modules that never mix.
+"""Recovery of a store when it is opened. Inspection and changes are in separate modules; inspection is first.
 
-In reading order: `store_layout` (is this a store, and with which sizes), `foreign_content` (what Penstock does not understand),
-`log_end` (where the valid records end), `inspection` (how much to believe; changes nothing), `restore` (the first changes).
+In reading order: `store_layout` (is this a store, and with which sizes), `foreign_content` (files that Penstock does not understand),
+`log_end` (where the valid records end), `inspection` (which files can be trusted; changes nothing), `restore` (the first changes).
 """

@@ -1,4 +1,4 @@
-"""Says what in a store's folder is not understood, and refuses what would leave it wrong; see `foreign`."""
+"""Finds the files of a store that Penstock does not understand, and refuses writes that would make them inconsistent."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -49,14 +49,14 @@ _CONFIG_READ = frozenset(
 )
 
 
-def look_for_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> list[Foreign]:
-    """Return what lies in a store's directory that is not understood, the table's order; changes nothing.
+def find_foreign(files: Files, root: Path, *, is_made_here: bool = False) -> list[Foreign]:
+    """Return the files of a store that are not understood, in the order of `contracts.foreign.KINDS`; changes nothing.
 
     Args:
         files: the file system.
         root: the store's folder.
-        is_made_here: Penstock made the store; then a topic is taken for light queues only where a broker
-            has been.
+        is_made_here: Penstock created the store; then a topic counts as light queues only if a broker has
+            used the store.
     """
     if not files.is_folder(root):
         return []
@@ -110,7 +110,7 @@ def _compaction(files: Files, root: Path) -> Iterator[Foreign]:
 
 
 def _has_database(files: Files, folder: Path) -> bool:
-    """Say whether a folder is one of RocksDB's, or holds one."""
+    """Return whether a folder is a RocksDB database, or contains one."""
     return is_database(files, folder) or any(
         is_database(files, folder / name) for name in folders_in(files, folder)
     )
@@ -119,8 +119,8 @@ def _has_database(files: Files, folder: Path) -> bool:
 def foreign_in(
     files: Files, root: Path, log: SegmentedLog, dispatchers: Iterable[Dispatcher]
 ) -> tuple[Foreign, ...]:
-    """Return what is not understood; `dispatchers` are opened read-only."""
-    found = look_for_foreign(files, root, is_made_here=was_made_here(files, root))
+    """Return the content that is not understood; `dispatchers` are opened read-only."""
+    found = find_foreign(files, root, is_made_here=was_made_here(files, root))
     view = RecoveredLog(log, log.committed_offset)
     for dispatcher in dispatchers:
         seen = {each.kind.name for each in found}
@@ -129,12 +129,12 @@ def foreign_in(
 
 
 def check_foreign(root: Path, found: Sequence[Foreign], what: str) -> None:
-    """Raise if anything found stops writing; name the rest in the log.
+    """Raise `ForeignContentError` if anything found forbids writing; log the rest.
 
     Args:
         root: the store's folder.
-        found: what is not understood in it.
-        what: what is refused then, as "opening for writing is refused".
+        found: the content that is not understood.
+        what: the consequence, for example "opening for writing is refused".
     """
     refused = stopping(found)
     if refused:
@@ -142,4 +142,4 @@ def check_foreign(root: Path, found: Sequence[Foreign], what: str) -> None:
         raise ForeignContentError(root, what, listed)
     if found:
         texts = "; ".join(each.text for each in found)
-        logger.info("%s: not understood, and left alone: %s", root, texts)
+        logger.info("%s: not understood, and not changed: %s", root, texts)

@@ -1,4 +1,4 @@
-"""Looks at a store before it is opened for writing, and decides how much of it to believe. Changes nothing."""
+"""Inspects a store before it is opened for writing, and decides which of its files to trust. Changes nothing."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -23,19 +23,19 @@ from penstock.log.queue_continuity import Due, QueueLives
 from penstock.log.read_back import is_filler
 from penstock.log.resync import Resync
 from penstock.log.segmented_log import SegmentedLog, Witness
-from penstock.recovery.log_end import LogEnd, check_damage, find_end, foreign_start
+from penstock.recovery.log_end import LogEnd, check_corruption, find_end, foreign_start
 
 NOTHING = LogEnd(offset=0, last_time_ms=0, reason="new", dirty_bytes=0, survivor=None)
 
 
 @attrs.define(kw_only=True)
 class OpenState:
-    """What looking at a store before opening it showed, and what was done about it.
+    """The result of inspecting a store before opening it, and of the repairs made since.
 
-    `is_ours` means that the log and the marks of the last writer may be believed; `is_still_ours` only
-    that no other program has started to write since, whatever state the store is in. `sealed` are the
-    base offsets of the segments whose digests are to be believed. `summaries` are what dispatchers noted of their
-    files at the clean close.
+    `is_ours` means that Penstock wrote last, and its log, progress file and clean-close file can be trusted.
+    `is_still_ours` means only that no other program has written since, whatever the state of the store. `sealed`
+    are the base offsets of the segments with trusted digests. `summaries` are the summaries that the dispatchers
+    gave of their files at the clean close.
     """
 
     progress: Progress
@@ -54,24 +54,24 @@ class OpenState:
     mended: list[str] = attrs.Factory(list)
     saved_to: str | None = None
     rewritten: int = 0
-    walked_from: int = 0
+    scanned_from: int = 0
     ranges: Ranges = NO_RANGES
     summaries: dict[str, bytes] = attrs.Factory(dict)
 
     @property
     def least_time_ms(self) -> int:
-        """No record that is there is later; what is appended must not be earlier."""
+        """The greatest store time of the existing records; new records must not have a lesser one."""
         known_ms = self.state.last_time_ms if self.is_ours else 0
         return max(known_ms, self.end.last_time_ms)
 
     @property
     def synced_time_ms(self) -> int:
-        """The store time of the newest record that is durable, for the checkpoint: it must be there."""
+        """The store time of the newest durable record, for the checkpoint: a record with this time must exist."""
         return self.times.log_ms if self.is_clean else self.end.last_time_ms
 
     @property
     def kind(self) -> str:
-        """The report's word for it."""
+        """The value of `RecoveryReport.state`."""
         if self.is_new:
             return "new"
         if self.is_clean:
@@ -82,14 +82,14 @@ class OpenState:
 def inspect_store(
     files: Files, root: Path, log: SegmentedLog, names: Collection[str], *, is_new: bool
 ) -> OpenState:
-    """Look at all marks and at the log, changing nothing; raises if the log is corrupt.
+    """Inspect the metadata files and the log, changing nothing; raises `CorruptionError` if the log is corrupt.
 
-    `names` are those of the dispatchers that will be brought up. The log may have a witness.
+    `names` are those of the dispatchers that will be loaded. The log may have a witness.
     """
-    found = _marks(files, root, is_new=is_new)
+    found = _read_metadata(files, root, is_new=is_new)
     if not is_new:
         log.load(repair=False)
-        # The log of a copy that was made while it was written may have been taken before a segment was made.
+        # In a copy of a store that was being written, the log may have been copied before the last segment was created.
         if found.is_still_ours and not found.is_copy:
             _check_length(log, found.state.flushed_offset)
         found.ranges = known_ranges(files, root, log)
@@ -99,12 +99,12 @@ def inspect_store(
 
 
 def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int | None:
-    """Return where the next opening for writing will cut a torn tail off, or None where it will cut nothing.
+    """Return the log offset at which the next open for writing will cut off a torn tail, or None if it will not.
 
-    Changes nothing. The store is not open for writing; the log knows its coverage, that of `ranges`, and its witness.
+    Changes nothing. The store must not be open for writing; the coverage (from `ranges`) and the witness of `log` must be set.
     """
     try:
-        found = _marks(files, root, is_new=False)
+        found = _read_metadata(files, root, is_new=False)
         if not found.was_abnormal or not log.segments:
             return None
         found.ranges = ranges
@@ -114,8 +114,8 @@ def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int
     return end.offset if end.dirty_bytes else None
 
 
-def _marks(files: Files, root: Path, *, is_new: bool) -> OpenState:
-    """Return what the marks of a store say."""
+def _read_metadata(files: Files, root: Path, *, is_new: bool) -> OpenState:
+    """Return the state recorded in progress file, clean-close file, abort marker and checkpoint."""
     progress = Progress(files, root)
     state = progress.read()
     side = SideFolder(files, root)
@@ -129,7 +129,7 @@ def _marks(files: Files, root: Path, *, is_new: bool) -> OpenState:
         and not was_abnormal
         and clean.digest == fingerprint(files, vouched_for(root))
     )
-    # Marks of a copy that was taken from a living store may say more than its log has.
+    # In a copy of a store that was being written, the metadata may be ahead of the log.
     is_copied = is_copy(files, root, state)
     return OpenState(
         progress=progress, side=side, state=state, clean=clean, times=times, is_new=is_new,
@@ -141,14 +141,14 @@ def _marks(files: Files, root: Path, *, is_new: bool) -> OpenState:
 
 
 def _check_length(log: SegmentedLog, durable: int) -> None:
-    """Raise if the log's files end before what we know to be durable: a segment is lost, or empty."""
+    """Raise if the log's files end before the durable offset, which means that a segment is missing or empty."""
     end = log.next_free_base()
     if durable > end:
         path = log.path_of(end)
         raise CorruptionError(
-            path, 0, f"records up to log offset {durable}, which were made durable", "no segment",
+            path, 0, f"records up to log offset {durable}, which were durable", "no segment",
             "the store is not opened for writing and nothing was changed; restore the file from a copy, or "
-            "remove the folder penstock to go on without those records",
+            "remove the folder penstock to continue without those records",
         )  # fmt: skip
 
 
@@ -161,50 +161,52 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
         )  # fmt: skip
     durable, start = found.state.flushed_offset, 0
     if found.is_ours and (log.find(durable) is not None or durable == log.next_free_base()):
-        start = _undispatched(log, found.state, names)
+        start = _find_scan_start(log, found.state, names)
     else:
         found.is_ours, durable = False, 0
         start = foreign_start(log, found.times, was_abnormal=found.was_abnormal)
-    found.walked_from = start if durable == 0 else durable
+    found.scanned_from = start if durable == 0 else durable
     least_ms = _least_known_ms(found)
     is_proven = log.coverage.has_all(start, log.next_free_base())
     end = find_end(
         log, start, least_ms, torn_from=durable if found.is_ours else None,
-        lives=None if is_proven else _lives(log, found, start, names),
+        lives=None if is_proven else _count_queues(log, found, start, names),
     )  # fmt: skip
-    check_damage(
+    check_corruption(
         log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
         is_still_ours=found.is_still_ours, durable=durable,
     )  # fmt: skip
     return end
 
 
-def _undispatched(log: SegmentedLog, state: State, names: Collection[str]) -> int:
-    """Return the log offset from which records will be dispatched again: they are looked at before that."""
+def _find_scan_start(log: SegmentedLog, state: State, names: Collection[str]) -> int:
+    """Return the log offset from which records will be dispatched again: they must be scanned first."""
     reached = [offset for name, offset in state.dispatched.items() if name in names]
     least = max(min([state.flushed_offset, *reached]), log.min_offset)
-    least = _behind_filler(log, least)
+    least = _skip_filler(log, least)
     segment = log.find(least)
     begins = segment is not None and (
         least == segment.base_offset or Resync(log, segment).is_record_at(least)
     )
-    # What a plugin says may be anything.
+    # The progress that a plugin reported may be any number.
     return least if begins else state.flushed_offset
 
 
-def _behind_filler(log: SegmentedLog, log_offset: int) -> int:
-    """Return where the next record may begin: marks at the end of a full segment point at its filler."""
+def _skip_filler(log: SegmentedLog, log_offset: int) -> int:
+    """Return where the next record may begin: an offset at the filler of a full segment is moved to its end."""
     segment = log.find(log_offset)
     is_at_filler = segment is not None and is_filler(log, segment, log_offset)
     return segment.end_offset if segment is not None and is_at_filler else log_offset
 
 
-def _lives(log: SegmentedLog, found: OpenState, start: int, names: Collection[str]) -> QueueLives:
-    """Return what counts the records that are walked over, from what queue entries say of those before."""
+def _count_queues(
+    log: SegmentedLog, found: OpenState, start: int, names: Collection[str]
+) -> QueueLives:
+    """Return a counter for the queue offsets of scanned records, starting from the queue entries before `start`."""
     witness = log.witness
     dispatched = [found.state.dispatched.get(name, -1) for name in names] if found.is_ours else []
-    # How far every record is in its queue.
-    counted = _behind_filler(log, min(dispatched, default=-1))
+    # Below this log offset every record has its queue entry.
+    counted = _skip_filler(log, min(dispatched, default=-1))
 
     def due_at(queue: tuple[bytes, int]) -> Due | None:
         if witness is None:
@@ -213,7 +215,7 @@ def _lives(log: SegmentedLog, found: OpenState, start: int, names: Collection[st
         if due == 0:
             return Due(0) if start == 0 else None
         last = witness.place(*queue, due - 1)
-        # A later entry points at the first record of the walk: then nothing is missing between.
+        # If a later entry points to the first scanned record, no entry is missing in between.
         is_next = counted >= start or last is None or due < witness.end(*queue)
         return Due(due, 0 if is_next else start - sum(last or (0, 0)))
 
@@ -221,7 +223,7 @@ def _lives(log: SegmentedLog, found: OpenState, start: int, names: Collection[st
 
 
 def _end_before(witness: Witness, queue: tuple[bytes, int], log_offset: int) -> int:
-    """Return the queue offset after the last entry of a record before `log_offset`, where entries ascend."""
+    """Return the queue offset after the last entry of a record before `log_offset`; entries are in ascending order."""
 
     def is_before(ordinal: int) -> bool:
         place = witness.place(*queue, ordinal)
@@ -239,10 +241,10 @@ def _end_before(witness: Witness, queue: tuple[bytes, int], log_offset: int) -> 
 
 
 def _least_known_ms(found: OpenState) -> int:
-    """Store time of some record below what we know to be durable; 0 where nothing vouches for one.
+    """Return the store time of a record below the durable offset; 0 if no file reliably contains one.
 
     The checkpoint has no checksum, and a write of it may be torn within one of its times, but not
-    within two: the lesser one was written whole. What our own mark says no record exceeds.
+    within two, so the lesser of them is intact. No record is later than the time in Penstock's progress file.
     """
     if not found.is_ours:
         return 0

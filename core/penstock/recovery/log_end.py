@@ -1,19 +1,20 @@
-"""What happens between taking the lock and the first write: finding the log's end, and saying why.
+"""Finds the end of the log, and the reason for it, between taking the lock and the first write.
 
-    1. Who wrote last? Our own clean close with no file changed since: everything is believed.
-       Our own crash: the log is believed up to the flushed offset, and walked with all checks from
-       there. Anyone else (the Java store): walked from where the Java store would begin.
-    2. The walk stops at the first bytes that are not a valid record (see `validity`, `queue_continuity`). After them, look
-       for a survivor: a later valid record with a witness (see `resync`).
-    3. No survivor: a torn tail (or just the end). Cut there, erase the bytes behind, go on: normal.
+    1. Who wrote last? After a clean close by Penstock with no file changed since, everything is trusted.
+       After a crash of Penstock, the log is trusted up to the flushed offset, and scanned with all checks from
+       there. After any other program (the Java store), it is scanned from where the Java store would begin.
+    2. The scan stops at the first bytes that are not a valid record (see `validity`, `queue_continuity`). After them, it
+       searches for a survivor: a later valid record with a witness (see `resync`).
+    3. No survivor: a torn tail, or simply the end. The log is cut there and the bytes after it are erased. This is
+       normal.
     4. A survivor, and a sector before it was never written, or not since records were added to it: the
-       machine stopped between writes that were never promised. The same as 3, but what is cut off is kept
+       machine stopped between writes that were not yet durable. As 3, but the bytes cut off are saved
        in the side folder.
-    5. A survivor otherwise: damage. Nothing is changed, and opening for writing is refused.
-    6. After a crash, what was not known durable is written again and synced before it is believed:
-       the page cache may hold bytes that a failed sync never got to the disk.
+    5. A survivor otherwise: corruption. Nothing is changed, and opening for writing is refused.
+    6. After a crash, bytes not known to be durable are rewritten and synced before they are trusted:
+       the page cache may hold bytes that a failed sync never wrote to the disk.
 
-Torn tail and damage never share a code path. Running any step twice changes nothing.
+Torn tail and corruption never share a code path. Running any step twice changes nothing.
 """
 
 from pathlib import Path
@@ -33,7 +34,7 @@ from penstock.log.segmented_log import SegmentedLog
 
 _REWRITE_BYTES = 1 << 20
 _IS_FULL = "the log's last segment is full"
-# So many zeros at a sector's end say that it was not written, where nothing was promised to be.
+# This many zeros at the end of a sector show that it was not written, in a range not known to be durable.
 _TORN_BYTES = 8
 _TELLING_ZEROS = 3
 # Java begins an abnormal recovery this long before the checkpoint's times.
@@ -43,19 +44,19 @@ _NORMAL_SEGMENTS = 3
 
 @attrs.frozen(kw_only=True)
 class RecoveryReport:
-    """What opening a store for writing found and did.
+    """What recovery found and did when a store was opened for writing.
 
     Attributes:
-        state: "new", "clean" (nothing had to be looked at), "abnormal" (our own crash) or
+        state: "new", "clean" (nothing had to be scanned), "abnormal" (Penstock crashed) or
             "foreign" (another program wrote last).
-        log_end: log offset behind the last record.
-        cut_bytes: bytes that were no record and were erased behind the end; 0 for none.
-        reason: why the walk ended there.
-        saved_to: where cut bytes that held whole records were kept, or None.
+        log_end: log offset after the last record.
+        cut_bytes: number of bytes after the end that were not a record and were erased; 0 for none.
+        reason: why the scan ended there.
+        saved_to: where the bytes cut off were saved; None if nothing was cut.
         rewritten_bytes: bytes written and synced again because their durability was in doubt.
-        dispatched_from: log offset from which queues and index were brought up again.
-        mended: one sentence for each thing that was put right.
-        duration_ms: how long it took.
+        dispatched_from: log offset from which records were dispatched to queues and index again.
+        mended: one sentence for each repair that was made.
+        duration_ms: duration of the open.
     """
 
     state: str
@@ -71,10 +72,10 @@ class RecoveryReport:
 
 @attrs.frozen(kw_only=True)
 class LogEnd:
-    """Where the sound records end.
+    """Where the valid records end.
 
-    `survivor` is the log offset of a sound record behind the end, None for none; `dirty_bytes`
-    counts from the end to the last byte that is not zero.
+    `survivor` is the log offset of a valid record after the end, None for none; `dirty_bytes` is the
+    number of bytes from the end to the last byte that is not zero.
     """
 
     offset: int
@@ -85,7 +86,7 @@ class LogEnd:
 
 
 def foreign_start(log: SegmentedLog, times: Times, *, was_abnormal: bool) -> int:
-    """Return where the Java store would begin its walk (spec section 6.6)."""
+    """Return where the Java store would begin its scan (spec section 6.6)."""
     segments = log.segments
     if not segments:
         return 0
@@ -117,14 +118,14 @@ def find_end(
     torn_from: int | None = None,
     lives: QueueLives | None = None,
 ) -> LogEnd:
-    """Walk from `start`, which begins a record or is the end, to the end of the valid records.
+    """Scan from `start`, the beginning of a record or the end, and return the end of the valid records.
 
-    `torn_from`: our own writer had synced what lies before that log offset, and perhaps nothing after it. `queue_continuity`
-    counts the records, where they do not end in a CRC of their own.
+    `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `lives` checks
+    the queue offsets of records that do not end with a CRC of the whole record.
     """
     at, reason = start, _IS_FULL
     while (segment := log.find(at)) is not None:
-        at, stop, time_ms = _walk_segment(log, segment, at, lives, torn_from)
+        at, stop, time_ms = _scan_to_end(log, segment, at, lives, torn_from)
         last_time_ms = max(last_time_ms, time_ms)
         if stop is not StopReason.FILLER:
             reason = (StopReason.CUT if stop is StopReason.END else stop).value
@@ -140,13 +141,13 @@ def find_end(
             offset=first, last_time_ms=last_time_ms, reason=rejected[first].reason,
             dirty_bytes=at - first, survivor=survivor,
         )  # fmt: skip
-    survivor, dirty = _look_after(log, at)
+    survivor, dirty = _find_survivor(log, at)
     return LogEnd(
         offset=at, last_time_ms=last_time_ms, reason=reason, dirty_bytes=dirty, survivor=survivor
     )
 
 
-def _walk_segment(
+def _scan_to_end(
     log: SegmentedLog, segment: Segment, start: int, lives: QueueLives | None, torn_from: int | None
 ) -> tuple[int, StopReason, int]:
     """Return where the valid records of one segment end, why, and the greatest store time."""
@@ -160,8 +161,8 @@ def _walk_segment(
     return at, reason, time_ms
 
 
-def _look_after(log: SegmentedLog, end: int) -> tuple[int | None, int]:
-    """Return the first valid record with a witness after `end`, and how far bytes that are not zero reach."""
+def _find_survivor(log: SegmentedLog, end: int) -> tuple[int | None, int]:
+    """Return the first valid record with a witness after `end`, and the distance from `end` to the last non-zero byte."""
     dirty = 0
     for segment in log.segments:
         if segment.end_offset <= end:
@@ -175,7 +176,7 @@ def _look_after(log: SegmentedLog, end: int) -> tuple[int | None, int]:
     return None, dirty
 
 
-def check_damage(
+def check_corruption(
     log: SegmentedLog,
     end: LogEnd,
     *,
@@ -184,13 +185,13 @@ def check_damage(
     is_still_ours: bool = True,
     durable: int = 0,
 ) -> None:
-    """Raise if what lies behind the end is damage rather than a torn tail; see the module, 4 and 5.
+    """Raise if the bytes after the end are corruption rather than a torn tail; see the module docstring, 4 and 5.
 
     Args:
         log: the log.
-        end: what the walk found.
+        end: the result of the scan.
         was_abnormal: the last writer did not close the store.
-        is_ours: our own writer had synced everything below `durable`, so all after it may be torn.
+        is_ours: Penstock had synced everything below `durable`, so all bytes after it may be torn.
         is_still_ours: no other program has written the store since.
         durable: log offset below which nothing may be missing.
     """
@@ -199,23 +200,23 @@ def check_damage(
     if end.offset >= durable and may_be_torn and not lacks_only_crc:
         return
     path, position = _place(log, end.offset)
-    why = f"records up to log offset {durable} were made durable"
+    why = f"records up to log offset {durable} were durable"
     if lacks_only_crc:
-        why = "it is valid but for the CRC of the whole record, which another program would not have written"
+        why = "only the CRC of the whole record is missing or wrong, which a record of another program does not have"
     elif end.survivor is not None:
         why = f"a later record at log offset {end.survivor} is valid"
     raise CorruptionError(
         path,
         position,
         "a valid record",
-        f"none ({end.reason}), though {why}",
+        f"not a valid record ({end.reason}), although {why}",
         "the store is not opened for writing and nothing was changed; open it with read_only=True to "
-        "read all other records, copy it, and let penstock repair decide",
+        "read all other records, copy it, and run penstock repair",
     )
 
 
 def _lacks_only_its_crc(log: SegmentedLog, at: int) -> bool:
-    """Return whether a record would be valid if its log offset were not covered: it may be another program's."""
+    """Return whether a record is valid except for its missing record CRC: another program may have written it."""
     segment = log.find(at) if log.coverage.has(at) else None
     if segment is None or segment.end_offset - at < FIXED_SIZE:
         return False
@@ -227,7 +228,7 @@ def _lacks_only_its_crc(log: SegmentedLog, at: int) -> bool:
 
 
 def is_torn(log: SegmentedLog, end: LogEnd, *, is_ours: bool) -> bool:
-    """Return whether what lies after the end are writes that never reached the disk whole; see the module, 3 and 4."""
+    """Return whether the bytes after the end are writes that reached the disk only in part; see the module, 3 and 4."""
     if end.survivor is None:
         return True
     least = _TORN_BYTES if is_ours else SECTOR_BYTES
@@ -235,14 +236,14 @@ def is_torn(log: SegmentedLog, end: LogEnd, *, is_ours: bool) -> bool:
 
 
 def _has_all(log: SegmentedLog, end: LogEnd) -> bool:
-    """Say whether no segment is missing between the end and the survivor."""
+    """Return whether all segments between the end and the survivor exist."""
     assert end.survivor is not None
     bases = range(end.offset, end.survivor, log.segment_bytes)
     return all(log.find(base) is not None for base in bases)
 
 
 def _place(log: SegmentedLog, log_offset: int) -> tuple[Path, int]:
-    """Return file and position of a log offset; the start of the next file where the segment is missing."""
+    """Return file and position of a log offset; the start of the next file if the segment is missing."""
     segment = log.find(log_offset)
     if segment is None:
         following = log.next_base(log_offset)
@@ -251,10 +252,10 @@ def _place(log: SegmentedLog, log_offset: int) -> tuple[Path, int]:
 
 
 def check_reached(log: SegmentedLog, reached: int, end: LogEnd) -> None:
-    """Raise if queues and index could not be brought to the log's end, because the walk met damage before it.
+    """Raise if queues and index did not reach the log's end, because dispatching met corruption before it.
 
-    The damage may lie before what was walked to find the end. Queues that stop there would give the
-    offsets of the records behind it away a second time.
+    The corruption may be before the range that was scanned to find the end. Queues that stop there would assign
+    the queue offsets of the records after it a second time.
     """
     if reached >= end.offset:
         return
@@ -262,20 +263,20 @@ def check_reached(log: SegmentedLog, reached: int, end: LogEnd) -> None:
     raise CorruptionError(
         path,
         position,
-        "a sound record",
-        f"none, though the log goes on to {end.offset}",
-        "the store is not opened for writing: queues and index cannot be brought up past it; open it "
-        "with read_only=True to read all other records, copy it, and see penstock repair",
+        "a valid record",
+        f"not a valid record, although the log ends only at {end.offset}",
+        "the store is not opened for writing, since queues and index cannot process later records; open it "
+        "with read_only=True to read all other records, copy it, and run penstock repair",
     )
 
 
 def _has_unwritten(log: SegmentedLog, start: int, stop: int, least: int) -> bool:
-    """Say whether a sector of [start, stop) ends with `least` zeros, or with nothing but zeros behind `start`.
+    """Return whether a sector of [start, stop) ends with `least` zeros, or has only zeros after `start`.
 
-    Sectors reach the disk whole. One that did not was written up to some record's end when it last did,
-    and is zero from there on. Fewer than three zeros may be the head of a record's size.
+    Sectors are written atomically. If the last write of a sector is missing, the sector holds its previous content:
+    records up to some record's end, then zeros. Fewer than three zeros may be the first bytes of a record's size.
     """
-    # A size begins with zeros, too, so the survivor's own may be all that stands in a sector.
+    # A record's size begins with zeros, too, so a sector may hold only those of the survivor's size.
     head = bytes(log.read(stop, SIZE_AND_MAGIC.size))
     stop += len(head) - len(head.lstrip(b"\0"))
     for segment in log.segments:
@@ -290,7 +291,7 @@ def _has_unwritten(log: SegmentedLog, start: int, stop: int, least: int) -> bool
 
 
 def rewrite(files: Files, log: SegmentedLog, start: int, stop: int) -> int:
-    """Write bytes [start, stop) again over themselves and sync them; returns how many."""
+    """Rewrite bytes [start, stop) in place and sync them; returns how many."""
     done = 0
     for segment in log.segments:
         low, high = max(start, segment.base_offset), min(stop, segment.end_offset)

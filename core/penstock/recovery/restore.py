@@ -1,4 +1,4 @@
-"""The first changes to a store that is opened for writing: its marks, the end of its log, what dispatchers load, names."""
+"""The first changes to a store that is opened for writing: its metadata, log end, dispatchers, and directory entries."""
 
 import contextlib
 from collections.abc import Sequence
@@ -21,19 +21,20 @@ from penstock.recovery.store_layout import own_profile, write_geometry
 
 logger = get_logger(__name__)
 
-# An opening after a crash of a store with so many folders makes their names durable together.
+# After a crash, a store with at least this many folders syncs their names with one sync of the file system.
 MANY_FOLDERS = 256
 
 
 def claim(files: Files, found: OpenState, geometry: Geometry, profile: Profile) -> None:
-    """Leave the marks of a store in use: abort marker, holder, our own time on the lock file.
+    """Mark the store as in use: write the abort marker, the holder file, and the time of the lock file.
 
-    A new store gets `profile`; one that others made is noted as theirs, whatever was asked for this once.
+    A new store records `profile`. A store of another program records that program's profile, whatever profile was
+    requested for this opening.
     """
     root = found.side.path.parent
     found.side.make()
     if not files.exists(found.side.path / "geometry.json"):
-        # Before there is a log: without this file a folder that has one is taken for a broker's.
+        # Before the log exists: a folder with a log and without this file counts as a broker's store.
         write_geometry(files, root, geometry, own_profile(files, root) or profile)
     if found.is_new:
         for name in ("commitlog", "consumequeue"):
@@ -42,13 +43,13 @@ def claim(files: Files, found: OpenState, geometry: Geometry, profile: Profile) 
     found.side.remove_clean()
     found.side.write_holder(files.process_id())
     if not found.is_ours:
-        # Its time tells who wrote last. Left alone where that was us: a crash before the marks say so
-        # would make the store a stranger's.
+        # Its time shows who wrote last. It does not change if that was Penstock: after a crash before the progress
+        # file records the new time, the store would count as another program's.
         _write_lock_file(files, root / "lock")
 
 
 def note_range(files: Files, found: OpenState, log: SegmentedLog, checksum: str) -> None:
-    """Note, durably, with which checksum the log goes on from its end; before the first record that has it."""
+    """Record durably which checksum the records after the log's end have, before the first of them is written."""
     root = found.side.path.parent
     extended = found.ranges.extended(found.end.offset, log.min_offset, checksum)
     ranges = attrs.evolve(extended, lock_mtime_ns=lock_mtime_ns(files, root))
@@ -67,14 +68,14 @@ def _write_lock_file(files: Files, path: Path) -> None:
         file.close()
 
 
-def put_log_right(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
-    """Cut what is behind the end, and make durable again what may not be; returns the end."""
+def repair_log_end(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
+    """Cut off the bytes after the end, and rewrite the bytes that may not be durable; returns the end."""
     end = found.end
     if found.is_clean or not log.segments:
         return end
     keep_in = None
     if end.dirty_bytes:
-        # A record in it that no other byte vouches for may still be what somebody wants back.
+        # The tail may contain a record that a user wants back, although no evidence shows that it is valid.
         found.saved_to = save_tail(log, found.side, end)
         keep_in = found.side.saved
     found.mended.extend(log.truncate(end.offset, keep_in))
@@ -82,8 +83,8 @@ def put_log_right(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
         durable = found.state.flushed_offset
         found.rewritten = rewrite(files, log, durable, end.offset)
     elif found.was_abnormal:
-        # How much of it the other program synced is not known.
-        log.sync_from(found.walked_from)
+        # It is not known how much of the log the other program synced.
+        log.sync_from(found.scanned_from)
         found.rewritten = rewrite(files, log, log.segments[-1].base_offset, end.offset)
     if end.dirty_bytes:
         found.mended.append(
@@ -93,9 +94,9 @@ def put_log_right(files: Files, log: SegmentedLog, found: OpenState) -> LogEnd:
 
 
 def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
-    """Keep what is about to be cut off the segment that holds the end; returns where.
+    """Save the bytes that will be cut off the segment with the log's end; returns the file's path.
 
-    What lies in later segments is moved by `SegmentedLog.truncate`.
+    Later segments are moved by `SegmentedLog.truncate`.
     """
     segment = log.find(end.offset)
     assert segment is not None
@@ -106,12 +107,12 @@ def save_tail(log: SegmentedLog, side: SideFolder, end: LogEnd) -> str:
 def load_all(
     dispatchers: Sequence[Dispatcher], log: LogView, found: OpenState, end: LogEnd, history: History
 ) -> None:
-    """Let the dispatchers load, and tell each of them the log's end if the log was longer before."""
-    # The checkpoint of a copy may be younger than the index files beside it.
+    """Load the dispatchers, and truncate those that are ahead of the log's end."""
+    # In a copy, the checkpoint may be newer than the index files.
     index_time_ms = 0 if found.is_copy else found.times.index_ms
     for dispatcher in dispatchers:
         durable = found.state.dispatched.get(dispatcher.name, 0) if found.is_ours else 0
-        # Beyond the end of a clean log it is where a repair has cut it.
+        # If the progress is after the end of a cleanly closed log, a repair has cut the log.
         is_clean = found.is_clean and durable == end.offset
         trust = Trust(
             log=log, durable_offset=durable, is_clean=is_clean or found.is_new,
@@ -128,36 +129,35 @@ def _truncate(dispatcher: Dispatcher, end_offset: int) -> None:
         dispatcher.truncate(end_offset)
     except Exception as error:
         raise StorageError(
-            f"dispatcher {dispatcher.name} could not cut its files at log offset {end_offset}, where the log "
-            f"now ends: {error!r}; the log is whole and nothing was put; mend or replace that plugin, see penstock "
-            f"plugins, or leave it out of index.use"
+            f"dispatcher {dispatcher.name} could not truncate its files to log offset {end_offset}, where the log "
+            f"now ends: {error!r}; the log is not affected and nothing was put; fix or replace that plugin (see "
+            f"penstock plugins), or remove it from index.use"
         ) from error
     if dispatcher.progress > end_offset:
         raise PluginError(
-            f"dispatcher {dispatcher.name} says after truncate({end_offset}) that its progress is "
-            f"{dispatcher.progress}; the log is whole and nothing was put; mend or replace that plugin, see "
-            f"penstock plugins"
+            f"dispatcher {dispatcher.name} reports progress {dispatcher.progress} after truncate({end_offset}); "
+            f"the log is not affected and nothing was put; fix or replace that plugin (see penstock plugins)"
         )
 
 
 def sync_names_up(files: Files, path: Path) -> None:
-    """Make the name of a folder durable, and those of its parents, as far as they may be opened."""
+    """Sync the parent folders of a path, so that its name and theirs are durable; skips those without permission."""
     for folder in path.parents:
         with contextlib.suppress(PermissionError):
             files.sync_folder(folder)
 
 
 def sync_names_below(files: Files, path: Path) -> None:
-    """Make all names in a folder durable, and in the folders below it."""
-    folders = _folders_from(files, str(path))
+    """Sync a folder and all folders below it, so that all names in them are durable."""
+    folders = _list_folders(files, str(path))
     if len(folders) >= MANY_FOLDERS:
-        folders = _not_together(files, path, folders)
+        folders = _sync_file_system(files, path, folders)
     for folder in folders:
         files.sync_folder(Path(folder))
 
 
-def _folders_from(files: Files, path: str) -> list[str]:
-    """Return a folder and all below it, parents first."""
+def _list_folders(files: Files, path: str) -> list[str]:
+    """Return a folder and all folders below it, parents first."""
     found, waiting = list[str](), [path]
     while waiting:
         folder = waiting.pop()
@@ -167,8 +167,8 @@ def _folders_from(files: Files, path: str) -> list[str]:
     return found
 
 
-def _not_together(files: Files, path: Path, folders: list[str]) -> list[str]:
-    """Make names durable by one sync of the file system; returns the folders that are left to be synced."""
+def _sync_file_system(files: Files, path: Path, folders: list[str]) -> list[str]:
+    """Sync the whole file system at once; returns the folders that must still be synced one by one."""
     volume = files.volume(path)
     if volume is None:
         return folders
@@ -176,8 +176,12 @@ def _not_together(files: Files, path: Path, folders: list[str]) -> list[str]:
         volume.sync()
         return [folder for folder in folders if not volume.holds(folder)]
     except OSError as error:
-        # It may be of another program's file, and long ago. Each folder by itself tells.
-        logger.warning("%s: the file system could not be synced as a whole: %s", path, error)
+        # The error may be old and about another program's file. Syncing each folder shows whether it concerns the store.
+        logger.warning(
+            "%s: the file system could not be synced as a whole, each folder is synced instead: %s",
+            path,
+            error,
+        )
         return folders
     finally:
         volume.close()

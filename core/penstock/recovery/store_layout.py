@@ -1,10 +1,10 @@
-"""What kind of folder is this, and which sizes was it made with?
+"""Determines whether a folder is a store, and with which file sizes it was created.
 
-A store that Penstock made has its geometry in `penstock/geometry.json`. Of a directory that Java made
-the sizes are read from its files; an index file tells only one sum of two sizes, so RocketMQ's usual
-proportion (four entries a slot) is tried, unless the configuration says otherwise.
+A store created by Penstock has its geometry in `penstock/geometry.json`. For a store created by Java,
+the sizes are derived from its files. The length of an index file is the sum of two sizes, so RocketMQ's usual
+ratio (four entries per slot) is assumed unless the configuration gives one of them.
 
-The same file notes the store's profile (see `profiles`). Version 0.1 wrote none, and reads only the sizes.
+The same file contains the store's profile (see `profiles`). Version 0.1 wrote no profile, and reads only the sizes.
 """
 
 import json
@@ -49,81 +49,81 @@ _OWN_NAMES = frozenset(
         "compaction",
     ]
 )
-# What must be a folder, or a plain file, where there is anything of that name; and what only a writer minds.
+# Names that, if they exist, must be folders or regular files; those after them are checked only for writing.
 _FOLDERS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "penstock")
 _FILES = ("checkpoint", "abort", "lock", "penstock/progress")
 _WRITTEN_FOLDERS = ("penstock/saved", "penstock/repair")
 _WHOLE = ("checkpoint", "abort", "penstock/progress", "penstock/clean", "penstock/ranges", "penstock/holder",
           "penstock/geometry.json", "penstock/repair/journal", "penstock/repair/ready")  # fmt: skip
-# `geometry.json` itself has an error of its own.
+# `geometry.json` itself has its own error.
 _WRITTEN_FILES = (
     *(name for name in _WHOLE if not name.endswith(".json")),
     *(f"{name}.new" for name in _WHOLE),
 )
 _USUAL_ENTRIES_A_SLOT = 4
 _ADVICE = (
-    "remove it: sizes are then read from the files, and the store keeps all messages and covers bodies by its "
-    "checksums unless settings say otherwise"
+    "remove it: sizes are then derived from the files, all messages are kept, and unless settings say otherwise "
+    "nothing is deleted and checksums cover only bodies"
 )
-# What reading a small JSON file of any content may raise.
+# The exceptions that reading a small JSON file with arbitrary content may raise.
 _NOT_UNDERSTOOD = (
     ValueError, TypeError, KeyError, OverflowError, RecursionError, OSError, ConfigError,
 )  # fmt: skip
 
 
 def is_store(files: Files, root: Path) -> bool:
-    """Say whether `root` holds a store; an absent or empty folder holds none yet.
+    """Return whether `root` holds a store; an absent or empty folder does not hold one yet.
 
     Raises `NotAStoreError` for anything else.
     """
     if not files.exists(root):
         return False
     if not files.is_folder(root):
-        raise NotAStoreError(root, "it is a link, or no folder")
+        raise NotAStoreError(root, "it is a symbolic link, or not a folder")
     names = {entry.name: entry for entry in files.entries(root)}
     if "commitlog" in names:
         if not names["commitlog"].is_folder:
-            raise NotAStoreError(root, "its commitlog is a link, or no folder")
+            raise NotAStoreError(root, "its commitlog is a symbolic link, or not a folder")
         return True
-    # A first opening that a crash cut short may leave no more than a file that was not yet put in its place.
+    # A crash during the first opening may leave only a temporary file that was not renamed yet.
     strangers = sorted(name for name in names if name.removesuffix(".new") not in _OWN_NAMES)
     if strangers:
         raise NotAStoreError(
-            root, f"it has no commitlog folder, but other things: {strangers[0]!r}"
+            root, f"it has no commitlog folder, but other content, for example {strangers[0]!r}"
         )
     return False
 
 
 def check_layout(files: Files, root: Path, *, writes: bool) -> None:
-    """Refuse links and wrong kinds of files where the store will follow names, or write under them."""
+    """Raise `StrayFileError` if a path that the store will use is a symbolic link or the wrong kind of file."""
     if not files.exists(root):
         return
     for name in _FOLDERS + (_WRITTEN_FOLDERS if writes else ()):
         path = root / name
         if files.exists(path) and not files.is_folder(path):
-            raise StrayFileError(path, "a folder must stand there, not a link or a file")
+            raise StrayFileError(path, "it must be a folder, not a symbolic link or a file")
     for name in _FILES + (_WRITTEN_FILES if writes else ()):
         path = root / name
         found = files.entries(path.parent) if files.exists(path) else []
         if any(entry.name == path.name and not entry.is_file for entry in found):
-            raise StrayFileError(path, "a plain file must stand there, not a link or a folder")
+            raise StrayFileError(path, "it must be a regular file, not a symbolic link or a folder")
 
 
 def write_geometry(files: Files, root: Path, geometry: Geometry, profile: Profile) -> None:
-    """Note the sizes and the profile of a store just made, or taken over."""
+    """Write the sizes and the profile of a store that was just created, or first opened for writing by Penstock."""
     text = json.dumps({**attrs.asdict(geometry), "profile": profile.name}, indent=2)
     files.write_whole(root / SIDE_FOLDER / "geometry.json", text.encode())
 
 
 def find_profile(files: Files, root: Path, asked: str | None) -> Profile:
-    """Return whose defaults hold for the store at `root`: those asked for, or else those it was made with."""
+    """Return the profile of the store at `root`: the requested one, otherwise the one it was created with."""
     if asked is not None:
         return PROFILES[asked]
     return own_profile(files, root) or EMBEDDED
 
 
 def own_profile(files: Files, root: Path) -> Profile | None:
-    """Return the profile that a store was made with; None where there is no store yet."""
+    """Return the profile that a store was created with; None if there is no store yet."""
     path = root / SIDE_FOLDER / "geometry.json"
     if not files.is_folder(root):
         return None
@@ -138,9 +138,9 @@ def own_profile(files: Files, root: Path) -> Profile | None:
 
 
 def was_made_here(files: Files, root: Path) -> bool:
-    """Return whether Penstock made the store, or will: a broker's directory is one that it found.
+    """Return whether Penstock created the store, or will create it; False for a broker's directory.
 
-    Version 0.1 did not note it: there, no broker's files must lie beside the store.
+    Version 0.1 did not record this: its stores count as created by Penstock if they contain no files of a broker.
     """
     profile = own_profile(files, root)
     return profile is not BROKER and (profile is not FIRST or not has_broker_files(files, root))
@@ -149,15 +149,15 @@ def was_made_here(files: Files, root: Path) -> bool:
 def find_geometry(
     files: Files, root: Path, asked: dict[str, int | None], default: Geometry
 ) -> Geometry:
-    """Return the sizes of the store at `root`, checked against what the configuration asks for.
+    """Return the sizes of the store at `root`; raises `GeometryError` if the configuration requests other ones.
 
     Args:
         files: the file system.
         root: the store's folder; it need not exist yet.
-        asked: sizes that the configuration names, None where it does not.
-        default: what a new store gets where nothing is asked.
+        asked: the sizes in the configuration, None for each that it does not set.
+        default: the sizes of a new store that the configuration does not set.
     """
-    found, source = _found(files, root, asked)
+    found, source = _existing_sizes(files, root, asked)
     values = {}
     for key, standard in attrs.asdict(default).items():
         wish, have = asked.get(key), found.get(key)
@@ -167,10 +167,12 @@ def find_geometry(
     return Geometry(**values)
 
 
-def _found(files: Files, root: Path, asked: dict[str, int | None]) -> tuple[dict[str, int], str]:
+def _existing_sizes(
+    files: Files, root: Path, asked: dict[str, int | None]
+) -> tuple[dict[str, int], str]:
     noted = root / SIDE_FOLDER / "geometry.json"
     if files.exists(noted):
-        return _noted(files, root, noted), "penstock/geometry.json"
+        return _recorded_sizes(files, root, noted), "penstock/geometry.json"
     found = {}
     size = max(_sizes(files, root / "commitlog"), default=0)
     if size:
@@ -184,8 +186,8 @@ def _found(files: Files, root: Path, asked: dict[str, int | None]) -> tuple[dict
     return found, "read from its files"
 
 
-def _noted(files: Files, root: Path, path: Path) -> dict[str, int]:
-    """Return the sizes noted when the store was made; they have no checksum, but files to be compared with."""
+def _recorded_sizes(files: Files, root: Path, path: Path) -> dict[str, int]:
+    """Return the sizes in `geometry.json`, checked against the files' lengths, since the file has no checksum."""
     try:
         about = json.loads(files.read_whole(path, 1 << 16))
         geometry = Geometry(**{f.name: int(about[f.name]) for f in attrs.fields(Geometry)})
@@ -198,13 +200,13 @@ def _noted(files: Files, root: Path, path: Path) -> dict[str, int]:
     ):
         if _disagrees(size, there):
             raise CorruptionError(
-                path, 0, f"the size of the {what} there are, {max(there)} bytes", f"{size}", _ADVICE
+                path, 0, f"the size of the existing {what}, {max(there)} bytes", f"{size}", _ADVICE
             )
     return attrs.asdict(geometry)
 
 
 def _disagrees(size: int, there: list[int]) -> bool:
-    """Say whether files are against a noted size: one alone may have been cut short, but never grew."""
+    """Return whether file lengths contradict a recorded size: a single file may have been truncated, but never grew."""
     if not there or size in there:
         return False
     return max(there) > size or (len(there) > 1 and min(there) == max(there))
@@ -222,7 +224,7 @@ def _sizes(files: Files, folder: Path) -> list[int]:
 
 
 def _queue_sizes(files: Files, folder: Path) -> list[int]:
-    """Return the lengths of a few queue files, of the first queues that have any."""
+    """Return the lengths of a few queue files, from the first queues that have files."""
     found: list[int] = []
     if files.is_folder(folder):
         for topic in files.entries(folder):
@@ -235,7 +237,7 @@ def _queue_sizes(files: Files, folder: Path) -> list[int]:
 
 
 def _index_sizes(folder: Path, size: int, asked: dict[str, int | None]) -> dict[str, int]:
-    """Solve size = header + 4 slots + 20 entries, with one of the two asked for or in proportion."""
+    """Solve size = header + 4 slots + 20 entries, with one of the two configured or both in the usual ratio."""
     rest = size - INDEX_HEADER_SIZE
     slots, entries = asked.get("index_slots"), asked.get("index_entries")
     if slots is None and entries is None:
@@ -252,6 +254,6 @@ def _index_sizes(folder: Path, size: int, asked: dict[str, int | None]) -> dict[
         ):
             return {"index_slots": slots, "index_entries": entries}
     raise ConfigError(
-        f"the sizes of the index files in {folder} cannot be told from their length of {size} bytes; "
-        f"give the broker's maxHashSlotNum as geometry.index_slots"
+        f"the sizes of the index files in {folder} cannot be derived from their length of {size} bytes; "
+        f"set geometry.index_slots to the broker's maxHashSlotNum. Nothing was opened"
     )

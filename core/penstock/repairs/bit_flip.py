@@ -1,9 +1,9 @@
-"""Finds the one bit of a block that flipped, from the two sums that the block had.
+"""Finds the single flipped bit of a block from the two checksums that the block had.
 
-A CRC is linear: the sums of the block as it is and as it was differ by the sum of their difference, and for
-one bit that depends on nothing but its place. The place is found by running the CRC-32C backwards over
-zero bytes until it is that of a lone bit; the second sum, of another polynomial, must then agree. Of
-damage that is more than one bit, one in 2^32 or fewer passes for one.
+A CRC is linear: the difference of the block's CRCs before and after is the CRC of the difference of the contents. For
+one flipped bit, it depends only on the bit's position. The position is found by running the CRC-32C backwards over
+zero bytes until the value is that of a single bit; the second checksum, of another polynomial, must then match.
+Corruption of more than one bit is mistaken for a single flipped bit in at most 1 of 2^32 cases.
 """
 
 import crc32c
@@ -29,14 +29,14 @@ _BITS = {_TABLE[1 << bit]: 1 << bit for bit in range(8)}
 
 
 def flipped_bit(block: bytes, sums: Sums) -> tuple[int, int] | None:
-    """Return position and mask of the bit that makes `sums` right again; None where it is not one bit."""
+    """Return position and mask of the bit whose flip restores `sums`; None if no single bit does."""
     left = int(crc32c.crc32c(block)) ^ sums[0]
     for position in range(len(block) - 1, -1, -1):
         mask = _BITS.get(left)
         if mask is not None:
-            mended = bytearray(block)
-            mended[position] ^= mask
-            return (position, mask) if sums_of(bytes(mended)) == sums else None
+            fixed = bytearray(block)
+            fixed[position] ^= mask
+            return (position, mask) if sums_of(bytes(fixed)) == sums else None
         low = _LOW_OF_HIGH[left >> 24]
         left = (left ^ _TABLE[low]) << 8 | low
     return None

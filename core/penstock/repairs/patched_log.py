@@ -1,7 +1,7 @@
-"""The log as it will be once it is mended: what `repair` plans is compared, and built, against it.
+"""The log as it will be after the repair; derived files are compared with it and rebuilt from it.
 
-Patches stand over the bytes of the files, nothing lies behind the cut, and a file that was cut short reads
-as zeros where it ends. Read-only; the caller holds the store's lock, or takes what it finds.
+Patches replace the bytes of the files, the log ends at the cut, and a file that is too short reads as zeros
+after its end. Read-only; without the store's lock, the files may change during the reads.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from penstock.log.segmented_log import SegmentedLog
 
 
 class Patch(NamedTuple):
-    """Bytes to stand at a log offset; `why` is a sentence about them."""
+    """Bytes to write at a log offset; `why` is a sentence that explains them."""
 
     log_offset: int
     data: bytes
@@ -27,10 +27,10 @@ class PatchedLog(SegmentedLog):
     """A log with patches. Not thread-safe.
 
     Attributes:
-        patches: what will be written.
+        patches: the bytes that will be written.
         cut: log offset at which the log will end; None for no cut.
         short: segments whose files are too short, with their lengths.
-        strays: files in the folder that are no segments at all.
+        strays: files in the folder that are not segments.
     """
 
     def __init__(self, files: Files, folder: Path, segment_bytes: int) -> None:
@@ -57,18 +57,18 @@ class PatchedLog(SegmentedLog):
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments that are left before the cut, oldest first."""
+        """The segments that remain after the cut, oldest first."""
         if self.cut is None:
             return self._segments
         return tuple(s for s in self._segments if s.base_offset < self.cut) or self._segments[:1]
 
     @property
-    def behind_cut(self) -> tuple[Segment, ...]:
-        """The segments that the cut takes away whole."""
+    def after_cut(self) -> tuple[Segment, ...]:
+        """The segments that the cut removes entirely."""
         return self._segments[len(self.segments) :]
 
     def refresh(self) -> None:
-        """Nothing: what was found at first is what is mended."""
+        """Do nothing: the repair applies to the segments found at the start."""
 
     def read_from(
         self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = True

@@ -1,14 +1,14 @@
-"""What `repair` would do: looks at a store and makes the plan. Changes nothing.
+"""Plans a repair: inspects a store and returns the steps. Changes nothing.
 
-In this order, each step against the log as the ones before will leave it:
+The steps, in order; each is planned against the log as the steps before will leave it:
 
-    1. Blocks of sealed segments that one flipped bit explains: the bit is turned back.
-    2. Damage that is left: stands, unless a cut was asked for. Then what reaches to the end of its
-       segment, with a sound segment behind, is covered by a blank record, which is valid there; at any
-       other damage the log is cut, since offsets are addresses and nothing can be moved up.
-    3. A torn tail goes. A file that was cut short gets its length back.
-    4. A dispatcher whose files disagree with that log is made anew.
-    5. Marks that are wrong, or that any step above makes wrong, are written anew.
+    1. A block of a sealed segment that differs from its digest by one flipped bit: the bit is restored.
+    2. Other corruption is left unrepaired, unless a cut was requested. Then corruption that extends to the end
+       of its segment, with a segment after it, is covered by a blank record, which is valid there. At any
+       other corruption the log is cut, since offsets are addresses and no record can be moved.
+    3. A torn tail is cut off. A file that is too short is extended to its full length.
+    4. The files of a dispatcher that disagree with that log are rebuilt.
+    5. Metadata files that are wrong, or that a step above makes wrong, are rewritten.
 """
 
 from collections.abc import Iterator
@@ -39,13 +39,13 @@ from penstock.repairs.bit_flip import flipped_bit
 from penstock.repairs.patched_log import Patch, PatchedLog
 
 _SEARCH_BYTES = 1 << 20
-# In a segment that differs in more blocks than this it is not bits that flipped; looking takes a while.
+# If more blocks of a segment differ, single flipped bits are not the cause, and the search would be slow.
 _BLOCKS_MAX = 16
 
 
 @attrs.frozen
 class Corruption:
-    """Bytes [start, stop) of the log that are no sound record though there is more behind."""
+    """Bytes [start, stop) of the log that are not a valid record although valid records follow."""
 
     segment: Segment
     start: int
@@ -53,7 +53,7 @@ class Corruption:
     text: str
 
     def finding(self) -> Finding:
-        """Return it as `verify` would tell it."""
+        """Return the finding that `verify` would report."""
         base = self.segment.base_offset
         return Finding(
             "log", self.segment.path, max(self.start - base, 0), self.start, self.text
@@ -62,20 +62,20 @@ class Corruption:
 
 @attrs.define
 class RepairPlan:
-    """What would be done, and what would be left.
+    """The planned repairs, and the corruption that would remain.
 
     Attributes:
-        log: the log as it would be.
+        log: the log as it would be after the repair.
         is_ours: Penstock wrote last.
-        damages: damage that is left standing.
-        unlike: blocks that differ from their digests and stay so.
-        doubtful: the stretches of log that these are; no derived file is made anew for what they say.
-        tail: first and last byte of a torn tail, (0, 0) for none.
-        cut_records: sound records that the cut would take away.
-        rebuilds: dispatcher to what is wrong with its files.
-        drops: segments whose digests would no longer be right.
-        strays: files of digests that belong to nothing.
-        marks: what is wrong with the marks.
+        damages: corruption that would remain.
+        unlike: blocks that differ from their digests and would remain so.
+        doubtful: the log ranges of these blocks; differences to their records cause no rebuild of derived files.
+        tail: start and end offset of a torn tail, (0, 0) for none.
+        cut_records: valid records that the cut would remove.
+        rebuilds: the findings in the files of each dispatcher that must be rebuilt.
+        drops: segments whose digests would no longer be valid.
+        strays: digest files that belong to no segment.
+        marks: findings in the metadata files.
     """
 
     log: PatchedLog
@@ -93,12 +93,12 @@ class RepairPlan:
 
     @property
     def log_end(self) -> int:
-        """Log offset behind the last sound record, or the filler behind it."""
+        """Log offset after the last valid record, or after the filler that follows it."""
         return max(self.tally.log_end, self.log.min_offset)
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any repair is needed."""
         return bool(
             self.log.patches or self.log.cut is not None or self.log.short or self.tail[1]
             or self.rebuilds or self.drops or self.strays or self.marks
@@ -106,12 +106,12 @@ class RepairPlan:
 
     @property
     def standing(self) -> list[Finding]:
-        """What would be left."""
+        """The corruption that would remain."""
         return [damage.finding() for damage in self.damages] + self.unlike
 
 
 class _Attributed(Checker):
-    """A dispatcher's checker, which remembers that it was this one that found something."""
+    """Wraps a dispatcher's checker and collects its findings, so that each is attributed to the dispatcher."""
 
     def __init__(self, checker: Checker) -> None:
         self._checker = checker
@@ -134,28 +134,28 @@ class _Attributed(Checker):
         return self._note(self._checker.finish(end))
 
 
-def _without_place(segment: Segment, piece: Valid) -> Iterator[Corruption]:
-    """Yield the records that no queue can have: no checksum covers a topic, nor a queue's number."""
-    columns = piece.columns
+def _records_without_queue(segment: Segment, part: Valid) -> Iterator[Corruption]:
+    """Yield the records whose topic is no valid name, and which therefore have no queue; no checksum covers the topic."""
+    columns = part.columns
     if len(columns) == 0:
         return
     names, rows = columns.topics
     has_no_folder = np.array([topic_of(name) is None for name in names], np.bool_)
     for row in np.flatnonzero(has_no_folder[rows]).tolist():
         start = int(columns.log_offsets[row])
-        text = "a record whose topic cannot be a folder, so that it has no queue"
+        text = "the topic of the record is not a valid folder name, so the record has no queue"
         yield Corruption(segment, start, start + int(columns.sizes[row]), text)
 
 
 class Planner:
-    """Makes the plan for one store.
+    """Makes the repair plan for one store. Not thread-safe.
 
     Args:
         files: the file system.
         root: the store's folder.
         segment_bytes: size of a segment.
         dispatchers: opened read-only.
-        told: called as it goes.
+        told: called during the work with the counts so far.
     """
 
     def __init__(
@@ -174,21 +174,21 @@ class Planner:
         log = PatchedLog(files, root / "commitlog", segment_bytes)
         use_entries(log, dispatchers)
         for stray in log.strays:
-            raise StrayFileError(stray, "it is no segment, or too large for one")
+            raise StrayFileError(stray, "it is not a segment, or too large for one")
         noted_ns = Progress(files, root).read().lock_mtime_ns
         self._plan = RepairPlan(log, penstock_wrote_last(files, root, noted_ns))
 
     def plan(self, *, cut: bool, accept: bool) -> RepairPlan:
-        """Return what to do."""
+        """Return the repair plan."""
         plan = self._plan
         for segment in plan.log.segments:
-            self._turn_back(segment, accept=accept)
+            self._plan_bit_flips(segment, accept=accept)
         ranges = known_ranges(self._files, self._root, plan.log)
         plan.log.coverage = ranges.coverage
         plan.log.torn_at = torn_end(self._files, self._root, plan.log, ranges)
         reject_by_counts(plan.log, ranges.is_own, ranges.gaps)
-        self._find_damage()
-        # A block whose record checks say what is wrong is not in doubt otherwise.
+        self._find_corruption()
+        # If record checks locate the corruption within a block, the rest of the block is not in doubt.
         plan.doubtful = [
             (a, b) for a, b in plan.doubtful if not any(d.start < b and a < d.stop for d in plan.damages)
         ]  # fmt: skip
@@ -196,7 +196,7 @@ class Planner:
             self._cut()
         self._compare_derived()
         self._find_tail()
-        self._look_at_digests()
+        self._plan_digests()
         marks = check_marks(
             self._files,
             self._root,
@@ -206,13 +206,13 @@ class Planner:
             dispatchers=self._dispatchers,
         )
         plan.marks = [finding.advised() for finding in marks]
-        if plan.is_needed and log_goes_on(plan):
-            # Segments made ahead, which the store that is marked clean must not have.
+        if plan.is_needed and has_later_segments(plan):
+            # Removes preallocated segments, which a store marked as cleanly closed must not have.
             plan.log.cut = plan.log_end
         return plan
 
-    def _look_at_digests(self) -> None:
-        """What the steps so far change, no digest speaks of any more."""
+    def _plan_digests(self) -> None:
+        """Plan to delete the digests of segments that the steps so far change, and digest files without a segment."""
         plan, log = self._plan, self._plan.log
         filled = [patch.log_offset for patch in log.patches if len(patch.data) == BLANK_SIZE]
         for base in self._digests.bases():
@@ -232,24 +232,24 @@ class Planner:
 
     # --- the log
 
-    def _turn_back(self, segment: Segment, *, accept: bool) -> None:
-        """Plan to turn back flipped bits; what one bit does not explain is left, or accepted."""
+    def _plan_bit_flips(self, segment: Segment, *, accept: bool) -> None:
+        """Plan to restore flipped bits; blocks that differ by more than one bit remain, or are accepted."""
         known = self._digests.read(segment)
         if known is None or segment.base_offset in self._plan.log.short:
             return
         if not self._digests.is_valid(known, segment, is_ours=self._plan.is_ours):
             self._plan.drops.add(segment.base_offset)
             return
-        stretches = known.differing(sum_up(self._files, segment))
-        for start, stop in stretches:
+        ranges = known.differing(sum_up(self._files, segment))
+        for start, stop in ranges:
             block = segment.pread(stop - start, start)
             bit = None
-            if len(stretches) <= _BLOCKS_MAX:
+            if len(ranges) <= _BLOCKS_MAX:
                 bit = flipped_bit(block, known.blocks[start // known.block_bytes])
             if bit is not None and not accept:
                 position, mask = start + bit[0], bit[1]
                 data = bytes([block[bit[0]] ^ mask])
-                why = f"turn back bit {mask.bit_length() - 1} of byte {position}, which flipped"
+                why = f"restore bit {mask.bit_length() - 1} of byte {position}, which flipped"
                 self._plan.log.patches.append(Patch(segment.base_offset + position, data, why))
             elif accept:
                 self._plan.drops.add(segment.base_offset)
@@ -259,7 +259,8 @@ class Planner:
                 base = segment.base_offset
                 self._plan.doubtful.append((base + start, base + stop))
 
-    def _find_damage(self) -> None:
+    def _find_corruption(self) -> None:
+        """Set `damages` of the plan to all corrupt and missing ranges of the log."""
         plan, log = self._plan, self._plan.log
         plan.damages.clear()
         expected = None
@@ -269,28 +270,33 @@ class Planner:
                 text = f"{missing} bytes of log are missing before this segment"
                 plan.damages.append(Corruption(segment, expected, segment.base_offset, text))
             expected = segment.end_offset
-            for piece in walk_segment(log, segment):
-                if isinstance(piece, Corrupt):
-                    text = piece.reason and f"the record is corrupt: {piece.reason}"
-                    text = text or _text_of(log, segment, piece)
-                    plan.damages.append(Corruption(segment, piece.start, piece.stop, text))
-                elif not isinstance(piece, Valid) and not piece.is_blank and self._goes_on(segment):
-                    text = "the records end here, though later segments have more"
-                    plan.damages.append(Corruption(segment, piece.start, segment.end_offset, text))
-                elif isinstance(piece, Valid):
-                    plan.damages += _without_place(segment, piece)
+            for part in walk_segment(log, segment):
+                if isinstance(part, Corrupt):
+                    text = part.reason and f"the record is corrupt: {part.reason}"
+                    text = text or _describe(log, segment, part)
+                    plan.damages.append(Corruption(segment, part.start, part.stop, text))
+                elif (
+                    not isinstance(part, Valid)
+                    and not part.is_blank
+                    and self._has_later_records(segment)
+                ):
+                    text = "the records end here, although later segments have more"
+                    plan.damages.append(Corruption(segment, part.start, segment.end_offset, text))
+                elif isinstance(part, Valid):
+                    plan.damages += _records_without_queue(segment, part)
 
-    def _goes_on(self, segment: Segment) -> bool:
-        """Say whether a later segment has a sound record."""
+    def _has_later_records(self, segment: Segment) -> bool:
+        """Return whether a later segment has a valid or a corrupt record."""
         log = self._plan.log
         later = (s for s in log.segments if s.base_offset > segment.base_offset)
         return any(
-            isinstance(piece, Corrupt) or (isinstance(piece, Valid) and len(piece.columns))
+            isinstance(part, Corrupt) or (isinstance(part, Valid) and len(part.columns))
             for other in later
-            for piece in walk_segment(log, other)
+            for part in walk_segment(log, other)
         )
 
     def _cut(self) -> None:
+        """Plan blank records over corruption at segment ends, then a cut at the first other corruption."""
         plan, log = self._plan, self._plan.log
         while plan.damages:
             damage = plan.damages[0]
@@ -305,7 +311,7 @@ class Planner:
                 plan.damages.clear()
                 return
             blank = BLANK.pack(room, MAGIC_BLANK)
-            why = f"cover {room} damaged bytes up to the segment's end with a blank record"
+            why = f"cover {room} corrupt bytes up to the segment's end with a blank record"
             log.patches.append(Patch(damage.start, blank, why))
             plan.damages.pop(0)
 
@@ -313,13 +319,13 @@ class Planner:
         log = self._plan.log
         count = 0
         for segment in (s for s in log.segments if s.end_offset > start):
-            for piece in walk_segment(log, segment):
-                if isinstance(piece, Valid):
-                    count += int((piece.columns.log_offsets >= start).sum())
+            for part in walk_segment(log, segment):
+                if isinstance(part, Valid):
+                    count += int((part.columns.log_offsets >= start).sum())
         return count
 
     def _find_tail(self) -> None:
-        """Find bytes behind the last record that are none."""
+        """Plan to cut off bytes after the last record that are not a record."""
         log, end = self._plan.log, self._plan.log_end
         dirty = end
         for segment in log.segments:
@@ -334,6 +340,7 @@ class Planner:
     # --- what is derived
 
     def _compare_derived(self) -> None:
+        """Compare the dispatchers' files with the planned log, and plan to rebuild those that differ."""
         plan, log = self._plan, self._plan.log
         checkers = {}
         for dispatcher in self._dispatchers:
@@ -357,14 +364,14 @@ class Planner:
             list(verification.segment(segment, every, scope, plan.tally, self._told))
         for one in every:
             list(one.finish(NO_LIMIT))
-        found = {n: [f for f in one.found if self._counts(f)] for n, one in checkers.items()}
+        found = {n: [f for f in one.found if self._needs_rebuild(f)] for n, one in checkers.items()}
         plan.rebuilds = {name: findings for name, findings in found.items() if findings}
 
-    def _counts(self, finding: Finding) -> bool:
-        """Say whether a derived file is to be made anew for it.
+    def _needs_rebuild(self, finding: Finding) -> bool:
+        """Return whether a finding requires that its derived file is rebuilt.
 
-        Not for a record that no queue can take: that is the log's matter. Nor for one in a block that
-        differs from its digest: its header may be what is wrong, and the queue right.
+        Not for a record that no queue can hold, which is a finding in the log. Nor for a record in a block that
+        differs from its digest: the record's header may be wrong, and the queue correct.
         """
         at = finding.log_offset
         return finding.part not in ("log", "stray") and not any(
@@ -372,19 +379,19 @@ class Planner:
         )
 
 
-def _text_of(log: PatchedLog, segment: Segment, piece: Corrupt) -> str:
-    """Say what a corrupt range is, and what in it looks like a message and is left all the same."""
-    text = f"{piece.stop - piece.start} bytes are not a valid record"
-    inside = Resync(log, segment).unvouched(piece.start, piece.stop)
+def _describe(log: PatchedLog, segment: Segment, part: Corrupt) -> str:
+    """Return a sentence about a corrupt range, which names apparent records within it that are not recovered."""
+    text = f"{part.stop - part.start} bytes are not a valid record"
+    inside = Resync(log, segment).unvouched(part.start, part.stop)
     if inside:
         places = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")  # noqa: PLR2004
         text += (
-            f"; whole records within it, at log offset {places}, are left: they may be the content of a "
-            f"message, and no queue entry points at them"
+            f"; complete records within it, at log offset {places}, are not recovered: they may be the content "
+            f"of a message, since no queue entry points to them"
         )
     return text
 
 
-def log_goes_on(plan: RepairPlan) -> bool:
-    """Say whether there are segments behind the one with the log's end."""
+def has_later_segments(plan: RepairPlan) -> bool:
+    """Return whether there are segments after the one with the log's end."""
     return any(segment.base_offset >= plan.log_end for segment in plan.log.segments[1:])

@@ -1,9 +1,9 @@
-"""Puts a store right: plans by itself (`planner`), changes something only when told to.
+"""Repairs a store: makes a plan (`planner`), and changes the store only on request.
 
-A repair holds the store's lock. What it removes or overwrites is in `penstock/saved/repair-<n>/` before it
-changes, and each step may be the last: whoever runs the repair again ends in the same state. Damage that
-is not cut stands: not a byte of it changes, the sound records behind it keep their places in queues and
-index, and so do the entries of damaged records, since RocketMQ reads a record without checking it.
+A repair holds the store's lock. Bytes that it removes or overwrites are saved in `penstock/saved/repair-<n>/`
+before they change. It may be killed after any step: running it again ends in the same state. Corruption that
+is not cut off remains: none of its bytes change, and the valid records after it keep their entries in queues and
+index. Entries of corrupt records are kept, too, since RocketMQ reads a record without checking it.
 """
 
 from collections.abc import Mapping
@@ -47,15 +47,15 @@ _COPIED_BYTES = 8 << 20
 
 @attrs.frozen(kw_only=True)
 class RepairStep:
-    """One thing that a repair does, or would do.
+    """One step of a repair, performed or planned.
 
     Attributes:
         action: "turn-back", "fill", "cut", "lengthen", "rebuild", "forget-digest" or "marks".
         path: the file or folder.
-        position: first byte that changes; -1 where it is not about bytes.
-        stop: the byte behind the last that changes; -1 likewise.
-        messages: how many sound messages are lost by it (cut), or mended (all others).
-        text: what, in one sentence.
+        position: position of the first byte that changes; -1 if the step does not change single bytes.
+        stop: position after the last byte that changes; -1 likewise.
+        messages: number of valid messages lost (for "cut"), or repaired (for all others).
+        text: a sentence that describes the step.
     """
 
     action: str
@@ -68,13 +68,13 @@ class RepairStep:
 
 @attrs.frozen(kw_only=True)
 class RepairReport:
-    """What a repair did, or would do.
+    """The result of a repair, performed or planned.
 
     Attributes:
-        steps: in the order they are done; empty when nothing is wrong that can be put right.
-        standing: damage that is left, each with what to do now.
+        steps: the steps in order; empty if there is nothing that can be repaired.
+        standing: the corruption that remains, each with what to do.
         applied: whether anything was changed.
-        saved_to: the folder with all that was removed or overwritten; None where nothing was.
+        saved_to: the folder with all removed and overwritten bytes; None if there are none.
     """
 
     steps: tuple[RepairStep, ...]
@@ -96,24 +96,24 @@ def repair(
     environ: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> RepairReport:
-    """Say what would put the store at `path` right, and with `apply` do it.
+    """Return the repairs that the store at `path` needs; with `apply`, perform them.
 
     Args:
-        path: the store's folder; a RocketMQ broker's store directory will do.
+        path: the store's folder, or the store directory of a RocketMQ broker.
         config: a TOML file, as for `penstock.open`.
         apply: change the store. Without it nothing is written and no lock is taken.
-        cut: where the log is damaged, cut it there; all records behind it are lost to readers, and kept
+        cut: cut the log at the first corruption; readers lose all records after it, and the bytes are saved
             in the side folder.
-        accept: take sealed segments that differ from their digests as they are.
-        told: called as it goes, with the counts so far.
-        files: the file system; tests hand in one that fails.
-        clock: the time; tests hand in their own.
-        environ: environment variables; the process's own if None.
+        accept: accept sealed segments that differ from their digests; their digests are replaced.
+        told: called during the work with the counts so far.
+        files: the file system; tests pass one that injects faults.
+        clock: the clock; tests pass their own.
+        environ: environment variables; None for those of the process.
         settings: as for `penstock.open`.
 
     Raises:
-        StoreLockedError: somebody has the store open for writing.
-        NotAStoreError, StrayFileError, CorruptionError: it cannot be told what is there.
+        StoreLockedError: a process has the store open for writing.
+        NotAStoreError, StrayFileError, CorruptionError: the content of the folder cannot be interpreted as a store.
     """
     opener = make_opener(path, config, files, clock, None, environ, settings)
     return repair_with(opener, apply=apply, cut=cut, accept=accept, told=told)
@@ -122,7 +122,7 @@ def repair(
 def repair_with(
     opener: Opener, *, apply: bool, cut: bool, accept: bool, told: Told = lambda _: None
 ) -> RepairReport:
-    """See `repair`; `opener` knows the store, its configuration and its strategies."""
+    """As `repair`, for a store given by an opener, which has its configuration and strategies."""
     files, root = opener.files, opener.root
     opener.check_strategies()
     if not is_store(files, root):
@@ -157,7 +157,7 @@ class _Repair:
         return self._opener.context(self._geometry, log, read_only=True)
 
     def plan(self, told: Told, *, cut: bool, accept: bool) -> RepairPlan:
-        """Return what to do."""
+        """Return the repair plan."""
         log = open_log(self._files, self._root, self._geometry)
         self._dispatchers = self._opener.dispatchers(self._context(log))
         planner = Planner(
@@ -166,35 +166,35 @@ class _Repair:
         return planner.plan(cut=cut, accept=accept)
 
     def apply(self, told: Told, *, cut: bool, accept: bool) -> RepairReport:
-        """Do it, one step after the other; each is durable before the next."""
+        """Perform the repairs; each step is durable before the next begins."""
         files, root = self._files, self._root
         side = SideFolder(files, root)
         side.make()
-        workshop = RebuildJournal(files, root)
-        is_unfinished = workshop.is_begun()
+        journal = RebuildJournal(files, root)
+        is_unfinished = journal.is_begun()
         if is_unfinished:
-            workshop.begin()
+            journal.begin()
         plan = self.plan(told, cut=cut, accept=accept)
         steps, standing = tuple(steps_of(plan, root)), tuple(plan.standing)
         if not plan.is_needed and not is_unfinished:
             return RepairReport(steps=(), standing=standing, applied=False)
-        workshop.begin()
-        self._save_marks(workshop)
+        journal.begin()
+        self._save_metadata(journal)
         self._note_ranges(plan)
         side.remove_clean()
-        self._mend_log(plan, workshop)
+        self._repair_log(plan, journal)
         for base in sorted(plan.drops):
             self._digests.remove(base)
         for stray in plan.strays:
-            workshop.save_file(stray)
+            journal.save_file(stray)
         if plan.rebuilds:
-            self._rebuild(plan, workshop)
+            self._rebuild(plan, journal)
         self._finish(plan, side)
-        workshop.end()
-        saved = workshop.saved if files.exists(workshop.saved) else None
+        journal.end()
+        saved = journal.saved if files.exists(journal.saved) else None
         return RepairReport(steps=steps, standing=standing, applied=True, saved_to=saved)
 
-    def _save_marks(self, workshop: RebuildJournal) -> None:
+    def _save_metadata(self, journal: RebuildJournal) -> None:
         for path in (
             "checkpoint",
             "abort",
@@ -204,11 +204,11 @@ class _Repair:
         ):
             source = self._root / path
             if self._files.exists(source):
-                workshop.save_bytes(path.replace("/", "-"), self._files.read_whole(source))
+                journal.save_bytes(path.replace("/", "-"), self._files.read_whole(source))
 
     # --- the log
 
-    def _mend_log(self, plan: RepairPlan, workshop: RebuildJournal) -> None:
+    def _repair_log(self, plan: RepairPlan, journal: RebuildJournal) -> None:
         log = plan.log
         for base in log.short:
             segment = log.find(base)
@@ -219,15 +219,16 @@ class _Repair:
         for patch in log.patches:
             segment = log.find(patch.log_offset)
             assert segment is not None
-            self._patch(segment, patch, workshop)
+            self._patch(segment, patch, journal)
         if log.cut is not None:
-            self._cut(plan, log.cut, workshop)
+            self._cut(plan, log.cut, journal)
 
     def _note_ranges(self, plan: RepairPlan) -> None:
-        """Note, durably and before the log changes, what is known of who wrote what, and what will be missing.
+        """Record durably, before the log changes, which program wrote which range, and where queue offsets will be missing.
 
-        The marks will say that Penstock wrote last: another program's records are not ours by that. What is cut away
-        is not covered: another program may go on there, before we do. Queue offsets are missing after blank records.
+        After the repair the lock file says that Penstock wrote last, but records of another program still count as its
+        own. A range that is cut off is not covered by record CRCs, since another program may append there before
+        Penstock does. Queue offsets are missing after blank records.
         """
         files, root, log = self._files, self._root, plan.log
         ranges = known_ranges(files, root, log)
@@ -251,11 +252,11 @@ class _Repair:
         finally:
             file.close()
 
-    def _patch(self, segment: Segment, patch: Patch, workshop: RebuildJournal) -> None:
+    def _patch(self, segment: Segment, patch: Patch, journal: RebuildJournal) -> None:
         position = patch.log_offset - segment.base_offset
         is_fill = len(patch.data) == BLANK_SIZE
         size = segment.capacity - position if is_fill else len(patch.data)
-        workshop.save_bytes(f"{segment.path.name}-{position}", segment.pread(size, position))
+        journal.save_bytes(f"{segment.path.name}-{position}", segment.pread(size, position))
         file = self._files.open(segment.path, writable=True)
         try:
             file.pwrite(patch.data, position)
@@ -264,16 +265,16 @@ class _Repair:
             file.close()
         digest = self._digests.read(segment)
         if digest is not None and not is_fill:
-            # What it says is right again; only the file's time is another.
+            # The digest matches the segment again; only the time of the file has changed.
             now = self._files.mtime_ns(segment.path)
             self._digests.write(attrs.evolve(digest, mtime_ns=now))
 
-    def _cut(self, plan: RepairPlan, cut: int, workshop: RebuildJournal) -> None:
-        """Take away everything from log offset `cut` on, the last segment first, so that no hole shows."""
+    def _cut(self, plan: RepairPlan, cut: int, journal: RebuildJournal) -> None:
+        """Remove everything from log offset `cut` on, the last segment first, so that the log never has a hole."""
         log = plan.log
-        for segment in reversed(log.behind_cut):
+        for segment in reversed(log.after_cut):
             self._digests.remove(segment.base_offset)
-            workshop.save_file(segment.path)
+            journal.save_file(segment.path)
         segment = log.segments[-1]
         position = max(cut - segment.base_offset, 0)
         if position >= segment.capacity:
@@ -281,24 +282,24 @@ class _Repair:
         for start in range(position, segment.capacity, _COPIED_BYTES):
             data = segment.pread(min(_COPIED_BYTES, segment.capacity - start), start)
             if data.strip(b"\0"):
-                workshop.save_bytes(f"{segment.path.name}-{start}", data)
+                journal.save_bytes(f"{segment.path.name}-{start}", data)
         self._digests.remove(segment.base_offset)
         segment.erase(position)
 
-    # --- what is derived, and the marks
+    # --- derived files and metadata
 
-    def _rebuild(self, plan: RepairPlan, workshop: RebuildJournal) -> None:
+    def _rebuild(self, plan: RepairPlan, journal: RebuildJournal) -> None:
         olds = [d for d in self._dispatchers if d.name in plan.rebuilds]
         paths = [finding.path for found in plan.rebuilds.values() for finding in found]
         wrong = {path.relative_to(self._root).parts[0] for path in paths}
         damages = [(damage.start, damage.stop) for damage in plan.damages]
         view = StoreView(self._context(plan.log), plan.log, olds)
-        workshop.rebuild(view, damages, wrong)
+        journal.rebuild(view, damages, wrong)
         for old in olds:
             old.close()
 
     def _finish(self, plan: RepairPlan, side: SideFolder) -> None:
-        """Make all durable, and say so: as after a clean close, or up to the damage that stands."""
+        """Sync everything and write the metadata: as after a clean close, or up to the first corruption left unrepaired."""
         files, root = self._files, self._root
         log = SegmentedLog(files, root / "commitlog", self._geometry.segment_bytes, mapped=False)
         log.load(repair=False)
@@ -314,9 +315,9 @@ class _Repair:
         Checkpoint(files, root).write(Times(last, last, last))
         unknown = {} if not plan.is_ours else state.dispatched
         checked = {d.name: end for d in self._dispatchers if d.checker() is not None}
-        sound_to = min([end, *(damage.start for damage in plan.damages)])
+        valid_to = min([end, *(damage.start for damage in plan.damages)])
         Progress(files, root).replace(State(
-            flushed_offset=sound_to, visible_offset=end, dispatched={**unknown, **checked},
+            flushed_offset=valid_to, visible_offset=end, dispatched={**unknown, **checked},
             lock_mtime_ns=lock_mtime_ns(files, root), last_time_ms=last,
             lock_ctime_ns=lock_ctime_ns(files, root),
         ))  # fmt: skip
@@ -343,12 +344,12 @@ class _Repair:
 
 
 def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
-    """Return a plan as steps, in the order they are done."""
+    """Return the steps of a plan, in the order in which they are performed."""
     log, made = plan.log, []
     for base, size in sorted(log.short.items()):
         segment = log.find(base)
         if segment is not None:
-            text = f"give the file its length back: {segment.capacity} bytes, it has {size}"
+            text = f"extend the file from {size} to {segment.capacity} bytes, its full length"
             made.append(
                 RepairStep(
                     action="lengthen", path=segment.path, position=size, stop=segment.capacity,
@@ -367,20 +368,20 @@ def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
     made += _cut_steps(plan)
     for base in sorted(plan.drops):
         path = Digests(Files(), root).path(base)
-        text = "forget the digest: it no longer speaks of its segment, and is made anew"
+        text = "delete the digest, which no longer matches its segment; it is computed again"
         made.append(RepairStep(action="forget-digest", path=path, text=text))
     for stray in plan.strays:
-        text = "take it out of the digests: it is none of any segment there is"
+        text = "move the file out of the digests: it belongs to no existing segment"
         made.append(RepairStep(action="forget-digest", path=stray, text=text))
     for name, findings in plan.rebuilds.items():
         records, first = plan.tally.records, findings[0]
-        text = f"make the files of {name} anew from {records} records: {first.text}"
+        text = f"rebuild the files of {name} from {records} records: {first.text}"
         text += f", and {len(findings) - 1} more" if len(findings) > 1 else ""
         made.append(
             RepairStep(action="rebuild", path=first.path, messages=records, text=text)
         )  # fmt: skip
     for finding in plan.marks:
-        text = f"write the marks anew: {finding.text}"
+        text = f"rewrite the metadata files: {finding.text}"
         made.append(RepairStep(action="marks", path=finding.path, text=text))
     return made
 
@@ -390,14 +391,14 @@ def _cut_steps(plan: RepairPlan) -> list[RepairStep]:
     if log.cut is None:
         return []
     segment = log.segments[-1]
-    stretches = [(segment, max(log.cut - segment.base_offset, 0))]
-    stretches += [(gone, 0) for gone in log.behind_cut]
+    ranges = [(segment, max(log.cut - segment.base_offset, 0))]
+    ranges += [(gone, 0) for gone in log.after_cut]
     what = "a torn tail" if log.cut == plan.tail[0] and plan.tail[1] else "the log"
-    first = f"cut {what} at log offset {log.cut}; {plan.cut_records} sound messages are lost"
+    first = f"cut {what} at log offset {log.cut}; {plan.cut_records} valid messages are lost"
     made: list[RepairStep] = []
-    for each, position in stretches:
+    for each, position in ranges:
         if position < each.capacity:
-            text = "take the segment out of the log: it lies behind the cut" if made else first
+            text = "remove the segment from the log: it is after the cut" if made else first
             made.append(RepairStep(
                 action="cut", path=each.path, position=position, stop=each.capacity,
                 messages=0 if made else plan.cut_records, text=text,

@@ -52,7 +52,7 @@ from penstock.recovery.restore import (
     claim,
     load_all,
     note_range,
-    put_log_right,
+    repair_log_end,
     sync_names_below,
     sync_names_up,
 )
@@ -283,7 +283,7 @@ class Opener(Choices):
         digests = Digests(self.files, self.root)
         # Before the log is repaired: bytes that are rewritten change the time of their file.
         found.sealed = digests.sift(log, found.end.offset, is_ours=found.is_still_ours)
-        end = put_log_right(self.files, log, found)
+        end = repair_log_end(self.files, log, found)
         context = self.context(geometry, log, read_only=False)
         engine, store = self._build(lock, log, context, end, found)
         try:

@@ -14,7 +14,7 @@ from penstock import Message, staged
 from penstock.cli.root import run
 from penstock.errors import ForeignContentError, LongTopicError
 from penstock.files import Files
-from penstock.recovery.foreign_content import look_for_foreign
+from penstock.recovery.foreign_content import find_foreign
 from penstock.recovery.store_layout import was_made_here
 from penstock.store.store import Store
 
@@ -90,7 +90,7 @@ def test_a_backup_tells_where_the_file_is_damaged(made: Path) -> None:
     declare(made, "b", queue_type="BatchCQ")
     (made / TOPICS).rename(made / f"{TOPICS}.bak")
     (made / TOPICS).write_bytes(b"{")
-    assert [each.names for each in look_for_foreign(Files(), made)] == [("b",)]
+    assert [each.names for each in find_foreign(Files(), made)] == [("b",)]
 
 
 def test_light_queues_are_a_broker_s_where_one_has_been(
