@@ -96,7 +96,7 @@ def test_figures_and_verify_say_how_far_they_see(tmp_path: Path) -> None:
     assert "Input/output" in figures["dispatchers"]["consume-queue"]["error"]
     [finding] = store.verify()
     assert (finding.part, finding.log_offset) == ("consume-queue", receipt.log_offset)
-    assert "tried again" in finding.what_now
+    assert "retried" in finding.what_now
     files.plan.heal()
     clock.now_ms += 60_000
     assert store.stats()["dispatched_offset"] == store.stats()["log_end_offset"]

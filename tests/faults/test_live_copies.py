@@ -79,7 +79,7 @@ def test_what_a_copy_in_any_order_explains_is_one_finding(
     for finding in findings:
         assert finding.part == "copy"
         assert "copied while it was written" in finding.text
-        assert "open it for writing" in finding.what_now
+        assert "open the copy for writing" in finding.what_now
     with open_store(target, retention=[]) as healed:
         bodies = [m.body for m in healed.scan("topic-0", 0)]
         assert bodies

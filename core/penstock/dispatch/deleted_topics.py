@@ -1,14 +1,14 @@
-"""Which topics a broker has deleted, as far as the directory tells: `config/topics.json`.
+"""Determines which topics a broker has deleted, from the directory's `config/topics.json`.
 
 A broker that deletes a topic removes its queues and its entry in that file; the log keeps the records until
-retention takes their segments. So records of a topic that the file does not list, and that has no queue, are
-those of a deleted topic, but only where
+retention deletes their segments. So if the file does not list a topic and the topic has no queue, its records are
+those of a deleted topic, but only if
 
-    * the file is there and understood: an embedded store of Penstock has none;
-    * a broker wrote the records: Penstock does not list the topics that it makes (see `written_ranges`);
-    * the topic is none that brokers keep for themselves, which not every version lists.
+    * the file exists and is understood: an embedded store of Penstock has none;
+    * a broker wrote the records: Penstock does not list the topics that it creates (see `written_ranges`);
+    * the topic is not a system topic of brokers, since not every version lists those.
 
-Whoever keeps queues looks for surviving entries first (see `contracts.Trust`).
+A queue index searches for surviving entries first (see `contracts.Trust`).
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ from penstock.format.java_hash import Int64s
 from penstock.format.rocketmq_json import parse_rocketmq_json
 
 _SIZE_MAX = 64 << 20
-# What RocketMQ's TopicValidator and MixAll reserve, retry and dead letter queues, and what tools make.
+# Topics reserved by RocketMQ's TopicValidator and MixAll, retry and dead letter queues, and topics of tools.
 _SYSTEM_PREFIXES = ("rmq_sys_", "%retry%", "%dlq%", "%lmq%", "schedule_topic_", "trans_check_")
 _SYSTEM_TOPICS = frozenset(
     {"TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "DefaultCluster"}
@@ -33,18 +33,18 @@ _REPLY_SUFFIX = "_REPLY_TOPIC"
 
 @attrs.frozen
 class DeletedTopics:
-    """Tells whether records are of a topic that a broker has deleted. Safe from any thread.
+    """Determines whether records belong to a topic that a broker has deleted. Safe from any thread.
 
     Attributes:
         ranges: which records Penstock wrote.
-        listed: the topics in `config/topics.json`, None where that file tells nothing.
+        listed: the topics in `config/topics.json`, None if there is no such file or it cannot be read.
     """
 
     ranges: Ranges
     listed: frozenset[str] | None
 
     def is_unlisted(self, topic: str) -> bool:
-        """Return whether the broker's list of topics is there and lacks this one, which it should have."""
+        """Return whether the broker's list of topics exists and lacks this topic, although it is not a system topic."""
         return self.listed is not None and topic not in self.listed and not is_system(topic)
 
     def are_ours(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
@@ -61,12 +61,12 @@ class DeletedTopics:
 
 
 def read_deleted_topics(files: Files, root: Path, ranges: Ranges | None = None) -> DeletedTopics:
-    """Return what a store's folder tells; the ranges are read from it as well if None."""
+    """Return the deleted topics of a store; reads the ranges from its folder, too, if they are None."""
     return DeletedTopics(ranges or known_ranges(files, root), listed_topics(files, root))
 
 
 def listed_topics(files: Files, root: Path) -> frozenset[str] | None:
-    """Return the topics that the broker's list has; None where there is no list, or none that can be read.
+    """Return the topics in the broker's list; None if there is no list, or it cannot be read.
 
     The `.bak` beside it is older, so it may lack a topic that is in use: it is not read.
     """
@@ -82,7 +82,7 @@ def listed_topics(files: Files, root: Path) -> frozenset[str] | None:
 
 
 def is_system(topic: str) -> bool:
-    """Return whether a topic is one that brokers keep for themselves."""
+    """Return whether a topic is a system topic of brokers."""
     return (
         topic.lower().startswith(_SYSTEM_PREFIXES)
         or topic in _SYSTEM_TOPICS

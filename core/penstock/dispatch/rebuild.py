@@ -1,15 +1,15 @@
-"""Makes the files of dispatchers anew, beside the store, and puts them in place of the old ones.
+"""Rebuilds the files of dispatchers beside the store, and swaps them in for the old ones.
 
-    penstock/repair/journal      a repair is under way, and where it saves what it takes away
-    penstock/repair/new/         the files in the making, laid out as in a store
-    penstock/repair/parts/<run>  what they are put together from, where that is done in parallel
-    penstock/repair/ready        they are whole and durable: these names are to be swapped
+    penstock/repair/journal      exists while a repair is in progress; names the folder of saved files
+    penstock/repair/new/         the files being built, laid out as in a store
+    penstock/repair/parts/<run>  the parts they are combined from, if they are built in parallel
+    penstock/repair/ready        exists once they are complete and durable; lists the names to swap
 
-Nothing of the store changes until `ready` is there. From then on the swap is finished by whoever comes
-next, a repair, a reindex or an opening for writing, before it looks at anything: in the midst of a swap the
-old files may be gone and the new ones not there yet. Where another program has opened the store in between,
-queues and index have moved on, and what was made is thrown away. Either way `ready` does not survive an
-opening for writing. The old files are renamed into `penstock/saved/`, never removed.
+Nothing in the store changes until `ready` exists. After that, the next repair, reindex or open for writing
+finishes the swap before it reads any other file, since in the middle of a swap the old files may be gone and the
+new ones not yet in place. If another program has opened the store in between, queues and index have changed, and the
+new files are deleted instead. In both cases `ready` does not exist after an open for writing. The old files are
+renamed into `penstock/saved/`, never deleted.
 """
 
 import json
@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 
 
 class RebuildJournal:
-    """The folder `penstock/repair` of one store, whose lock the caller holds."""
+    """The folder `penstock/repair` of one store. The caller holds the store's lock. Not thread-safe."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
@@ -38,16 +38,16 @@ class RebuildJournal:
         self.new = self._folder / "new"
         self.parts = self._folder / "parts"
         self._ready = self._folder / "ready"
-        # Where this run has put what it took out of the store, by its name there.
-        self._taken: dict[str, Path] = {}
+        # The paths of the files that this run has moved out of the store, by their name in the store.
+        self._moved: dict[str, Path] = {}
         self.saved = Path()
 
     def is_begun(self) -> bool:
-        """Whether a repair was begun and not ended."""
+        """Return whether a repair was begun and not ended."""
         return self._files.exists(self._folder)
 
     def begin(self) -> None:
-        """Open the journal, or go on with one that was left; finish a swap that was ready."""
+        """Create the journal, or continue an existing one; finishes a swap that was ready."""
         journal = self._folder / "journal"
         saved_root = self._root / SIDE_FOLDER / "saved"
         name = self._read(journal).get("saved")
@@ -66,7 +66,7 @@ class RebuildJournal:
         self._clear()
 
     def settle(self) -> None:
-        """Finish a swap that was ready, or throw away what was made; for whoever is about to open the store."""
+        """Finish a swap that was ready, or delete the new files; called before the store is opened."""
         if self._files.exists(self._ready):
             self.begin()
 
@@ -78,21 +78,21 @@ class RebuildJournal:
         return found if isinstance(found, dict) else {}
 
     def save_bytes(self, name: str, data: bytes) -> None:
-        """Keep bytes that are about to be overwritten; what was saved before is not replaced."""
+        """Save bytes that will be overwritten; does not replace bytes saved before under the same name."""
         self._files.make_folder_durably(self.saved)
         if not self._files.exists(self.saved / name):
             self._files.write_whole(self.saved / name, data)
 
     def save_file(self, path: Path) -> None:
-        """Take a file or a folder out of the store, durably."""
-        target = self._room_for(path)
+        """Move a file or a folder out of the store into the folder of saved files, durably."""
+        target = self._free_name(path)
         self._files.rename(path, target)
-        self._taken[path.name] = target
+        self._moved[path.name] = target
         self._files.sync_folder(path.parent)
         self._files.sync_folder(target.parent)
 
-    def _room_for(self, path: Path) -> Path:
-        """Return a name among what is saved that is free, in a folder that is there."""
+    def _free_name(self, path: Path) -> Path:
+        """Return an unused path in the folder of saved files, and create its parent folder."""
         target = self.saved / path.relative_to(self._root)
         number = 1
         while self._files.exists(target):
@@ -102,20 +102,20 @@ class RebuildJournal:
         return target
 
     def rebuild(self, view: StoreView, damages: list[tuple[int, int]], wrong: set[str]) -> None:
-        """Make the files of dispatchers anew from the sound records, and swap them in.
+        """Rebuild the files of dispatchers from the valid records, and swap them in.
 
         Args:
-            view: the dispatchers as the store has them, and the log, mended.
-            damages: stretches of it that are no sound record.
-            wrong: names in the store's folder that must go even if nothing comes in their place.
+            view: the dispatchers with the store's files, and the repaired log.
+            damages: ranges of the log that are not valid records.
+            wrong: names in the store's folder that are removed even if nothing replaces them.
         """
         log, olds = view.log, view.dispatchers
         news = view.begin_anew(self.new, log)
         for segment in log.segments:
-            for piece in walk_segment(log, segment):
-                if isinstance(piece, Valid) and len(piece.columns):
+            for part in walk_segment(log, segment):
+                if isinstance(part, Valid) and len(part.columns):
                     for new in news:
-                        new.dispatch(DispatchBatch(piece.columns, piece.start, piece.stop))
+                        new.dispatch(DispatchBatch(part.columns, part.start, part.stop))
         for new, old in zip(news, olds, strict=True):
             if isinstance(new, QueueIndex) and isinstance(old, QueueIndex):
                 new.adopt(old, damages)
@@ -124,10 +124,10 @@ class RebuildJournal:
         self.put_in_place(wrong, [stray for old in olds for stray in old.strays()])
 
     def put_in_place(self, wrong: set[str], strays: Sequence[Path] = ()) -> bool:
-        """Swap in what is in `new`, which is whole and durable; `wrong` as for `rebuild`.
+        """Swap in the files in `new`, which are complete and durable; `wrong` as for `rebuild`.
 
-        `strays` lie among the old files and are none of them: they are put back where they were. A crash
-        before that leaves them with what is saved. Returns whether all are where they were.
+        `strays` are unrelated files among the old ones: they are moved back to their paths. After a crash before
+        that, they are in the folder of saved files. Returns whether all of them are back.
         """
         names = {e.name for e in self._files.entries(self.new)} - {SIDE_FOLDER}
         self._files.sync_folder(self.new)
@@ -139,14 +139,19 @@ class RebuildJournal:
         try:
             self._clear()
         except OSError as error:
-            # All is in place; the next opening for writing throws away what is left.
-            logger.warning("%s is not tidied up: %s", self._folder, error)
+            # Everything is in place; the next open for writing deletes the rest.
+            logger.warning(
+                "%s could not be deleted; the next open for writing deletes it: %s",
+                self._folder,
+                error,
+            )
         return are_back
 
     def _put_back(self, strays: Sequence[Path]) -> bool:
+        """Move stray files back to their paths; returns whether all are there."""
         for path in strays:
             name, *below = path.relative_to(self._root).parts
-            source = self._taken.get(name, self.saved / name).joinpath(*below)
+            source = self._moved.get(name, self.saved / name).joinpath(*below)
             if not self._files.exists(source) or self._files.exists(path):
                 continue
             try:
@@ -155,19 +160,24 @@ class RebuildJournal:
                 self._files.sync_folder(path.parent)
                 self._files.sync_folder(source.parent)
             except OSError as error:
-                logger.warning("%s could not be put back, it is at %s: %s", path, source, error)
+                logger.warning(
+                    "%s could not be moved back, it is at %s; move it yourself: %s",
+                    path,
+                    source,
+                    error,
+                )
         return all(self._files.exists(path) for path in strays)
 
     def _swap(self, made: list[str], gone: list[str]) -> None:
-        """Put the new in place of the old; running it again from anywhere ends the same."""
+        """Replace the old files with the new ones; running it again after a crash at any point ends in the same state."""
         for name in made:
             old, new = self._root / name, self.new / name
             if self._files.exists(new):
                 if self._files.exists(old):
-                    target = self._room_for(old)
-                    # Next to each other: in between there is neither, for readers and for other programs.
+                    target = self._free_name(old)
+                    # Directly one after the other: in between, other processes see neither the old nor the new files.
                     self._files.rename(old, target)
-                    self._taken[name] = target
+                    self._moved[name] = target
                     self._files.rename(new, old)
                     self._files.sync_folder(target.parent)
                 else:
@@ -179,7 +189,7 @@ class RebuildJournal:
                 self.save_file(self._root / name)
 
     def _clear(self) -> None:
-        """Throw away what was made and not used."""
+        """Delete files that were built and not used."""
         if self._files.exists(self._ready):
             self._files.remove(self._ready)
             self._files.sync_folder(self._folder)
@@ -189,8 +199,10 @@ class RebuildJournal:
             if self._files.is_folder(self.parts):
                 self._remove_tree(self.parts)
         except OSError as error:
-            # Tasks of a run that is dead may still write there. Another run has another folder.
-            logger.warning("%s is not cleared yet: %s", self.parts, error)
+            # Tasks of a run that has ended may still write there. Each run has its own folder.
+            logger.warning(
+                "%s could not be deleted yet, the next run retries it: %s", self.parts, error
+            )
 
     def _remove_tree(self, folder: Path) -> None:
         for entry in self._files.entries(folder):
@@ -201,12 +213,12 @@ class RebuildJournal:
         self._files.remove_folder(folder)
 
     def forget_saved(self) -> None:
-        """Remove what this repair has taken out of the store."""
+        """Delete the files that this repair has moved out of the store."""
         self._remove_tree(self.saved)
         self._files.sync_folder(self.saved.parent)
 
     def end(self) -> None:
-        """Close the journal: all is done."""
+        """Delete the journal: the repair is complete."""
         if self._files.is_folder(self._folder):
             self._clear()
             self._remove_tree(self._folder)
@@ -214,7 +226,7 @@ class RebuildJournal:
 
 
 def _names(value: object) -> list[str]:
-    """Return the names of a list that are names of something in the store's folder, and no way out of it."""
+    """Return the valid names in a list: plain names within the store's folder, without path components."""
     names = value if isinstance(value, list) else []
     plain = [name for name in names if isinstance(name, str) and Path(name).name == name]
     return [name for name in plain if name not in ("", "..", SIDE_FOLDER)]

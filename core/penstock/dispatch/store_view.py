@@ -1,8 +1,8 @@
-"""A store that is not opened: its log and its dispatchers, read-only, as verification and reindex look at them.
+"""Log and dispatchers of a store that is not open, read-only, for verification and reindex.
 
 Invariants:
     * No lock is taken, no file is mapped, nothing runs in the background.
-    * What is read here knows which ranges are covered by a CRC a record, and may ask queue entries.
+    * Reads use the log ranges whose records end with a CRC of the whole record, and queue entries as evidence.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from penstock.runtime.clock import Clock
 
 @attrs.frozen
 class Recipe:
-    """What a process needs to look at a store: sent to it whole."""
+    """Everything a process needs to open a `StoreView`; it is sent to the process."""
 
     root: Path
     geometry: Geometry
@@ -38,7 +38,7 @@ class Recipe:
 
 @attrs.frozen
 class StoreView:
-    """Log and dispatchers of a store that is not opened, for reading only. Not thread-safe."""
+    """Log and dispatchers of a store that is not open, read-only. Not thread-safe."""
 
     context: Context
     log: SegmentedLog
@@ -46,7 +46,7 @@ class StoreView:
 
     @classmethod
     def open(cls, files: Files, recipe: Recipe) -> Self:
-        """Return a view of the store as it is now."""
+        """Return a view of the store's current files."""
         log = open_log(files, recipe.root, recipe.geometry)
         context = Context(
             root=recipe.root, files=files, clock=Clock(), geometry=recipe.geometry,
@@ -59,12 +59,12 @@ class StoreView:
         return made
 
     def begin_anew(self, root: Path, log: SegmentedLog, end: int = 0) -> list[Dispatcher]:
-        """Return the same dispatchers, loaded, that write under another root and to which nothing was dispatched.
+        """Return new instances of the same dispatchers, loaded, which write under another root.
 
         Args:
-            root: where their files go.
+            root: the folder for their files.
             log: the log whose records they will get.
-            end: records before it have been dispatched to other ones, whose files are there already.
+            end: records before this log offset are already in files under `root`.
         """
         queues = next((old for old in self.dispatchers if isinstance(old, QueueIndex)), None)
         context = attrs.evolve(
@@ -91,12 +91,12 @@ class StoreView:
 
 
 def open_log(files: Files, root: Path, geometry: Geometry) -> SegmentedLog:
-    """Return a store's log for reading; which ranges are covered it does not know yet."""
+    """Return a store's log for reading; its coverage is not set yet."""
     log = SegmentedLog(files, root / "commitlog", geometry.segment_bytes, mapped=False)
     log.refresh()
     return log
 
 
 def refuse_background_work(name: str, step: object) -> Stoppable:
-    """Stand in for `Context.spawn` where nothing may run in the background."""
+    """Raise: the value of `Context.spawn` for a store in which nothing may run in the background."""
     raise AssertionError(f"{name}: no background work in a store that is not opened")

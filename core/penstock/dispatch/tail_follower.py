@@ -1,11 +1,12 @@
-"""The tail follower: hands new records of the log to the dispatchers, in log order.
+"""The tail follower: passes new records of the log to the dispatchers, in log order.
 
-It goes from the least progress of any dispatcher up to what readers may see, and gives each batch to
-every dispatcher that has not had it. With the feed `follow` it walks the log; with `direct` it takes
-what the append path handed over (`direct_feed`), and walks the log only where that is missing. A dispatcher that raises is reported and tried again
-later from its own progress; the log and the other dispatchers go on without it.
+It starts at the least progress of any dispatcher, ends at the visible offset, and passes each batch to every
+dispatcher that has not processed it. With the feed `follow` it reads the log. With `direct` it uses the batches
+that the append path handed over (`direct_feed`), and reads the log only where these are missing. If a dispatcher
+raises, the error is reported and it is retried later from its own progress; the log and the other dispatchers
+continue without it.
 
-Safe from any thread: one round runs at a time, whoever asks.
+Safe from any thread: only one round runs at a time.
 """
 
 import threading
@@ -22,13 +23,13 @@ from penstock.log.read_back import first_unreadable, is_in_log, unread_from
 
 logger = get_logger(__name__)
 
-# A dispatcher that failed is tried again after so long, then after twice as long, up to the maximum.
+# The pause before a failed dispatcher is retried; it doubles after each further failure, up to the maximum.
 RETRY_MS = 1000
 RETRY_MS_MAX = 60_000
 
 
 class DispatchFailure:
-    """What is wrong with one dispatcher, and when to try it again."""
+    """The error of one dispatcher, and when to retry it."""
 
     def __init__(self, error: Exception, now_ms: int, pause_ms: int) -> None:
         self.error = error
@@ -47,14 +48,14 @@ class TailFollower:
     ) -> None:
         self._log = log
         self._dispatchers = tuple(dispatchers)
-        # Up to where readers may see; the engine narrows it under a policy that waits for the disk.
+        # The log offset up to which readers may see; under a policy that waits for the disk, the engine lowers it.
         self.visible: Callable[[], int] = lambda: log.log.committed_offset
-        # Whom to tell that the log lost what was appended to it, and where; the engine stops writing then.
+        # Called with the log offset from which appended bytes are lost; the engine then stops all writing.
         self.on_lost: Callable[[int], object] = lambda _log_offset: None
         self._lost_at: int | None = None
-        # What lies before it was appended by an earlier session.
+        # Records before this log offset were appended by an earlier session.
         self._session_start = log.end_offset
-        # Whether the batch at hand came from the append path, not from the log.
+        # Whether the current batch came from the append path, not from the log.
         self._is_handed_over = False
         self._now_ms = now_ms
         self._round = threading.Lock()
@@ -69,9 +70,9 @@ class TailFollower:
         return min(dispatcher.progress for dispatcher in self._dispatchers)
 
     def catch_up(self, dispatcher: Dispatcher | None = None) -> None:
-        """Dispatch all that is visible now; returns at once where nothing is new.
+        """Dispatch all visible records; returns at once if there is nothing new.
 
-        With a `dispatcher`, returns as soon as that one has it.
+        With a `dispatcher`, returns at once if that dispatcher has processed them.
         """
         visible = self.visible()
         if self._lost_at is not None:
@@ -79,33 +80,33 @@ class TailFollower:
         if (dispatcher.progress if dispatcher else self.progress) >= visible:
             return
         with self._round:
-            self._hand_out(visible)
+            self._dispatch_to(visible)
             lost_at = self._lost_at
         if lost_at is not None:
-            # Not under the lock: plugins hear of it, and may read.
+            # Not under the lock: plugins are notified, and may read.
             self.on_lost(lost_at)
 
-    def _hand_out(self, visible: int) -> None:
-        """Give what lies before `visible` to the dispatchers that are ready, up to bytes that were lost."""
+    def _dispatch_to(self, visible: int) -> None:
+        """Pass the records before `visible` to the dispatchers that are ready; stops at bytes that were lost."""
         ready = [d for d in self._dispatchers if self._is_ready(d)]
         start = min((d.progress for d in ready), default=visible)
         for batch in self._batches(start, visible):
-            self._lost_at = self._lost_in(batch)
+            self._lost_at = self._find_lost(batch)
             if self._lost_at is not None:
                 for good in self._log.batches(batch.start_offset, self._lost_at):
-                    self._give_all(ready, good)
+                    self._dispatch_batch(ready, good)
                 return
-            self._give_all(ready, batch)
+            self._dispatch_batch(ready, batch)
 
-    def _give_all(self, ready: Sequence[Dispatcher], batch: DispatchBatch) -> None:
+    def _dispatch_batch(self, ready: Sequence[Dispatcher], batch: DispatchBatch) -> None:
         for each in ready:
             if each.name not in self.troubles and each.progress < batch.end_offset:
-                self._give(each, batch)
+                self._dispatch_one(each, batch)
         if len(batch):
             self.dispatched_time_ms = int(batch.store_times_ms[-1])
 
     def require(self, dispatcher: Dispatcher) -> None:
-        """As `catch_up` with a dispatcher; raises where it has not taken in all that is visible now."""
+        """As `catch_up` with a dispatcher; raises `DispatcherFailedError` if it has not processed all visible records."""
         visible = self.visible()
         if dispatcher.progress >= visible:
             return
@@ -113,14 +114,19 @@ class TailFollower:
         reached = dispatcher.progress
         if reached < visible:
             trouble = self.troubles.get(dispatcher.name)
-            reason = repr(trouble.error) if trouble else "the log lacks what was appended there"
+            reason = (
+                repr(trouble.error)
+                if trouble
+                else "records appended there are missing from the log"
+            )
             raise DispatcherFailedError(dispatcher.name, reason, reached, visible)
 
-    def _lost_in(self, batch: DispatchBatch) -> int | None:
-        """Return from where on the log has other bytes than a batch, or None.
+    def _find_lost(self, batch: DispatchBatch) -> int | None:
+        """Return the log offset from which the log's bytes differ from a batch, or None.
 
-        Nothing from there on may be taken in: passed over, those records would be missing in silence, and
-        their queue offsets given again. Corruption that the opening found is passed over: it has judged it.
+        Records from there on must not be dispatched or skipped: skipped records would be missing without an error,
+        and their queue offsets would be assigned again. Corruption from before this session is skipped, since
+        recovery has already handled it.
         """
         log = self._log.log
         if self._is_handed_over:
@@ -132,20 +138,20 @@ class TailFollower:
         return None if lost_at is None or lost_at < self._session_start else lost_at
 
     def failing(self, root: Path) -> list[Finding]:
-        """Return a finding for each dispatcher of the store at `root` that fails now."""
+        """Return a finding for each dispatcher of the store at `root` that is failing."""
         troubles = dict(self.troubles)
         return [
             Finding(
                 each.name, root, -1, each.progress,
-                f"dispatcher {each.name} fails ({troubles[each.name].error!r}), and has nothing from log offset "
+                f"dispatcher {each.name} fails ({troubles[each.name].error!r}) and has no records from log offset "
                 f"{each.progress} on; its files are compared only up to there",
-                "look to the disk; it is tried again by itself, and nothing is lost",
+                "check the disk and the dispatcher; it is retried automatically, and no data is lost",
             )
             for each in self._dispatchers if each.name in troubles
         ]  # fmt: skip
 
     def _batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
-        """Return the records in [start, stop), handed over or read; damage is passed over."""
+        """Yield the records in [start, stop), handed over or read from the log; skips corruption."""
         hand_over = self._log.hand_over
         if hand_over is None:
             yield from self._log.batches(start, stop)
@@ -178,14 +184,14 @@ class TailFollower:
         self._pauses[dispatcher.name] = min(trouble.pause_ms * 2, RETRY_MS_MAX)
         return True
 
-    def _give(self, dispatcher: Dispatcher, batch: DispatchBatch) -> None:
+    def _dispatch_one(self, dispatcher: Dispatcher, batch: DispatchBatch) -> None:
         try:
             dispatcher.dispatch(batch)
         except Exception as error:
             pause = self._pauses.get(dispatcher.name, RETRY_MS)
             self.troubles[dispatcher.name] = DispatchFailure(error, self._now_ms(), pause)
             logger.exception(
-                "dispatcher %r failed at log offset %d; its progress stays at %d, tried again in %d ms",
+                "dispatcher %r failed at log offset %d; its progress stays at %d, and it is retried in %d ms",
                 dispatcher.name,
                 batch.start_offset,
                 dispatcher.progress,
@@ -196,7 +202,7 @@ class TailFollower:
 
 
 def pick_indexes(dispatchers: Sequence[Dispatcher]) -> tuple[QueueIndex, KeyIndex | None]:
-    """Return the dispatcher that knows the queues, and the first that finds by key."""
+    """Return the queue index, and the first key index if there is one."""
     queue_index = next(d for d in dispatchers if isinstance(d, QueueIndex))
     key_index = next((d for d in dispatchers if isinstance(d, KeyIndex)), None)
     return queue_index, key_index

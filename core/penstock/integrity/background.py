@@ -1,4 +1,4 @@
-"""What is done for full segments in the background of a writing store: sealing and scrubbing."""
+"""The background work on full segments of a writing store: sealing and scrubbing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from penstock.log.segmented_log import SegmentedLog
 
 @attrs.define(eq=False)
 class Upkeep:
-    """Both services of one store. Safe from any thread."""
+    """The sealer and the scrubber of one store. Safe from any thread."""
 
     sealer: Sealer
     scrub: Scrubber
@@ -28,7 +28,7 @@ class Upkeep:
     def of(
         cls, files: Files, root: Path, log: SegmentedLog, config: ScrubConfig, sealed: list[int]
     ) -> "Upkeep":
-        """Return what cares for a log; `sealed` are the segments whose digests are to be believed."""
+        """Return the services for a log; `sealed` are the base offsets of the segments with trusted digests."""
         digests = Digests(files, root)
         sealer = Sealer(files, digests, log, config.seal_mib_per_s, sealed)
         return cls(
@@ -38,7 +38,7 @@ class Upkeep:
     def start(
         self, spawn: SpawnWorker, durable: Callable[[], int], told: Callable[[Finding], None]
     ) -> None:
-        """Begin, as far as the configuration asks for it."""
+        """Start the services that the configuration enables."""
         self.sealer.durable, self.scrub.told = durable, told
         if self._config.digests:
             self._workers.append(spawn("penstock-seal", self.sealer.step))
@@ -46,7 +46,7 @@ class Upkeep:
                 self._workers.append(spawn("penstock-scrub", self.scrub.step))
 
     def wake(self) -> None:
-        """Say that a segment has become full."""
+        """Wake the sealer: a segment has become full."""
         for worker in self._workers[:1]:
             worker.wake()
 
@@ -64,7 +64,7 @@ class Upkeep:
         }
 
     def stop(self) -> None:
-        """End both, and wait for their last steps."""
+        """Stop both services, and wait for their current steps."""
         for worker in self._workers:
             worker.stop()
         self.sealer.close()

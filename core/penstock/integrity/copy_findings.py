@@ -1,8 +1,8 @@
-"""Copies of a store that were made while it was written: how they are known, and what copying explains.
+"""Findings in a copy of a store that was made during writes: separates those that the copying explains.
 
-A copy takes files one after the other while all of them grow, so its queues, index and marks are ahead of its
-log or lag it, and the log may end in a record that is there in part. Opening such a copy for writing puts all
-of that right. Copying never explains bytes that are no valid record before the log's last valid record.
+Such a copy contains each file at a different time, so its queues, index and metadata files may be ahead of its log
+or lag it, and the log may end with an incomplete record. Opening the copy for writing repairs all of that.
+Copying never explains invalid bytes before the log's last valid record.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,14 +13,14 @@ from penstock.integrity.segment_digests import BLOCK_BYTES
 
 _PART = "copy"
 _WHAT_NOW = (
-    "open it for writing once: that cuts what is after the log's last record, and brings queues, index and "
-    "marks up to it. Messages put while it was copied may be missing: if they matter, copy again after the "
+    "open the copy for writing once: this cuts off the bytes after the log's last record, and updates queues, index "
+    "and metadata. Messages put during the copying may be missing: if they matter, copy again after the "
     "writer has closed the store"
 )
 
 
 class CopyFindings:
-    """Findings in an unfinished copy, those that copying explains put together. Not thread-safe."""
+    """Combines the findings in a copy that copying explains into one finding. Not thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -29,17 +29,17 @@ class CopyFindings:
         self._held: list[Finding] = []
 
     def sift(self, found: Iterable[Finding], log_end: Callable[[], int]) -> Iterator[Finding]:
-        """Return what copying does not explain, and then one finding for all that it does.
+        """Yield the findings that copying does not explain, then one finding for all others.
 
         Args:
             found: the findings, those of the log in log order.
-            log_end: tells the offset after the last valid record, as far as the log was walked.
+            log_end: returns the offset after the last valid record scanned so far.
         """
         for finding in found:
             if finding.what_now == COPYING:
                 self._explain(finding)
             elif _reach(finding) >= log_end():
-                # Whether valid records follow shows later.
+                # The scan has not yet shown whether valid records follow.
                 self._held.append(finding)
             else:
                 yield finding
@@ -50,23 +50,23 @@ class CopyFindings:
             else:
                 yield finding
         if self._count:
-            yield self._together(end)
+            yield self._combine(end)
 
     def _explain(self, finding: Finding) -> None:
         self._count += 1
         self._parts.add(finding.part)
 
-    def _together(self, end: int) -> Finding:
+    def _combine(self, end: int) -> Finding:
         what = ", ".join(sorted(self._parts))
         text = (
-            f"copied while it was written: {self._count} differences that copying explains ({what}); the "
+            f"the store was copied while it was written, which explains {self._count} differences ({what}); the "
             f"log's last valid record ends at log offset {end}"
         )
         return Finding(_PART, self._root, -1, end, text, _WHAT_NOW)
 
 
 def _reach(finding: Finding) -> int:
-    """Return the log offset up to which a finding goes: a block of a digest may reach past the log's end."""
+    """Return the last log offset of a finding: a block of a digest may extend past the log's end."""
     if finding.log_offset < 0:
         return -1
     return finding.log_offset + (BLOCK_BYTES - 1 if finding.part == "digest" else 0)

@@ -1,4 +1,4 @@
-"""Checks what is neither log nor derived: checkpoint, progress, clean mark, manifest, and the files of digests."""
+"""Checks the metadata files: checkpoint, progress file, clean-close file, manifest, and digest files."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -31,18 +31,18 @@ def check_marks(
     is_ours: bool,
     dispatchers: Sequence[Dispatcher] = (),
 ) -> Iterator[Finding]:
-    """Return what the marks of a store that nobody writes get wrong.
+    """Yield the findings in the metadata files of a store that no process writes.
 
-    Marks are lower bounds: one that says less than is true is no finding. What is in the side folder
-    counts only if Penstock wrote last.
+    The offsets in them are lower bounds: a value that is too low is not a finding. The files in the side folder
+    are checked only if Penstock wrote last.
 
     Args:
         files: the file system.
         root: the store's folder.
-        log_end: log offset behind the last sound record.
-        last_time_ms: the latest store time of any record.
+        log_end: log offset after the last valid record.
+        last_time_ms: the greatest store time of any record.
         is_ours: whether Penstock wrote last.
-        dispatchers: opened read-only; they are asked about their summaries.
+        dispatchers: opened read-only; they check their summaries in the manifest.
     """
     yield from _check_checkpoint(files, root / "checkpoint", last_time_ms, is_ours=is_ours)
     side = root / SIDE_FOLDER
@@ -51,39 +51,39 @@ def check_marks(
         path = side / "clean"
         side_folder = SideFolder(files, root)
         clean = side_folder.read_clean()
-        # Read again where it was not there the first time.
+        # Read again: the file may have been created after the first read.
         if clean is None and files.exists(path) and (clean := side_folder.read_clean()) is None:
-            yield Finding("marks", path, 0, -1, "the clean mark cannot be understood")
+            yield Finding("marks", path, 0, -1, "the clean-close file cannot be understood")
         elif clean is not None and is_ours and clean.log_end != log_end:
-            text = f"the clean mark says that the log ends at {clean.log_end}, not at {log_end}"
+            text = f"the clean-close file has the log's end at {clean.log_end}, but the log ends at {log_end}"
             yield Finding("marks", path, 0, log_end, text)
         if clean is not None and is_ours:
-            for text in _wrong_in_manifest(files, root, clean, dispatchers):
+            for text in _check_manifest(files, root, clean, dispatchers):
                 yield Finding("marks", manifest_path(root), 0, -1, text)
         if read_ranges(files, root) is None:
             text = (
-                "it cannot be understood: what was written so far is checked as in a store whose records have no CRC "
-                "of their own"
+                "the file of written ranges cannot be understood: the existing records are checked like those of a "
+                "store whose records have no CRC of the whole record"
             )
             yield Finding("marks", side / "ranges", 0, -1, text)
 
 
-def _wrong_in_manifest(
+def _check_manifest(
     files: Files, root: Path, clean: CleanClose, dispatchers: Sequence[Dispatcher]
 ) -> Iterator[str]:
-    """Return what the manifest beside a clean mark gets wrong; nobody believes one without such a mark."""
+    """Yield the errors in the manifest; it is used only together with a clean-close file."""
     if not files.exists(manifest_path(root)):
         return
     found = read_manifest(files, root)
     if found is None:
-        yield "the manifest cannot be understood; the next opening reads the files instead"
+        yield "the manifest cannot be understood; the next open reads the files instead"
     elif found[0] != clean.digest:
-        yield "the manifest is of another close than the clean mark; the next opening reads the files instead"
+        yield "the manifest does not belong to the clean-close file; the next open reads the files instead"
     elif clean.digest == fingerprint(files, vouched_for(root)):
         for dispatcher in dispatchers:
             summary = found[1].get(dispatcher.name)
             for text in () if summary is None else dispatcher.compare_summary(summary):
-                yield f"the manifest is wrong of {dispatcher.name}: {text}"
+                yield f"the manifest is wrong about {dispatcher.name}: {text}"
 
 
 def _check_checkpoint(
@@ -103,14 +103,14 @@ def _check_checkpoint(
         zip(_TIME_NAMES, _TIMES.unpack_from(data), strict=True)
     ):
         if time_ms < 0 or (is_ours and time_ms > last_time_ms):
-            text = f"{name} is {time_ms}, though the latest record is of {last_time_ms}"
+            text = f"{name} is {time_ms}, but the latest record has the store time {last_time_ms}"
             yield Finding("marks", path, 8 * number, -1, text, "" if time_ms < 0 else COPYING)
 
 
 def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) -> Iterator[Finding]:
     path = root / SIDE_FOLDER / "progress"
     if not files.exists(path):
-        yield Finding("marks", path, -1, -1, "the progress file is not there")
+        yield Finding("marks", path, -1, -1, "the progress file does not exist")
         return
     try:
         state = Progress(files, root).read()
@@ -120,32 +120,34 @@ def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) ->
     if state == State():
         yield Finding("marks", path, 0, -1, "neither slot of the progress file is valid", COPYING)
     elif is_ours:
-        said = {
+        offsets = {
             "flushed": state.flushed_offset,
             "visible": state.visible_offset,
             **state.dispatched,
         }
-        for name, offset in said.items():
+        for name, offset in offsets.items():
             if not 0 <= offset <= log_end:
-                text = f"{name} is {offset}, though the log ends at {log_end}"
+                text = f"{name} is {offset}, but the log ends at {log_end}"
                 yield Finding("marks", path, 0, offset, text)
 
 
 def check_digest_files(
     files: Files, root: Path, log: SegmentedLog, *, is_live: bool = False
 ) -> Iterator[Finding]:
-    """Return which files of digests belong to no segment or cannot be understood.
+    """Yield a finding for each digest file that belongs to no segment or cannot be understood.
 
-    Of a store that `is_live` segments come and go meanwhile, each before its digest, and a digest of an older
-    Penstock is not there whole at once.
+    If the store `is_live`, segments are created and deleted during the check, each before its digest, and an older
+    Penstock does not write a digest file atomically.
     """
     digests = Digests(files, root)
     if files.exists(digests.folder) and not files.is_folder(digests.folder):
-        yield Finding("marks", digests.folder, -1, -1, "a folder of digests must stand there")
+        yield Finding(
+            "marks", digests.folder, -1, -1, "it must be a folder, the one of the digests"
+        )
         return
     entries = files.entries(digests.folder) if files.is_folder(digests.folder) else []
     if is_live and not log.is_mapped:
-        # After the entries: a segment is there before its digest is.
+        # After the entries were listed: a segment exists before its digest does.
         log.refresh()
     segments = {segment_name(segment.base_offset): segment for segment in log.segments}
     for entry in entries:
@@ -153,10 +155,10 @@ def check_digest_files(
         base = int(entry.name) if _is_base(entry.name) else -1
         if segment is None:
             if is_live and (0 <= base < log.min_offset or not files.exists(entry.path)):
-                # Retention took the segment, and takes its digest next.
+                # Retention has deleted the segment, and deletes its digest next.
                 continue
-            text = "no digest of any segment there is"
-            # A copy may lack segments that retention took while it was made.
+            text = "the file is not the digest of an existing segment"
+            # A copy may lack segments that retention deleted during the copying.
             what_now = COPYING if 0 <= base < log.min_offset else ""
             yield Finding("marks", entry.path, -1, base, text, what_now)
         elif digests.read(segment) is None and not (
@@ -171,7 +173,7 @@ def _is_base(name: str) -> bool:
 
 
 def _is_changing(files: Files, digests: Digests, segment: Segment) -> bool:
-    """Say whether a digest that could not be understood is being written, or taken away, just now."""
+    """Return whether a digest that could not be understood is being written or deleted at this moment."""
     path = digests.path(segment.base_offset)
     try:
         before = files.read_whole(path)

@@ -1,8 +1,8 @@
 """Verification in several processes, a segment at a time.
 
-Each process opens log and derived files by itself, read-only, and goes through the segments it is given;
-the findings come back in the order of the log. The processes are spawned, never forked: the caller may
-have threads, locks and maps.
+Each process opens log and derived files itself, read-only, and checks the segments assigned to it. The findings
+are returned in the order of the log. The processes are spawned, never forked, since the caller may have threads,
+locks and mapped files.
 """
 
 import multiprocessing
@@ -15,12 +15,12 @@ from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.files import Files
 from penstock.integrity.verification import Result, Scope, Spread, Tally, Verification
 
-# So many segments are given out ahead for each process.
+# The number of segments queued for each process.
 _AHEAD = 2
 
 
 class SegmentWorker:
-    """One process's view of a store whose segments are checked one by one. Not thread-safe."""
+    """Checks segments of a store, one by one, in one process. Not thread-safe."""
 
     def __init__(self, recipe: Recipe, scope: Scope) -> None:
         files = Files()
@@ -31,11 +31,11 @@ class SegmentWorker:
         self._checkers = self._verification.checkers()
 
     def start(self) -> list[Finding]:
-        """Return what the derived files show by themselves; one process does this."""
+        """Return the findings in the derived files alone; only one process calls this."""
         return [finding for checker in self._checkers for finding in checker.start()]
 
     def check(self, base: int) -> Result:
-        """Check one segment; one that has gone has nothing wrong."""
+        """Check one segment; a segment that was deleted has no findings."""
         tally = Tally()
         segment = self._log.find(base)
         findings = []
@@ -51,8 +51,8 @@ class SegmentWorker:
 _process: SegmentWorker | None = None
 
 
-def _begin(recipe: Recipe, scope: Scope) -> None:
-    global _process  # noqa: PLW0603 - one view a process, made before its first segment
+def _open_worker(recipe: Recipe, scope: Scope) -> None:
+    global _process  # noqa: PLW0603 - one worker per process, created before its first segment
     _process = SegmentWorker(recipe, scope)
 
 
@@ -62,14 +62,17 @@ def _check(base: int) -> Result:
 
 
 def spread_over(files: Files, recipe: Recipe) -> Spread | None:
-    """Return what checks segments in other processes; None where they could not open the same store."""
+    """Return a function that checks segments in other processes; None if they cannot open the same store."""
     names = [cls.__qualname__ for cls, _ in recipe.dispatchers]
     if type(files) is not Files or any("<locals>" in name for name in names):
         return None
 
     def spread(bases: list[int], scope: Scope, jobs: int) -> Iterator[Result]:
         pool = ProcessPoolExecutor(
-            min(jobs, len(bases)), multiprocessing.get_context("spawn"), _begin, (recipe, scope)
+            min(jobs, len(bases)),
+            multiprocessing.get_context("spawn"),
+            _open_worker,
+            (recipe, scope),
         )
         waiting: deque[Future[Result]] = deque()
         try:

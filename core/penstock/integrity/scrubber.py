@@ -1,9 +1,9 @@
-"""Reads sealed segments against their digests again and again, at a gentle rate, and tells of damage.
+"""Compares sealed segments with their digests periodically, at a limited rate, and reports corruption.
 
-One block a step. A pass goes over all segments that are sealed, oldest first; the first one begins an
-interval after the store was opened, so short-lived processes never scrub. Damage is logged, counted,
-and told; nothing is changed by it, and reading and writing go on. A segment that goes meanwhile is
-passed over. Pages that the system still has in memory are compared as they are there.
+Each step reads one block. A pass reads all sealed segments, oldest first. The first pass begins one
+interval after the store was opened, so short-lived processes never scrub. Corruption is logged, counted,
+and passed to the callback; it changes nothing, and reading and writing continue. A segment that is deleted
+meanwhile is skipped. Pages in the system's page cache are compared as they are there, not as on disk.
 """
 
 from collections import deque
@@ -21,16 +21,16 @@ from penstock.log.segmented_log import SegmentedLog
 logger = get_logger(__name__)
 
 _HOUR_S = 3600.0
-# So many findings are kept for `Store.stats()`.
+# The number of findings kept for `Store.stats()`.
 _FINDINGS_MAX = 20
 
 
 class Scrubber:
-    """Scrubs the sealed segments of one log. `step` is one worker's; the rest is safe from any thread.
+    """Scrubs the sealed segments of one log. Only one worker may call `step`; the rest is safe from any thread.
 
     Attributes:
         told: called with each finding; set by the engine.
-        findings: the latest ones.
+        findings: the latest findings.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Scrubber:
         self.told: Callable[[Finding], None] = lambda _finding: None
         self.findings: deque[Finding] = deque(maxlen=_FINDINGS_MAX)
         self.found = self.passes = self.bytes_read = 0
-        self._summing: DigestReader | None = None
-        # Segments from here on are still to come in this pass; None before the first one.
+        self._reader: DigestReader | None = None
+        # The log offset from which segments remain in this pass; None before the first pass.
         self._from: int | None = None
 
     def step(self) -> float:
@@ -58,7 +58,7 @@ class Scrubber:
         if self._from is None:
             self._from = 0
             return self._interval_s
-        if self._summing is None:
+        if self._reader is None:
             segment = self._next(self._from)
             if segment is None:
                 self._from = 0
@@ -66,11 +66,11 @@ class Scrubber:
                 return self._interval_s
             self._from = segment.end_offset
             try:
-                self._summing = DigestReader(self._files, segment)
+                self._reader = DigestReader(self._files, segment)
             except OSError as error:
-                self._tell_unreadable(segment, 0, error)
+                self._report_unreadable(segment, 0, error)
                 return 0.0
-        size = self._advance(self._summing)
+        size = self._advance(self._reader)
         self.bytes_read += size
         return size / (self._mib_per_s * MIB)
 
@@ -81,43 +81,43 @@ class Scrubber:
             None,
         )  # fmt: skip
 
-    def _advance(self, summing: DigestReader) -> int:
+    def _advance(self, reader: DigestReader) -> int:
         size = 0
         try:
-            size = summing.step()
+            size = reader.step()
             if size == 0:
-                self._compare(summing)
+                self._compare(reader)
         except OffsetError:
-            logger.debug("segment %s went while it was scrubbed", summing.segment.path.name)
+            logger.debug("segment %s was deleted while it was scrubbed", reader.segment.path.name)
         except OSError as error:
-            self._tell_unreadable(summing.segment, summing.position, error)
+            self._report_unreadable(reader.segment, reader.position, error)
             size = 0
         if size == 0:
             self.close()
         return size
 
-    def _compare(self, summing: DigestReader) -> None:
-        segment = summing.segment
+    def _compare(self, reader: DigestReader) -> None:
+        segment = reader.segment
         known = self._digests.read(segment)
-        stretches = known.differing(summing.digest()) if known is not None else []
+        ranges = known.differing(reader.digest()) if known is not None else []
         if segment.lease.is_available:
-            for start, stop in stretches:
-                self._tell(damaged_blocks(segment.path, segment.base_offset, start, stop))
+            for start, stop in ranges:
+                self._report(damaged_blocks(segment.path, segment.base_offset, start, stop))
 
-    def _tell_unreadable(self, segment: Segment, position: int, error: OSError) -> None:
+    def _report_unreadable(self, segment: Segment, position: int, error: OSError) -> None:
         if segment.lease.is_available:
             log_offset = segment.base_offset + position
             text = f"the segment cannot be read: {error}"
-            self._tell(Finding("digest", segment.path, position, log_offset, text))
+            self._report(Finding("digest", segment.path, position, log_offset, text))
 
-    def _tell(self, finding: Finding) -> None:
+    def _report(self, finding: Finding) -> None:
         self.found += 1
         self.findings.append(finding)
         logger.error("%s, byte %d: %s", finding.path, finding.position, finding.text)
         self.told(finding)
 
     def close(self) -> None:
-        """Let go of the file; the segment is begun again."""
-        if self._summing is not None:
-            self._summing.close()
-            self._summing = None
+        """Close the file; the segment will be read again from its start."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -1,8 +1,8 @@
-"""Makes the digests of segments that are full and durable, in the background, one block a step.
+"""Computes the digests of full and durable segments in the background, one block per step.
 
-Segments count however long ago they became full: what a crash left without a digest gets it at the next
-open. Until then a segment is "not sealed yet". Neither the append lock nor a reader is ever waited for,
-and a segment is held for one block at a time; one that goes meanwhile is passed over.
+A segment without a digest because of a crash gets it after the next open. A segment without a digest is "not
+sealed yet". The sealer never waits for the append lock or for a reader, and holds the lease of a segment only
+for one block at a time; a segment that is deleted meanwhile is skipped.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from penstock.log.segmented_log import SegmentedLog
 logger = get_logger(__name__)
 
 MIB = 1 << 20
-# How soon a segment that is full but not durable yet is looked at again.
+# The pause before a full segment that is not yet durable is checked again.
 _WAITING_S = 1.0
 
 
 class Sealer:
-    """Seals the segments of one log. `step` is one worker's; the rest is safe from any thread.
+    """Seals the segments of one log. Only one worker may call `step`; the rest is safe from any thread.
 
     Attributes:
-        durable: tells the log offset below which all is on disk; set by the engine.
+        durable: returns the log offset below which everything is on disk; set by the engine.
         sealed: base offsets of the segments that have a digest.
     """
 
@@ -38,9 +38,9 @@ class Sealer:
         self._mib_per_s = mib_per_s
         self.durable: Callable[[], int] = lambda: 0
         self.sealed = set(sealed)
-        # Could not be read, or the digest not be kept; the next open tries again.
+        # Segments that could not be read, or whose digest could not be written; the next open retries them.
         self._failed: set[int] = set()
-        self._summing: DigestReader | None = None
+        self._reader: DigestReader | None = None
 
     @property
     def waiting(self) -> int:
@@ -48,64 +48,72 @@ class Sealer:
         return sum(s.base_offset not in self.sealed for s in self._log.segments[:-1])
 
     def step(self) -> float | None:
-        """Take in one block; returns the seconds to pause, None when nothing is left to seal."""
-        if self._summing is None:
+        """Read one block; returns the seconds to pause, None if there is nothing left to seal."""
+        if self._reader is None:
             segment = self._next()
             if segment is None:
                 return None
             if segment.end_offset > self.durable():
                 return _WAITING_S
             try:
-                self._summing = DigestReader(self._files, segment)
+                self._reader = DigestReader(self._files, segment)
             except OSError as error:
                 self._give_up(segment, error)
                 return 0.0
-        return self._advance(self._summing) / (self._mib_per_s * MIB)
+        return self._advance(self._reader) / (self._mib_per_s * MIB)
 
     def _next(self) -> Segment | None:
         done = self.sealed | self._failed
         return next((s for s in self._log.segments[:-1] if s.base_offset not in done), None)
 
-    def _advance(self, summing: DigestReader) -> int:
+    def _advance(self, reader: DigestReader) -> int:
         size = 0
         try:
-            size = summing.step()
+            size = reader.step()
             if size == 0:
-                self._seal(summing)
+                self._seal(reader)
         except OffsetError:
-            # It is leaving the log; another look must not choose it again.
-            self._failed.add(summing.segment.base_offset)
+            # The segment is being deleted; the next step must not choose it again.
+            self._failed.add(reader.segment.base_offset)
         except OSError as error:
-            self._give_up(summing.segment, error)
+            self._give_up(reader.segment, error)
             size = 0
         if size == 0:
             self.close()
         return size
 
-    def _seal(self, summing: DigestReader) -> None:
-        segment = summing.segment
-        self._digests.write(summing.digest())
+    def _seal(self, reader: DigestReader) -> None:
+        segment = reader.segment
+        self._digests.write(reader.digest())
         self.sealed.add(segment.base_offset)
         if not segment.lease.is_available:
-            # It went while its digest was written, perhaps after that was to be forgotten.
+            # The segment was deleted while its digest was written, possibly after `forget` was called.
             self.forget(segment.base_offset)
 
     def _give_up(self, segment: Segment, error: OSError) -> None:
         self._failed.add(segment.base_offset)
-        logger.warning("segment %s is not sealed until the next open: %s", segment.path.name, error)
+        logger.warning(
+            "segment %s could not be sealed (%s); its data is not affected, and the next open retries it",
+            segment.path.name,
+            error,
+        )
 
     def forget(self, base_offset: int) -> None:
-        """Forget the digest of a segment that has gone."""
+        """Delete the digest of a segment that was deleted."""
         self.sealed.discard(base_offset)
         self._failed.add(base_offset)
         try:
             self._digests.remove(base_offset)
         except OSError as error:
-            # The next open finds that its segment is not there.
-            logger.warning("the digest of segment %d stays behind: %s", base_offset, error)
+            # The next open finds that its segment does not exist.
+            logger.warning(
+                "the digest of the deleted segment %d could not be deleted; the next open deletes it: %s",
+                base_offset,
+                error,
+            )
 
     def close(self) -> None:
-        """Let go of the file; what was summed up so far is begun again."""
-        if self._summing is not None:
-            self._summing.close()
-            self._summing = None
+        """Close the file; the segment will be read again from its start."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

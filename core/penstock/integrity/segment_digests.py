@@ -1,18 +1,18 @@
-"""Digests of full segments: what each file held when it was sealed, block by block.
+"""Digests of full segments: checksums of each block of a file at the time it was sealed.
 
 RocketMQ's CRC covers bodies only. A digest covers every byte of a segment that is full and durable, so
-a flipped header, or any other silent change, is found, and told to the block. Kept in the side folder,
-which RocketMQ ignores, one file a segment, written whole. Layout of `penstock/digests/<20 digits>`
-(big-endian)::
+a flipped bit in a header, or any other silent change, is detected, and located within one block. Digests are in
+the side folder, which RocketMQ ignores: one file per segment, written atomically. Layout of
+`penstock/digests/<20 digits>` (big-endian)::
 
     magic 8s  base_offset i64  size i64  mtime_ns i64  block_bytes u32  count u32  whole u32
     (crc32c u32  crc32 u32){count}  crc32 u32        # the last 4 bytes, over all before them
 
-`whole` is the CRC-32C of the file. A block has two sums of different polynomials, so that a repair of
-one flipped bit can be proved. `mtime_ns` is the segment's at that time: it decides only after another
-program has written the store, which may have cut the log and filled the segment anew.
+`whole` is the CRC-32C of the file. A block has two checksums of different polynomials, so that the repair of
+one flipped bit can be verified. `mtime_ns` is the segment file's modification time when it was sealed. It is used
+only if another program has written the store, which may have cut the log and filled the segment again.
 
-Only a mark: losing it costs a new reading, never data. What cannot be understood counts as not there.
+A digest is redundant: if it is lost, the segment is read again. A file that cannot be understood counts as absent.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ Sums = tuple[int, int]
 
 
 def sums_of(block: bytes) -> Sums:
-    """Return both sums of a block; large ones are summed up without the GIL."""
+    """Return both checksums of a block; releases the GIL for large blocks."""
     return int(crc32c.crc32c(block)), crc32(block)
 
 
 @attrs.frozen(kw_only=True)
 class Digest:
-    """What a segment held: the CRC-32C of the file, and two sums of each block."""
+    """The digest of a segment: the CRC-32C of the file, and two checksums of each block."""
 
     base_offset: int
     size: int
@@ -57,7 +57,7 @@ class Digest:
     block_bytes: int = BLOCK_BYTES
 
     def encode(self) -> bytes:
-        """Return the bytes of the digest's file."""
+        """Return the content of the digest file."""
         head = _HEAD.pack(
             _MAGIC, self.base_offset, self.size, self.mtime_ns, self.block_bytes, len(self.blocks),
             self.whole,
@@ -66,7 +66,7 @@ class Digest:
         return body + _CRC.pack(crc32(body))
 
     def differing(self, other: "Digest") -> list[tuple[int, int]]:
-        """Return the stretches (position, stop) of blocks in which two digests of one size differ."""
+        """Return the ranges (position, stop) of the blocks in which two digests of equal size differ."""
         found: list[tuple[int, int]] = []
         for number, (mine, theirs) in enumerate(zip(self.blocks, other.blocks, strict=True)):
             if mine != theirs:
@@ -76,19 +76,19 @@ class Digest:
 
 
 def file_bytes(segment_bytes: int) -> int:
-    """Return the length of the file of a digest."""
+    """Return the length of the digest file of a segment."""
     return _HEAD.size + -(-segment_bytes // BLOCK_BYTES) * _SUMS.size + _CRC.size
 
 
 def decode(data: bytes) -> Digest | None:
-    """Return the digest that a file holds; None for what is none."""
+    """Return the digest in the bytes of a file; None if they are not a valid digest."""
     if len(data) < _HEAD.size + _CRC.size:
         return None
     if _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
         return None
     magic, base, size, mtime_ns, block_bytes, count, whole = _HEAD.unpack_from(data)
-    is_sound = magic == _MAGIC and size > 0 and block_bytes == BLOCK_BYTES
-    if not is_sound or count != -(-size // block_bytes):
+    is_valid = magic == _MAGIC and size > 0 and block_bytes == BLOCK_BYTES
+    if not is_valid or count != -(-size // block_bytes):
         return None
     if len(data) != _HEAD.size + count * _SUMS.size + _CRC.size:
         return None
@@ -104,11 +104,11 @@ class Digests:
         self.folder = root / SIDE_FOLDER / "digests"
 
     def path(self, base_offset: int) -> Path:
-        """Return where the digest of a segment is, or would be."""
+        """Return the path of a segment's digest, whether it exists or not."""
         return self.folder / segment_name(base_offset)
 
     def bases(self) -> list[int]:
-        """Return the base offsets of the segments that have a digest, sound or not."""
+        """Return the base offsets of the segments that have a digest file, valid or not."""
         return [int(entry.name) for entry in self._entries()]
 
     def _entries(self) -> list[Entry]:
@@ -121,7 +121,7 @@ class Digests:
         ]
 
     def read(self, segment: Segment) -> Digest | None:
-        """Return the digest of a segment; None where there is none that can be understood."""
+        """Return the digest of a segment; None if there is no valid one."""
         try:
             data = self._files.read_whole(self.path(segment.base_offset), _FILE_BYTES_MAX)
         except OSError:
@@ -135,10 +135,10 @@ class Digests:
         return digest
 
     def write(self, digest: Digest) -> None:
-        """Keep a digest, durably; an older one of the segment is replaced.
+        """Write a digest durably; replaces an older one of the segment.
 
-        Made under another name, in the folder above: whoever verifies the store meanwhile, in this process or
-        in another, sees none or all of it, and no name here is anything but a digest's.
+        The file is first written under another name in the parent folder. So a concurrent verification, in this
+        process or another, sees either no file or the complete one, and the folder contains only digests.
         """
         self._files.make_folder_durably(self.folder)
         fresh = self.folder.parent / f"new-digests-{segment_name(digest.base_offset)}"
@@ -158,28 +158,28 @@ class Digests:
         self._files.sync_folder(self.folder)
 
     def remove(self, base_offset: int) -> None:
-        """Forget a segment's digest, durably; nothing happens where there is none."""
+        """Delete a segment's digest durably, if it exists."""
         path = self.path(base_offset)
         if self._files.exists(path) and not self._files.is_folder(path):
             self._files.remove(path)
             self._files.sync_folder(self.folder)
 
     def is_valid(self, digest: Digest, segment: Segment, *, is_ours: bool) -> bool:
-        """Say whether a digest still speaks of its segment.
+        """Return whether a digest applies to the current segment file.
 
-        While only Penstock has written it does, whatever the file looks like. Once another program
-        has, only for a file that was not written since.
+        If only Penstock has written the store, it does, whatever the file contains. If another program has,
+        it does only if the file was not modified since.
         """
         return is_ours or digest.mtime_ns == self._files.mtime_ns(segment.path)
 
     def sift(self, log: SegmentedLog, end_offset: int, *, is_ours: bool) -> list[int]:
-        """Forget the digests that no longer speak of a full segment; returns whose are left."""
+        """Delete the digests that do not apply to a full segment; returns the base offsets of the remaining ones."""
         full = {s.base_offset: s for s in log.segments if s.end_offset <= end_offset}
         left = []
         for entry in self._entries():
             base = int(entry.name)
             segment = full.get(base)
-            # By its length alone: a store may have many thousands.
+            # Checked by the file's length only: a store may have many thousands.
             is_kept = segment is not None and entry.size == file_bytes(segment.capacity)
             if segment is not None and not is_ours:
                 digest = self.read(segment)
@@ -194,9 +194,9 @@ class Digests:
 
 
 class DigestReader:
-    """Reads one segment block by block and sums it up. Not thread-safe.
+    """Reads one segment block by block and computes its digest. Not thread-safe.
 
-    The segment is held for a block at a time, so that retention never waits for it.
+    Holds the segment's lease only while it reads a block, so that retention never waits for it.
     """
 
     def __init__(self, files: Files, segment: Segment) -> None:
@@ -208,11 +208,11 @@ class DigestReader:
 
     @property
     def position(self) -> int:
-        """How far it is."""
+        """The position up to which the segment was read."""
         return min(len(self._blocks) * BLOCK_BYTES, self.segment.capacity)
 
     def step(self) -> int:
-        """Take in the next block; returns its length, 0 behind the last. `OffsetError` if the segment is gone."""
+        """Read the next block; returns its length, 0 after the last. Raises `OffsetError` if the segment was deleted."""
         segment = self.segment
         size = min(BLOCK_BYTES, segment.capacity - self.position)
         if size == 0:
@@ -230,32 +230,32 @@ class DigestReader:
         return size
 
     def digest(self) -> Digest:
-        """Return the digest, when all blocks have been taken in."""
+        """Return the digest; call it after all blocks were read."""
         return Digest(
             base_offset=self.segment.base_offset, size=self.segment.capacity, whole=self._whole,
             mtime_ns=self._files.mtime_ns(self.segment.path), blocks=tuple(self._blocks),
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 def sum_up(files: Files, segment: Segment) -> Digest:
-    """Return the digest of a segment as it lies there."""
-    summing = DigestReader(files, segment)
+    """Return the digest of a segment's current content."""
+    reader = DigestReader(files, segment)
     try:
-        while summing.step():
+        while reader.step():
             pass
-        return summing.digest()
+        return reader.digest()
     finally:
-        summing.close()
+        reader.close()
 
 
 def check_digest(
     files: Files, digests: Digests, segment: Segment, *, is_ours: bool
 ) -> Iterator[tuple[int, int]]:
-    """Return the stretches (position, stop) in which a segment differs from its digest, if it has one."""
+    """Yield the ranges (position, stop) in which a segment differs from its digest, if it has one."""
     known = digests.read(segment)
     if known is not None and digests.is_valid(known, segment, is_ours=is_ours):
         yield from known.differing(sum_up(files, segment))

@@ -1,9 +1,9 @@
-"""Says what is wrong in a store, and where: log, queues, index, digests and marks. Changes nothing.
+"""Verifies a store: finds inconsistencies in log, queues, index, digests and metadata files. Changes nothing.
 
-Damage in the log costs no record behind it (see `salvage`). Segments are independent of each other
-until the end, so they can be checked in several processes (`parallel`); findings come in log order all
-the same. On a store that is being written, only what its queues have is compared with them; of a closed
-one they must have everything, and nothing else.
+Records after corruption in the log are checked, too (see `salvage`). The checks of segments are independent of
+each other, so they can run in multiple processes (`parallel`); the findings are in log order in any case. While a
+store is being written, only the records that its queues contain are compared with them. The queues of a closed
+store must contain all records, and nothing else.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ NO_LIMIT = 1 << 62
 
 @attrs.define
 class Tally:
-    """What a verification has seen so far; `log_end` is the offset behind the last sound record."""
+    """The counts of a verification so far; `log_end` is the offset after the last valid record."""
 
     bytes_total: int = 0
     bytes_seen: int = 0
@@ -46,7 +46,7 @@ class Tally:
     log_end: int = 0
 
     def add(self, other: "Tally") -> None:
-        """Count what another one has seen of other segments."""
+        """Add the counts of other segments."""
         self.bytes_seen += other.bytes_seen
         self.records += other.records
         self.last_time_ms = max(self.last_time_ms, other.last_time_ms)
@@ -58,19 +58,19 @@ Told = Callable[[Tally], None]
 
 @attrs.frozen(kw_only=True)
 class Scope:
-    """How far things must agree.
+    """The log ranges in which log, queues and index must agree, and the state of the store.
 
     Attributes:
-        end: queues and index must have every sound record below it.
-        extent: below it they must have nothing else; what lies behind is a live writer's.
-        claimed: the log must have records up to there: queues or a writer say so.
-        is_ours: Penstock wrote last, so its marks and digests are to be believed.
-        is_live: somebody has the store open for writing.
-        deep: digests and marks are checked too.
-        rejected: records that the counts of their queues show to be corrupt, by log offset.
-        torn_at: where a torn tail begins that the next opening for writing cuts off; None for none.
-        is_copy: it was copied while it was written, and not opened for writing since.
-        sequence: the number of the mark that the last writer had written by then.
+        end: queues and index must have every valid record below this log offset.
+        extent: below it they must have nothing else; entries after it belong to an active writer.
+        claimed: the log must have records up to this log offset, according to the queues or a writer.
+        is_ours: Penstock wrote last, so its metadata files and digests are trusted.
+        is_live: a process has the store open for writing.
+        deep: digests and metadata files are checked, too.
+        rejected: records that are corrupt according to the queue offsets around them, by log offset.
+        torn_at: the log offset of a torn tail, which the next open for writing cuts off; None for none.
+        is_copy: the store was copied while it was written, and not opened for writing since.
+        sequence: the sequence number of the progress file when the scope was determined.
     """
 
     end: int
@@ -85,27 +85,27 @@ class Scope:
     sequence: int = 0
 
 
-# Of one segment: findings, counts, and what each checker has seen.
+# The result for one segment: findings, counts, and the state of each checker.
 Result = tuple[list[Finding], Tally, list[object]]
 
 
 class Spread(Protocol):
-    """Checks segments in several processes; returns the result of each, in order."""
+    """Checks segments in multiple processes; returns the result of each, in order."""
 
     def __call__(self, bases: list[int], scope: Scope, jobs: int) -> Iterator[Result]:
-        """Start the processes; they end with the iterator."""
+        """Start the processes; they end when the iterator is exhausted or closed."""
 
 
 class Verification:
-    """Verifies one store, again and again if asked.
+    """Verifies one store; each call of `run` verifies it again. Not thread-safe.
 
     Args:
         files: the file system.
         root: the store's folder.
         log: the commit log.
-        dispatchers: whose files are compared with it.
-        end: the log's end as the writer of this process knows it; None where it is only read.
-        spread: checks segments in other processes, if that can be done.
+        dispatchers: the dispatchers whose files are compared with the log.
+        end: returns the log's end if this process writes the store; None if it only reads it.
+        spread: checks segments in other processes; None if that is not possible.
     """
 
     def __init__(
@@ -126,36 +126,36 @@ class Verification:
         self._spread = spread
 
     def run(self, told: Told, *, deep: bool, jobs: int) -> Iterator[Finding]:
-        """Return what is wrong: derived files by themselves, then in log order, then marks."""
+        """Yield findings: derived files, then the log in order, then metadata files."""
         (scope, notes), tally, checkers = self.plan(deep=deep), self._tally(), self.checkers()
-        started = _started(checkers, scope)
-        walked = self._walked(checkers, scope, tally, told, jobs)
-        yield from self._whole(checkers, scope, tally, told, (started, walked, notes))
+        started = _start_findings(checkers, scope)
+        scanned = self._check_segments(checkers, scope, tally, told, jobs)
+        yield from self._all_findings(checkers, scope, tally, told, (started, scanned, notes))
 
     def plan(self, *, deep: bool) -> tuple[Scope, list[Finding]]:
-        """Return how far things must agree, and the notes on the log as a whole.
+        """Return the scope, and the notes on the log as a whole.
 
-        Reads the log: which records the counts of their queues show to be corrupt, and whether its tail is torn,
-        no segment tells by itself.
+        Reads the log, since a single segment does not show which records are corrupt according to the queue offsets
+        around them, nor whether the log's tail is torn.
         """
         scope = self.scope(deep=deep)
         if not self._log.is_mapped:
-            # Another process may have begun segments since they were listed: what the scope reaches lies in them.
+            # Another process may have created segments since they were listed, and the scope may include them.
             self._log.refresh()
         ranges = known_ranges(self._files, self._root, self._log)
         if not scope.is_live:
             self._log.coverage = ranges.coverage
             self._log.torn_at = torn_end(self._files, self._root, self._log, ranges)
-        notes = self._notes(ranges)
+        notes = self._reject_by_counts(ranges)
         rejected = tuple(sorted(self._log.rejected.items()))
         return attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at), notes
 
-    def _notes(self, ranges: Ranges) -> list[Finding]:
-        """Count the records of each queue, and let the log know which are corrupt; returns what else shows."""
+    def _reject_by_counts(self, ranges: Ranges) -> list[Finding]:
+        """Count the records of each queue, and set those that are corrupt in the log; returns findings that are notes."""
         found = reject_by_counts(self._log, ranges.is_own, ranges.gaps)
-        return [self._noted(note) for note in found]
+        return [self._note_finding(note) for note in found]
 
-    def _noted(self, note: Note) -> Finding:
+    def _note_finding(self, note: Note) -> Finding:
         segment = self._log.find(note.log_offset)
         path = self._log.folder if segment is None else segment.path
         position = -1 if segment is None else note.log_offset - segment.base_offset
@@ -168,28 +168,28 @@ class Verification:
         started: Iterable[Finding],
         results: Iterable[Result],
     ) -> Iterator[Finding]:
-        """Return what `run` does, of segments that were checked elsewhere.
+        """Yield the findings that `run` would, from the results of segments that were checked elsewhere.
 
         Args:
-            told: called as it goes, with the counts so far.
-            plan: the one whose scope they were checked with.
-            started: what the derived files showed by themselves.
-            results: of each segment, oldest first.
+            told: called during the work with the counts so far.
+            plan: the plan with whose scope they were checked.
+            started: the findings in the derived files alone.
+            results: the result of each segment, oldest first.
         """
         tally, checkers = self._tally(), self.checkers()
         scope, notes = plan
-        walked = self._taken(checkers, results, tally, told)
-        yield from self._whole(checkers, scope, tally, told, (started, walked, notes))
+        scanned = self._merge_results(checkers, results, tally, told)
+        yield from self._all_findings(checkers, scope, tally, told, (started, scanned, notes))
 
     def checkers(self) -> list[Checker]:
-        """Return what compares the derived files with the log, one for each that can be."""
+        """Return the checkers of all dispatchers that have one; they compare derived files with the log."""
         return [c for c in (d.checker() for d in self._dispatchers) if c is not None]
 
     def _tally(self) -> Tally:
         return Tally(bytes_total=sum(segment.capacity for segment in self._log.segments))
 
     def scope(self, *, deep: bool) -> Scope:
-        """Say how far things must agree, from who wrote last and whether somebody does now."""
+        """Determine the scope from the last writer and whether a writer is active."""
         if self._end is not None:
             end = self._end()
             return Scope(end=end, extent=end, claimed=end, is_ours=True, is_live=True, deep=deep)
@@ -212,14 +212,14 @@ class Verification:
         if is_live:
             return scope
         was_abnormal = self._files.exists(self._root / "abort")
-        # After a crash the tail of the log may lie before them, or behind; the next open sees to it.
+        # After a crash the queues may lag the log or be ahead of it; the next open for writing repairs that.
         end = published if was_abnormal else NO_LIMIT
         is_copied = is_unfinished_copy(self._files, self._root, state)
         return attrs.evolve(
             scope, end=end, extent=end, is_copy=is_copied, sequence=progress.sequence
         )
 
-    def _whole(
+    def _all_findings(
         self,
         checkers: list[Checker],
         scope: Scope,
@@ -227,19 +227,22 @@ class Verification:
         told: Told,
         parts: tuple[Iterable[Finding], ...],
     ) -> Iterator[Finding]:
-        found: Iterator[Finding] = itertools.chain(*parts, self._ended(checkers, scope, tally))
+        """Yield all findings with advice, without those that a new writer explains."""
+        found: Iterator[Finding] = itertools.chain(
+            *parts, self._final_findings(checkers, scope, tally)
+        )
         if scope.is_copy:
             found = CopyFindings(self._root).sift(found, lambda: tally.log_end)
         for finding in found:
             if not scope.is_live and finding.log_offset >= scope.claimed and self._has_moved(scope):
-                # A writer has opened the store since, and what it appends is not finished.
+                # A writer has opened the store since, and may not have finished its appends.
                 continue
             tally.findings += not finding.is_note
             yield finding.advised()
         told(tally)
 
     def _has_moved(self, scope: Scope) -> bool:
-        """Say whether somebody has opened the store for writing since the scope was taken."""
+        """Return whether a process has opened the store for writing since the scope was determined."""
         if self._files.is_locked(self._root / "lock"):
             return True
         progress = Progress(self._files, self._root)
@@ -247,7 +250,10 @@ class Verification:
             progress.read()
         return progress.sequence != scope.sequence
 
-    def _ended(self, checkers: list[Checker], scope: Scope, tally: Tally) -> Iterator[Finding]:
+    def _final_findings(
+        self, checkers: list[Checker], scope: Scope, tally: Tally
+    ) -> Iterator[Finding]:
+        """Yield the findings of the checkers after the last segment, then those in digest and metadata files."""
         for checker in checkers:
             yield from checker.finish(scope.extent)
         if scope.deep:
@@ -263,25 +269,25 @@ class Verification:
                 is_ours=scope.is_ours,
                 dispatchers=self._dispatchers,
             )
-            # Read as a whole: they tell of one moment, unless a writer has come meanwhile.
+            # All are read before any is reported: they are consistent unless a writer has opened the store meanwhile.
             wrong = list(marks)
             if wrong and not self._has_moved(scope):
                 yield from wrong
 
-    def _walked(
+    def _check_segments(
         self, checkers: list[Checker], scope: Scope, tally: Tally, told: Told, jobs: int
     ) -> Iterator[Finding]:
         segments = self._log.segments
         can_split = all(checker.is_splittable for checker in checkers)
         if jobs > 1 and can_split and self._spread is not None and len(segments) > 1:
             bases = [segment.base_offset for segment in segments]
-            yield from self._taken(checkers, self._spread(bases, scope, jobs), tally, told)
+            yield from self._merge_results(checkers, self._spread(bases, scope, jobs), tally, told)
             return
         for segment in segments:
             yield from self.segment(segment, checkers, scope, tally, told)
 
     @staticmethod
-    def _taken(
+    def _merge_results(
         checkers: list[Checker], results: Iterable[Result], tally: Tally, told: Told
     ) -> Iterator[Finding]:
         for findings, part, seen in results:
@@ -294,7 +300,7 @@ class Verification:
     def segment(
         self, segment: Segment, checkers: list[Checker], scope: Scope, tally: Tally, told: Told
     ) -> Iterator[Finding]:
-        """Check one segment, and the seam to the one before it."""
+        """Check one segment, and that no bytes are missing between it and the one before."""
         before = self._log.segments
         at = next((n for n, s in enumerate(before) if s is segment), 0)
         if at and before[at - 1].end_offset != segment.base_offset:
@@ -306,7 +312,7 @@ class Verification:
             yield Finding("log", segment.path, 0, expected, text)
         seen = tally.bytes_seen
         try:
-            yield from self._walk(segment, checkers, scope, tally, told)
+            yield from self._scan(segment, checkers, scope, tally, told)
             if scope.deep:
                 digests = Digests(self._files, self._root)
                 for start, stop in check_digest(
@@ -314,53 +320,54 @@ class Verification:
                 ):
                     yield damaged_blocks(segment.path, segment.base_offset, start, stop)
         except OffsetError:
-            # Retention took it while it was looked at.
+            # Retention deleted the segment during the check.
             if segment.lease.is_available and not scope.is_live:
                 raise
         except OSError as error:
-            # As above, where another process's retention took it.
+            # The retention of another process deleted the segment during the check.
             if not (scope.is_live and isinstance(error, FileNotFoundError)):
                 text = f"the segment cannot be read: {error}"
                 yield Finding("log", segment.path, -1, segment.base_offset, text)
         tally.bytes_seen = seen + segment.capacity
         told(tally)
 
-    def _walk(
+    def _scan(
         self, segment: Segment, checkers: list[Checker], scope: Scope, tally: Tally, told: Told
     ) -> Iterator[Finding]:
+        """Yield the findings in the records of one segment, and update the tally."""
         seen = tally.bytes_seen
-        for piece in walk_segment(self._log, segment):
-            if isinstance(piece, Valid):
-                tally.records += len(piece.columns)
-                if len(piece.columns):
-                    newest = int(piece.columns.store_times_ms.max())
+        for part in walk_segment(self._log, segment):
+            if isinstance(part, Valid):
+                tally.records += len(part.columns)
+                if len(part.columns):
+                    newest = int(part.columns.store_times_ms.max())
                     tally.last_time_ms = max(tally.last_time_ms, newest)
-                    tally.log_end = max(tally.log_end, piece.stop)
-                yield from _compare(piece, checkers, scope.end)
-                tally.bytes_seen = seen + piece.stop - segment.base_offset
+                    tally.log_end = max(tally.log_end, part.stop)
+                yield from _compare(part, checkers, scope.end)
+                tally.bytes_seen = seen + part.stop - segment.base_offset
                 told(tally)
-            elif scope.is_live and piece.start >= scope.claimed:
-                # The writer appends here, also between two looks at the same bytes.
+            elif scope.is_live and part.start >= scope.claimed:
+                # The writer appends here, possibly between two reads of the same bytes.
                 continue
-            elif isinstance(piece, Corrupt):
-                # Not a torn tail, also where it is the last record.
-                tally.log_end = max(tally.log_end, piece.stop)
+            elif isinstance(part, Corrupt):
+                # Not a torn tail, even if it is the last record.
+                tally.log_end = max(tally.log_end, part.stop)
                 for checker in checkers:
-                    checker.damage(piece.start, piece.stop)
-                text = piece.reason and f"the record is corrupt: {piece.reason}"
+                    checker.damage(part.start, part.stop)
+                text = part.reason and f"the record is corrupt: {part.reason}"
                 yield Finding(
-                    "log", segment.path, piece.start - segment.base_offset, piece.start,
-                    text or f"{piece.stop - piece.start} bytes are not a valid record; the next valid one is "
-                    f"at {piece.stop}",
+                    "log", segment.path, part.start - segment.base_offset, part.start,
+                    text or f"{part.stop - part.start} bytes are not a valid record; the next valid one is "
+                    f"at {part.stop}",
                 )  # fmt: skip
-            elif not piece.is_blank:
-                yield from _end_of_records(self._log, segment, piece, checkers, scope.claimed)
+            elif not part.is_blank:
+                yield from _end_of_records(self._log, segment, part, checkers, scope.claimed)
             else:
                 tally.log_end = max(tally.log_end, segment.end_offset)
 
 
-def _started(checkers: list[Checker], scope: Scope) -> Iterator[Finding]:
-    """Return what the derived files show by themselves; of a living store, what they still show at a second look."""
+def _start_findings(checkers: list[Checker], scope: Scope) -> Iterator[Finding]:
+    """Yield the findings in the derived files alone; for a live store, only those that a second check confirms."""
     for checker in checkers:
         found = list(checker.start())
         if found and scope.is_live:
@@ -369,20 +376,20 @@ def _started(checkers: list[Checker], scope: Scope) -> Iterator[Finding]:
         yield from found
 
 
-def _compare(piece: Valid, checkers: list[Checker], end: int) -> Iterator[Finding]:
-    good = piece.columns
+def _compare(part: Valid, checkers: list[Checker], end: int) -> Iterator[Finding]:
+    good = part.columns
     keep = int((good.log_offsets < end).sum())
     if keep:
-        batch = DispatchBatch(good.head(keep), piece.start, min(piece.stop, end))
+        batch = DispatchBatch(good.head(keep), part.start, min(part.stop, end))
         for checker in checkers:
             yield from checker.batch(batch)
 
 
 def _end_of_records(
-    log: SegmentedLog, segment: Segment, piece: End, checkers: list[Checker], claimed: int
+    log: SegmentedLog, segment: Segment, part: End, checkers: list[Checker], claimed: int
 ) -> Iterator[Finding]:
-    """Say what is wrong where a segment's records end without a blank record."""
-    stop = piece.start
+    """Yield the finding where a segment's records end without a blank record, if it is one."""
+    stop = part.start
     position = stop - segment.base_offset
     is_torn = log.torn_at is not None and stop >= log.torn_at
     if (is_torn or is_last(log, stop)) and stop >= claimed:
@@ -390,20 +397,20 @@ def _end_of_records(
         if stop == log.torn_at or (not is_torn and head.strip(b"\0")):
             yield Finding(
                 "log", segment.path, position, stop,
-                "a torn tail: bytes behind the last record that are none",
-                "nothing to do by hand: opening for writing cuts it, and so does `penstock repair`",
+                "a torn tail: the bytes after the last record are not a record",
+                "no action is needed: opening for writing cuts it off, and so does `penstock repair --apply`",
             )  # fmt: skip
         return
     for checker in checkers:
         checker.damage(stop, segment.end_offset)
     yield Finding(
         "log", segment.path, position, stop,
-        "the records end here, though queues or later segments have more",
+        "the records end here, although queues or later segments have more",
     )  # fmt: skip
 
 
 def is_last(log: SegmentedLog, stop: int) -> bool:
-    """Say whether no later segment has anything in its first bytes."""
+    """Return whether the first bytes of all later segments are zero."""
     return not any(
         bytes(log.read(s.base_offset, 8)).strip(b"\0") for s in log.segments if s.base_offset > stop
     )

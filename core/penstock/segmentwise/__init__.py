@@ -1,10 +1,11 @@
-"""Work on a store segment by segment, in processes that share nothing but its files.
+"""Work on a store segment by segment, in processes that share only its files.
 
-For engines that spread work over many processes, Spark for one: a plan is made in one place, its parts go wherever
-the store's folder can be read, and what they found comes back as plain values. Segments are independent of each
-other, so the answer is the same as that of one process that does it all.
+For engines that distribute work over many processes, for example Spark: one process makes a plan, its tasks run
+wherever the store's folder can be read, and their results are returned as plain values. Segments are independent of
+each other, so the result is the same as that of a single process.
 
-In reading order: `checkup` (verification), `reindex` (queues and index rebuilt), `row_files` (what is sent around for it), `plain_values`.
+In reading order: `checkup` (verification), `reindex` (queues and index rebuilt), `row_files` (the data exchanged for
+it), `plain_values`.
 """
 
 from penstock.contracts.findings import Finding

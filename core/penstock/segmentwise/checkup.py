@@ -1,4 +1,4 @@
-"""Verification of a store, a segment at a time, in processes that share nothing but its files."""
+"""Verification of a store, a segment at a time, in processes that share only its files."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -18,14 +18,14 @@ from penstock.segmentwise.reindex import Reindex
 from penstock.store.open import Opener, make_opener
 from penstock.store.store import Store
 
-# Pieces of a verification that are no segment: the derived files by themselves, and the store as a
-# whole where a dispatcher's checker cannot be split.
+# Parts of a verification that are not a segment: the derived files alone, and the whole store if a
+# dispatcher's checker cannot be split.
 DERIVED, WHOLE = -1, -2
-_LOOKED_AT = 64
+_ENTRIES_READ = 64
 
 
 class Checked(NamedTuple):
-    """What came of one piece; `seen` is for `Checkup.gather` only."""
+    """The result of one part (`piece`); `seen` is only for `Checkup.gather`."""
 
     piece: int
     findings: list[Finding]
@@ -35,25 +35,25 @@ class Checked(NamedTuple):
 
 @attrs.frozen
 class CheckTask:
-    """What a process needs to check pieces of one store: sent to it whole."""
+    """Everything a process needs to check parts of one store; it is sent to the process."""
 
     recipe: Recipe
     scope: Scope
 
     def worker(self) -> "CheckWorker":
-        """Open the store, read-only; make one for many pieces, since it reads the index once."""
+        """Open the store read-only and return a worker; use one for many parts, since it reads the index once."""
         return CheckWorker(self)
 
 
 class CheckWorker:
-    """One process's view of a store that is verified. Not thread-safe."""
+    """Checks parts of one store in one process. Not thread-safe."""
 
     def __init__(self, task: CheckTask) -> None:
         self._task = task
         self._segments = SegmentWorker(task.recipe, task.scope)
 
     def check(self, piece: int) -> Checked:
-        """Check one piece."""
+        """Check one part and return the result."""
         if piece == WHOLE:
             return self._check_whole()
         if piece == DERIVED:
@@ -71,13 +71,13 @@ class CheckWorker:
 
 
 class Checkup:
-    """A verification of one store whose pieces are checked elsewhere.
+    """A verification of one store whose parts are checked in other processes. Not thread-safe.
 
     Attributes:
         path: the store's folder.
-        task: what every process needs.
-        pieces: what is to be checked, each once, in any order and anywhere.
-        bytes_total: bytes of the log.
+        task: everything a process needs.
+        pieces: the parts to check, each once, in any order and in any process.
+        bytes_total: size of the log in bytes.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Checkup:
         seen = StoreView.open(opener.files, recipe)
         self._verification = Verification(opener.files, opener.root, seen.log, seen.dispatchers)
         is_splittable = all(c.is_splittable for c in self._verification.checkers())
-        # A store that is one piece is looked at as a whole by the task.
+        # A store that cannot be split is planned by the task that checks it.
         self._plan = (
             self._verification.plan(deep=deep)
             if is_splittable
@@ -108,7 +108,7 @@ class Checkup:
     def gather(
         self, checked: Mapping[int, Checked], told: Told = lambda _: None
     ) -> Iterator[Finding]:
-        """Return what `Store.verify` does, from what came of the pieces."""
+        """Yield the findings that `Store.verify` would, from the results of all parts."""
         if WHOLE in checked:
             told(checked[WHOLE].tally)
             yield from checked[WHOLE].findings
@@ -129,7 +129,7 @@ def view(
     *,
     writes: bool,
 ) -> Opener:
-    """Return what knows the store at `path`, checked as for opening it; nothing is opened yet."""
+    """Return an opener for the store at `path`, checked as for opening it; opens nothing yet."""
     opener = make_opener(path, config, None, None, None, None, settings or {})
     opener.check_strategies()
     if not is_store(opener.files, opener.root):
@@ -139,7 +139,7 @@ def view(
 
 
 def recipe_of(opener: Opener) -> Recipe:
-    """Return what other processes need to open the same store."""
+    """Return the data that other processes need to open the same store."""
     return Recipe(opener.root, opener.geometry(), opener.dispatcher_kinds())
 
 
@@ -150,7 +150,7 @@ def start_reindex(
     shards: int = 8,
     settings: Mapping[str, Any] | None = None,
 ) -> Reindex:
-    """Take a store's lock, and return what makes its queues and index anew in so many parts."""
+    """Take a store's lock, and return the reindex that rebuilds its queues in `shards` parts, and its index."""
     opener = view(path, config, settings, writes=True)
     return Reindex(opener, recipe_of(opener), shards=shards)
 
@@ -165,9 +165,9 @@ class MessageRange(NamedTuple):
 
 
 def messages_before(store: Store, log_offset: int) -> Iterator[MessageRange]:
-    """Yield for each queue the messages whose records begin before a log offset.
+    """Yield for each queue the range of messages whose records begin before a log offset.
 
-    A few records are read for each queue, so it takes milliseconds for a hundred of them.
+    Reads a few records of each queue, which takes milliseconds for a hundred queues.
     """
     for topic, queues in store.topics().items():
         for queue in queues:
@@ -176,13 +176,13 @@ def messages_before(store: Store, log_offset: int) -> Iterator[MessageRange]:
 
 
 def _first_at(store: Store, topic: str, queue: int, log_offset: int, high: int) -> int:
-    """Return the first queue offset whose record begins at a log offset or behind it."""
+    """Return the first queue offset whose record begins at or after a log offset."""
     low, stop = store.min_offset(topic, queue), high
     while low < stop:
         middle = (low + stop) // 2
-        # An entry may be absent; the next one that is there tells as well.
+        # If the entry is absent, the next existing one is used instead.
         found = store.arrow_batches(
-            topic, queue, middle, stop, ["log_offset"], rows=_LOOKED_AT, verify=False
+            topic, queue, middle, stop, ["log_offset"], rows=_ENTRIES_READ, verify=False
         )
         first = next((batch.column(0)[0].as_py() for batch in found if batch.num_rows), None)
         if first is not None and first < log_offset:

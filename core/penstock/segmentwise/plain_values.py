@@ -1,4 +1,4 @@
-"""Plain values as text, to be sent between processes: numbers, text, lists, tuples and dicts of them."""
+"""Converts plain values to text, to send them between processes: numbers, text, lists, tuples and dicts of them."""
 
 import json
 from numbers import Integral
@@ -8,37 +8,39 @@ from penstock.errors import PluginError
 
 
 def pack(value: object) -> str:
-    """Return plain values as text: numbers, text, lists, tuples and dicts of them."""
-    return json.dumps(_tagged(value))
+    """Return plain values as text; raises `PluginError` for any other value."""
+    return json.dumps(_to_json_value(value))
 
 
 def unpack(text: str) -> Any:
-    """Return what was packed."""
-    return _plain(json.loads(text))
+    """Return the values in a text that `pack` returned."""
+    return _from_json_value(json.loads(text))
 
 
-def _tagged(value: object) -> object:
+def _to_json_value(value: object) -> object:
     if value is None or isinstance(value, bool | float | str):
         return value
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, list):
-        return [_tagged(each) for each in value]
+        return [_to_json_value(each) for each in value]
     if isinstance(value, tuple):
-        return {"tuple": [_tagged(each) for each in value]}
+        return {"tuple": [_to_json_value(each) for each in value]}
     if isinstance(value, dict):
-        return {"dict": [[_tagged(key), _tagged(each)] for key, each in value.items()]}
+        return {
+            "dict": [[_to_json_value(key), _to_json_value(each)] for key, each in value.items()]
+        }
     raise PluginError(
-        f"what a checker has seen must be plain values to be sent to another process, not "
-        f"{type(value).__name__}: let its is_splittable be False"
+        f"the state of a checker must consist of plain values, which can be sent to another process, not "
+        f"{type(value).__name__}: set its is_splittable to False"
     )
 
 
-def _plain(value: Any) -> Any:
+def _from_json_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_from_json_value(each) for each in value]
     if isinstance(value, dict):
         if "tuple" in value:
-            return tuple(_plain(each) for each in value["tuple"])
-        return {_plain(key): _plain(each) for key, each in value["dict"]}
+            return tuple(_from_json_value(each) for each in value["tuple"])
+        return {_from_json_value(key): _from_json_value(each) for key, each in value["dict"]}
     return value

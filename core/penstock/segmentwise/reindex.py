@@ -1,17 +1,17 @@
-"""Queues and index of a whole store made anew in parallel, and swapped in whole.
+"""Rebuilds queues and index of a whole store in parallel, and replaces the old files in one swap.
 
-    1. For each segment, anywhere: the rows that queues and index are made from go into
+    1. For each segment, in any process: the rows from which queues and index are built are written to
        `penstock/repair/parts/<run>/` (see `row_files`), by shard of queues.
-    2. For each shard of queues, and for the index, anywhere: a fresh dispatcher takes in the rows of all
-       segments in log order, so its files are what dispatching in order makes.
-    3. In one place: the parts are put together in `penstock/repair/new/`, and swapped in (see `rebuild`).
+    2. For each shard of queues, and for the index, in any process: a new dispatcher processes the rows of all
+       segments in log order, so its files are the same as after dispatching in order.
+    3. In one process: the parts are combined in `penstock/repair/new/`, and swapped in (see `rebuild`).
 
-The store's lock is held throughout. Nothing of the store changes before the swap; a reindex that was
-killed is begun anew, one that was killed within the swap has it finished first. Log and marks stay as
-they are, but for the mark of a clean close, which vouches for the new files then.
+The store's lock is held throughout. Nothing in the store changes before the swap. A reindex that was killed starts
+again; if it was killed during the swap, the swap is finished first. Log and metadata files do not change, except
+the clean-close file, which then covers the new files.
 
-Tasks of a run that is dead may go on for a while. They have a folder of their run's own, and end when it is
-gone; and what the parts were made from is counted against what the segments gave.
+Tasks of a run that has ended may continue for a while. Each run has its own folder, and its tasks end when the folder
+is deleted. The number of rows in the parts must equal the number of rows of the segments.
 """
 
 import uuid
@@ -44,26 +44,26 @@ from penstock.store.open import Opener
 
 logger = get_logger(__name__)
 
-# The part of all keys; the others are shards of queues.
+# The part with all keys; the other parts are shards of queues.
 KEYS = -1
 SHARDS_MAX = 256
 _FILE_BYTES_MAX = 1 << 40
-# Files of derived data that go where nothing is made in their place.
+# Folders of derived files, which are removed even if no new ones replace them.
 _OF_QUEUES = ("consumequeue", "consumequeue_ext")
 _OF_KEYS = ("index",)
 
 
 @attrs.frozen(kw_only=True)
 class ReindexReport:
-    """What was made anew.
+    """The result of a reindex.
 
     Attributes:
-        segments: segments that were read.
-        records: records whose places were noted.
-        queues: queues that there are now.
-        damages: stretches of the log that are no sound records; entries of the old queues for them stay.
-        left: dispatchers that were left alone, since they need the records themselves.
-        saved_to: the folder with what was replaced; None where it was removed, or nothing was there.
+        segments: number of segments read.
+        records: number of records indexed.
+        queues: number of queues after the reindex.
+        damages: log ranges that are not valid records; the old queues' entries for them are kept.
+        left: dispatchers that were not rebuilt, since they need the records themselves.
+        saved_to: the folder with the replaced files; None if it was deleted, or nothing was replaced.
     """
 
     segments: int
@@ -76,7 +76,7 @@ class ReindexReport:
 
 @attrs.frozen
 class Made:
-    """What `make` made of a part: the name of its folder, and how many rows it took in (of `KEYS`: keys)."""
+    """The result of `make` for one part: the name of its folder, and its number of rows (for `KEYS`: of keys)."""
 
     name: str
     entries: int
@@ -84,49 +84,51 @@ class Made:
 
 @attrs.frozen
 class ReindexTask:
-    """What a process needs to do pieces of the work: sent to it whole."""
+    """Everything a process needs for a part of the work; it is sent to the process."""
 
     recipe: Recipe
     folder: Path
     shards: int
 
     def condense(self, base: int) -> Stretch:
-        """Note the rows of one segment; doing it twice changes nothing."""
+        """Write the rows of one segment; running it twice changes nothing. Raises `ConfigError` if the segment is gone."""
         files = Files()
         log = StoreView.open(files, self.recipe.log_only).log
         segment = log.find(base)
         if segment is None:
-            raise ConfigError(f"segment {base} of {self.recipe.root} is gone")
+            raise ConfigError(
+                f"segment {base} of {self.recipe.root} does not exist any more; start the reindex again"
+            )
         records, keys, end, stop, number = 0, 0, 0, -1, 0
         damages: list[tuple[int, int]] = []
-        for piece in walk_segment(log, segment):
-            if isinstance(piece, Valid):
-                if len(piece.columns):
-                    batch = DispatchBatch(piece.columns, piece.start, piece.stop)
-                    self._note(files, batch, base, number)
-                    records, keys = records + len(piece.columns), keys + len(batch.keys.rows)
-                    end, number = piece.stop, number + 1
-            elif isinstance(piece, Corrupt):
-                damages.append((piece.start, piece.stop))
-            elif piece.is_blank:
+        for scanned in walk_segment(log, segment):
+            if isinstance(scanned, Valid):
+                if len(scanned.columns):
+                    batch = DispatchBatch(scanned.columns, scanned.start, scanned.stop)
+                    self._write_rows(files, batch, base, number)
+                    records, keys = records + len(scanned.columns), keys + len(batch.keys.rows)
+                    end, number = scanned.stop, number + 1
+            elif isinstance(scanned, Corrupt):
+                damages.append((scanned.start, scanned.stop))
+            elif scanned.is_blank:
                 end = segment.end_offset
             else:
-                stop = piece.start
+                stop = scanned.start
         log.close()
         return Stretch(base, records, keys, end, stop, tuple(damages))
 
-    def _note(self, files: Files, batch: DispatchBatch, base: int, number: int) -> None:
+    def _write_rows(self, files: Files, batch: DispatchBatch, base: int, number: int) -> None:
         name = f"{base:020d}-{number:06d}"
         if len(batch.keys.rows):
-            _write(files, self._rows(KEYS) / name, condense(batch, keys=True))
+            _write(files, self._rows_folder(KEYS) / name, condense(batch, keys=True))
         for shard, rows in shard_rows(batch, self.shards):
-            _write(files, self._rows(shard) / name, condense(batch, rows, keys=False))
+            _write(files, self._rows_folder(shard) / name, condense(batch, rows, keys=False))
 
-    def _rows(self, part: int) -> Path:
+    def _rows_folder(self, part: int) -> Path:
         return self.folder / f"rows{part}"
 
     def make(self, part: int) -> Made:
-        """Make the files of one part in a folder of its own."""
+        """Build the files of one part in a new folder."""
         files, entries = Files(), 0
         name = f"made{part}-{uuid.uuid4().hex}"
         root = self.folder / name
@@ -135,9 +137,9 @@ class ReindexTask:
         _check_run(files, self.folder)
         kind = KeyIndex if part == KEYS else QueueIndex
         news = [d for d in view.begin_anew(root, log) if isinstance(d, kind)]
-        rows = self._rows(part)
+        rows = self._rows_folder(part)
         for entry in files.entries(rows) if files.is_folder(rows) else ():
-            # Not one that was half written when its process was killed.
+            # Skips a file that was incomplete when its process was killed.
             if entry.path.suffix != ".new":
                 batch = restore(files.read_whole(entry.path, _FILE_BYTES_MAX))
                 entries += len(batch.keys.rows) if part == KEYS else len(batch)
@@ -152,13 +154,15 @@ class ReindexTask:
 
 
 def _check_run(files: Files, folder: Path) -> None:
-    """Raise in a task that has outlived its run: nothing of it is wanted any more."""
+    """Raise `StorageError` if the run of this task has ended, since its results are no longer needed."""
     if not files.is_folder(folder):
-        raise StorageError(f"the reindex that this task belongs to has ended: {folder} is gone")
+        raise StorageError(
+            f"the reindex of this task has ended and deleted {folder}; the task's result is discarded"
+        )
 
 
 def _write(files: Files, path: Path, data: bytes) -> None:
-    """Write a file under a name of its own first: another process may do the same piece."""
+    """Write a file under a unique name, then rename it: another process may write the same part."""
     _check_run(files, path.parent.parent)
     files.make_folder(path.parent)
     side = path.with_name(f"{path.name}-{uuid.uuid4().hex}.new")
@@ -171,10 +175,10 @@ def _write(files: Files, path: Path, data: bytes) -> None:
 
 
 class Reindex:
-    """One reindex of one store: holds its lock, plans, and puts together what tasks have made.
+    """One reindex of one store: holds its lock, plans, and combines the results of the tasks.
 
-    Use it as a context manager. `task.condense` is to be called for each of `bases`, then `task.make` for
-    each of `parts`, then `finish` here. Not thread-safe.
+    Use it as a context manager. Call `task.condense` for each of `bases`, then `task.make` for each of `parts`,
+    then `finish` here. Not thread-safe.
     """
 
     def __init__(self, opener: Opener, recipe: Recipe, *, shards: int) -> None:
@@ -194,8 +198,8 @@ class Reindex:
         side = SideFolder(files, root)
         side.make()
         self._was_clean = self._read_clean(side)
-        self._workshop = RebuildJournal(files, root)
-        self._workshop.begin()
+        self._journal = RebuildJournal(files, root)
+        self._journal.begin()
         kinds = (QueueIndex, KeyIndex)
         known = tuple(each for each in recipe.dispatchers if issubclass(each[0], kinds))
         self._left = tuple(cls.name for cls, _ in recipe.dispatchers if not issubclass(cls, kinds))
@@ -205,77 +209,81 @@ class Reindex:
         has_keys = any(issubclass(cls, KeyIndex) for cls, _ in known)
         self.parts = [*([KEYS] if has_keys else []), *range(shards)]
         self._strays: list[Path] = []
-        folder = self._workshop.parts / uuid.uuid4().hex
+        folder = self._journal.parts / uuid.uuid4().hex
         files.make_folder_durably(folder)
         self.task = ReindexTask(self._recipe, folder, shards)
 
     def _read_clean(self, side: SideFolder) -> CleanClose | None:
-        """Return the mark of a clean close, if it is to be believed."""
-        mark = side.read_clean()
+        """Return the content of the clean-close file, if it can be trusted."""
+        clean = side.read_clean()
         noted_ns = Progress(self._files, self._root).read().lock_mtime_ns
-        if mark is None or not penstock_wrote_last(self._files, self._root, noted_ns):
+        if clean is None or not penstock_wrote_last(self._files, self._root, noted_ns):
             return None
-        is_right = mark.digest == fingerprint(self._files, vouched_for(self._root))
-        return mark if is_right else None
+        is_right = clean.digest == fingerprint(self._files, vouched_for(self._root))
+        return clean if is_right else None
 
     def finish(
         self, stretches: Iterable[Stretch], made: Mapping[int, Made], *, keep: bool = True
     ) -> ReindexReport:
-        """Put the parts together and swap them in.
+        """Combine the parts and swap them in; raises `StorageError` if rows are missing.
 
         Args:
-            stretches: what `condense` returned, of each segment.
-            made: what `make` returned, of each part.
-            keep: keep what is replaced, in `penstock/saved`.
+            stretches: the result of `condense` for each segment.
+            made: the result of `make` for each part.
+            keep: keep the replaced files in `penstock/saved`.
         """
-        walked = sorted(stretches, key=lambda stretch: stretch.base)
-        self._check_whole(walked, made)
+        condensed = sorted(stretches, key=lambda stretch: stretch.base)
+        self._check_whole(condensed, made)
         for part in self.parts:
-            self._join(self.task.folder / made[part].name, self._workshop.new)
-        damages = _damages(walked, self._recipe.geometry.segment_bytes)
-        queues = self._adopt(damages, max((each.end for each in walked), default=0))
+            self._join(self.task.folder / made[part].name, self._journal.new)
+        damages = _damages(condensed, self._recipe.geometry.segment_bytes)
+        queues = self._adopt(damages, max((each.end for each in condensed), default=0))
         side = SideFolder(self._files, self._root)
         side.remove_clean()
         gone = _OF_QUEUES + (_OF_KEYS if KEYS in self.parts else ())
-        keep = not self._workshop.put_in_place(set(gone), self._strays) or keep
+        keep = not self._journal.put_in_place(set(gone), self._strays) or keep
         if self._was_clean is not None:
             digest = fingerprint(self._files, vouched_for(self._root))
             side.write_clean(attrs.evolve(self._was_clean, digest=digest))
         return ReindexReport(
-            segments=len(walked), records=sum(each.records for each in walked), queues=queues,
-            damages=tuple(damages), left=self._left, saved_to=self._tidied(keep=keep),
+            segments=len(condensed), records=sum(each.records for each in condensed), queues=queues,
+            damages=tuple(damages), left=self._left, saved_to=self._clean_up(keep=keep),
         )  # fmt: skip
 
-    def _check_whole(self, walked: list[Stretch], made: Mapping[int, Made]) -> None:
-        """Raise if the parts were not made from just what the segments gave."""
+    def _check_whole(self, condensed: list[Stretch], made: Mapping[int, Made]) -> None:
+        """Raise `StorageError` unless the parts contain exactly the rows of all segments."""
         queues = sum(made[part].entries for part in self.parts if part != KEYS)
-        pairs = [(sum(each.records for each in walked), queues, "records")]
+        pairs = [(sum(each.records for each in condensed), queues, "records")]
         if KEYS in self.parts:
-            pairs.append((sum(each.keys for each in walked), made[KEYS].entries, "keys"))
+            pairs.append((sum(each.keys for each in condensed), made[KEYS].entries, "keys"))
         for expected, found, what in pairs:
-            if [each.base for each in walked] != self.bases or expected != found:
+            if [each.base for each in condensed] != self.bases or expected != found:
                 raise StorageError(
-                    f"the new files of {self._root} have {found} {what} of {len(walked)} segments, and should have "
-                    f"{expected} of {len(self.bases)}: nothing was changed; begin the reindex anew"
+                    f"the new files of {self._root} have {found} {what} of {len(condensed)} segments, but should "
+                    f"have {expected} of {len(self.bases)}: nothing was changed; start the reindex again"
                 )
 
-    def _tidied(self, *, keep: bool) -> Path | None:
-        """Remove what is not needed any more, as far as that can be done; returns what was saved."""
-        saved: Path | None = self._workshop.saved
+    def _clean_up(self, *, keep: bool) -> Path | None:
+        """Delete files that are no longer needed, as far as possible; returns the folder with the saved files."""
+        saved: Path | None = self._journal.saved
         try:
             if saved is not None and not self._files.exists(saved):
                 saved = None
             if saved is not None and not keep:
-                self._workshop.forget_saved()
+                self._journal.forget_saved()
                 saved = None
-            self._workshop.end()
+            self._journal.end()
         except OSError as error:
-            # The new files are in place.
-            logger.warning("%s is not tidied up after a reindex: %s", self._root, error)
+            # Not an error: the new files are in place.
+            logger.warning(
+                "%s: the reindex is complete, but its temporary files could not be deleted: %s",
+                self._root,
+                error,
+            )
         return saved
 
     def _join(self, source: Path, target: Path) -> None:
-        """Move everything below one folder into another; folders that both have are put together."""
+        """Move everything below one folder into another; merges folders that exist in both."""
         files = self._files
         files.make_folder_durably(target)
         for entry in files.entries(source):
@@ -285,15 +293,17 @@ class Reindex:
             if entry.is_folder and files.is_folder(there):
                 self._join(entry.path, there)
             elif files.exists(there):
-                raise PluginError(f"two parts have made {there}: their dispatcher cannot be split")
+                raise PluginError(
+                    f"two parts of the reindex have created {there}: their dispatcher cannot be split; nothing was changed"
+                )
             else:
                 files.rename(entry.path, there)
         files.sync_folder(target)
 
     def _adopt(self, damages: list[tuple[int, int]], end: int) -> int:
-        """Take over from the old queues what the log does not tell; returns how many queues there are."""
+        """Copy from the old queues what the log does not contain; returns the number of queues."""
         view = StoreView.open(self._files, self._recipe)
-        news = view.begin_anew(self._workshop.new, self._log, end)
+        news = view.begin_anew(self._journal.new, self._log, end)
         self._strays = [stray for old in view.dispatchers for stray in old.strays()]
         queues = 0
         for old, new in zip(view.dispatchers, news, strict=True):
@@ -307,7 +317,7 @@ class Reindex:
         return queues
 
     def close(self) -> None:
-        """Let the store go. What was made and not swapped in is thrown away by the next reindex or repair."""
+        """Release the store. The next reindex or repair deletes files that were built and not swapped in."""
         self._log.close()
         self._lock.release()
 
@@ -318,12 +328,12 @@ class Reindex:
         self.close()
 
 
-def _damages(walked: list[Stretch], segment_bytes: int) -> list[tuple[int, int]]:
-    """Return what is no sound record though there is more behind, the gaps between segments included."""
+def _damages(condensed: list[Stretch], segment_bytes: int) -> list[tuple[int, int]]:
+    """Return the log ranges before the last record that are not valid records, including missing segments."""
     found: list[tuple[int, int]] = []
-    last = max((each.base for each in walked if each.records), default=-1)
+    last = max((each.base for each in condensed if each.records), default=-1)
     expected = None
-    for each in walked:
+    for each in condensed:
         if expected is not None and each.base != expected and each.base <= last:
             found.append((expected, each.base))
         found += each.damages

@@ -1,4 +1,4 @@
-"""The rows of a stretch of log that queues and index are made from, without the records: small enough to be sent around.
+"""Dispatch columns of a log range, without record bodies, serialised to be sent between processes.
 
 A file of them is numpy's `.npz` of plain arrays::
 
@@ -8,7 +8,7 @@ A file of them is numpy's `.npz` of plain arrays::
     topics u8                                                   JSON list of the topics, latin-1
     bounds i64                                                  first and end log offset
 
-Not checksummed: thrown away when the files made from it are in place.
+Not checksummed: deleted once the files built from it are in place.
 """
 
 import io
@@ -34,7 +34,7 @@ _TOPIC_TEXT = "latin-1"
 
 
 class _Columns:
-    """What dispatchers see of condensed rows in place of the records."""
+    """The columns that dispatchers get from condensed rows, in place of the records."""
 
     def __init__(self, arrays: dict[str, Any], topics: list[bytes]) -> None:
         for name in _KINDS:
@@ -44,27 +44,27 @@ class _Columns:
     def __len__(self) -> int:
         return len(self.log_offsets)
 
-    # Set in `__init__`; named here for those who read, and for the error below.
+    # Set in `__init__`; declared here for readers, and so that `__getattr__` does not raise for it.
     log_offsets: Int64s
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         raise PluginError(
-            f"a dispatcher asks for {name!r} of the records: it cannot be made from condensed rows; "
-            f"leave it out of index.use here, and let penstock repair make it"
+            f"a dispatcher needs {name!r} of the records, so it cannot be rebuilt from condensed rows; nothing was "
+            f"changed. Remove it from index.use here, and rebuild it with penstock repair"
         )
 
 
 def condense(batch: DispatchBatch, rows: Int64s | None = None, *, keys: bool) -> bytes:
-    """Return rows of a batch, all if None, as the bytes of a file; with their keys or without."""
+    """Return rows of a batch (all if None) as the content of a file, with or without their keys."""
     picked = np.arange(len(batch)) if rows is None else rows
     arrays: dict[str, Any] = {
         name: getattr(batch, name)[picked].astype(kind) for name, kind in _KINDS.items()
     }
     key_rows, hashes = batch.keys if keys else Keys(np.zeros(0, np.int64), np.zeros(0, np.int32))
     if rows is not None and keys:
-        raise ValueError("keys go with all rows")
+        raise ValueError("keys can be condensed only with all rows")
     topics = json.dumps([topic.decode(_TOPIC_TEXT) for topic in batch.topics])
     out = io.BytesIO()
     np.savez(
@@ -76,7 +76,7 @@ def condense(batch: DispatchBatch, rows: Int64s | None = None, *, keys: bool) ->
 
 
 def restore(data: bytes) -> DispatchBatch:
-    """Return what was condensed, as a batch that knows no more than its columns."""
+    """Return the condensed rows as a batch that has only these columns."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     names = json.loads(arrays["topics"].tobytes())
@@ -84,13 +84,13 @@ def restore(data: bytes) -> DispatchBatch:
     first, stop = arrays["bounds"].tolist()
     batch = DispatchBatch(cast("Any", columns), first, stop)
     keys = Keys(arrays["key_rows"].astype(np.int64), arrays["key_hashes"])
-    # Both are cached properties, which the records would be needed for.
+    # Both are cached properties, whose computation would need the records.
     vars(batch).update(tag_codes=arrays["tag_codes"], keys=keys)
     return batch
 
 
 def shard_rows(batch: DispatchBatch, shards: int) -> Iterator[tuple[int, Int64s]]:
-    """Yield for each shard that has any the rows of its queues, in log order."""
+    """Yield each non-empty shard with the rows of its queues, in log order."""
     seeds = np.array([zlib.crc32(topic) for topic in batch.topics], np.int64)
     cursors = (seeds[batch.topic_rows] + batch.queues) % shards
     for shard in distinct_of(cursors):
@@ -99,15 +99,15 @@ def shard_rows(batch: DispatchBatch, shards: int) -> Iterator[tuple[int, Int64s]
 
 @attrs.frozen
 class Stretch:
-    """What a walk over one segment came to.
+    """The result of scanning one segment.
 
     Attributes:
-        base: the segment.
-        records: sound records.
-        keys: their keys, as far as an index is to have them.
-        end: log offset behind the last of them, or behind the filler; 0 without any.
-        stop: where its records end without a blank record; -1 where one ends them.
-        damages: stretches within it that are no sound records.
+        base: base offset of the segment.
+        records: number of valid records.
+        keys: number of their keys that are indexed.
+        end: log offset after the last record, or after the filler; 0 if there are none.
+        stop: where the records end without a blank record; -1 if a blank record ends them.
+        damages: ranges within the segment that are not valid records.
     """
 
     base: int

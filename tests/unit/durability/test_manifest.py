@@ -283,7 +283,7 @@ def test_one_of_an_earlier_close_is_not_believed(root: Path) -> None:
         finding.text
         for finding in penstock.open(root, read_only=True, environ={}).verify(deep=True)
     ]
-    assert ["of another close" in text for text in found] == [True]
+    assert ["does not belong to the clean-close file" in text for text in found] == [True]
     with opened(root) as store:
         assert ends_of(store) == expected
 
