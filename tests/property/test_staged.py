@@ -125,7 +125,7 @@ def test_marks_tell_how_many_are_there(tmp_path: Path, checksum: str, flush: str
             done += len(batch)
         store.put_staged(file.batches[-1].behind(5), first_mark=MARK_MIN + done + 5)
         # One that is not at its place is damage, not an end.
-        with pytest.raises(StorageError, match="not at its place"):
+        with pytest.raises(StorageError, match="is in its place"):
             store.count_marked(begin, MARK_MIN, file.rows)
         assert store.count_marked(begin, MARK_MIN, done) == done
         assert store.count_marked(end, MARK_MIN + done + 5, 100) == 15

@@ -1,6 +1,6 @@
-"""Reading a store as columns, many messages at a time; and what there is to read of each queue.
+"""Reads a store as columns, many messages at a time, and returns the bounds of each queue.
 
-The half of a reader that has no Python object for a message; see `reader`. Changes nothing on disk.
+The half of a reader that creates no Python object per message; see `reader`. Changes nothing on disk.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,20 +18,20 @@ from penstock.read.span_merge import Limits, Lost, QueueSpan, refuse_lost
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What is made of so many rows stays in the cache of a core.
+# The columns of this many rows fit into the cache of a core.
 _TABLE_ROWS = 2048
-# Entries read at each place where a queue is looked at.
+# Entries read at each sampled position of a queue.
 _SAMPLED = 32
 
 
-# Of the only queue, or by topic and queue.
+# The offset of the only queue, or a mapping by topic and queue.
 Offsets = int | Mapping[tuple[str, int], int]
 
 
 def _by_queue(
     name: str, offsets: Offsets | None, topics: set[str], queues: Sequence[QueueBounds]
 ) -> Mapping[tuple[str, int], int]:
-    """Return queue offsets by topic and queue; refuse one that could mean several queues, or none that is asked for."""
+    """Return queue offsets by topic and queue; raises `ValueError` if one is ambiguous or of a queue that is not read."""
     if offsets is None:
         return {}
     if isinstance(offsets, Mapping):
@@ -47,14 +47,14 @@ def _by_queue(
 
 
 class ColumnReader:
-    """Reads by columns. Safe from any thread; made by `Reader`, which says what is open."""
+    """Reads by columns; the base class of `Reader`. Safe from any thread."""
 
     _log: SegmentedLog
     _queue_index: QueueIndex
     _published: Callable[[], int | None]
 
     def _settle(self) -> None:
-        """Make what this process has written findable."""
+        """Make the records written by this process readable through queues and index."""
         raise NotImplementedError
 
     def _check_open(self) -> None:
@@ -71,7 +71,7 @@ class ColumnReader:
         *,
         verify: bool = True,
     ) -> "pa.Table":
-        """Return messages [start, stop) of a queue as an Arrow table, without a Python object a row.
+        """Return messages [start, stop) of a queue as an Arrow table, without a Python object per row.
 
         See `penstock.format.arrow_schema.COLUMNS` for the names; `verify` checks every record's CRC.
         """
@@ -95,18 +95,18 @@ class ColumnReader:
     ) -> "pa.RecordBatchReader":
         """Return all messages of some topics as a stream of Arrow record batches, in the order in which they were stored.
 
-        It reads as it is asked for batches, passes through the log once, and ends with what there is to read now. Whatever takes
-        an Arrow stream can read it: `pyarrow`, DuckDB, Polars, pandas. The store must stay open meanwhile. Errors are raised
-        where a batch is asked for, as Penstock's.
+        The stream reads each batch on request, reads the log once, and ends with the last message that is present at the
+        call. Any consumer of Arrow streams can read it: `pyarrow`, DuckDB, Polars, pandas. The store must stay open until
+        the end. A request for a batch may raise Penstock's errors.
 
         Args:
-            topics: one topic or more; all their queues are read. One that is not there has no messages.
+            topics: one topic or more; all their queues are read. A topic that does not exist has no messages.
             columns: see `penstock.format.arrow_schema.COLUMNS`.
-            start: the queue offset to begin at, where the topics have one queue; else a mapping of (topic, queue) to
-                one. Queues that it does not name are read from their first message on.
-            stop: the queue offset before which to end, in the same way.
-            tags: only messages with one of these tags; all if there are none.
-            rows: a batch has so many rows at most.
+            start: the queue offset to begin at if the topics have one queue; otherwise a mapping of (topic, queue) to
+                offset. Queues that are not in the mapping are read from their first message on.
+            stop: the queue offset before which to end, in the same form.
+            tags: only messages with one of these tags; all messages if empty.
+            rows: maximum number of rows in a batch.
             verify: check every record's CRC; a corrupt one is an error either way.
         """
         from penstock.format import arrow_schema  # noqa: PLC0415 - as in `to_arrow`
@@ -129,7 +129,7 @@ class ColumnReader:
         return arrow_schema.reader_of(self._while_open(batches), columns)
 
     def _while_open(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Yield batches; raise once the store is closed."""
+        """Yield batches; raises once the store is closed."""
         self._check_open()
         for batch in batches:
             yield batch
@@ -146,7 +146,7 @@ class ColumnReader:
         rows: int = 65_536,
         verify: bool = True,
     ) -> "Iterator[pa.RecordBatch]":
-        """Return what `to_arrow` does, as record batches of at most `rows` rows, one at a time."""
+        """Yield the messages that `to_arrow` returns, as record batches of at most `rows` rows."""
         self._settle()
         low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
         high = self._queue_index.max_offset(topic, queue)
@@ -167,20 +167,20 @@ class ColumnReader:
         keys: Iterable[str] = (),
         lost: Lost = refuse_lost,
     ) -> "Iterator[pa.RecordBatch]":
-        """Return the messages of stretches of several queues, in the order in which they were stored.
+        """Return the messages of ranges of multiple queues, in the order in which they were stored.
 
-        The log is passed through once, however many queues lie mixed in it.
+        Reads the log once, however many queues are interleaved in it.
 
         Args:
-            spans: stretches [start, stop) of queues, as `bounds` tells them.
+            spans: ranges [start, stop) of queues, as returned by `bounds`.
             columns: see `penstock.format.arrow_schema.COLUMNS`.
-            rows: a batch has so many rows at most.
-            size: and so many bytes of records, but always one record.
-            verify: check every record's CRC; a damaged one is an error either way.
-            tags: only messages with one of these tags; all if there are none.
-            keys: only messages with one of these keys; all if there are none.
-            lost: called with messages that retention took away meanwhile, and with the error, or None where
-                only the queue's file is gone; what it does not raise for is passed over.
+            rows: maximum number of rows in a batch.
+            size: maximum size in bytes of the records of a batch; a batch always has at least one record.
+            verify: check every record's CRC; a corrupt record is an error either way.
+            tags: only messages with one of these tags; all messages if empty.
+            keys: only messages with one of these keys; all messages if empty.
+            lost: called with messages that retention deleted meanwhile, and with the error, or None if only the
+                queue's file is missing; the messages are skipped unless it raises.
         """
         from penstock.format import arrow_schema  # noqa: PLC0415 - as in `to_arrow`
         from penstock.read import to_arrow  # noqa: PLC0415 - as above
@@ -194,12 +194,12 @@ class ColumnReader:
     def bounds(
         self, wanted: Callable[[str], bool] = lambda _: True, *, published: bool = True
     ) -> list[QueueBounds]:
-        """Return what there is to read of every queue, in one pass; sorted by topic and queue.
+        """Return the bounds of every queue, in one pass, sorted by topic and queue.
 
         Args:
-            wanted: says of a topic whether it is asked for.
-            published: of a store that another process writes, only up to where it says that everything is
-                in its place; what lies behind may be cut off by a crash of that process.
+            wanted: returns whether a topic is included.
+            published: if another process writes the store, return only messages that it has published; a crash of
+                that process may cut off the messages after them.
         """
         self._settle()
         below = self._published() if published else None
@@ -208,7 +208,7 @@ class ColumnReader:
     def sample(
         self, topic: str, queue: int, start: int, stop: int, count: int
     ) -> list[tuple[int, int, float]]:
-        """Look at `count` places of a queue: returns ordinals, log offsets, and the mean record size there."""
+        """Sample `count` positions of a queue; returns ordinals, log offsets, and the mean record size at each."""
         self._settle()
         found = []
         for at in distinct_of(np.linspace(start, stop - 1, count).astype(np.int64)):

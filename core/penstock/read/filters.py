@@ -1,4 +1,4 @@
-"""Which messages a tag expression or a key means, and what an offset beyond a queue is answered."""
+"""Filters by tag expression and by key, and the read status for an offset outside of a queue."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ _INT32_MIN = -(1 << 31)
 
 
 class TagFilter:
-    """RocketMQ's tag expression: `*`, or tags joined by `||`. Hash first, then text."""
+    """RocketMQ's tag expression: `*`, or tags joined by `||`. Compares first the hash, then the text."""
 
     def __init__(self, expression: str) -> None:
         words = [word.strip() for word in expression.split("||")]
@@ -23,22 +23,22 @@ class TagFilter:
         self.is_any = not self._tags or "*" in self._tags
 
     def may_match(self, tag_codes: Int64s) -> Bools:
-        """Look at queue entries' codes; one below all hashes is an address and says nothing."""
+        """Return which queue entries may match by their codes; a code below all hashes is an address, and may match."""
         if self.is_any:
             return np.ones(len(tag_codes), np.bool_)
         return (tag_codes < _INT32_MIN) | np.isin(tag_codes, self._hashes)
 
     def matches(self, message: StoredMessage) -> bool:
-        """Look at the text: hashes collide."""
+        """Return whether a message matches; compares the text, since hashes collide."""
         return self.is_any or message.tag in self._tags
 
 
 class RowFilter:
-    """Which records are wanted by their tags and keys, many at a time: hash first, then text.
+    """Filters records by tags and keys, many at a time: compares first the hash, then the text.
 
     Args:
-        tags: the record's tag must be one of these; any if there are none.
-        keys: the record must have one of these, as `has_key` says; any if there are none.
+        tags: the record's tag must be one of these; any tag if empty.
+        keys: the record must have one of these, as defined by `has_key`; any key if empty.
     """
 
     def __init__(self, tags: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
@@ -54,13 +54,13 @@ class RowFilter:
         return not (self._tags or self._words or self._phrases)
 
     def may_match(self, tag_codes: Int64s) -> Bools:
-        """Look at queue entries' codes; one below all hashes is an address and says nothing."""
+        """Return which queue entries may match by their codes; a code below all hashes is an address, and may match."""
         if not self._tags:
             return np.ones(len(tag_codes), np.bool_)
         return (tag_codes < _INT32_MIN) | np.isin(tag_codes, self._hashes)
 
     def matches(self, records: RecordColumns) -> Bools:
-        """Look at the texts: hashes collide."""
+        """Return which records match; compares the texts, since hashes collide."""
         right = np.ones(len(records), np.bool_)
         if self._tags:
             tags = records.properties.named(TAGS.encode())
@@ -79,14 +79,14 @@ class RowFilter:
         return found
 
     def _is_among(self, text: bytes) -> bool:
-        """Say whether any of the keys is in a text of several."""
+        """Return whether any of the keys is in a text of multiple keys."""
         return not self._words.isdisjoint(filter(None, text.split(b" "))) or any(
             phrase in b" %s " % text for phrase in self._phrases
         )
 
 
 def has_key(message: StoredMessage, key: str) -> bool:
-    """Say whether `key` is among the message's keys, as a word or as a phrase, or is its UNIQ_KEY."""
+    """Return whether `key` is one of the message's keys, a phrase of consecutive keys, or its UNIQ_KEY."""
     properties = message.all_properties
     if not key:
         return False
@@ -94,7 +94,7 @@ def has_key(message: StoredMessage, key: str) -> bool:
 
 
 def out_of_bounds(offset: int, low: int, high: int) -> tuple[ReadStatus, int] | None:
-    """Return RocketMQ's answer for an offset with nothing to read (spec section 10.2)."""
+    """Return RocketMQ's status and next offset for an offset without a message, else None (spec section 10.2)."""
     if high == 0:
         return ReadStatus.NO_MESSAGE_IN_QUEUE, 0
     if offset < low:
@@ -107,7 +107,7 @@ def out_of_bounds(offset: int, low: int, high: int) -> tuple[ReadStatus, int] | 
 
 
 def out_of_line(log_offsets: Int64s) -> Bools:
-    """Return which entries do not lie between those around them; the first and the last may not."""
+    """Return which entries are not between their neighbours in log order; always includes the first and the last."""
     doubted = np.ones(len(log_offsets), np.bool_)
     ascends = np.diff(log_offsets) > 0
     doubted[1:-1] = ~(ascends[1:] & ascends[:-1])

@@ -1,7 +1,7 @@
-"""Records found by key and by time: what an index offers is held against the log.
+"""Finds records by key and by time: the candidates of an index are compared with the log.
 
-Where the log is mapped the kernel looks at records in place; of one that it does not take for valid, or where files may
-be shortened by others, a copy is read and checked as for every other reader (see `record_reader`).
+If the log is mapped, the kernel checks records in place. If it does not accept a record, or other processes may
+truncate the files, a copy is read and checked as for every other reader (see `record_reader`).
 """
 
 from collections.abc import Callable, Iterable
@@ -18,16 +18,16 @@ from penstock.log.segmented_log import SegmentedLog
 from penstock.message import StoredMessage
 from penstock.read.filters import has_key
 
-# What stands for bytes that are no UTF-8: only as text can such a key be compared.
+# Replaces bytes that are not UTF-8; a key with it can be compared only as text.
 _REPLACED = "\ufffd"
-# Entries read at once when a time is searched.
+# The number of entries read at once in a search by time.
 _CHUNK = 256
-# Larger records are read as messages where the log is not mapped.
+# Larger records are read as messages if the log is not mapped.
 _SHORT_BYTES = 2048
 
 
 class KeySought(NamedTuple):
-    """A topic, a key, and the first and last store time of what is sought, both 64-bit numbers."""
+    """The topic, the key, and the first and last store time to search for, both 64-bit numbers."""
 
     topic: str
     key: str
@@ -35,7 +35,7 @@ class KeySought(NamedTuple):
     end_ms: int
 
     def is_met(self, message: StoredMessage) -> bool:
-        """Say whether a message is sought; its texts are compared."""
+        """Return whether a message matches; compares its texts."""
         is_timed = self.begin_ms <= message.store_time_ms <= self.end_ms
         return is_timed and message.topic == self.topic and has_key(message, self.key)
 
@@ -47,14 +47,14 @@ def find_keyed(
     sought: KeySought,
     limit: int,
 ) -> list[StoredMessage]:
-    """Return the first `limit` messages among candidates that are sought, in the order of the log.
+    """Return the first `limit` candidates that match, in the order of the log.
 
     Args:
         log: the log.
-        read: returns the message at a log offset, None where there is no valid one.
-        candidates: log offsets, newest first; some may come twice.
-        sought: what a message must be.
-        limit: how many at most.
+        read: returns the message at a log offset, None if there is no valid one.
+        candidates: log offsets, newest first, possibly with duplicates.
+        sought: the criteria.
+        limit: the maximum number of messages.
     """
     texts = _utf8_of(sought) if log.is_mapped else None
     found: dict[int, StoredMessage] = {}
@@ -75,7 +75,7 @@ def find_keyed(
 
 
 def _utf8_of(sought: KeySought) -> tuple[bytes, bytes] | None:
-    """Return topic and key as they stand in records; None where only texts can tell."""
+    """Return topic and key as bytes in records; None if they can be compared only as text."""
     if _REPLACED in sought.topic or _REPLACED in sought.key:
         return None
     try:
@@ -87,7 +87,7 @@ def _utf8_of(sought: KeySought) -> tuple[bytes, bytes] | None:
 def _in_place(
     log: SegmentedLog, log_offset: int, sought: KeySought, texts: tuple[bytes, bytes]
 ) -> StoredMessage | Literal[False] | None:
-    """Return the message at a log offset, None if it is another one, False where no valid one was seen."""
+    """Return the message at a log offset, None if it does not match, False if the kernel found no valid one."""
     segment = log.find(log_offset)
     if segment is None or not segment.lease.hold():
         return False
@@ -101,15 +101,15 @@ def _in_place(
 
 
 def written_part(segment: Segment) -> memoryview:
-    """Return a mapped segment as far as it was ever written; the caller holds its lease."""
+    """Return the written part of a mapped segment; the caller holds its lease."""
     view = segment.view()
     return view if segment.mapped_end >= len(view) else view[: segment.mapped_end]
 
 
 class TimeSearch:
-    """Searches the store times of one queue, of which those of later records are not earlier. Not thread-safe.
+    """Searches the store times of one queue, which never decrease. Not thread-safe.
 
-    A record that cannot be read has the time of the next one that can.
+    A record that cannot be read counts with the time of the next readable one.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class TimeSearch:
     ) -> None:
         """Search a queue between two queue offsets.
 
-        `read` returns the message of an entry, by log offset, size and queue offset; None where there is no valid one.
+        `read` returns the message of an entry, given log offset, size and queue offset; None if there is no valid one.
         """
         topic, queue = self._name = name
         self._log = log
@@ -132,7 +132,7 @@ class TimeSearch:
         self._low, self._high = bounds
 
     def first_from(self, bound_ms: int) -> int:
-        """Return the queue offset of the first message stored at or after a time; the end where there is none."""
+        """Return the queue offset of the first message stored at or after a time; the end of the queue if there is none."""
         first, stop = self._low, self._high
         while stop - first > _CHUNK:
             middle = (first + stop) // 2
@@ -162,7 +162,7 @@ class TimeSearch:
         return seen
 
     def _first_within(self, first: int, stop: int, bound_ms: int) -> int:
-        """Return what is left to be found within few entries, which are read at once."""
+        """Return the result of `first_from` within a few entries, which are read at once."""
         offsets, sizes, _ = self._index.entries(*self._name, first, stop)
         places = list(zip(offsets.tolist(), sizes.tolist(), strict=True))
         start, last = first, first + len(places)
@@ -189,7 +189,7 @@ class TimeSearch:
         return seen
 
     def _time_in_place(self, log_offset: int, size: int, queue_offset: int) -> int | None:
-        """Return the time that a record states, if it is the one that the entry is of."""
+        """Return the store time of a record, if it is the one of the entry."""
         log = self._log
         segment = log.find(log_offset)
         if segment is None or not FIXED_SIZE <= size <= segment.end_offset - log_offset:

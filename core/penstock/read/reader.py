@@ -1,8 +1,8 @@
-"""Reading a store: by queue offset, in order, by key, by id, by time. Changes nothing on disk.
+"""Reads a store: by queue offset, in order, by key, by id, by time. Changes nothing on disk.
 
 Works the same on a store that this process writes, on one that another process is writing, and on a
-broker's directory as it lies there. What is read is checked (see `record_reader`); a damaged record is left
-out, named in the log and in the result, and costs no other.
+broker's directory. Every record read is checked (see `record_reader`). A corrupt record is left out and logged, and
+`read` reports it in its status; all other records are returned.
 """
 
 import heapq
@@ -33,11 +33,11 @@ from penstock.runtime.waking import Waiter, Wakes
 
 logger = get_logger(__name__)
 
-# As the Java store does: one read looks at no more entries than this while nothing matches.
+# As in the Java store: the maximum number of entries that one read inspects while nothing matches.
 LOOKED_AT_MAX = 800
-# Entries read at once where the first one is there, as a rule.
+# The minimum number of entries read at once without a tag filter.
 _NEAR = 8
-# No record is stored later.
+# No record has a greater store time.
 _TIME_MAX = 1 << 62
 
 
@@ -62,19 +62,19 @@ class Reader(ColumnReader):
         self._records = RecordReader(log, live=live)
         self._live = live
         self._closed = False
-        # Why it is closed, where nobody closed it.
+        # The reason why the store is closed, if it was not closed by the caller.
         self._why_closed: StorageError | None = None
         self.damaged_reads = 0
 
     def _settle(self, needed: Dispatcher | None = None) -> None:
-        """Make what this process has written findable; a store opened for writing does more here.
+        """Make the records written by this process readable through queues and index; `Store` overrides it.
 
-        `needed` is the dispatcher that must have it all; the queues' if None.
+        `needed` is the dispatcher that must have processed them all; the queue index if None.
         """
         self._check_open()
 
     def _show(self) -> None:
-        """Make what this process has written readable by its address; needs no dispatcher."""
+        """Make the records written by this process readable by log offset; needs no dispatcher."""
         self._check_open()
 
     def _check_open(self) -> None:
@@ -92,12 +92,12 @@ class Reader(ColumnReader):
         return found
 
     def min_offset(self, topic: str, queue: int = 0) -> int:
-        """Return the first queue offset that can be read; 0 for a queue that is not there."""
+        """Return the first queue offset that can be read; 0 for a queue that does not exist."""
         self._settle()
         return self._queue_index.min_offset(check_topic(topic), check_queue(queue))
 
     def max_offset(self, topic: str, queue: int = 0) -> int:
-        """Return the queue offset that the next message will get; 0 for a queue that is not there."""
+        """Return the queue offset that the next message will get; 0 for a queue that does not exist."""
         self._settle()
         return self._queue_index.max_offset(check_topic(topic), check_queue(queue))
 
@@ -106,9 +106,9 @@ class Reader(ColumnReader):
     ) -> ReadResult:
         """Read up to `limit` messages of a queue from `offset` on.
 
-        Answers RocketMQ's status and the offset to go on with, also when nothing was found. `tag` is
-        `*`, one tag, or several joined by `||`. While nothing matches, at most 800 entries are looked
-        at in one call. A damaged record is passed over and counted in `stats()`.
+        Returns RocketMQ's status and the offset to continue with, even if nothing was found. `tag` is
+        `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call inspects at most 800
+        entries. A corrupt record is skipped and counted in `stats()`.
         """
         self._settle()
         low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
@@ -117,14 +117,20 @@ class Reader(ColumnReader):
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
         stop = int(min(high, offset + limit))
-        if tag == "*" and offset < stop and (found := self._whole(topic, queue, offset, stop)):
+        if (
+            tag == "*"
+            and offset < stop
+            and (found := self._read_contiguous(topic, queue, offset, stop))
+        ):
             return ReadResult(ReadStatus.FOUND, found, stop, low, high)
         span = QueueSpan(topic, queue, offset, min(high, offset + max(LOOKED_AT_MAX, limit)))
         nothing = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, [], offset, low, high)
         return self._read_span(span, limit, tag, nothing)
 
-    def _whole(self, topic: str, queue: int, start: int, stop: int) -> list[StoredMessage]:
-        """Return all of [start, stop) where each is there, valid, and near the one before; else nothing."""
+    def _read_contiguous(
+        self, topic: str, queue: int, start: int, stop: int
+    ) -> list[StoredMessage]:
+        """Return all messages of [start, stop) if each is present, valid, and near the one before; else an empty list."""
         entries = self._queue_index.entries(topic, queue, start, stop)
         if len(entries.sizes) < stop - start:
             return []
@@ -134,7 +140,7 @@ class Reader(ColumnReader):
 
     def _read_span(self, span: QueueSpan, limit: int, tag: str, result: ReadResult) -> ReadResult:
         """Return up to `limit` messages of a span that match, none after a missing queue file."""
-        # As a rule every entry is wanted where no tag is.
+        # Without a tag filter, usually every entry matches.
         chunk = max(limit, _NEAR) if tag == "*" else LOOKED_AT_MAX
         wanted, place = TagFilter(tag), QueuePosition.of(span.topic, span.queue)
         for entries in self._queue_index.iter_entries(*span, chunk):
@@ -156,7 +162,7 @@ class Reader(ColumnReader):
         wanted: TagFilter,
         before: ReadResult,
     ) -> ReadResult:
-        """Return what was found `before`, and what these entries point to."""
+        """Return the result `before`, extended by the messages of these entries."""
         status, messages, following, low, high = before
         end = following + len(entries.sizes)
         asked = Entries(np.arange(following, end), entries.log_offsets, entries.sizes)
@@ -165,19 +171,19 @@ class Reader(ColumnReader):
             asked = Entries(*(column[is_wanted] for column in asked))
         while len(messages) < limit and len(asked.sizes):
             count = limit - len(messages)
-            looked_at = Entries(*(column[:count] for column in asked))
-            found, missing = self._messages(looked_at, place)
+            inspected = Entries(*(column[:count] for column in asked))
+            found, missing = self._messages(inspected, place)
             if missing:
                 status = ReadStatus.MESSAGE_WAS_REMOVING
             messages += found if wanted.is_any else filter(wanted.matches, found)
-            count = len(looked_at.sizes)
-            following, asked = int(looked_at.ordinals[-1]) + 1, asked.after(count)
+            count = len(inspected.sizes)
+            following, asked = int(inspected.ordinals[-1]) + 1, asked.after(count)
         if len(messages) < limit:
             following = end
         return ReadResult(ReadStatus.FOUND if messages else status, messages, following, low, high)
 
     def _messages(self, asked: Entries, place: QueuePosition) -> tuple[list[StoredMessage], int]:
-        """Return the records of entries, and how many are gone or corrupt; corruption is logged."""
+        """Return the messages of entries, and how many are deleted or corrupt; logs corruption."""
         found: list[StoredMessage] = []
         missing = 0
         while len(asked.sizes):
@@ -197,7 +203,7 @@ class Reader(ColumnReader):
     def _leading(
         self, asked: Entries, place: QueuePosition, *, all_near: bool = False
     ) -> list[StoredMessage]:
-        """Return the first records as far as they are valid; which one is not, and why, is found out one by one."""
+        """Return the first messages up to the first invalid record, possibly none; the caller then reads one by one."""
         try:
             return self._records.leading(asked, place, all_near=all_near)
         except (OffsetError, CorruptionError):
@@ -206,14 +212,14 @@ class Reader(ColumnReader):
     def _try(
         self, log_offset: int, size: int, place: QueuePosition, ordinal: int
     ) -> StoredMessage | None:
-        """Return a record, or None if it is gone or damaged; damage is logged."""
+        """Return a message, or None if it is deleted or corrupt; logs corruption."""
         try:
             return self._records.message(log_offset, size, place, ordinal)
         except OffsetError:
             return None
         except CorruptionError as error:
             self.damaged_reads += 1
-            logger.error("%s", error)  # noqa: TRY400 - the message says it all
+            logger.error("%s", error)  # noqa: TRY400 - the message is complete without a traceback
             return None
 
     # --- in order
@@ -227,14 +233,14 @@ class Reader(ColumnReader):
         starts: Mapping[int, int] | None = None,
         follow: bool = False,
     ) -> Iterator[StoredMessage]:
-        """Go through one queue, or through all queues of a topic in the order they were stored.
+        """Yield the messages of one queue, or of all queues of a topic in the order in which they were stored.
 
         Args:
             topic: the topic.
             queue: one queue, or None for all.
-            start: queue offset to begin at; the first there is if None.
-            starts: queue number to queue offset, for queues that begin elsewhere than `start`.
-            follow: at the end, wait for more instead of stopping.
+            start: queue offset to begin at; the first one if None.
+            starts: queue number to queue offset, for queues that do not begin at `start`.
+            follow: at the end, wait for new messages instead of stopping.
         """
         check_topic(topic)
         following: dict[int, int] = dict(starts or {})
@@ -256,11 +262,11 @@ class Reader(ColumnReader):
     def _scan_once(
         self, topic: str, queue: int | None, start: int | None, following: dict[int, int]
     ) -> Iterator[StoredMessage]:
-        """Yield what is there now, in log order; `following` remembers where each queue stands."""
+        """Yield the messages present now, in log order; sets `following` to the next offset of each queue."""
         self._settle()
         numbers = [queue] if queue is not None else self.topics().get(topic, [])
         if not numbers:
-            # Raises for a topic that is there, and whose queues are not understood.
+            # Raises if the topic exists and the format of its queues is not understood.
             self._queue_index.max_offset(topic, 0)
         limit = None if len(numbers) == 1 else self._complete_offset()
         streams = []
@@ -276,7 +282,7 @@ class Reader(ColumnReader):
                 yield message
 
     def _complete_offset(self) -> int:
-        """Return the log offset below which no queue lacks an entry that is still to come."""
+        """Return the log offset below which every queue has all its entries."""
         published = self._published()
         return self._queue_index.end_log_offset() if published is None else published
 
@@ -293,7 +299,7 @@ class Reader(ColumnReader):
             for row, log_offset, size, is_doubted in zip(
                 present.tolist(), offsets.tolist(), sizes.tolist(), doubted.tolist(), strict=True
             ):
-                # One damaged entry must not end the queue, nor hold up those behind it in the merge.
+                # One corrupt entry must not end the queue, nor delay the entries after it in the merge.
                 if limit is not None and log_offset >= limit:
                     continue
                 if not is_doubted or self._try(log_offset, size, place, at + row) is not None:
@@ -304,8 +310,8 @@ class Reader(ColumnReader):
     def at(self, log_offset: int) -> StoredMessage:
         """Return the message whose record begins at `log_offset`.
 
-        `NoRecordError` names the nearest records where none begins there; `CorruptionError` is for bytes that
-        are not what was written.
+        Raises `NoRecordError`, which names the nearest records, if none begins there, and `CorruptionError` if the
+        record is corrupt.
         """
         self._show()
         if log_offset < 0:
@@ -313,21 +319,21 @@ class Reader(ColumnReader):
         try:
             return self._records.message_at(log_offset)
         except (CorruptionError, OffsetError):
-            # The offset may be the caller's mistake.
+            # The offset may be wrong rather than the record corrupt.
             found = explain(self._log, log_offset)
             if found is None:
                 raise
             raise found from None
 
     def get(self, message_id: str) -> StoredMessage:
-        """Return the message with that offset message id (32 hex digits, 56 for an IPv6 host)."""
+        """Return the message with an offset message id (32 hexadecimal digits, 56 for an IPv6 host)."""
         try:
             raw = bytes.fromhex(message_id)
         except ValueError:
             raw = b""
         if len(raw) not in (16, 28):
             raise PenstockError(
-                f"{message_id!r} is no message id; it has 32 or 56 hexadecimal digits"
+                f"{message_id!r} is not a message id, which has 32 or 56 hexadecimal digits"
             )
         message = self.at(int.from_bytes(raw[-8:], "big", signed=True))
         if message.message_id != message_id.upper():
@@ -337,13 +343,13 @@ class Reader(ColumnReader):
     def offset_at(
         self, topic: str, queue: int = 0, *, time_ms: int, boundary: str = "lower"
     ) -> int:
-        """Return the queue offset at a store time, by RocketMQ 5's boundaries.
+        """Return the queue offset at a store time, with the boundaries of RocketMQ 5.
 
         `lower`: the first message stored at or after `time_ms`, or the maximum if all are older.
-        `upper`: the last one stored at or before it, or the minimum if all are younger.
+        `upper`: the last message stored at or before `time_ms`, or the minimum if all are newer.
         """
         if boundary not in ("lower", "upper"):
-            raise PenstockError(f"boundary is 'lower' or 'upper', not {boundary!r}")
+            raise PenstockError(f"boundary must be 'lower' or 'upper', not {boundary!r}")
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
         place = QueuePosition.of(topic, queue)
         search = TimeSearch(
@@ -365,8 +371,8 @@ class Reader(ColumnReader):
     ) -> list[StoredMessage]:
         """Return the newest `limit` messages with that key, oldest first.
 
-        Topic and key are compared as text, so no hash collision comes back. UNIQ_KEY counts as a
-        key. A key with spaces matches where its words stand one behind the other.
+        Topic and key are compared as text, so hash collisions are not returned. UNIQ_KEY counts as a
+        key. A key with spaces matches consecutive keys.
         """
         self._settle(self._key_index)
         check_topic(topic)
@@ -380,7 +386,9 @@ class Reader(ColumnReader):
 
     def _candidates(self, topic: str, key: str, low: int, high: int) -> Iterator[int]:
         if self._key_index is None:
-            raise ConfigError("finding by key needs a key index: add hash-index to index.use")
+            raise ConfigError(
+                "find needs a key index, and the store has none: add hash-index to index.use"
+            )
         word = next((word for word in key.split(" ") if word), "")
         return self._key_index.candidates(topic, word, low, high)
 
@@ -388,11 +396,11 @@ class Reader(ColumnReader):
         try:
             return self._records.message_at(log_offset)
         except (OffsetError, CorruptionError):
-            # An index may point to what the log has lost; the log is the truth.
+            # An index may point to a record that the log does not have; the log takes precedence.
             return None
 
     def close(self) -> None:
-        """Let go of all files; calling it again does nothing."""
+        """Close all files; calling it again does nothing."""
         if self._closed:
             return
         self._closed = True

@@ -1,7 +1,7 @@
-"""The queues of a directory that are served to readers, where others are not understood.
+"""The queues of a directory that can be read if Penstock does not understand the format of others.
 
-A queue that Penstock does not understand is never shown as empty: asking for it raises
-`ForeignContentError`. See `foreign` for what that may be.
+A queue that is not understood is never reported as empty: reading it raises `ForeignContentError`. See
+`contracts.foreign` for such queues.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,29 +14,29 @@ from penstock.errors import ForeignContentError
 
 
 def served(index: QueueIndex, root: Path, found: Sequence[Foreign]) -> QueueIndex:
-    """Return what readers may ask of an index of queues.
+    """Return the queue index for readers, which raises for queues that are not understood.
 
     Args:
         index: the queues, opened read-only.
         root: the store's folder.
-        found: what is not understood in it.
+        found: the content that is not understood.
     """
     batch = tuple(each for each in found if each.kind is BATCH_QUEUES)
     elsewhere = tuple(each for each in found if each.kind is ROCKSDB_QUEUES)
-    # A database of its own is written beside the files. One in their folder has taken their place, and
-    # files that are left there may be old.
+    # A database in its own folder is written in addition to the queue files. A database in the folder of the
+    # queue files has replaced them, and the remaining files may be outdated.
     if elsewhere and all(each.path.name != "consumequeue" for each in elsewhere) and index.queues():
         elsewhere = ()
     return ServedQueues(index, root, batch, elsewhere) if batch or elsewhere else index
 
 
 def has_queues(index: QueueIndex) -> bool:
-    """Say whether an index knows the queues of the directory, or they are elsewhere."""
+    """Return whether the queues of the directory can be read; False if they are in a database instead."""
     return not (isinstance(index, ServedQueues) and index.is_elsewhere)
 
 
 class ServedQueues(QueueIndex):
-    """A read-only index of queues that raises for those that are not understood. As safe as the index."""
+    """A read-only queue index that raises for queues that are not understood. As thread-safe as the wrapped index."""
 
     name = "served-queues"
 
@@ -56,7 +56,7 @@ class ServedQueues(QueueIndex):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether no queue can be read, since the directory's are in another form."""
+        """Whether no queue can be read, since the directory's queues are in another format."""
         return bool(self._elsewhere)
 
     def _check(self, topic: str | None = None) -> None:
@@ -101,7 +101,7 @@ class ServedQueues(QueueIndex):
         known = lambda topic: topic not in self._refused and wanted(topic)  # noqa: E731 - a predicate
         found = list(self._index.bounds(known, below))
         if not found:
-            # Whoever asks for such topics only must not be told that there is nothing.
+            # If only such topics are requested, raise instead of returning nothing.
             for topic in filter(wanted, self._refused):
                 self._check(topic)
         return iter(found)

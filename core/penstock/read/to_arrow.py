@@ -1,8 +1,8 @@
-"""Messages as Arrow columns. With `from_arrow`, the only kernel module that imports pyarrow.
+"""Returns messages as Arrow columns. Besides `from_arrow`, the only kernel module that imports pyarrow.
 
-Positions come from queue entries; the kernel holds each record against its entry, and makes each column in one pass
-over the records, as the buffers that Arrow has. No Python object is made for a row, and no view of a map leaves
-this module: an escaped one would hold the map open.
+Positions come from queue entries. The compiled kernel compares each record with its entry, and builds each column in
+one pass over the records, as Arrow buffers. No Python object is created per row, and no view of a mapped file leaves
+this module, since it would keep the mapping open.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,17 +41,17 @@ def span_batches(
     wanted: RowFilter = ANY,
     lost: Lost = refuse_lost,
 ) -> Iterator[pa.RecordBatch]:
-    """Return the messages of several stretches of queues as record batches, in the order of the log.
+    """Yield the messages of ranges of queues as record batches, in the order of the log.
 
     Args:
         log: the log.
-        index: knows the queues.
-        spans: what to read; a damaged record is an error.
-        columns: the columns to make.
-        limits: how large a batch gets.
-        verify: check the CRC of every record that is wanted.
-        wanted: leaves out the others.
-        lost: told of messages that are gone; see `refuse_lost`.
+        index: the queue index.
+        spans: the ranges to read; raises `CorruptionError` at a corrupt record.
+        columns: the columns to return.
+        limits: the maximum size of a batch.
+        verify: check the CRC of every matching record.
+        wanted: the filter that records must match.
+        lost: called with messages that were deleted; see `refuse_lost`.
     """
     needs_bodies = verify or "body" in columns
     window = Window(log, bodies=needs_bodies)
@@ -60,25 +60,25 @@ def span_batches(
     for rows in merged(log, index, spans, limits, wanted.may_match, lost):
         try:
             with log.lease(int(rows.offsets[0])):
-                records = _checked(log, window, rows, places, wanted, verify=verify)
+                records = _read_checked(log, window, rows, places, wanted, verify=verify)
                 if len(records) == 0:
                     continue
                 arrays = [make(records) for make in makers]
         except OffsetError as error:
-            for span in _gone(spans, rows):
+            for span in _spans_of(spans, rows):
                 lost(span, error)
             continue
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _gone(spans: Sequence[QueueSpan], rows: EntryRows) -> Iterator[QueueSpan]:
-    """Return what the entries of a batch stand for, queue by queue."""
+def _spans_of(spans: Sequence[QueueSpan], rows: EntryRows) -> Iterator[QueueSpan]:
+    """Yield the ranges of messages that the entries of a batch belong to, queue by queue."""
     for number in distinct_of(rows.spans):
         ordinals = rows.ordinals[rows.spans == number]
         yield spans[number]._replace(start=int(ordinals[0]), stop=int(ordinals[-1]) + 1)
 
 
-def _checked(
+def _read_checked(
     log: SegmentedLog,
     window: Window,
     rows: EntryRows,
@@ -87,22 +87,22 @@ def _checked(
     *,
     verify: bool,
 ) -> RecordColumns:
-    """Return the records of a batch that are wanted; a corrupt one, or one of another queue, is an error."""
+    """Return the matching records of a batch; raises `CorruptionError` for a corrupt one, or one of another queue."""
     memory, positions = window.read(rows)
-    # Of those that are looked at closer only the wanted ones must be valid.
+    # With a filter, only the matching records must be valid, so their CRC is checked after filtering.
     at_once = verify and wanted.is_any
 
-    def take_apart() -> tuple[bytearray, int]:
+    def parse_entries() -> tuple[bytearray, int]:
         return _kernel.entry_rows(
             memory, positions, rows.offsets, rows.sizes, rows.ordinals, rows.spans, places,
             log.coverage.packed if at_once else None,
         )  # fmt: skip
 
-    found, bad = take_apart()
+    found, bad = parse_entries()
     if bad >= 0 and at_once and log.renew_coverage():
-        found, bad = take_apart()
+        found, bad = parse_entries()
     if bad >= 0:
-        raise _damage(log, int(rows.offsets[bad]))
+        raise _corruption(log, int(rows.offsets[bad]))
     records = RecordColumns(memory, np.frombuffer(found, ROW), rows.offsets)
     if wanted.is_any:
         return records
@@ -113,16 +113,20 @@ def _checked(
         if not right.all() and log.renew_coverage():
             right = records.are_valid(log.coverage)
         if not right.all():
-            raise _damage(log, int(records.log_offsets[np.argmin(right)]))
+            raise _corruption(log, int(records.log_offsets[np.argmin(right)]))
     return records
 
 
-def _damage(log: SegmentedLog, offset: int) -> CorruptionError:
+def _corruption(log: SegmentedLog, offset: int) -> CorruptionError:
     segment = log.find(offset)
     path = segment.path if segment else log.folder
     position = offset - segment.base_offset if segment else offset
     return CorruptionError(
-        path, position, "a sound record", "another", "read() passes over it; see penstock verify"
+        path,
+        position,
+        "a valid record of the queue entry",
+        "other bytes",
+        "read() skips such records; run penstock verify for details",
     )
 
 
@@ -147,7 +151,7 @@ def _message_id(records: RecordColumns) -> pa.Array:
 
 
 def _property(name: str) -> Callable[[RecordColumns], pa.Array]:
-    """Return what makes a column of one property, null where a record has not got it."""
+    """Return a function that builds the column of one property, null for records without it."""
 
     def make(records: RecordColumns) -> pa.Array:
         column = _kernel.property_column(records.window, records.fields, name.encode())
@@ -167,7 +171,7 @@ def _properties(records: RecordColumns) -> pa.Array:
 
 
 def _number(field: str, kind: pa.DataType) -> Callable[[RecordColumns], pa.Array]:
-    """Return what makes a column of one field, which is as wide as the column."""
+    """Return a function that builds the column of one numeric field of the same width."""
 
     def make(records: RecordColumns) -> pa.Array:
         numbers = pa.py_buffer(np.ascontiguousarray(records.fields[field]))

@@ -1,4 +1,4 @@
-"""What takes the space: messages and bytes of each topic, from the queues' entries alone."""
+"""Space by topic: messages and bytes of each topic, from the queues' entries alone."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,13 +11,13 @@ _ENTRIES_AT_ONCE = 1 << 20
 
 
 class TopicSpace(NamedTuple):
-    """One topic's part of the log.
+    """The log space that one topic uses.
 
     Attributes:
-        topic: which one.
-        messages: how many records its queues point to.
-        size: their bytes.
-        size_below: the bytes of those before the log offset that was asked about.
+        topic: the topic.
+        messages: number of records that its queues point to.
+        size: the size of these records in bytes.
+        size_below: the size in bytes of those before the given log offset.
     """
 
     topic: str
@@ -27,7 +27,7 @@ class TopicSpace(NamedTuple):
 
 
 def space_by_topic(index: QueueIndex, below: int, told: Callable[[int], None]) -> list[TopicSpace]:
-    """Return each topic's part of the log, the largest first; see `Store.space`."""
+    """Return the log space of each topic, the largest first; see `Store.space`."""
     found: dict[str, TopicSpace] = {}
     for done, (topic, queue) in enumerate(index.queues(), 1):
         so_far = found.get(topic, TopicSpace(topic, 0, 0, 0))

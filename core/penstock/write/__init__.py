@@ -1,5 +1,5 @@
-"""From messages or Arrow tables to an encoded batch. Takes no lock and writes no log.
+"""Encodes messages or Arrow tables into a batch. Takes no lock and does not write the log.
 
-In reading order: `validation` (what is refused of a message), `from_arrow`, `staged_file` (encoded records in files that wait to be
-appended).
+In reading order: `validation` (which messages are refused), `from_arrow`, `staged_file` (encoded records in files, to be
+appended later).
 """

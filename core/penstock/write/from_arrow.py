@@ -1,7 +1,7 @@
-"""Arrow tables into records: the kernel goes through their buffers, without a Python object a row.
+"""Encodes Arrow tables into records: the compiled kernel reads their buffers, without a Python object per row.
 
-A row that is not plain (a property that is the store's own, a name given twice) goes by itself, as a message;
-so does one that is refused, which says why.
+A row that is not plain (a reserved property, a property given twice) is encoded as a single message. So is a row that
+is refused, which raises the reason.
 """
 
 from typing import Any
@@ -18,15 +18,15 @@ from penstock.format.java_hash import Int64s
 from penstock.message import Durability, PutStatus
 
 _COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")
-# What a column without values may leave out.
+# Replaces the offsets buffer, which a column without values may not have.
 _NO_BOUNDS = np.zeros(1, np.int32)
-# Offsets, bytes, and the number of the first value.
+# Offsets, bytes, and the index of the first value.
 Texts = tuple[Any, Any, int]
 
 
 @attrs.frozen(kw_only=True)
 class TableRows:
-    """The columns of a table, checked, each of plain type and without nulls where none may be."""
+    """The checked columns of a table, each of a plain type, and without nulls except in `properties`."""
 
     topic: pa.Array
     body: pa.Array
@@ -41,7 +41,7 @@ class TableRows:
         return len(self.topic)
 
     def message(self, row: int) -> Message:
-        """Return one row as a message of its own."""
+        """Return one row as a message."""
         keys = _value(self.keys, row, "keys")
         pairs = None if self.properties is None else self.properties[row].as_py()
         try:
@@ -54,11 +54,11 @@ class TableRows:
             )  # fmt: skip
         except (TypeError, ValueError) as error:
             raise MessageError(
-                f"the properties of row {row} are no pairs of texts: {error}"
+                f"the properties of row {row} are not pairs of strings: {error}; nothing was stored"
             ) from error
 
     def columns(self, encoder: RecordEncoder) -> ArrowRows:
-        """Return them as the kernel takes them."""
+        """Return the columns in the form that the compiled kernel reads."""
         return ArrowRows(
             encoder, len(self), texts_of(self.topic), texts_of(self.body), queue=self.queue,
             tag=None if self.tag is None else texts_of(self.tag),
@@ -71,13 +71,13 @@ def _value(column: pa.Array | None, row: int, name: str) -> str:
     try:
         return "" if column is None else str(column[row].as_py())
     except UnicodeDecodeError as error:
-        raise MessageError(f"column {name!r} is no UTF-8 in row {row}: {error}") from error
+        raise MessageError(f"column {name!r} is not valid UTF-8 in row {row}: {error}") from error
 
 
 def encode_table(
     encoder: RecordEncoder, table: pa.Table | pa.RecordBatch, *, seals: bool = True
 ) -> Batch:
-    """Return the rows of a table as one batch (see `Batch`); the first that cannot be stored stops it."""
+    """Return the rows of a table as one batch (see `Batch`); raises at the first row that cannot be stored."""
     rows, batch, at = _rows(table), Batch(encoder, seals=seals), 0
     is_plain = rows.properties is None or _are_texts(rows.properties)
     columns = rows.columns(encoder) if is_plain else None
@@ -99,30 +99,30 @@ def _rows(table: pa.Table | pa.RecordBatch) -> TableRows:
     for name in names:
         if name not in _COLUMNS:
             raise MessageError(
-                f"there is no column {name!r} to put; there are: {', '.join(_COLUMNS)}"
+                f"column {name!r} cannot be stored; the columns of a message are: {', '.join(_COLUMNS)}"
             )
     for name in ("topic", "body"):
         if name not in names:
-            raise MessageError(f"the table has no column {name!r}, which every message needs")
-    given = {name: _whole(table.column(name)) for name in names}
+            raise MessageError(f"the table has no column {name!r}, which is required")
+    given = {name: _as_one_array(table.column(name)) for name in names}
     for name in ("topic", "body"):
         if given[name].null_count:
-            raise MessageError(f"column {name!r} has nulls; every message needs one")
+            raise MessageError(f"column {name!r} has nulls, but every message needs a value")
     return TableRows(
         topic=_cast(given["topic"], pa.string(), "topic"),
         body=_cast(given["body"], pa.binary(), "body"),
         queue=_numbers(given.get("queue"), "queue"),
         tag=_texts(given.get("tag"), "tag"),
-        keys=_texts(_joined(given.get("keys")), "keys"),
+        keys=_texts(_join_keys(given.get("keys")), "keys"),
         properties=given.get("properties"),
         flag=_numbers(given.get("flag"), "flag"),
         born_time_ms=_times(given.get("born_time")),
     )
 
 
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _as_one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
-        # One chunk would be copied as well.
+        # `combine_chunks` would copy a single chunk, too.
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -136,7 +136,7 @@ def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise MessageError(
-            f"column {name!r} is {column.type}, and cannot be taken as {kind}: {error}"
+            f"column {name!r} is {column.type}, which cannot be converted to {kind}: {error}"
         ) from error
 
 
@@ -144,12 +144,12 @@ def _numbers(column: pa.Array | None, name: str) -> Int64s | None:
     if column is None:
         return None
     if pa.types.is_boolean(column.type) or _is_text(column.type):
-        raise MessageError(f"column {name!r} is {column.type}, and must be of whole numbers")
-    return _whole_numbers(_filled(_cast(column, pa.int64(), name), 0))
+        raise MessageError(f"column {name!r} is {column.type}, but must contain integers")
+    return _whole_numbers(_fill_nulls(_cast(column, pa.int64(), name), 0))
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Say whether a type is of text or bytes, which Arrow would read numbers from."""
+    """Return whether a type is text or bytes, which Arrow would parse as numbers."""
     kinds = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
     return kind in kinds or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
 
@@ -157,14 +157,14 @@ def _is_text(kind: pa.DataType) -> bool:
 def _texts(column: pa.Array | None, name: str) -> pa.Array | None:
     if column is None:
         return None
-    return _filled(_cast(column, pa.string(), name), "")
+    return _fill_nulls(_cast(column, pa.string(), name), "")
 
 
-def _filled(column: pa.Array, value: Any) -> pa.Array:
+def _fill_nulls(column: pa.Array, value: Any) -> pa.Array:
     return pc.fill_null(column, value) if column.null_count else column
 
 
-def _joined(column: pa.Array | None) -> pa.Array | None:
+def _join_keys(column: pa.Array | None) -> pa.Array | None:
     if column is not None and pa.types.is_list(column.type):
         return pc.binary_join(_cast(column, pa.list_(pa.string()), "keys"), " ")
     return column
@@ -175,7 +175,7 @@ def _times(column: pa.Array | None) -> Int64s | None:
         return None
     if column.null_count:
         raise MessageError(
-            "column 'born_time' has nulls in some rows: give it in all rows or in none"
+            "column 'born_time' has nulls in some rows: set it in all rows or in none"
         )
     if pa.types.is_timestamp(column.type):
         column = column.cast(TIMESTAMP if column.type.tz else pa.timestamp("ms"), safe=False)
@@ -187,13 +187,13 @@ def _whole_numbers(column: pa.Array) -> Int64s:
 
 
 def texts_of(column: pa.Array) -> Texts:
-    """Return where the values of a binary or string column lie."""
+    """Return the buffers of a binary or string column."""
     _, bounds, data = column.buffers()
     return (_NO_BOUNDS, None, 0) if bounds is None else (bounds, data, column.offset)
 
 
 def _are_texts(column: pa.Array) -> bool:
-    """Say whether a column is a map of texts without nulls among them."""
+    """Return whether a column is a map of strings without nulls among the strings."""
     if not pa.types.is_map(column.type):
         return False
     bounds = column.offsets.to_numpy()
@@ -234,7 +234,7 @@ def receipts(batch: Batch, store_ms: int, status: PutStatus, durability: Durabil
 
 
 def key_hashes(column: pa.Array) -> Int64s:
-    """Return Java's `String.hashCode` of each text of a column, 0 for null."""
+    """Return Java's `String.hashCode` of each string of a column, 0 for null."""
     texts = pc.fill_null(_cast(column, pa.string(), "key"), "")
     if len(texts) == 0:
         return np.zeros(0, np.int64)

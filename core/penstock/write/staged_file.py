@@ -1,6 +1,6 @@
-"""Staged files: records encoded away from the store, in files that wait to be appended as they are.
+"""Staged files: records that were encoded without the store, in files whose records are appended unchanged later.
 
-Whoever encodes needs no open store; whoever appends only stamps and copies. Layout (little-endian)::
+Encoding needs no open store; appending only sets a few fields and copies. Layout (little-endian)::
 
     file   := header batch* end
     header := "PSTKSTG1"  flags u32            # 1: records have room for a CRC property
@@ -9,11 +9,11 @@ Whoever encodes needs no open store; whoever appends only stamps and copies. Lay
               (queue u32  topic_size u32  topic){cursors}  size u32{rows}  cursor u32{rows}  data
     end    := "SEND"  batches u32  rows u64  crc32c u32
 
-A checksum covers all of its part but itself; the end makes a file that was cut short known. `group` is the
-caller's. Records are whole but for what an append stamps: offsets, store time, the CRC property's value.
+A checksum covers its whole part except itself; the end detects a truncated file. `group` is a number of the caller.
+Records are complete except for the fields that an append sets: offsets, store time, the CRC property's value.
 
-Bytes from disk are hostile here: beyond the checksums every length is bounded, and every record is held
-against the format and against the cursor it claims, before any of it may reach a log.
+Bytes from disk are not trusted: besides the checksums, every length is bounded, and every record is checked
+against the format and against its cursor before any byte is appended to a log.
 """
 
 import struct
@@ -44,22 +44,22 @@ _END = struct.Struct("<4sIQI")
 _CRC = struct.Struct("<I")
 _SEALED = 1
 _HOST_SIZES = (8, 20)
-# Log offsets, which the field holds otherwise, are far below.
+# The field otherwise holds log offsets, which are much smaller.
 MARK_MIN = 1 << 62
 MARK_MAX = (1 << 63) - (1 << 40)
 
 
 @attrs.frozen(eq=False)
 class StagedBatch:
-    """One batch of a staged file, checked; `data` is lent by the file and ends with it.
+    """One checked batch of a staged file; `data` is a view of the mapped file.
 
     Attributes:
-        group: what the writer put it under.
+        group: the number that the writer gave it.
         cursors: topic and queue of each cursor.
         cursor_rows: for each record the index of its cursor.
         sizes: the size of each record in bytes.
-        data: the records, one behind the other.
-        host_size: bytes of each host in them.
+        data: the records, one after the other.
+        host_size: size in bytes of each host in them.
         crc_property: whether the records have room for the CRC property.
     """
 
@@ -90,7 +90,7 @@ class StagedBatch:
         )
 
     def encoded(self, encoder: RecordEncoder) -> Batch:
-        """Return it as the append path takes it: a copy, with a CRC in each record or without, as the store has them."""
+        """Return a copy that can be appended, whose records have a CRC of the whole record if the store's records do."""
         cursors = [encoder.cursor_of(topic, queue) for topic, queue in self.cursors]
         batch, end = Batch(encoder, seals=False), 0
         for size, row in zip(self.sizes.tolist(), self.cursor_rows.tolist(), strict=True):
@@ -99,14 +99,16 @@ class StagedBatch:
         return batch
 
     def check_mark(self, first: int) -> int:
-        """Return the mark of the first record, if the marks of all can be told from log offsets."""
+        """Return `first`; raises `ValueError` unless the marks of all records are distinct from log offsets."""
         if not MARK_MIN <= first <= MARK_MAX + (1 << 40) - len(self):
-            raise ValueError(f"marks begin at {MARK_MIN} and end below {1 << 63}, not at {first}")
+            raise ValueError(
+                f"the first mark is {first}; all marks must be at least {MARK_MIN} and less than {1 << 63}"
+            )
         return first
 
 
 class StagedWriter:
-    """Writes one staged file; it counts once `finish` has returned. Not thread-safe."""
+    """Writes one staged file, which is valid once `finish` has returned. Not thread-safe."""
 
     def __init__(self, files: Files, path: Path, host: bytes, *, crc_property: bool) -> None:
         self._files = files
@@ -118,7 +120,7 @@ class StagedWriter:
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """Number of bytes written so far."""
         return self._at
 
     def _put(self, data: bytes | bytearray | memoryview) -> None:
@@ -126,7 +128,7 @@ class StagedWriter:
         self._at += len(data)
 
     def add(self, batch: Batch, group: int = 0) -> None:
-        """Write one batch; an empty one is left out."""
+        """Write one batch; an empty batch is skipped."""
         rows = len(batch)
         if rows == 0:
             return
@@ -146,7 +148,7 @@ class StagedWriter:
         self.rows += rows
 
     def finish(self) -> None:
-        """Write the end, and make the file and its name durable."""
+        """Write the end, and make the file and its directory entry durable."""
         end = _END.pack(b"SEND", self.batches, self.rows, 0)[: -_CRC.size]
         self._put(end + _CRC.pack(crc32c.crc32c(end)))
         self._file.sync_all()
@@ -154,21 +156,21 @@ class StagedWriter:
         self._files.sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        """Remove the file."""
+        """Delete the file."""
         self._file.close()
         self._files.remove(self.path)
 
 
 @attrs.define(eq=False)
 class StagedFile:
-    """A staged file, checked from first byte to last. The data of its batches lives as long as somebody holds it."""
+    """A completely checked staged file. The data of a batch stays valid as long as it is referenced."""
 
     path: Path
     batches: list[StagedBatch]
 
     @classmethod
     def read(cls, files: Files, path: Path) -> Self:
-        """Read and check a file; `CorruptionError` names the first byte that is wrong."""
+        """Read and check a file; raises `CorruptionError` with the position of the first invalid part."""
         file = files.open(path)
         try:
             return cls(path, list(_Reading(path, file).batches()))
@@ -177,7 +179,7 @@ class StagedFile:
 
     @property
     def rows(self) -> int:
-        """How many records it holds."""
+        """Number of records in the file."""
         return sum(len(batch) for batch in self.batches)
 
     def __enter__(self) -> Self:
@@ -193,7 +195,7 @@ class StagedFile:
 
 
 class _Reading:
-    """One walk through a file."""
+    """Reads and checks one file, once."""
 
     def __init__(self, path: Path, file: File) -> None:
         self._path = path
@@ -211,9 +213,7 @@ class _Reading:
         self._crc_property = bool(flags & _SEALED)
 
     def _bad(self, position: int, expected: str, found: str) -> CorruptionError:
-        return CorruptionError(
-            self._path, position, expected, found, "its batch must be written anew"
-        )
+        return CorruptionError(self._path, position, expected, found, "write the staged file again")
 
     def batches(self) -> Iterator[StagedBatch]:
         at, count, rows = _HEADER.size, 0, 0
@@ -266,26 +266,26 @@ class _Reading:
         return found
 
     def _check_records(self, batch: StagedBatch, at: int) -> None:
-        """Hold every record against the format, its cursor and the file's header."""
+        """Raise `CorruptionError` unless every record matches the format, its cursor and the file's header."""
         ends = np.cumsum(batch.sizes)
         columns = RecordColumns.parse(batch.data, ends - batch.sizes, 0)
-        sound = bool(ends[-1] == len(batch.data) and batch.cursor_rows.max() < len(batch.cursors))
-        # Only then may anything be looked up by them.
-        sound = sound and bool(batch.sizes.min() >= FIXED_SIZE and columns.valid.all())
-        if sound:
+        valid = bool(ends[-1] == len(batch.data) and batch.cursor_rows.max() < len(batch.cursors))
+        # The columns may be used as indexes only if these checks succeeded.
+        valid = valid and bool(batch.sizes.min() >= FIXED_SIZE and columns.valid.all())
+        if valid:
             queues = np.array([queue for _, queue in batch.cursors], np.int64)
-            sound = bool((columns.sizes == batch.sizes).all())
-            sound &= bool((columns.sys_flags == self._host_flags).all())
-            sound &= bool((columns.queues == queues[batch.cursor_rows]).all())
-            sound &= all(_is_of(columns, *each) for each in _by_topic(batch))
-        if sound and self._crc_property:
-            sound = bool((columns.property_sizes >= CRC_PROPERTY_SIZE).all())
-        if not sound:
+            valid = bool((columns.sizes == batch.sizes).all())
+            valid &= bool((columns.sys_flags == self._host_flags).all())
+            valid &= bool((columns.queues == queues[batch.cursor_rows]).all())
+            valid &= all(_is_of(columns, *each) for each in _by_topic(batch))
+        if valid and self._crc_property:
+            valid = bool((columns.property_sizes >= CRC_PROPERTY_SIZE).all())
+        if not valid:
             raise self._bad(at, f"{len(batch)} records of their cursors", "others")
 
 
 def _by_topic(batch: StagedBatch) -> Iterator[tuple[str, Int64s | slice]]:
-    """Yield each topic with the rows that are to be of it."""
+    """Yield each topic with the rows whose cursors have that topic."""
     topics = [topic for topic, _ in batch.cursors]
     distinct = list(dict.fromkeys(topics))
     if len(distinct) == 1:
@@ -297,7 +297,7 @@ def _by_topic(batch: StagedBatch) -> Iterator[tuple[str, Int64s | slice]]:
 
 
 def _is_of(columns: RecordColumns, topic: str, rows: Int64s | slice) -> bool:
-    """Say whether these records are of a topic."""
+    """Return whether the records in `rows` have the given topic."""
     raw = topic.encode()
     if (columns.topic_sizes[rows] != len(raw)).any():
         return False
@@ -314,11 +314,11 @@ def _crc_in(data: memoryview, at: int) -> int:
 
 
 def count_marked(log: CommitLog, log_offset: int, first_mark: int, most: int) -> int:
-    """Return how many records numbered from `first_mark` on follow each other from `log_offset` on."""
+    """Return how many consecutive records numbered from `first_mark` the log has from `log_offset` on, at most `most`."""
     low, end = log.log.min_offset, log.end_offset
     if not low <= log_offset <= end:
         raise StorageError(
-            f"what was written from log offset {log_offset} on cannot be told: the log has {low} to {end}"
+            f"records from log offset {log_offset} on cannot be counted: the log has offsets {low} to {end}"
         )
     count = 0
     for batch in log.batches(log_offset, end):
@@ -329,8 +329,8 @@ def count_marked(log: CommitLog, log_offset: int, first_mark: int, most: int) ->
             mark = int(marks[other[0]])
             if first_mark <= mark < first_mark + most and count + int(other[0]) < most:
                 raise StorageError(
-                    f"record {count + int(other[0])} of a batch is not at its place behind log offset "
-                    f"{log_offset}: record {mark - first_mark} is; see what `penstock verify` finds"
+                    f"record {count + int(other[0])} of the batch after log offset {log_offset} is missing: record "
+                    f"{mark - first_mark} is in its place; run `penstock verify`"
                 )
             return count + int(other[0])
         count += len(marks)

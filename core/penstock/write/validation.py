@@ -1,7 +1,7 @@
-"""What is refused of a message, and in which words; and batches of messages.
+"""Validates messages, and encodes batches of messages.
 
-The kernel takes what is plain by itself (see `RecordEncoder`), and calls these for all else: they return what is to
-be stored, or raise.
+The compiled kernel encodes plain messages itself (see `RecordEncoder`), and calls these functions for all others:
+they return the bytes to store, or raise `MessageError`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,23 +11,28 @@ from penstock.errors import MessageError, MessageTooLargeError, NotYetError
 from penstock.format.properties import check_zeros, encode_properties
 from penstock.format.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX, encode_host
 
-# Messages that are encoded before another thread may run, well under a millisecond.
+# The number of messages encoded before another thread may run; it takes well under a millisecond.
 _AT_ONCE = 512
 
 
 def check_body(body: object, delay_level: int, body_bytes_max: int) -> bytes:
-    """Return a body as bytes; refuse one too large, and a delay."""
+    """Return a body as bytes; raises `MessageError` if it is invalid or too large, or the message has a delay."""
     if not isinstance(body, bytes | bytearray | memoryview):
         # Text is refused, since its encoding would be a guess.
-        raise MessageError(f"the body must be bytes, not {type(body).__name__}: encode it first")
+        raise MessageError(
+            f"the body must be bytes, not {type(body).__name__}: encode it first; nothing was stored"
+        )
     taken = bytes(body)
     if len(taken) > body_bytes_max:
         raise MessageTooLargeError(
-            "the body", len(taken), body_bytes_max, "shorten it, or raise log.body_bytes_max"
+            "the body",
+            len(taken),
+            body_bytes_max,
+            "use a shorter body, or increase log.body_bytes_max",
         )
     if delay_level:
         raise NotYetError(
-            f"delay_level {delay_level} is refused: delayed delivery does not exist yet; use 0"
+            f"delay_level {delay_level} is refused: delayed delivery is not implemented; use 0"
         )
     return taken
 
@@ -39,16 +44,16 @@ def text_of(
     *,
     crc_property: bool,
 ) -> bytes:
-    """Return the properties text, without a CRC; refuse what cannot be stored."""
+    """Return the properties text, without a CRC; raises `MessageError` if it cannot be stored."""
     return check_text(encode_properties(tag, keys, properties), crc_property=crc_property)
 
 
 def check_text(text: bytes, *, crc_property: bool) -> bytes:
-    """Return a properties text that has room for the CRC property, if that is on; refuse what cannot be stored."""
+    """Return `text`; raises `MessageError` if it cannot be stored, together with the CRC property if that is enabled."""
     room = CRC_PROPERTY_SIZE if crc_property else 0
     if len(text) + room > PROPERTIES_BYTES_MAX:
         raise MessageTooLargeError(
-            "the properties text", len(text), PROPERTIES_BYTES_MAX - room, "shorten it"
+            "the properties text", len(text), PROPERTIES_BYTES_MAX - room, "use shorter properties"
         )
     if not crc_property:
         check_zeros(text)
@@ -56,7 +61,7 @@ def check_text(text: bytes, *, crc_property: bool) -> bytes:
 
 
 def host_bytes(text: str) -> bytes:
-    """Return a host's bytes; `MessageError` for what is no `address:port`."""
+    """Return a host as bytes; raises `MessageError` unless it is `address:port`."""
     try:
         return encode_host(text)
     except (ValueError, OverflowError, AttributeError) as error:
@@ -66,23 +71,23 @@ def host_bytes(text: str) -> bytes:
 
 
 class NumberError(MessageError):
-    """A number of a message is none, or does not fit its field."""
+    """A number of a message is not an integer, or does not fit into its field."""
 
     def __init__(self, name: str, value: object) -> None:
-        self.detail = f"does not fit its field: {name} {value!r}"
+        self.detail = f"does not fit into its field: {name} {value!r}"
         super().__init__(f"a number of the message {self.detail}")
 
 
 def transaction_refused() -> MessageError:
-    """Return the error for a batch that part of a transaction was to go into."""
+    """Return the error for a batch that contains a message of a transaction."""
     return MessageError("a prepared or rolled back message cannot be part of a batch")
 
 
 def encode_messages(encoder: RecordEncoder, messages: Sequence[Message]) -> Batch:
-    """Return messages as one batch; the first that cannot be stored stops it, nothing is written."""
+    """Return messages as one batch; raises at the first message that cannot be stored, and writes nothing."""
     batch, given = Batch(encoder, seals=False), list(messages)
     while len(batch) < len(given):
-        # Some at a time: within a call no other thread runs, and no signal is seen.
+        # In parts: during a call no other thread runs, and no signal is handled.
         first = len(batch)
         try:
             batch.add_all(given[first : first + _AT_ONCE])
