@@ -261,7 +261,7 @@ def test_all_refused_and_large_bodies(tmp_path: Path) -> None:
                   "--html", str(page))  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("refused: ") == 6
-    assert "Every combination that was asked for is refused" in page.read_text()
+    assert "Every requested combination is refused" in page.read_text()
     done = matrix(str(tmp_path), *ONE[:-1], "3000000", "--batch", "2", "--html", "", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["plan"]["segment_bytes"] >= 12_000_000

@@ -186,8 +186,8 @@ def test_a_broken_strategy_is_caught_and_blamed(
     assert step in verdict["sentence"]
     assert word in verdict["sentence"]
     assert "penstock-broken 1.0 (plugin 'penstock_broken')" in verdict["sentence"]
-    assert "the fault is the plugin's" in verdict["sentence"]
-    assert "no store of yours was touched" in verdict["sentence"]
+    assert "the plugin is at fault" in verdict["sentence"]
+    assert "your stores were not touched" in verdict["sentence"]
 
 
 def test_a_step_that_fails_for_the_built_in_strategy_too_blames_nobody() -> None:
@@ -200,4 +200,4 @@ def test_a_step_that_fails_for_the_built_in_strategy_too_blames_nobody() -> None
         steps=[Step(name="test_x", about="x", failure="OSError: no space")],
         blames_strategy=False,
     )
-    assert "not to blame but this machine or Penstock itself" in verdict.sentence
+    assert "this machine or Penstock is at fault, not" in verdict.sentence

@@ -91,7 +91,7 @@ def test_config_alone_puts_them_to_use(fresh: Fresh) -> None:
 def test_the_check_passes(fresh: Fresh, name: str) -> None:
     verdict = json.loads(fresh.run("penstock", "plugins", "check", name, "--points", "8", "--json"))
     assert verdict["passed"]
-    assert "of penstock-search 1.0 keeps the contract" in verdict["sentence"]
+    assert "of penstock-search 1.0 meets the contract" in verdict["sentence"]
 
 
 def test_they_are_in_the_matrix(fresh: Fresh) -> None:

@@ -1,7 +1,7 @@
-"""The matrix: every allowed combination of installed strategies, measured on the user's own disk.
+"""The matrix: measures every allowed combination of installed strategies on the user's own disk.
 
-`combos` says which there are, `measure` is what a child process does for one, `run` plays rounds over all of
-them, `summary` makes one report of it, `page` and `plots` show it.
+`combos` lists the combinations, `measure` runs in a child process for one of them, `run` measures all of them in
+rounds, `summary` combines the results into a report, `page` and `plots` show it.
 
 A report is plain JSON::
 
@@ -15,6 +15,7 @@ A report is plain JSON::
      "best": {"throughput" | "p99" | "durability": label},
      "effects": [{"kind", "name", "against", "where", "metric", "median", "low", "high", "pairs"}]}
 
-`sync_bytes` is missing from "figures" where the system does not count what is written, as on a tmpfs. A refused combination is one that no store opens with; a row that failed may have figures of earlier rounds.
-An effect is the median, over pairs of rows that differ in nothing else, of the ratio of `name` to `against`.
+`sync_bytes` is missing from "figures" if the system does not count written bytes, as on a tmpfs. A refused combination is
+one with which no store can be opened; a row that failed may have figures of earlier rounds. An effect is the median of
+the ratio of `name` to `against`, over all pairs of rows that differ in nothing else.
 """

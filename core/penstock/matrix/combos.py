@@ -1,4 +1,4 @@
-"""Every combination of installed strategies; a third party's are in it as soon as they are installed."""
+"""Every combination of installed strategies, including those of third-party plugins."""
 
 import itertools
 import json
@@ -10,8 +10,8 @@ from penstock.errors import ConfigError
 from penstock.plugins.registry import Registry
 
 KINDS = ("write", "alloc", "flush", "feed")
-_IN_MEMORY = "what was not committed yet, a contiguous tail"
-_UNSYNCED = "what was not synced yet, a contiguous tail"
+_IN_MEMORY = "messages that were not committed yet, a contiguous tail"
+_UNSYNCED = "messages that were not synced yet, a contiguous tail"
 
 
 class Combo(NamedTuple):
@@ -24,11 +24,11 @@ class Combo(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What it is called in tables and tests."""
+        """The name of the combination in tables and tests."""
         return " ".join(self)
 
     def settings(self) -> dict[str, Any]:
-        """Return how `penstock.open` picks them."""
+        """Return the settings with which `penstock.open` picks the combination."""
         return {
             "write": self.write,
             "alloc": self.alloc,
@@ -37,7 +37,7 @@ class Combo(NamedTuple):
         }
 
     def toml(self, settings: Mapping[str, Any] | None = None) -> str:
-        """Return the configuration to paste: the picks, and those of `settings` that mean something with them."""
+        """Return the configuration to paste: the picks, and those of `settings` that apply to them."""
         picks = {"write.use": self.write, "alloc.use": self.alloc, "flush.use": self.flush}
         tables: dict[str, dict[str, Any]] = {}
         for key, value in {**picks, "index.feed": self.feed, **(settings or {})}.items():
@@ -47,13 +47,13 @@ class Combo(NamedTuple):
                 tables.setdefault(table, {})[name] = value
         return "\n".join(
             (f"[{table}]\n" if table else "")
-            # JSON's texts, numbers and lists are TOML's.
+            # JSON strings, numbers and lists are valid TOML.
             + "".join(f"{name} = {json.dumps(v, ensure_ascii=False)}\n" for name, v in rows.items())
             for table, rows in sorted(tables.items(), key=_table_order)
         )
 
     def conflict(self, registry: Registry) -> str | None:
-        """Return why it makes no sense, as the kernel says at open."""
+        """Return the reason why a store cannot be opened with the combination; None if it can."""
         picks: Mapping[str, Sequence[str]] = {
             **Config().for_new_store().picks(),
             "write": [self.write],
@@ -68,7 +68,7 @@ class Combo(NamedTuple):
 
 
 def _table_order(item: tuple[str, Any]) -> tuple[bool, int, str]:
-    """Order tables as the parts of a combination come, keys without a table first, strategies after their kind."""
+    """Return the sort key of a table: keys without a table first, then in the order of a combination."""
     table = item[0]
     kinds = ("write", "alloc", "flush", "index")
     kind = table.partition(".")[0]
@@ -76,7 +76,7 @@ def _table_order(item: tuple[str, Any]) -> tuple[bool, int, str]:
 
 
 class Promise(NamedTuple):
-    """What an acknowledgement means, and what crashes may take."""
+    """What an acknowledgement guarantees, and what a crash may lose."""
 
     acknowledged: str
     process_crash: str
@@ -84,7 +84,7 @@ class Promise(NamedTuple):
 
 
 def promise(combo: Combo, registry: Registry) -> Promise:
-    """Return what a put's answer is worth under a combination."""
+    """Return what the return of a put guarantees under a combination."""
     if registry.flush_policies.get(combo.flush).appender_waits:
         return Promise("on disk", "nothing acknowledged", "nothing acknowledged")
     if registry.writers.get(combo.write).commits_at_once:
@@ -93,9 +93,9 @@ def promise(combo: Combo, registry: Registry) -> Promise:
 
 
 def combinations(registry: Registry, only: Iterable[tuple[str, str]] = ()) -> list[Combo]:
-    """Return every combination, those that make no sense included.
+    """Return every combination, including those with which no store can be opened.
 
-    `only` has (kind, name) pairs; a kind that is named keeps only the names that are given for it.
+    `only` has (kind, name) pairs; for each kind in it, only the given names are used.
     """
     names: dict[str, Sequence[str]] = {
         "write": registry.writers.names(),
@@ -107,6 +107,6 @@ def combinations(registry: Registry, only: Iterable[tuple[str, str]] = ()) -> li
     for kind, name in only:
         if name not in names.get(kind, ()):
             offered = ", ".join(names.get(kind, ())) or f"kinds: {', '.join(KINDS)}"
-            raise ConfigError(f"there is no {kind} called {name!r}; {offered}")
+            raise ConfigError(f"there is no {kind} named {name!r}; installed: {offered}")
         asked.setdefault(kind, []).append(name)
     return [Combo(*each) for each in itertools.product(*(asked.get(k, names[k]) for k in KINDS))]

@@ -1,9 +1,9 @@
-"""What a child process does for one combination: work against the clock, then wait to be killed.
+"""The work of a child process for one combination: measure for a fixed time, then wait to be killed.
 
-Every figure is what one process sees from `put` on, queues and index included. Each metric runs for a
-fixed time, so a slow disk makes a run no longer, only its figures less sharp. Old segments are let go
-in between, for every combination alike and off the clock; what that sets going in the
-background, as a recycler's overwriting, runs on while the clock does.
+Every figure is measured in one process and includes queues and index. Each metric is measured for a fixed
+time, so a slow disk makes the figures less precise, but the run not longer. Old segments are deleted in between,
+for every combination alike and while the clock is stopped; background work that this causes, for example the
+overwriting of recycled segments, continues while the clock runs.
 """
 
 import logging
@@ -35,10 +35,10 @@ _LAG_TRIES = 12
 _LAG_TRIES_LEAST = 2
 _LAG_LIMIT_S = 1.0
 _TOPIC = "matrix"
-_RECORD_BYTES = 110  # about what a record has besides its body
-# Files made ahead are used up first: after so many segments, those that come next are recycled ones.
+_RECORD_BYTES = 110  # approximate size of a record without its body
+# Preallocated files are used first: after this many segments, the next ones are recycled.
 _WARM_UP_SEGMENTS = 6
-# So long nothing may have been written in the background before bytes are counted, and so long that is waited for.
+# Bytes are counted after this time without background writes; and the longest wait for it.
 _QUIET_S, _QUIET_LIMIT_S = 0.02, 2.0
 _PROBE_BYTES = 1 << 20
 _WRITTEN = re.compile(r"^write_bytes: (\d+)$", re.MULTILINE)
@@ -47,16 +47,16 @@ _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ .*|^(?:Rss|Anonymous): +\d+", re.MU
 
 @attrs.frozen(kw_only=True)
 class MeasurePlan:
-    """How much is done for each combination.
+    """The amount of work for each combination.
 
     Attributes:
-        body: bytes in a message's body.
-        threads: how many threads put at once.
-        sync_threads: how many ask for durable puts at once.
-        batch: messages in a `put_many`.
-        seconds: how long each metric runs; puts and synced bytes twice as long.
-        rounds: how often every combination comes.
-        segment_bytes: size of a segment; small ones, so that rolls are seen.
+        body: size of a message body in bytes.
+        threads: number of threads that put concurrently.
+        sync_threads: number of threads that request durable puts concurrently.
+        batch: number of messages in a `put_many`.
+        seconds: duration of each metric; puts and synced bytes run twice as long.
+        rounds: how often each combination is measured.
+        segment_bytes: size of a segment; small, so that the figures include segment rolls.
     """
 
     body: int = 1024
@@ -69,25 +69,25 @@ class MeasurePlan:
 
     @property
     def messages_a_segment(self) -> int:
-        """About how many messages fill a segment."""
+        """The approximate number of messages per segment."""
         return max(self.segment_bytes // (self.body + _RECORD_BYTES), 1)
 
 
 def measure(folder: str, settings: dict[str, Any], plan: MeasurePlan, told: Connection) -> None:
-    """Measure one combination and send the answer; the parent kills this process then."""
+    """Measure one combination and send the answer; the parent process then kills this one."""
     _answer(told, lambda: _figures(folder, settings, plan))
     signal.pause()
 
 
 def recover(folder: str, settings: dict[str, Any], plan: MeasurePlan, told: Connection) -> None:
-    """Open what a killed process left, and send how long that took."""
+    """Open the store of a killed process, and send how long the open took."""
     _answer(told, lambda: _recovery(folder, settings, plan))
 
 
 def _answer(told: Connection, work: Callable[[], dict[str, float]]) -> None:
-    # That a killed store is mended at the next open is no news here.
+    # Log messages about the recovery of the killed store are expected.
     logging.getLogger("penstock").setLevel(logging.ERROR)
-    # Loading plugins takes longer than some of what is measured, and as long for each combination.
+    # Loading plugins takes longer than some of the measurements, and equally long for each combination.
     load_registry()
     try:
         told.send((FIGURES, work()))
@@ -111,7 +111,7 @@ def _figures(folder: str, settings: dict[str, Any], plan: MeasurePlan) -> dict[s
     subject.pause()
     figures["memory_mib"] = max(subject.peak_kib - before, 0) / 1024
     figures["disk_per_byte"] = _disk_bytes(Path(folder)) / (_messages(subject.store) * plan.body)
-    # Something for recovery to do: more than was synced or marked.
+    # Leaves messages that are not synced, so that the next open has to recover.
     subject.store.put_many(subject.messages(min(plan.batch, 200)))
     return figures
 
@@ -127,14 +127,14 @@ def _recovery(folder: str, settings: dict[str, Any], plan: MeasurePlan) -> dict[
 
 
 def open_store(folder: str, settings: dict[str, Any], plan: MeasurePlan) -> Store:
-    """Open the store that is measured."""
+    """Open the store to measure."""
     ours = {"retention": [], "retention.pause_ms": 0, "geometry.segment_bytes": plan.segment_bytes}
     given: dict[str, Any] = {**ours, **settings}
     return penstock.open(folder, environ={}, **given)
 
 
 class Subject:
-    """The store that is measured, and what is done to it between pieces of work, off the clock."""
+    """The measured store, and the work on it between measurements, while the clock is stopped."""
 
     def __init__(self, store: Store, plan: MeasurePlan) -> None:
         assert store._engine is not None
@@ -146,17 +146,17 @@ class Subject:
         self.counts_writes = counts_writes(store.path)
 
     def messages(self, count: int, *, wait: bool = True) -> list[Message]:
-        """Return messages to put at once."""
+        """Return messages for one `put_many`."""
         return [Message(_TOPIC, self.body, wait=wait)] * count
 
     def pause(self) -> None:
-        """Let go of all but the newest segments, as retention would, and look at the memory."""
+        """Delete all but the newest segments, as retention would, and update the peak of the memory."""
         end = self.engine.log.end_offset
         self.store.discard_before(log_offset=end - 2 * self.plan.segment_bytes)
         self.peak_kib = max(self.peak_kib, own_kib())
 
     def warm_up(self) -> None:
-        """Write several segments and let them go, so that there are used ones to recycle."""
+        """Write multiple segments and delete them, so that there are segments to recycle."""
         plan = self.plan
         size = plan.batch * (plan.body + _RECORD_BYTES)
         messages = self.messages(plan.batch, wait=False)
@@ -164,12 +164,12 @@ class Subject:
         while written < _WARM_UP_SEGMENTS * plan.segment_bytes:
             self.store.put_many(messages)
             if written // plan.segment_bytes != (written + size) // plan.segment_bytes:
-                # What is not in the queues yet may not go.
+                # A segment can be deleted only after its records are in the queues.
                 self.store.stats()
                 self.pause()
             written += size
         self.store.flush()
-        # Files in the making are for what is measured next.
+        # Gives the background time to finish preallocated files.
         time.sleep(min(plan.seconds, 0.05))
 
 
@@ -207,7 +207,7 @@ def _puts(subject: Subject) -> dict[str, float]:
 
 
 def _in_threads(count: int, work: Callable[[int], None]) -> float:
-    """Let threads work, and return how long it took; what one of them raises is raised here."""
+    """Run `work` in threads, and return how long it took; raises the first exception of a thread."""
     raised: list[Exception] = []
 
     def guarded(number: int) -> None:
@@ -251,7 +251,7 @@ def _syncs(subject: Subject) -> dict[str, float]:
 
 
 def _durable_puts(subject: Subject, threads: int) -> tuple[dict[str, float], float]:
-    """Return how many a second, and how many bytes were written for each."""
+    """Return the durable puts per second, and the bytes written for each."""
     store, plan, body = subject.store, subject.plan, subject.body
     waits = subject.engine.policy.appender_waits
     counts = [0] * threads
@@ -274,9 +274,9 @@ def _durable_puts(subject: Subject, threads: int) -> tuple[dict[str, float], flo
 
 
 def _synced_bytes(subject: Subject) -> dict[str, float]:
-    """About a megabyte at a time, put and made durable.
+    """Return the rate of putting about one megabyte at a time and making it durable.
 
-    No message waits by itself, or under a policy that waits there would be nothing left to sync.
+    No message waits by itself: under a policy that waits, nothing would be left to sync.
     """
     store, plan = subject.store, subject.plan
     count = min(max((1 << 20) // plan.body, 1), 4096)
@@ -297,10 +297,10 @@ def _synced_bytes(subject: Subject) -> dict[str, float]:
 
 
 def _lag_ms(subject: Subject) -> float:
-    """Return the median time from a put's return to its entry being in queue and index."""
+    """Return the median time from the return of a put until its entry is in queue and index."""
     follower = subject.engine.follower
     lags: list[float] = []
-    # A writer that commits at intervals makes each try slow: fewer will do there.
+    # With a writer that commits at intervals each try is slow, so fewer tries are made.
     while len(lags) < _LAG_TRIES and (len(lags) < _LAG_TRIES_LEAST or sum(lags) < _LAG_LIMIT_S / 4):
         receipt = subject.store.put(_TOPIC, subject.body)
         end = receipt.log_offset + receipt.size
@@ -320,19 +320,19 @@ def _messages(store: Store) -> int:
 
 
 def _disk_bytes(folder: Path) -> int:
-    # A file that the background removes meanwhile is none.
+    # Files deleted in the background meanwhile are not counted.
     found = (path.stat() for path in folder.rglob("*") if path.is_file())
     return sum(each.st_blocks * 512 for each in found)
 
 
 def written_bytes() -> int:
-    """Return how many bytes this process had the system write to disks; a page counts wholly when it becomes dirty."""
+    """Return how many bytes this process caused to be written to disk; a page counts in full when it becomes dirty."""
     found = _WRITTEN.search(Path("/proc/self/io").read_text())
     return int(found.group(1)) if found else 0
 
 
 def counts_writes(folder: Path) -> bool:
-    """Say whether the system counts what is written to the file system of a folder: it does not on a tmpfs."""
+    """Return whether the system counts bytes written to the file system of a folder; it does not on a tmpfs."""
     before = written_bytes()
     with tempfile.TemporaryFile(dir=folder) as probe:
         probe.write(bytes(_PROBE_BYTES))
@@ -342,7 +342,7 @@ def counts_writes(folder: Path) -> bool:
 
 
 def wait_for_quiet() -> None:
-    """Wait until nothing is written in the background, as by a recycler; but not for ever."""
+    """Wait until nothing is written in the background, for example by a recycler, but only for a limited time."""
     limit = time.perf_counter() + _QUIET_LIMIT_S
     before, now = -1, written_bytes()
     while now != before and time.perf_counter() < limit:
@@ -351,7 +351,7 @@ def wait_for_quiet() -> None:
 
 
 def own_kib() -> int:
-    """Return the process's own memory: pages of no file, the shared ones of a pool's buffers included."""
+    """Return the process's own memory: pages without a file, including the shared pages of a pool's buffers."""
     total, is_nameless = 0, False
     for line in _MAPPING.findall(Path("/proc/self/smaps").read_text()):
         name, _, size = line.partition(":")
@@ -360,6 +360,6 @@ def own_kib() -> int:
         elif name == "Anonymous":
             total += 0 if is_nameless else int(size)
         else:
-            # Shared memory without a file goes by this name.
+            # The name of shared memory without a file.
             is_nameless = line.endswith("/dev/zero (deleted)")
     return total

@@ -1,4 +1,4 @@
-"""One self-contained page of a report: cards, heat map, plots, tables. Loads nothing from anywhere."""
+"""Renders a report as one self-contained page: cards, heat map, plots, tables. The page loads no other files."""
 
 import json
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from penstock.matrix.plots import plots
 from penstock.matrix.summary import Report, Row
 
 _CARDS = (
-    ("throughput", "Most messages a second", "put_per_s"),
+    ("throughput", "Most messages per second", "put_per_s"),
     ("p99", "Lowest p99 of a put", "put_p99_us"),
     ("durability", "Most durable puts, many threads", "sync_threads_per_s"),
 )
-# A single pair agrees with itself.
+# The minimum number of pairs for a verdict: fewer pairs agree by chance.
 _PAIRS_LEAST = 3
 _COLUMNS = (
     "put_per_s", "put_p50_us", "put_p99_us", "put_p999_us", "batch_per_s", "sync_per_s", "sync_bytes",
@@ -26,7 +26,7 @@ def render(report: Report) -> str:
     """Return the page as HTML text."""
     style = files("penstock.matrix").joinpath("page.css").read_text()
     script = files("penstock.matrix").joinpath("page.js").read_text()
-    # A script element ends at "</", whatever stands around it.
+    # "</" would end the script element, even within a string.
     data = json.dumps(report, ensure_ascii=False).replace("</", "<\\/")
     return "\n".join([
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -39,7 +39,7 @@ def render(report: Report) -> str:
 
 
 def number(value: float) -> str:
-    """Return a figure with as many digits as mean something."""
+    """Return a figure with its significant digits."""
     if value >= 100:  # noqa: PLR2004 - three digits
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"  # noqa: PLR2004 - as above
@@ -79,7 +79,7 @@ def _cards(report: Report) -> Iterable[str]:
 
 def _loses(row: Row) -> str:
     return escape(
-        f"A put is answered when its bytes are {row['acknowledged']}. A crash of the process may lose "
+        f"A put returns when its bytes are {row['acknowledged']}. A crash of the process may lose "
         f"{row['process_crash']}; a crash of the machine, {row['machine_crash']}."
     )
 
@@ -87,7 +87,7 @@ def _loses(row: Row) -> str:
 def _heat(report: Report) -> Iterable[str]:
     rows = report["rows"]
     if not rows:
-        yield "<p>Every combination that was asked for is refused.</p>"
+        yield "<p>Every requested combination is refused.</p>"
         return
     shown = [*rows, *report["refused"]]
     across = sorted({(row["flush"], row["feed"]) for row in shown})
@@ -100,14 +100,14 @@ def _heat(report: Report) -> Iterable[str]:
         f'<option value="{escape(name)}">{escape(about["title"])}</option>'
         for name, about in report["metrics"].items()
     )
-    yield "<h2>Heat map</h2><p>Greener is better; the scale is logarithmic between the worst and the best.</p>"
+    yield "<h2>Heat map</h2><p>Greener is better; the scale is logarithmic from the worst to the best value.</p>"
     yield f'<p><label>Show <select id="metric">{options}</select></label> <span class="soft" id="unit"></span></p>'
     yield '<div class="scroll"><table id="heat"><thead><tr><th>writer, allocator</th>'
     yield "".join(f"<th>{escape(flush)}<br>{escape(feed)}</th>" for flush, feed in across)
     yield "</tr></thead><tbody>"
     for write, alloc in down:
         line = "".join(
-            cells.get((write, alloc, *over), '<td class="cell none">not asked for</td>')
+            cells.get((write, alloc, *over), '<td class="cell none">not measured</td>')
             for over in across
         )
         yield f"<tr><th>{escape(write)} · {escape(alloc)}</th>{line}</tr>"
@@ -126,8 +126,8 @@ def _effects(report: Report) -> Iterable[str]:
     yield "<h2>What each choice changes</h2>"
     yield (
         "<p>The median ratio over pairs of combinations that differ in nothing else, with the lowest and the "
-        "highest pair. Above 1 is more of the metric: good for rates, bad for times. Green and red where all pairs "
-        "agree; where they do not, this run does not tell.</p>"
+        "highest pair. A ratio above 1 means more of the metric: good for rates, bad for times. It is green or red if "
+        "all pairs agree; otherwise this run is inconclusive.</p>"
     )
     yield '<div class="scroll"><table><thead><tr><th>choice</th><th class="text">against</th>'
     yield '<th class="text">where</th><th class="text">metric</th><th>ratio</th><th>pairs</th></tr></thead><tbody>'
@@ -144,7 +144,7 @@ def _effects(report: Report) -> Iterable[str]:
 
 
 def _verdict(effect: dict[str, Any], better: str) -> str:
-    """Return the class of an effect's cell: better or worse only where every pair says so."""
+    """Return the CSS class of an effect's cell: better or worse only if all pairs agree."""
     if effect["pairs"] < _PAIRS_LEAST or effect["low"] <= 1 <= effect["high"]:
         return "unclear"
     return "best" if (effect["low"] > 1) == (better == "higher") else "worse"
@@ -160,7 +160,7 @@ def _table(report: Report) -> Iterable[str]:
     tops = {name: _top(report["rows"], name, metrics[name]["better"]) for name in _COLUMNS}
     yield "<h2>Every figure</h2><p>Medians, with the lowest and the highest round. Click a heading to sort.</p>"
     yield '<div class="scroll"><table id="all"><thead><tr><th data-sort="label">combination</th>'
-    yield '<th class="text" data-sort="acknowledged">a put is answered</th>'
+    yield '<th class="text" data-sort="acknowledged">a put returns</th>'
     for name in _COLUMNS:
         about = metrics[name]
         yield f'<th data-sort="{name}">{escape(about["title"])}<br>{escape(about["unit"])}</th>'
@@ -196,7 +196,7 @@ def _figure(row: Row, metric: str, top: float | None) -> str:
 def _refused(report: Report) -> Iterable[str]:
     if not report["refused"]:
         return
-    yield "<h2>Refused</h2><p>Combinations that make no sense; a store does not open with them.</p>"
+    yield "<h2>Refused</h2><p>Combinations that conflict; a store cannot be opened with them.</p>"
     yield '<div class="scroll"><table><thead><tr><th>combination</th><th class="text">why</th></tr></thead><tbody>'
     for row in report["refused"]:
         yield (
@@ -209,16 +209,16 @@ def _refused(report: Report) -> Iterable[str]:
 def _method(report: Report) -> Iterable[str]:
     plan = report["plan"]
     yield (
-        "<footer><h2>How it was measured</h2><p>Each combination ran in a process of its own, in another order each "
-        f"round; each metric for {plan['seconds']:g} s (puts and synced bytes twice as long) after a warm-up over several "
-        f"segments of {plan['segment_bytes'] >> 20} MiB, with queues and key index on. Old segments were let go in the "
-        "warm-up and between the pieces of work, off the clock, so that recycling has something to recycle; its overwriting "
-        f"in the background ran while the clock did. Many threads means {plan['sync_threads']}. Under policies that do not "
-        "wait, a durable put is a put and a flush. Synced bytes are a megabyte put as a batch and then flushed, over and "
-        "over. What is written for a durable put is what the process had the system write to the disk from one such put to the next, queues and "
-        "index included (write_bytes of /proc/self/io); a tmpfs has none (n/a). Dispatch lag is the time from a put's answer to its entry being in queues and index. The open after "
-        "SIGKILL finds messages that were not synced, and the page cache warm; plugins are loaded before it is timed. Memory "
-        "is the most of a process's own that was seen between pieces of work. Where a metric's time holds few puts, as "
-        "with syncs, p99.9 is the slowest or near it. Figures of a shared or virtual machine vary; compare within this "
-        "page only.</p></footer>"
+        "<footer><h2>How it was measured</h2><p>Each combination ran in its own process, in a different order each "
+        f"round; each metric for {plan['seconds']:g} s (puts and synced bytes twice as long) after a warm-up over multiple "
+        f"segments of {plan['segment_bytes'] >> 20} MiB, with queues and key index enabled. Old segments were deleted in the "
+        "warm-up and between measurements, while the clock was stopped, so that there were segments to recycle; their overwriting "
+        f"in the background continued while the clock ran. Many threads means {plan['sync_threads']}. Under policies that do not "
+        "wait, a durable put is a put and a flush. For synced bytes, a megabyte was put as a batch and then flushed, "
+        "repeatedly. The bytes written for a durable put are those that the process caused to be written to disk per put, including queues and "
+        "index (write_bytes of /proc/self/io); a tmpfs has none (n/a). Dispatch lag is the time from the return of a put until its entry is in queues and index. The open after "
+        "SIGKILL recovers messages that were not synced, with a warm page cache; plugins are loaded before it is timed. Memory "
+        "is the peak of the process's own memory between measurements. If a metric has few puts, as "
+        "with syncs, p99.9 is the slowest put or close to it. Figures of a shared or virtual machine vary; compare only within "
+        "this page.</p></footer>"
     )

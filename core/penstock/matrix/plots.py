@@ -1,4 +1,4 @@
-"""The report's pictures, as SVG text to put into a page. Needs matplotlib, an extra."""
+"""The plots of a report, as SVG text for the page. Needs matplotlib, an extra."""
 
 import io
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import MissingExtraError
 from penstock.matrix.summary import Report, Row
 
-# Drawn in a colour that nothing else has, then turned into the page's own text colour.
+# A colour used for nothing else, which is then replaced by the text colour of the page.
 _INK = "#123456"
 _BLUE, _ORANGE, _GREEN, _GREY = "#3b7dd8", "#d9822b", "#2f9e6e", "#9aa5b1"
 _ROW_INCHES = 0.21
@@ -34,30 +34,30 @@ def _pyplot() -> Any:
 
 
 def ready() -> None:
-    """Raise `MissingExtraError` now, rather than after the measuring."""
+    """Raise `MissingExtraError` if matplotlib is missing, before the measurement."""
     _pyplot()
 
 
 def plots(report: Report) -> list[tuple[str, str, str]]:
-    """Return (title, what to see, SVG) of each picture."""
+    """Return (title, description, SVG) of each plot."""
     rows = [row for row in report["rows"] if row["figures"]]
     if not rows:
         return []
     pyplot = _pyplot()
     made = []
     for title, about, draw in (
-        ("Throughput", "MiB/s of bodies in batches: as the flush policy answers them, and with a flush after each MiB.", _throughput),
+        ("Throughput", "MiB/s of bodies in batches: until the flush policy lets the put return, and with a flush after each MiB.", _throughput),
         ("Latency of one put", "Microseconds, logarithmic: p50, p99, p99.9 and the slowest.", _latency),
-        ("Durable puts", "Puts a second that are on disk when they are counted.", _durable),
-        ("After a kill", "Milliseconds until a killed store is open again.", _recovery),
-        ("Memory", "The most of its own that a process held, in MiB; pages of mapped files are left out.", _memory),
-        ("Disk", "Bytes on disk for each byte of body, with what is made ahead or kept for use again.", _disk),
+        ("Durable puts", "Durable puts per second; a put counts once it is on disk.", _durable),
+        ("After a kill", "Milliseconds to open a killed store.", _recovery),
+        ("Memory", "Peak of the process's own memory in MiB, without pages of mapped files.", _memory),
+        ("Disk", "Bytes on disk per byte of body, including preallocated files and files kept for recycling.", _disk),
     ):  # fmt: skip
-        made.append((title, about, _drawn(pyplot, rows, draw)))
+        made.append((title, about, _draw_svg(pyplot, rows, draw)))
     return made
 
 
-def _drawn(pyplot: Any, rows: list[Row], draw: Callable[[Any, list[Row]], None]) -> str:
+def _draw_svg(pyplot: Any, rows: list[Row], draw: Callable[[Any, list[Row]], None]) -> str:
     height = 0.9 + _ROW_INCHES * max(len(rows), 3)
     figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
     draw(axes, rows)
@@ -138,4 +138,4 @@ def _memory(axes: Any, rows: list[Row]) -> None:
 
 def _disk(axes: Any, rows: list[Row]) -> None:
     _bars(axes, rows, [("disk_per_byte", "disk", _ORANGE)])
-    axes.set_xlabel("bytes a byte")
+    axes.set_xlabel("bytes per byte of body")

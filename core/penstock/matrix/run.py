@@ -1,4 +1,4 @@
-"""Rounds over all combinations, each in a process of its own, in another order each round."""
+"""Measures all combinations in rounds, each in its own process, in a different order each round."""
 
 import multiprocessing
 import random
@@ -23,9 +23,9 @@ _SEED = 20_130_612
 
 @attrs.define
 class RunOutcome:
-    """What the rounds of one combination gave: a dictionary of figures each, or why there are none.
+    """The results of one combination: a dictionary of figures per round, or the reason why there are none.
 
-    `failure` says what went wrong; `refusal`, that the store does not open with it, and why.
+    `failure` is the error of a round; `refusal` is the reason why no store can be opened with the combination.
     """
 
     combo: Combo
@@ -44,8 +44,8 @@ def run(
 ) -> list[RunOutcome]:
     """Measure every combination in every round; `told` is called after each.
 
-    `settings` are for all of them, and beaten by what a combination picks. Works in a folder of its
-    own inside `folder`, and removes it, whatever happens.
+    `settings` apply to all combinations; the picks of a combination take precedence. Works in a temporary folder
+    inside `folder`, and deletes it in every case.
     """
     outcomes = [RunOutcome(combo) for combo in combos]
     spawner = multiprocessing.get_context("forkserver")
@@ -92,7 +92,7 @@ def _ask(
     settings: dict[str, Any],
     plan: MeasurePlan,
 ) -> Answer:
-    """Run `work` in a child and return what it answers; the child has ended then, killed if need be."""
+    """Run `work` in a child process and return its answer; the child has ended by then, killed if necessary."""
     listen, tell = spawner.Pipe(duplex=False)
     process = spawner.Process(target=work, args=(str(path), settings, plan, tell))
     process.start()
@@ -100,22 +100,25 @@ def _ask(
     answer: Answer | None = None
     is_over = work is measure.recover
     try:
-        late: Answer = (FAILED, f"its process gave no answer in {_ANSWER_S} s")
+        late: Answer = (FAILED, f"the measuring process did not answer within {_ANSWER_S} s")
         answer = listen.recv() if listen.poll(_ANSWER_S) else late
     except EOFError:
         is_over = True
     finally:
-        # One that was measured is killed with bytes unsynced; the others may end by themselves.
+        # A measuring process is killed with unsynced bytes; a recovering process may end by itself.
         if is_over:
             process.join(_END_S)
         process.kill()
         process.join()
         listen.close()
-    return answer or (FAILED, f"its process ended without an answer: {_ending(process.exitcode)}")
+    return answer or (
+        FAILED,
+        f"the measuring process ended without an answer: {_ending(process.exitcode)}",
+    )
 
 
 def _ending(code: int | None) -> str:
-    """Return how a process ended."""
+    """Return how a process ended, from its exit code."""
     if code is not None and code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -1,4 +1,4 @@
-"""One report from the rounds: medians with their spread, the best combinations, what each choice changes."""
+"""Makes a report from the rounds: medians with their spread, the best combinations, the effect of each choice."""
 
 import os
 import platform
@@ -30,18 +30,18 @@ METRICS: dict[str, tuple[str, str, str]] = {
     "batch_per_s": ("put_many", "messages/s", "higher"),
     "batch_mib_s": ("put_many, bytes", "MiB/s", "higher"),
     "sync_per_s": ("durable puts, 1 thread", "puts/s", "higher"),
-    "sync_bytes": ("written for a durable put", "bytes", "lower"),
+    "sync_bytes": ("written per durable put", "bytes", "lower"),
     "sync_threads_per_s": ("durable puts, many threads", "puts/s", "higher"),
     "synced_mib_s": ("synced bytes", "MiB/s", "higher"),
     "sync_ms_per_mib": ("a sync of 1 MiB", "ms", "lower"),
     "lag_ms": ("dispatch lag", "ms", "lower"),
     "recovery_ms": ("open after SIGKILL", "ms", "lower"),
-    "recovery_own_ms": ("of it recovery", "ms", "lower"),
-    "disk_per_byte": ("disk for a byte of body", "bytes", "lower"),
-    "memory_mib": ("peak memory, mapped files left out", "MiB", "lower"),
+    "recovery_own_ms": ("recovery part of it", "ms", "lower"),
+    "disk_per_byte": ("disk per byte of body", "bytes", "lower"),
+    "memory_mib": ("peak memory without mapped files", "MiB", "lower"),
 }
 _BASE = {"write": "mmap", "alloc": "on-demand", "flush": "async", "feed": "follow"}
-# Which effects are worth telling: kind, metric, and where (kind, name) pairs must hold.
+# The effects to report: kind, metric, and the (kind, name) pairs that restrict the rows.
 _EFFECTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("write", "sync_per_s", (("flush", "sync"),)),
     ("write", "sync_threads_per_s", (("flush", "sync"),)),
@@ -73,7 +73,7 @@ def make_report(
 ) -> Report:
     """Return the report of a run; see `penstock.matrix`.
 
-    `refused` are those that were not even tried; `settings` is what was set for all combinations.
+    `refused` are the combinations that were not tried; `settings` are the settings of all combinations.
     """
     rows = [_row(outcome, registry, settings or {}) for outcome in outcomes if not outcome.refusal]
     tried = [(each.combo, each.refusal) for each in outcomes if each.refusal]
@@ -101,7 +101,7 @@ def _row(outcome: RunOutcome, registry: Registry, settings: Mapping[str, Any]) -
     combo = outcome.combo
     figures = {}
     for name in METRICS:
-        # Six digits mean more than enough, and keep the page small.
+        # Six digits are more than enough, and keep the page small.
         values = [float(f"{each[name]:.6g}") for each in outcome.rounds if name in each]
         if values:
             figures[name] = {
@@ -118,16 +118,16 @@ def _row(outcome: RunOutcome, registry: Registry, settings: Mapping[str, Any]) -
 
 
 def best(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the best combination by throughput, by p99, and of those that acknowledge on disk.
+    """Return the best combination by throughput, by p99, and by durable puts among those that acknowledge on disk.
 
-    One that failed, if only in a later round, is none to recommend.
+    A combination that failed in any round is not recommended.
     """
     found = {}
-    sound = [row for row in rows if not row["failure"]]
-    durable = [row for row in sound if row["acknowledged"] == "on disk"]
+    valid = [row for row in rows if not row["failure"]]
+    durable = [row for row in valid if row["acknowledged"] == "on disk"]
     for name, metric, among in (
-        ("throughput", "put_per_s", sound),
-        ("p99", "put_p99_us", sound),
+        ("throughput", "put_per_s", valid),
+        ("p99", "put_p99_us", valid),
         ("durability", "sync_threads_per_s", durable),
     ):
         measured = [row for row in among if metric in row["figures"]]
@@ -139,7 +139,7 @@ def best(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def effects(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Return what each choice changes, over pairs of rows that differ in nothing else."""
+    """Yield the effect of each choice, over pairs of rows that differ in nothing else."""
     for kind, metric, where in _EFFECTS:
         inside = [row for row in rows if all(row[k] == name for k, name in where)]
         for name in sorted({row[kind] for row in inside} - {_BASE[kind]}):
@@ -164,7 +164,7 @@ def _ratios(rows: Sequence[Row], kind: str, name: str, metric: str) -> Iterator[
 
 
 def machine(folder: Path) -> dict[str, str]:
-    """Return what there is to know of the machine and the disk of `folder`."""
+    """Return a description of the machine and of the disk of `folder`."""
     kind, device = file_system(folder.resolve())
     return {
         "processor": _processor(),
@@ -186,7 +186,7 @@ def _processor() -> str:
 
 
 def file_system(folder: Path) -> tuple[str, str]:
-    """Return kind and device of the file system that holds an absolute path."""
+    """Return type and device of the file system that contains an absolute path."""
     found = ("", "unknown", "unknown")
     for line in Path("/proc/mounts").read_text().splitlines():
         device, at, kind = line.split()[:3]
@@ -196,7 +196,7 @@ def file_system(folder: Path) -> tuple[str, str]:
 
 
 def _disk(folder: Path) -> str:
-    """Return the disk that holds a folder: name, model, size, and what it says of its write cache."""
+    """Return the disk of a folder: name, model, size, and the reported type of its write cache."""
     number = folder.stat().st_dev
     part = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
     disk = next((at for at in (part, part.parent) if (at / "queue").is_dir()), None)
@@ -205,7 +205,7 @@ def _disk(folder: Path) -> str:
     size = int(_line(disk / "size") or 0) * 512 / (1 << 30)
     facts = [" ".join((disk.name, _line(disk / "device" / "model"))).strip(), f"{size:.0f} GiB"]
     cache = _line(disk / "queue" / "write_cache")
-    return ", ".join(facts + ([f"its cache: {cache}"] if cache else []))
+    return ", ".join(facts + ([f"write cache: {cache}"] if cache else []))
 
 
 def _line(path: Path) -> str:

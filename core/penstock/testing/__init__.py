@@ -1,12 +1,12 @@
-"""For tests of stores and of strategies.
+"""Support for tests of stores and of strategies.
 
-Contract suites (subclass one, fill the fixture `strategy`, see `penstock.testing.suites`); files that
-fail or die on request, a clock and threads that obey; small stores with strategies that need not be
-installed. The suites need pytest: `pip install 'penstock[testing]'`.
+Contract suites (subclass one and implement the fixture `strategy`, see `penstock.testing.suites`); files that
+fail or kill the store on request; a clock and threads controlled by the test; small stores with strategies that need
+not be installed. The suites need pytest: `pip install 'penstock[testing]'`.
 
-In reading order: `kit` (small stores), `control` (clock and threads), `faults` (files that fail); `inode`, `platter` and `disk` (a simulated
-disk, from one file to the whole); `story` and `crash` (one scenario, crashed before each call), `failures`, `kills`, `soak` (the
-same without end); `check` (what `penstock plugins check` runs).
+In reading order: `kit` (small stores), `control` (clock and threads), `faults` (files that fail); `inode`, `platter` and
+`disk` (a simulated disk: its files, its medium, the whole); `story` and `crash` (one scenario, crashed before each call),
+`failures`, `kills`, `soak` (the same without end); `check` (runs `penstock plugins check`).
 """
 
 import importlib
@@ -57,12 +57,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a suite when it is asked for: the rest works without pytest."""
+    """Import a suite on first access, since everything else works without pytest."""
     if name not in SUITES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest  # noqa: PLC0415 - an extra
 
-    # Before the suites are imported, or their failures show no values in another project's run.
+    # Before the suites are imported; otherwise their failures show no values in another project's test run.
     for module in ("base", *sorted(set(SUITES.values()))):
         pytest.register_assert_rewrite(f"penstock.testing.suites.{module}")
     return getattr(importlib.import_module(f"penstock.testing.suites.{SUITES[name]}"), name)

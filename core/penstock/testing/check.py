@@ -1,8 +1,8 @@
-"""A strategy put to the test: its contract's suite, then a short crash exploration.
+"""Checks a strategy: runs its contract's suite, then a short crash exploration.
 
-For `penstock plugins check`. When a step fails, the built-in strategy of the same contract goes through the
-same step: where that passes, the fault is the strategy's; where it fails as well, it is this machine's or
-Penstock's own. Everything happens in a folder that is made for it and removed.
+For `penstock plugins check`. If a step fails, the same step is run for the built-in strategy of the same contract. If
+that passes, the strategy is at fault; if it fails, too, this machine or Penstock is. Everything runs in a temporary
+folder.
 """
 
 import inspect
@@ -45,12 +45,12 @@ class TestIt(testing.{suite}):
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """One test of a suite, or the crash exploration: what it is about, and what went wrong if it did.
+    """One test of a suite, or the crash exploration, with its result.
 
     Attributes:
-        name: the test's name, to repeat it alone.
-        about: what must hold, in a sentence.
-        failure: the last line of what was raised; None if it passed.
+        name: the test's name, with which it can be repeated alone.
+        about: a sentence that says what must hold.
+        failure: the last line of the exception; None if the step passed.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Step:
 
 @attrs.frozen(kw_only=True)
 class CheckResult:
-    """What a check came to. `sentence` says it all in one."""
+    """The result of a check. `sentence` summarizes it."""
 
     kind: str
     name: str
@@ -78,20 +78,20 @@ class CheckResult:
 
     @property
     def sentence(self) -> str:
-        """Whose fault it is, in one sentence."""
+        """The result in one sentence, with the component that is at fault."""
         what = f"{self.kind} strategy {self.name!r} of {self.distribution} {self.version}"
         if not self.failed:
-            return f"{what} keeps the contract {self.contract}: {len(self.steps)} of {len(self.steps)} steps"
+            return f"{what} meets the contract {self.contract}: {len(self.steps)} of {len(self.steps)} steps"
         step = self.failed[0]
-        harm = "no store of yours was touched"
+        harm = "your stores were not touched"
         if not self.blames_strategy:
             return (
-                f"step {step.name} fails here for the built-in strategy {_REFERENCE[self.kind]!r} as well, "
-                f"so {what} is not to blame but this machine or Penstock itself: {step.failure}; {harm}"
+                f"step {step.name} also fails here for the built-in strategy {_REFERENCE[self.kind]!r}, "
+                f"so this machine or Penstock is at fault, not {what}: {step.failure}; {harm}"
             )
         return (
             f"{what} (plugin {self.plugin!r}) breaks the contract {self.contract} at step {step.name} "
-            f"({step.about}): {step.failure}; the fault is the plugin's, and {harm}"
+            f"({step.about}): {step.failure}; the plugin is at fault, and {harm}"
         )
 
 
@@ -113,14 +113,14 @@ def check(
     points: int = 40,
     told: Callable[[Step], None] = lambda _: None,
 ) -> CheckResult:
-    """Put an installed strategy to the test.
+    """Check an installed strategy and return the result.
 
     Args:
-        registry: where it is found.
-        kind: its section of the configuration.
-        name: what it is called.
-        only: one step's name, instead of all.
-        points: how many crashes the exploration tries.
+        registry: the registry with the strategy.
+        kind: the strategy's section of the configuration.
+        name: the strategy's name.
+        only: the name of the only step to run; None for all.
+        points: how many crash points the exploration tries.
         told: called after each step.
     """
     strategies = registry.sets()[kind]
@@ -154,7 +154,7 @@ def _run(
 
 
 class _Listener:
-    """Hears from pytest what each test came to."""
+    """A pytest plugin that collects the result of each test."""
 
     def __init__(self) -> None:
         self.steps: dict[str, Step] = {}
@@ -183,7 +183,7 @@ def _run_suite(folder: Path, kind: str, cls: type[Strategy], only: str | None) -
         return
     suite = suite_of(kind, cls)
     assert suite in SUITES
-    # A name of its own: pytest keeps modules by name, and the reference is run in the same process.
+    # A unique name: pytest caches modules by name, and the built-in strategy is run in the same process.
     module = folder / f"test_{kind}_{cls.name.replace(chr(45), chr(95))}.py"
     module.write_text(_MODULE.format(suite=suite, kind=kind, name=cls.name))
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -194,7 +194,7 @@ def _run_suite(folder: Path, kind: str, cls: type[Strategy], only: str | None) -
     if only is not None:
         given += ["-k", only.partition("[")[0]]
     with warnings.catch_warnings():
-        # The suites may be imported already; then their assertions are plain, which is fine.
+        # The suites may already be imported; then their assertions are not rewritten, which is harmless.
         warnings.simplefilter("ignore")
         code = pytest.main(given, plugins=[listener])
     if code not in (
@@ -202,7 +202,7 @@ def _run_suite(folder: Path, kind: str, cls: type[Strategy], only: str | None) -
         pytest.ExitCode.TESTS_FAILED,
         pytest.ExitCode.NO_TESTS_COLLECTED,
     ):
-        raise RuntimeError(f"the suite {suite} could not be run: pytest ended with {code!r}")
+        raise RuntimeError(f"the suite {suite} could not be run: pytest exited with {code!r}")
     yield from listener.steps.values()
 
 
@@ -225,12 +225,12 @@ def _explore(
             if outcome.problem:
                 case = outcome.case
                 failure = (
-                    f"crashed before call {case.point} ({outcome.call}), of which {case.survival.value} "
-                    f"survived: {outcome.problem}"
+                    f"crashed before call {case.point} ({outcome.call}), with survival "
+                    f"{case.survival.value!r}: {outcome.problem}"
                 )
                 break
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     way = "being killed" if has_own_files else "power cuts and kills"
-    about = f"a store with it survives {way} at its calls to the system, {states} states"
+    about = f"a store with it survives {way} at its system calls, {states} states tested"
     yield Step(name="crash_exploration", about=about, failure=failure)

@@ -1,4 +1,4 @@
-"""Time and threads in a test's hands."""
+"""A clock and background workers that are controlled by the test."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from penstock.runtime.clock import Clock
 
 
 class ManualClock(Clock):
-    """A clock that stands still until it is told otherwise."""
+    """A clock that does not advance until the test sets it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
@@ -24,7 +24,7 @@ class ManualClock(Clock):
         return self.now_ms * 1_000_000
 
     def thread_ns(self) -> int:
-        """Return the time it was set to: nothing costs anything."""
+        """Return the time it was set to, so that work takes no CPU time."""
         return self.monotonic_ns()
 
 
@@ -36,21 +36,21 @@ class ManualWorker:
         self.is_awake = False
 
     def wake(self) -> None:
-        """Remember that somebody asked for it."""
+        """Record that the worker was woken."""
         self.is_awake = True
 
     def stop(self) -> None:
-        """Nothing: it does not run."""
+        """Do nothing: the worker never runs by itself."""
 
 
 class ManualWorkers:
-    """Gives a store workers that run only when the test says so; pass it as `spawn`."""
+    """Creates workers that run only when the test runs them; pass it to a store as `spawn`."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, ManualWorker] = {}
 
     def __call__(self, name: str, step: Callable[[], float | None]) -> ManualWorker:
-        """Make a worker."""
+        """Create a worker."""
         self.by_name[name] = self._worker(step)
         return self.by_name[name]
 
@@ -69,12 +69,12 @@ class ManualWorkers:
 
 
 class InlineWorker(ManualWorker):
-    """A worker that does its step in the thread of whoever wakes it."""
+    """A worker that runs its step in the thread that wakes it."""
 
     _is_running = False
 
     def wake(self) -> None:
-        """Run the step now, unless it is what is running."""
+        """Run the step now, unless it is already running."""
         if not self._is_running:
             self._is_running = True
             try:
@@ -84,7 +84,7 @@ class InlineWorker(ManualWorker):
 
 
 class InlineWorkers(ManualWorkers):
-    """Gives a store workers without threads: woken, they run at once, so a story is the same each time."""
+    """Creates workers without threads, which run at once when woken, so that a story is deterministic."""
 
     @staticmethod
     def _worker(step: Callable[[], float | None]) -> ManualWorker:

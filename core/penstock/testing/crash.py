@@ -1,13 +1,13 @@
-"""Crash exploration: a story on a simulated disk, crashed before every call that changes the disk.
+"""Crash exploration: runs a story on a simulated disk, and crashes it before every call that changes the disk.
 
-The story is played once. Before each call the whole disk is remembered, with what the store had
-promised until then; each memory is crashed in several ways (`Survival`) and opened again. The promises
-must hold then, queues, index, offsets and log must agree, and `verify` must find nothing. In turns,
-the opening itself is crashed at one of its calls; or what it found is taken for durable and the power is
-cut once more, also after more messages were put over what was cut off; or the store is closed, and
-must be clean and the same at the next open.
+The story runs once. Before each call, an image of the whole disk is taken, together with the guarantees that the
+store has given so far. Each image is crashed in multiple ways (`Survival`) and opened again. The guarantees must then
+hold; queues, index, offsets and log must agree; and `verify` must find nothing. Then, depending on the case: the
+opening itself is crashed at one of its calls; or the power is cut again, and everything that the opening found must
+still be there, also if more messages were put where the tail was cut off; or the store is closed, and must be clean
+and unchanged at the next open.
 
-Everything follows from a seed: `replay` plays one case again.
+Everything is determined by a seed: `replay` runs one case again.
 """
 
 import json
@@ -58,7 +58,7 @@ _POWER_CUTS = tuple(each for each in Survival if each is not Survival.PROCESS)
 
 @attrs.frozen
 class Case:
-    """One crash: before the n-th call of the story, and what survived it."""
+    """One crash: before which call of the story, and what survives it."""
 
     point: int
     survival: Survival
@@ -66,7 +66,7 @@ class Case:
 
 @attrs.frozen
 class CrashOutcome:
-    """What came of one crash. `states` counts the crashed disks that were opened; `problem` is "" if all is well."""
+    """The result of one crash. `states` is the number of crashed disks opened; `problem` is "" if there is none."""
 
     case: Case
     call: str
@@ -76,20 +76,20 @@ class CrashOutcome:
 
 
 def _without_retention(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return settings under which, unless they say otherwise, nothing goes but what the story lets go."""
+    """Return settings without retention policies, unless they set some: only the story deletes segments."""
     return {"retention": [], **settings}
 
 
 @attrs.frozen
 class Plot:
-    """Which store a story is played on, and from which seed.
+    """The store and the seed of a story.
 
     Args:
-        seed: what the story and all chance come from.
+        seed: the seed of the story and of all random choices.
         settings: which strategies to use, as for `penstock.open`.
         strategies: classes that need not be installed.
-        steps: how long the story is.
-        write_back: how likely, at each call, the system writes back some pages by itself.
+        steps: number of steps of the story.
+        write_back: the probability, at each call, that the system writes back some pages by itself.
     """
 
     seed: int = 0
@@ -99,7 +99,7 @@ class Plot:
     write_back: float = 0.05
 
     def command(self, case: Case) -> str:
-        """Return the command that plays one case again."""
+        """Return the command that runs one case again."""
         settings = shlex.quote(json.dumps(dict(self.settings)))
         return (
             f"python -m penstock.testing.soak --seed {self.seed} --steps {self.steps} --point "
@@ -108,7 +108,7 @@ class Plot:
 
 
 def plot_for(cls: type[Strategy], seed: int = 0) -> Plot:
-    """Return a plot of a store that uses this strategy beside the built-in ones; it need not be installed."""
+    """Return a plot of a store that uses this strategy together with the built-in ones; it need not be installed."""
     kind = "index"
     if issubclass(cls, SegmentWriter):
         kind = "write"
@@ -131,12 +131,12 @@ def explore(
     cases: int | None = None,
     survivals: Sequence[Survival] = tuple(Survival),
 ) -> Iterator[CrashOutcome]:
-    """Play the story and crash it before each call, in each way; yields what came of each.
+    """Run the story and crash it before each call, in each way; yields the outcome of each crash.
 
     Args:
         plot: the story and the store.
-        cases: about so many, evenly spread, instead of all.
-        survivals: the ways.
+        cases: the approximate number of crashes, evenly spread; None for all.
+        survivals: the ways in which to crash.
     """
     stage = Stage(plot)
     every = 1
@@ -153,7 +153,7 @@ def explore(
 
 
 def replay(plot: Plot, case: Case) -> CrashOutcome:
-    """Play one case again."""
+    """Run one case again and return its outcome."""
     stage = Stage(plot)
     for memory in stage.play():
         if memory.point == case.point:
@@ -163,7 +163,7 @@ def replay(plot: Plot, case: Case) -> CrashOutcome:
 
 @attrs.frozen
 class Memory:
-    """The disk just before a call, and what had been promised."""
+    """The disk just before a call, and the guarantees given so far."""
 
     point: int
     call: str
@@ -172,7 +172,7 @@ class Memory:
 
 
 class Stage:
-    """Plays one plot and looks at what its crashes leave."""
+    """Runs one plot, and checks the disks that its crashes leave. Not thread-safe."""
 
     def __init__(self, plot: Plot) -> None:
         self.plot = plot
@@ -189,7 +189,7 @@ class Stage:
         return (opener.open_for_reading() if read_only else opener.open_for_writing()), workers
 
     def play(self) -> Iterator[Memory]:
-        """Play the story; yields a memory for each call, a step's calls at a time."""
+        """Run the story; yields a memory for each call, after the step with the call has ended."""
         clock = ManualClock()
         disk = SimulatedDisk(clock=clock, seed=self.plot.seed, write_back=self.plot.write_back)
         story = Story(self.plot.seed, clock, verifies=True)
@@ -209,7 +209,7 @@ class Stage:
             memories.clear()
 
     def crash(self, memory: Memory, survival: Survival) -> CrashOutcome:
-        """Crash one memory in one way, open what is left, and say what is wrong with it."""
+        """Crash one memory in one way, open the resulting disk, and return the outcome."""
         case = Case(memory.point, survival)
         chance = Random(f"{self.plot.seed} {case.point} {survival.value}")
         look = Look(self, memory.promised, survival, chance)
@@ -222,7 +222,7 @@ class Stage:
 
 
 class Look:
-    """One crash and what follows it."""
+    """One crash and the checks after it. Not thread-safe."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class Look:
         *,
         has_failed: bool = False,
     ) -> None:
-        """Look at what one crash left; `has_failed` says that a call had failed before, which may leave half a record."""
+        """Prepare the checks of one crash. With `has_failed`, a call had failed before, which may leave half a record."""
         self._has_failed = has_failed
         self._stage = stage
         self._promised = promised
@@ -242,7 +242,7 @@ class Look:
         self.states = 0
 
     def at(self, image: Image) -> str:
-        """Return what is wrong after the crash; "" for nothing."""
+        """Return the problem after the crash; "" if there is none."""
         promised = self._promised
         is_kill = self._survival is Survival.PROCESS
         least = promised.kept if is_kill else promised.durable
@@ -251,7 +251,7 @@ class Look:
         if wrong or self._chance.random() < 0.25:
             return wrong or self._crash_the_opening(disk, least)
         times = Checkpoint(disk, ROOT).read()
-        # A write may be torn within one of the times; RocketMQ begins at the lesser.
+        # A write may be torn within one of the times; RocketMQ uses the lesser one.
         checkpoint_ms = min(times.log_ms, times.queues_ms)
         store, workers = self._stage.open(disk)
         found = bodies_of(store)
@@ -263,23 +263,23 @@ class Look:
         left = store.recovery.cut_bytes
         is_whole = store._engine.log.tail.writer.commits_at_once and not self._has_failed
         if is_kill and left and is_whole:
-            # A broker goes on over what looks like a record there, wherever that record once stood.
-            wrong = wrong or f"a kill left {left} bytes behind the log's end"
-        # Where the tail was lost the offset was set back, and further messages do not move it.
+            # A broker would accept bytes there that look like a record, whatever their original log offset.
+            wrong = wrong or f"a kill left {left} bytes after the log's end"
+        # If the tail was lost, the offset was set back, and further messages do not move it.
         self._promised = attrs.evolve(promised, offset=store.committed_offset(GROUP, TOPIC, 0))
         return wrong or follow(disk, store, workers, found)
 
     def _crashed(self, image: Image, survival: Survival) -> SimulatedDisk:
         self.states += 1
-        # The machine was off for a while.
+        # The crashed machine was off for some hours.
         clock = ManualClock(1_700_000_000_000 + 3_600_000 * self.states)
         return SimulatedDisk.after(image, survival, self._chance, clock=clock)
 
     def _read_only(self, disk: SimulatedDisk) -> str:
-        """A reader that comes before the next writer sees messages of each queue, in order, unaltered.
+        """Check that a reader before the next writer sees unaltered messages of each queue, in order; return the problem.
 
-        After a power cut not all of them: queue files reach the disk by themselves, and only the next
-        writer brings them up to the log.
+        After a power cut it need not see all of them: queue files reach the disk independently of the log, and only
+        the next writer dispatches the missing records.
         """
         try:
             store, _ = self._stage.open(disk, read_only=True)
@@ -294,7 +294,7 @@ class Look:
             return next(filter(None, wrong), "")
 
     def _again(self, image: Image, survival: Survival, found: list[bytes], when: str) -> str:
-        """Crash once more, and expect exactly the messages that the first opening found."""
+        """Crash again, and check that exactly the messages of the first opening are there; return the problem."""
         disk = self._crashed(image, survival)
         store, _ = self._stage.open(disk)
         seen = bodies_of(store)
@@ -319,21 +319,21 @@ class Look:
     def _cut_again(
         self, disk: SimulatedDisk, _store: Store, _workers: InlineWorkers, found: list[bytes]
     ) -> str:
-        """What an opening has shown is durable."""
+        """Cut the power again: the messages that the opening found must be durable; return the problem."""
         survival = self._chance.choice(_POWER_CUTS)
-        return self._again(disk.image(), survival, found, "after a power cut behind the opening")
+        return self._again(disk.image(), survival, found, "after a power cut following the opening")
 
     def _put_and_cut(
         self, disk: SimulatedDisk, store: Store, workers: InlineWorkers, found: list[bytes]
     ) -> str:
-        """Put a message of the size of one that was cut off, so that what lay behind that one would fit."""
+        """Put a message as long as one that was cut off, so that old bytes after it would fit; return the problem."""
         after = int(found[-1].partition(b":")[0]) + 1 if found else 0
         sent = self._promised.sent
         lost = sent[after] if after < len(sent) else b"%d:" % after
         body = lost[: lost.index(b":") + 1] + b"~" * (len(lost) - lost.index(b":") - 1)
         queue = after % QUEUES
         if queue == 0 and self._promised.offset and store.max_offset(TOPIC, 0) == 0:
-            # All of that queue was lost: its first message sets the offset back, so that the group gets it.
+            # The whole queue was lost: its first message sets the offset back, so that the group gets the message.
             self._promised = attrs.evolve(self._promised, offset=0)
         store.put(TOPIC, body, queue=queue, keys=[f"k{after}"])
         with suppress(IndexError):
@@ -345,7 +345,7 @@ class Look:
         )
 
     def _crash_the_opening(self, disk: SimulatedDisk, least: int) -> str:
-        """Crash the opening at one of its calls: the next one ends where the first would have."""
+        """Crash the opening at one of its calls; the next one must find the same messages. Return the problem."""
         calls: list[Image] = []
         disk.plan.watch = lambda _call, _path: calls.append(disk.image())
         store, _ = self._stage.open(disk)
@@ -357,7 +357,7 @@ class Look:
         disk = self._crashed(self._chance.choice(calls), second)
         store, _ = self._stage.open(disk)
         seen = bodies_of(store)
-        # A kill and then a power cut leave what a power cut alone would, which may be less.
+        # A kill followed by a power cut leaves what a power cut alone would, which may be less.
         is_less = self._survival is Survival.PROCESS and second is not Survival.PROCESS
         if not is_less and seen != found:
             return f"after a crash of the opening it holds {len(seen)} messages, not {len(found)}"

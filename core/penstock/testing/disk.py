@@ -1,12 +1,12 @@
-"""A disk in memory that forgets what was not synced, fails when told, and can be crashed at any call.
+"""A disk in memory that loses unsynced bytes, fails on request, and can be crashed at any call.
 
-It stands in for `files.Files`, so a store or a strategy on it is what it is on a real disk: contents are
-real files in memory (`memfd_create`), maps are real maps. A store through a map into a page without room, which would
-kill the process on a real disk that is full, is an `AssertionError` at the next image. What a power cut would leave is kept apart;
-see `inode` for bytes and `platter` for names. Calls fail by `plan` (see `faults`).
+It replaces `files.Files`, so a store or a strategy runs on it as on a real disk: contents are real files in memory
+(`memfd_create`), and mapped files are really mapped. A write through a mapping into a page without allocated space would
+kill the process on a full real disk; here it is an `AssertionError` when the next image is taken. The state after a
+power cut is kept separately; see `inode` for bytes and `platter` for names. Calls fail by `plan` (see `faults`).
 
-Other than a real disk: file times are those of `clock`, a map's stores count as written when it is
-synced or looked at, locks hold within this disk only, and memory cannot be locked.
+Differences to a real disk: file times are those of `clock`; writes through a mapping count as written when it is
+synced or an image is taken; locks apply only within this disk; and memory cannot be locked.
 """
 
 import errno
@@ -52,7 +52,7 @@ class SimulatedFile(File):
         return super().pread(size, position)
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """See `File`; call "pwrite". One that fails may have written a part."""
+        """See `File`; call "pwrite". A failing call may write a part of the data."""
         try:
             self._disk.plan.check("pwrite", self.path)
         except OSError:
@@ -70,7 +70,7 @@ class SimulatedFile(File):
             self._inode.mtime_ns = self._disk.now_ns()
 
     def sync(self) -> None:
-        """See `File`; call "sync". The time of the last change is not made durable by it."""
+        """See `File`; call "sync". The file's modification time does not become durable."""
         self._sync()
 
     def sync_all(self) -> None:
@@ -108,7 +108,7 @@ class SimulatedFile(File):
             self._inode.allocate(start, stop)
 
     def resize(self, size: int) -> None:
-        """See `File`; call "resize". New bytes take no room."""
+        """See `File`; call "resize". New bytes use no space."""
         self._disk.plan.check("resize", self.path)
         super().resize(size)
 
@@ -159,7 +159,7 @@ class SimulatedLock(Lock):
 
 
 class SimulatedVolume(Volume):
-    """All of a simulated disk, as what is synced as a whole."""
+    """A simulated disk as a volume, which can be synced as a whole."""
 
     def __init__(self, path: Path, disk: "SimulatedDisk") -> None:
         self.path = path
@@ -171,7 +171,7 @@ class SimulatedVolume(Volume):
         return True
 
     def sync(self) -> None:
-        """See `Volume`; call "sync_volume". One that fails may have failed for any of the files."""
+        """See `Volume`; call "sync_volume". A failing call may fail for any of the files."""
         self._disk.sync_all(self.path)
 
 
@@ -179,12 +179,12 @@ class SimulatedDisk(Files):
     """A disk in memory. Safe from any thread.
 
     Args:
-        clock: whose time files get; one that stands still if None.
-        capacity: bytes that fit; files count with the pages that were written or allocated.
-        seed: what chance begins with, for write-back, failed syncs and partial writes.
-        write_back: how likely, at each call, the system writes back some pages of some file.
+        clock: the clock of file times; a `ManualClock` if None.
+        capacity: size in bytes; files count with the pages that were written or allocated.
+        seed: the seed of random choices: write-back, failed syncs and partial writes.
+        write_back: the probability, at each call, that the system writes back some pages of a file.
 
-    `others` bytes are somebody else's. `plan` says which calls fail.
+    `others` is the number of bytes used by other programs. `plan` determines which calls fail.
     """
 
     def __init__(
@@ -234,12 +234,12 @@ class SimulatedDisk(Files):
 
     @property
     def used(self) -> int:
-        """Bytes in use, our own files and others."""
+        """Bytes in use, including those of other programs."""
         with self.guard:
             return sum(each.room for each in self._platter.inodes.values()) + self.others
 
     def check_room(self, size: int, path: Path) -> None:
-        """Raise ENOSPC if `size` bytes more are not there."""
+        """Raise an `OSError` with ENOSPC if there is no space for `size` more bytes."""
         if self.capacity < _AMPLE and self.used + size > self.capacity:
             raise _error(errno.ENOSPC, path)
 
@@ -319,7 +319,7 @@ class SimulatedDisk(Files):
             return found.mtime_ns if found else 0
 
     def ctime_ns(self, path: Path) -> int:
-        """See `Files`; that of the last change of the contents."""
+        """See `Files`; returns the time of the last change of the contents."""
         return self.mtime_ns(path)
 
     def has_other_names(self, path: Path) -> bool:
@@ -377,7 +377,7 @@ class SimulatedDisk(Files):
         return SimulatedVolume(folder, self)
 
     def sync_all(self, path: Path) -> None:
-        """Bring every file and every name to the medium; call "sync_volume"."""
+        """Write every file and every name to the medium; call "sync_volume"."""
         try:
             self.plan.check("sync_volume", path)
         except OSError:
@@ -428,7 +428,7 @@ class SimulatedDisk(Files):
             return found is not None and found.is_locked
 
     def lock_memory(self, memory: mmap.mmap) -> None:
-        """See `Files`; it cannot."""
+        """See `Files`; always raises, since memory cannot be locked."""
         raise _error(errno.ENOMEM, Path("/"))
 
     def unlock_memory(self, memory: mmap.mmap) -> None:

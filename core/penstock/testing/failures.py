@@ -1,9 +1,9 @@
-"""Failure exploration: a story on a simulated disk, in which one call to the system fails.
+"""Failure exploration: runs a story on a simulated disk in which one system call fails.
 
-The n-th call of one kind fails once or for good, with an error that such a call may give. The store may
-refuse what it is asked then, with an error of its own; what it had promised holds, also after the
-power is cut, since a sync that failed leaves pages that look written and are not. A failure while a
-crashed store is opened costs nothing but that opening.
+The n-th call of one kind fails, once or from then on, with an error that such a call may return. The store may then
+refuse operations with one of its own errors, but its guarantees must hold, also after a power cut: a failed sync
+leaves pages that look written but are not. If a call fails while a crashed store is opened, only that opening may
+fail, and no data may be lost.
 """
 
 import errno
@@ -19,7 +19,7 @@ from penstock.testing.disk import SimulatedDisk
 from penstock.testing.platter import Survival
 from penstock.testing.story import Story, bodies_of
 
-# What each kind of call may fail with.
+# The errors with which each kind of call may fail.
 ERRNOS = {
     "open": (errno.EMFILE, errno.EIO), "pread": (errno.EIO,), "map": (errno.ENOMEM, errno.EMFILE),
     "create": (errno.ENOSPC, errno.EMFILE), "pwrite": (errno.EIO, errno.ENOSPC),
@@ -32,7 +32,7 @@ ERRNOS = {
 
 @attrs.frozen
 class Failure:
-    """Which call fails: the n-th of its kind, with an errno, so many `times` (None: from then on)."""
+    """A failing call: kind, errno, how many calls pass before, and how many `times` it fails (None: from then on)."""
 
     call: str
     number: int
@@ -46,7 +46,7 @@ class Failure:
 
 @attrs.frozen
 class FailureOutcome:
-    """What came of one failure; `problem` is "" if all is well. `states` counts crashed disks that were opened."""
+    """The result of one failure. `problem` is "" if there is none; `states` is the number of crashed disks opened."""
 
     failure: Failure
     states: int
@@ -56,7 +56,7 @@ class FailureOutcome:
 def explore_failures(
     plot: Plot, count: int, *, kinds: Sequence[str] = tuple(ERRNOS)
 ) -> Iterator[FailureOutcome]:
-    """Play the story `count` times, with one failure each, spread by chance over all calls of these kinds."""
+    """Run the story `count` times with one failure each, at random calls of these kinds; yields the outcomes."""
     stage = Stage(plot)
     chance = Random(f"{plot.seed} failures")
     calls = _count_calls(stage)
@@ -99,9 +99,9 @@ def _try(stage: Stage, failure: Failure, chance: Random) -> FailureOutcome:
     try:
         _play(stage, disk, story)
     except (PenstockError, OSError) as error:
-        # While a store is opened or read, the system's own error names the file.
+        # An `OSError` is allowed while a store is opened or read, since it names the file.
         if not isinstance(error, PenstockError) and story.is_open and failure.call not in _READING:
-            problem = f"an error of the system came through: {error!r}"
+            problem = f"an OSError was raised instead of a PenstockError: {error!r}"
     promised = story.promised()
     disk.plan.heal()
     memory = Memory(disk.plan.total, str(failure), disk.image(), promised)
@@ -117,7 +117,7 @@ _READING = ("open", "pread", "map")
 
 
 def _fail_opening(stage: Stage, memory: Memory, chance: Random) -> str:
-    """Let a call of the recovery fail: the next opening finds what one without it finds."""
+    """Let a call of the recovery fail; the next opening must find the same messages. Return the problem."""
     clean = SimulatedDisk.after(memory.image, Survival.ALL, chance, clock=ManualClock())
     store, _ = stage.open(clean)
     wanted = bodies_of(store)

@@ -1,4 +1,4 @@
-"""A file system that does what the real one does, until it is told to fail or to die."""
+"""A file system that behaves like the real one, until it is set to fail or to simulate the death of the process."""
 
 import errno
 import os
@@ -11,22 +11,22 @@ from penstock.files import File, Files
 from penstock.files.lock_file import Lock
 from penstock.files.volume import Volume
 
-# The calls that a plan may make fail; those before "create" change nothing.
+# The calls that a plan can fail; those before "create" change nothing.
 CALLS = (
     "open", "pread", "map",
     "create", "pwrite", "sync", "allocate", "resize", "erase", "punch", "rename", "remove", "make_folder",
     "sync_folder", "sync_volume",
 )  # fmt: skip
-_LOOKING = CALLS[:3]
+_READING = CALLS[:3]
 
 
 class KilledError(BaseException):
-    """The process died here, as far as the store can tell; no handler of `Exception` may catch it."""
+    """Simulates the death of the process; not a subclass of `Exception`, so that no handler catches it."""
 
 
 @attrs.define
 class Rule:
-    """One kind of call that fails with an errno, after some have passed, for some times or for ever."""
+    """A kind of call that fails with an errno after `after` calls, `times` times, or always if None."""
 
     call: str
     number: int
@@ -35,7 +35,7 @@ class Rule:
     times: int | None
 
     def is_due(self) -> bool:
-        """Count a call that it is about, and say whether it fails."""
+        """Count a matching call, and return whether it fails."""
         if self.after > 0:
             self.after -= 1
             return False
@@ -46,10 +46,9 @@ class Rule:
 
 
 class FaultPlan:
-    """Which calls fail, and how.
+    """Determines which calls fail, and how.
 
-    `before`, if set, is called before each call that changes something, and then `watch` with the
-    call's name and path.
+    Before each call that changes something, `before` is called if set, then `watch` with the call's name and path.
     """
 
     def __init__(self) -> None:
@@ -71,27 +70,27 @@ class FaultPlan:
         path: str = "",
         times: int | None = None,
     ) -> None:
-        """Let `call` fail with an errno from now on, once `after` more of its kind have passed.
+        """Let `call` fail with an errno from now on, after `after` more calls of this kind.
 
-        Only where `path` is part of the file's path; and only so many `times`, if given.
+        Applies only to files whose path contains `path`, and fails only `times` times if that is given.
         """
         self.rules.append(Rule(call, number, path, after, times))
 
     def die_at(self, count: int) -> None:
-        """Let the process die instead of its `count`-th call from now, and never do a call again."""
+        """Simulate the death of the process at its `count`-th call from now; that call and all later ones raise."""
         self._die_at = self.total + count
 
     def heal(self) -> None:
-        """Let everything work again."""
+        """Remove all rules: all calls work again."""
         self.rules.clear()
         self._die_at, self.is_dead = None, False
 
     def check(self, call: str, path: Path) -> None:
-        """Count a call, and raise if it is to fail."""
+        """Count a call; raises if the plan lets it fail."""
         if self.is_dead:
             raise KilledError
         self.counts[call] = self.counts.get(call, 0) + 1
-        if call not in _LOOKING:
+        if call not in _READING:
             self.total += 1
             if self.before is not None:
                 self.before()
@@ -172,7 +171,7 @@ class FaultyVolume(Volume):
 
 
 class FaultyFiles(Files):
-    """Files that fail, or die, as `plan` says; the calls it knows are `CALLS`."""
+    """Files whose calls fail, or kill the process, according to `plan`; the calls are those in `CALLS`."""
 
     def __init__(self) -> None:
         self.plan = FaultPlan()
@@ -181,14 +180,14 @@ class FaultyFiles(Files):
     def open(self, path: Path, *, writable: bool = False) -> File:
         """See `Files`; call "open"."""
         self.plan.check("open", path)
-        return self._wrapped(super().open(path, writable=writable))
+        return self._wrap(super().open(path, writable=writable))
 
     def create(self, path: Path) -> File:
         """See `Files`; call "create"."""
         self.plan.check("create", path)
-        return self._wrapped(super().create(path))
+        return self._wrap(super().create(path))
 
-    def _wrapped(self, file: File) -> File:
+    def _wrap(self, file: File) -> File:
         return FaultyFile(file.path, file.detach(), self.plan)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -219,13 +218,13 @@ class FaultyFiles(Files):
         return None if volume is None else FaultyVolume(volume, self.plan)
 
     def lock(self, path: Path) -> Lock | None:
-        """See `Files`; the lock is remembered for `abandon`."""
+        """See `Files`; records the lock for `abandon`."""
         lock = super().lock(path)
         if lock is not None:
             self._locks.append(lock)
         return lock
 
     def abandon(self) -> None:
-        """Give up locks, as the system does for a process that died."""
+        """Release all locks, as the system does for a process that died."""
         while self._locks:
             self._locks.pop().release()

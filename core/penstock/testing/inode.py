@@ -1,11 +1,11 @@
-"""A file of a simulated disk, twice: what the system shows of it, and what is on the medium.
+"""A file of a simulated disk in two versions: as programs see it, and as it is on the medium.
 
-The contents that programs see are a real file in memory, so that reads, writes and maps are the
-system's own. Beside it stand the bytes that a power cut would leave. Pages of 4 KiB move from one to
-the other: by a sync all of them, by the system's own write-back any of them at any time.
+The version that programs see is a real file in memory, so reads, writes and mappings are those of the
+system. The other version has the bytes that a power cut would leave. Pages of 4 KiB are copied from the first to
+the second: all of them by a sync, any of them at any time by the system's write-back.
 
-A page whose sync failed counts as written afterwards, though the medium has the old bytes, as Linux
-does it (Rebello and others, "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
+A page whose sync failed counts as written afterwards, although the medium has the old bytes, as in Linux
+(Rebello and others, "Can Applications Recover from fsync Failures?", USENIX ATC 2020).
 """
 
 import os
@@ -21,9 +21,9 @@ SECTOR_BYTES = 512
 
 @attrs.frozen
 class Still:
-    """A file or folder at one moment. `dirty` are the pages that wait to be written, `blocks` those that have room.
+    """A snapshot of a file or folder. `dirty` are the pages not yet written, `blocks` those with allocated space.
 
-    `names` are what a folder shows, `durable_names` what it has on the medium: name to number.
+    `names` are the names that programs see in a folder, `durable_names` those on the medium: name to number.
     """
 
     number: int
@@ -39,7 +39,7 @@ class Still:
 
 
 class Inode:
-    """One file or folder. Whoever changes it holds the disk's lock."""
+    """One file or folder. The caller of a method that changes it holds the disk's lock."""
 
     def __init__(self, number: int, *, is_folder: bool, mtime_ns: int) -> None:
         self.number = number
@@ -49,9 +49,9 @@ class Inode:
         self.durable_names: dict[str, int] = {}
         self.durable = b""
         self.is_locked = False
-        # Pages that have room on the disk.
+        # Pages with allocated space on the disk.
         self._blocks: set[int] = set()
-        # What the pages were when they last counted as written, and which were written over since.
+        # The contents when they last counted as written, and the pages that were overwritten since.
         self._clean = b""
         self._touched: set[int] = set()
         self._memory = -1
@@ -79,34 +79,34 @@ class Inode:
 
     @property
     def room(self) -> int:
-        """Bytes of the disk that it takes."""
+        """Space on the disk that it uses, in bytes."""
         return len(self._blocks) * PAGE_BYTES
 
     def lacking(self, start: int, stop: int) -> int:
-        """Return how many bytes of room bytes [start, stop) lack."""
+        """Return how many more bytes of space the range [start, stop) needs."""
         pages = _pages(start, stop)
         return sum(page not in self._blocks for page in pages) * PAGE_BYTES
 
     def allocate(self, start: int, stop: int) -> None:
-        """Note that bytes [start, stop) have room."""
+        """Record that bytes [start, stop) have allocated space."""
         self._blocks.update(_pages(start, stop))
 
     def punch(self, start: int, stop: int) -> None:
-        """Note that the whole pages of bytes [start, stop) have no room any more."""
+        """Record that the complete pages of bytes [start, stop) have no space any more."""
         self._blocks.difference_update(range(-(-start // PAGE_BYTES), stop // PAGE_BYTES))
 
     def _check_blocks(self, seen: bytes, dirty: Iterable[int]) -> None:
-        """Raise for stores that went into a hole: on a full disk they would have killed the process."""
+        """Raise if a hole was written through a mapping, which would kill the process on a full disk."""
         for page in dirty:
-            piece = seen[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
-            assert page in self._blocks or not any(piece), f"a store into a hole, at page {page}"
+            part = seen[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+            assert page in self._blocks or not any(part), f"a store into a hole, at page {page}"
 
     def touch(self, start: int, stop: int) -> None:
-        """Note that bytes [start, stop) were written, if only with what they were."""
+        """Record that bytes [start, stop) were written, even if with the same content."""
         self._touched.update(_pages(start, stop))
 
     def dirty(self, seen: bytes | None = None) -> list[int]:
-        """Return the pages that wait to be written; stores into maps are found by comparing."""
+        """Return the dirty pages; writes through mappings are found by comparison."""
         seen = self.seen if seen is None else seen
         found = set(self._touched)
         if seen != self._clean:
@@ -117,18 +117,18 @@ class Inode:
     # --- to the medium
 
     def sync(self) -> None:
-        """Bring the contents to the medium: every dirty page, and the size."""
+        """Write the contents to the medium: every dirty page, and the size."""
         seen = self.seen
         if self.durable == self._clean:
             self.durable = seen
         else:
-            # Pages of a failed sync stay behind: they count as written.
+            # Pages of a failed sync are not written, since they count as written.
             self.durable = with_pages(self.durable, seen, self.dirty(seen), len(seen))
         self._clean = seen
         self._touched.clear()
 
     def fail_sync(self, chance: Random) -> None:
-        """Let a sync fail: some pages reach the medium, and all count as written."""
+        """Fail a sync: some pages reach the medium, and all count as written."""
         seen = self.seen
         pages = [page for page in self.dirty(seen) if chance.random() < 0.3]
         if pages:
@@ -137,7 +137,7 @@ class Inode:
         self._touched.clear()
 
     def write_back(self, chance: Random) -> None:
-        """Bring some dirty pages to the medium, as the system does when it likes."""
+        """Write some dirty pages to the medium, as the system does at any time."""
         seen = self.seen
         pages = [page for page in self.dirty(seen) if chance.random() < 0.5]
         if not pages:
@@ -150,7 +150,7 @@ class Inode:
     # --- moments
 
     def still(self) -> Still:
-        """Return what it is now."""
+        """Return a snapshot of the current state."""
         seen = self.seen
         dirty = tuple(self.dirty(seen))
         self._check_blocks(seen, dirty)
@@ -161,7 +161,7 @@ class Inode:
 
     @classmethod
     def after_kill(cls, still: Still) -> "Inode":
-        """Return the file as it is when only the process died: what waits goes on waiting."""
+        """Return the file after the death of the process only: dirty pages stay dirty."""
         made = cls(still.number, is_folder=still.is_folder, mtime_ns=still.mtime_ns)
         made.durable, made.durable_mtime_ns = still.durable, still.durable_mtime_ns
         made.names, made.durable_names = dict(still.names), dict(still.durable_names)
@@ -171,10 +171,10 @@ class Inode:
 
     @classmethod
     def after_power_cut(cls, still: Still, content: bytes, mtime_ns: int) -> "Inode":
-        """Return the file as the medium has it; a folder's names are put in by the caller."""
+        """Return the file as on the medium; the caller sets the names of a folder."""
         made = cls(still.number, is_folder=still.is_folder, mtime_ns=mtime_ns)
         made.durable = made._clean = content
-        # What was allocated and holds nothing may have been lost: the harder case.
+        # Allocated pages without content count as lost, which is the harder case.
         made._blocks = _different(content, b"")
         return made
 
@@ -184,12 +184,12 @@ class Inode:
 
 
 def with_pages(base: bytes, other: bytes, pages: Iterable[int], size: int) -> bytes:
-    """Return `base` at length `size` with some pages of `other` instead of its own."""
+    """Return `base` at length `size`, with some pages replaced by those of `other`."""
     made = bytearray(base[:size].ljust(size, b"\0"))
     for page in pages:
         start = page * PAGE_BYTES
-        piece = other[start : min(start + PAGE_BYTES, size)]
-        made[start : start + len(piece)] = piece
+        part = other[start : min(start + PAGE_BYTES, size)]
+        made[start : start + len(part)] = part
     return bytes(made)
 
 
@@ -205,7 +205,7 @@ def _different(one: bytes, other: bytes) -> set[int]:
         for data in (one, other)
     )
     found = set(np.flatnonzero((first != second).any(axis=1)).tolist())
-    # A size that changed is news, even where the new bytes are zero.
+    # If the size changed, the pages after the shorter end differ, even if they are zero.
     if len(one) != len(other):
         found.update(range(min(len(one), len(other)) // PAGE_BYTES, count))
     return found

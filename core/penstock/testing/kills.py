@@ -1,7 +1,7 @@
-"""A story on real files, with the process dying at one call after another.
+"""Runs a story on real files, and kills the process at one call after another.
 
-For strategies with files of their own, as a database's, which a simulated disk cannot hold (capability
-"own-files"); all others are explored on one (see `crash`), where more can be asked.
+For strategies with their own files, for example of a database, which a simulated disk cannot hold (capability
+"own-files"). All others are explored on a simulated disk (see `crash`), where more can be checked.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from penstock.testing.story import Promised, Story, bodies_of, wrong_with, wrong
 
 
 def explore_kills(folder: Path, plot: Plot, points: int) -> Iterator[CrashOutcome]:
-    """Play the story once to count its calls, then die at `points` of them, evenly spread."""
+    """Run the story once to count its calls, then kill it at `points` of them, evenly spread; yields the outcomes."""
     total = _play(folder / "whole", plot, FaultyFiles(), None)[0]
     for point in range(1 + total % points // 2, total + 1, max(total // points, 1)):
         files = FaultyFiles()

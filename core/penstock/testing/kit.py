@@ -1,4 +1,4 @@
-"""What tests of stores and strategies are made of: a context, small stores, a log with known records."""
+"""Building blocks for tests of stores and strategies: a context, small stores, a log with known records."""
 
 import shutil
 from collections.abc import Iterable, Sequence
@@ -23,14 +23,14 @@ from penstock.store.open import Opener
 from penstock.store.store import Store
 from penstock.testing.control import ManualClock, ManualWorkers
 
-# So often a folder is copied anew when a file of it goes meanwhile.
+# How often the copy of a folder is retried if a file is deleted meanwhile.
 _TRIES = 20
 # Small files, so that logs, queues and index roll within a test.
 SMALL = Geometry(segment_bytes=64 * 1024, queue_entries=200, index_slots=100, index_entries=400)
 
 
 def make_context(root: Path, **changes: Any) -> Context:
-    """Return a context as the kernel lends it: small geometry, a clock and threads that obey."""
+    """Return a context as the kernel provides it, with small files, a `ManualClock` and `ManualWorkers`."""
     given = {
         "root": root, "files": Files(), "clock": ManualClock(), "geometry": SMALL,
         "spawn": ManualWorkers(), **changes,
@@ -41,7 +41,7 @@ def make_context(root: Path, **changes: Any) -> Context:
 
 
 def registry_with(strategies: Iterable[type[Strategy]]) -> Registry:
-    """Return the installed strategies, with these classes beside or instead of those of their names."""
+    """Return the installed strategies, with these classes added, or in place of those with the same name."""
     registry = load_registry()
     for cls in strategies:
         for each in registry.sets().values():
@@ -60,9 +60,9 @@ def open_store(
     read_only: bool = False,
     **settings: Any,
 ) -> Store:
-    """Open a store with small files; strategies need not be installed. `settings` as `penstock.open`.
+    """Open a store with small files; strategies need not be installed. `settings` are as for `penstock.open`.
 
-    The environment is not looked at. Without `spawn` it has real threads.
+    Ignores environment variables. Without `spawn` the store has real threads.
     """
     registry = registry_with(strategies)
     sizes = {f"geometry.{name}": size for name, size in attrs.asdict(SMALL).items()}
@@ -73,9 +73,9 @@ def open_store(
 
 
 def messages(count: int, *, first: int = 0, body_bytes: int = 100) -> list[Message]:
-    """Return messages of two topics, three queues each, some with tags, keys and odd bodies.
+    """Return messages of two topics with three queues each; some have tags and keys, and body sizes vary.
 
-    The body of each begins with its number, so it can be told apart.
+    The body of each message begins with its number, which identifies it.
     """
     made = []
     for number in range(first, first + count):
@@ -92,7 +92,7 @@ def messages(count: int, *, first: int = 0, body_bytes: int = 100) -> list[Messa
 def copy_files(source: Path, target: Path) -> Path:
     """Copy a folder that a store may be writing; returns the copy.
 
-    What is made beside its place is gone when it is put there: where a file goes meanwhile, all is copied anew.
+    A temporary file disappears when the store renames it: if a file is deleted meanwhile, the copy starts again.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -105,9 +105,10 @@ def copy_files(source: Path, target: Path) -> Path:
 
 
 def copy_store(source: Path, target: Path) -> Path:
-    """Copy a store so that the copy stands for it, as if it had crashed now; returns the copy.
+    """Copy a store so that the copy is in the state of the store after a crash now; returns the copy.
 
-    File times stay. The marks of a mere copy are not believed: it may have been taken file by file.
+    Keeps file times. Sets the progress file to the copy's lock file, since a store does not trust the metadata of a
+    plain copy, whose files may have been copied at different times.
     """
     copy_files(source, target)
     progress = Progress(Files(), target)
@@ -120,9 +121,9 @@ def copy_store(source: Path, target: Path) -> Path:
 
 
 class WrittenLog:
-    """A log of known records in a folder of its own, as a dispatcher's tests need it.
+    """A log of known records in its own folder, for tests of dispatchers.
 
-    Two logs have the same first `alike` records, if that is given, and others after them.
+    If `alike` is given, the first `alike` records are the same as those of any other log, and the rest differ.
     """
 
     def __init__(self, root: Path, count: int = 1500, *, alike: int | None = None) -> None:
@@ -138,22 +139,22 @@ class WrittenLog:
         self.view = RecoveredLog(self._log, end)
 
     def lose_head(self, segments: int) -> None:
-        """Take the oldest segments away, as retention does."""
+        """Delete the oldest segments, as retention does."""
         for segment in self._log.segments[:segments]:
             segment.path.unlink()
         self._log.load(repair=False)
 
     def ending_at(self, log_offset: int) -> RecoveredLog:
-        """Return a view of the log as if it ended there, which must be a record's end or the log's begin."""
+        """Return a view of the log that ends at a log offset, which must be a record's end or the log's start."""
         return RecoveredLog(self._log, log_offset)
 
     @property
     def end_offset(self) -> int:
-        """Log offset behind the last record."""
+        """Log offset after the last record."""
         return self.view.end_offset
 
     def batches(self, start: int = 0, stop: int | None = None) -> list[DispatchBatch]:
-        """Return the records of [start, stop), a batch a segment; `start` must begin a record."""
+        """Return the records of [start, stop), one batch per segment; a record must begin at `start`."""
         first = max(start, self.view.min_offset)
         return list(self.view.batches(first, self.end_offset if stop is None else stop))
 

@@ -1,8 +1,8 @@
-"""The medium of a simulated disk: files, folders, and what of both a power cut leaves.
+"""The medium of a simulated disk: files and folders, and what a power cut leaves of them.
 
-Names are as volatile as bytes: each change of a folder waits until that folder is synced, and until then
-it may be lost or kept by itself, in any mixture with others, except that a rename is one step and a
-change never outlives an earlier one that it stands on.
+Names are as volatile as bytes: each change of a folder is pending until that folder is synced. Until then, each
+change may survive or be lost independently of others, except that a rename is atomic, and a change survives only if
+the earlier ones that it depends on do.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,11 +19,11 @@ _NOTHING = 0
 
 
 class Survival(Enum):
-    """What is left after a crash.
+    """What survives a crash.
 
-    `PROCESS`: only the process died, everything handed to the system is there. The others are power
-    cuts: `NONE` of what waited reached the medium; `ALL` of it did; any subset of its `PAGES`; like
-    that with pages torn at 512-byte `SECTORS`; or each file up to some `BYTE`, in the order of its bytes.
+    `PROCESS`: only the process died; everything passed to the system survives. The others are power cuts: `NONE` of
+    the unsynced pages reached the medium; `ALL` of them did; any subset of the `PAGES` did; the same with pages torn at
+    512-byte `SECTORS`; or each file up to some `BYTE`, in the order of its bytes.
     """
 
     PROCESS = "process"
@@ -36,13 +36,13 @@ class Survival(Enum):
 
 @attrs.frozen
 class Change:
-    """One change of names that is not on the medium yet: (folder, name, number or 0 for none)."""
+    """A pending change of names: its steps are (folder, name, number of the file, or 0 if the name is removed)."""
 
     steps: tuple[tuple[int, str, int], ...]
     inode: int
 
     def needs(self, earlier: "Change") -> bool:
-        """Say whether this change stands on an earlier one."""
+        """Return whether this change depends on an earlier one."""
         names = {(folder, name) for folder, name, _ in self.steps}
         return self.inode == earlier.inode or any(
             (folder, name) in names for folder, name, _ in earlier.steps
@@ -51,7 +51,7 @@ class Change:
 
 @attrs.frozen
 class Image:
-    """A whole disk at one moment, ready to be crashed in several ways."""
+    """A snapshot of a whole disk, which can be crashed in multiple ways."""
 
     stills: tuple[Still, ...]
     changes: tuple[Change, ...]
@@ -59,7 +59,7 @@ class Image:
 
 
 class Platter:
-    """Files and folders by number, and the changes of names that wait. One thread at a time."""
+    """Files and folders by number, and the pending changes of names. Not thread-safe."""
 
     def __init__(self) -> None:
         self.inodes: dict[int, Inode] = {ROOT: Inode(ROOT, is_folder=True, mtime_ns=0)}
@@ -69,7 +69,7 @@ class Platter:
     # --- names
 
     def find(self, path: Path) -> Inode | None:
-        """Return what has this name; None for nothing."""
+        """Return the file or folder with this name; None if there is none."""
         at = self.inodes[ROOT]
         for part in path.parts[1:]:
             number = at.names.get(part)
@@ -79,7 +79,7 @@ class Platter:
         return at
 
     def make(self, path: Path, *, is_folder: bool, mtime_ns: int) -> Inode:
-        """Make a file or a folder under a name that is free, in a folder that is there."""
+        """Create a file or a folder under an unused name in an existing folder."""
         made = Inode(self._next, is_folder=is_folder, mtime_ns=mtime_ns)
         self._next += 1
         self.inodes[made.number] = made
@@ -87,7 +87,7 @@ class Platter:
         return made
 
     def change(self, *steps: tuple[Path, int], inode: int) -> None:
-        """Give names to numbers, 0 to take a name away, as one change."""
+        """Assign numbers to names (0 removes the name), as one atomic change."""
         done = []
         for path, number in steps:
             folder = self.find(path.parent)
@@ -97,7 +97,7 @@ class Platter:
         self.changes.append(Change(tuple(done), inode))
 
     def sync_folder(self, folder: Inode) -> None:
-        """Bring a folder's waiting changes to the medium, and what they stand on."""
+        """Write a folder's pending changes to the medium, and the changes that they depend on."""
         wanted = {
             index
             for index, change in enumerate(self.changes)
@@ -111,7 +111,7 @@ class Platter:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Drop what no name leads to any more, seen or durable or waiting."""
+        """Delete inodes without any visible, durable or pending name."""
         named = {ROOT}
         for inode in self.inodes.values():
             named.update(inode.names.values(), inode.durable_names.values())
@@ -124,13 +124,13 @@ class Platter:
     # --- moments
 
     def image(self) -> Image:
-        """Return the whole disk as it is now."""
+        """Return a snapshot of the whole disk."""
         stills = tuple(inode.still() for inode in self.inodes.values())
         return Image(stills, tuple(self.changes), self._next)
 
     @classmethod
     def after(cls, image: Image, survival: Survival, chance: Random) -> "Platter":
-        """Return what a crash at that moment leaves."""
+        """Return the medium after a crash at the moment of an image."""
         made = cls()
         made._next = image.next_number
         if survival is Survival.PROCESS:
@@ -166,7 +166,7 @@ def _set(names: dict[str, int], name: str, number: int) -> None:
 
 
 def _with_needed(changes: list[Change] | tuple[Change, ...], wanted: set[int]) -> set[int]:
-    """Return the indexes of `wanted` changes and of all that they stand on."""
+    """Return the indexes of `wanted` changes and of all changes that they depend on."""
     found = set(wanted)
     for index in range(len(changes) - 1, -1, -1):
         if index in found:
@@ -181,7 +181,7 @@ def _surviving_changes(
         return
     wanted: Iterable[int] = range(len(changes))
     if survival is not Survival.ALL:
-        # Half the time as a journal keeps them, in order; else any of them.
+        # With probability 0.5 a prefix, as a journaling file system keeps; otherwise any subset.
         if chance.random() < 0.5:
             wanted = range(chance.randint(0, len(changes)))
         else:
@@ -191,7 +191,7 @@ def _surviving_changes(
 
 
 def _surviving(still: Still, survival: Survival, chance: Random) -> bytes:
-    """Return what a power cut leaves of one file."""
+    """Return the content of one file after a power cut."""
     seen, durable, dirty = still.seen, still.durable, still.dirty
     if survival is Survival.NONE or (not dirty and len(seen) == len(durable)):
         return durable
@@ -209,13 +209,13 @@ def _surviving(still: Still, survival: Survival, chance: Random) -> bytes:
 
 
 def _with_torn_page(made: bytes, seen: bytes, page: int, chance: Random) -> bytes:
-    """Return `made` with some sectors of one page as they are in `seen`."""
+    """Return `made` with some sectors of one page replaced by those of `seen`."""
     data = bytearray(made)
     start = page * PAGE_BYTES
     for sector in range(start, min(start + PAGE_BYTES, len(made)), SECTOR_BYTES):
         if chance.random() < 0.5:
-            piece = seen[sector : min(sector + SECTOR_BYTES, len(made))]
-            data[sector : sector + len(piece)] = piece
+            part = seen[sector : min(sector + SECTOR_BYTES, len(made))]
+            data[sector : sector + len(part)] = part
     return bytes(data)
 
 

@@ -1,8 +1,8 @@
-"""Explore crashes and failures until told to stop: `python -m penstock.testing.soak`.
+"""Explores crashes and failures until the time is over: `python -m penstock.testing.soak`.
 
-Every story is played on the next combination of installed strategies, from the next seed: first it
-is crashed before every call, then it is played again with calls that fail. What goes wrong is printed with
-the command that plays it again, and ends the run.
+Every story runs on the next combination of installed strategies, with the next seed: first it is crashed
+before every call, then it runs again with calls that fail. A problem is printed with the command that
+reproduces it, and ends the run.
 """
 
 import argparse
@@ -26,7 +26,7 @@ AS_MANY = {"index.consume-queue.sync_volume_from": 2, "index.consume-queue.summa
 
 
 class Played(NamedTuple):
-    """What came of one seed."""
+    """The results of one seed."""
 
     seed: int
     label: str
@@ -35,7 +35,7 @@ class Played(NamedTuple):
 
 
 def settings_of(combo: Combo) -> dict[str, Any]:
-    """Return how a store picks a combination in little memory, none of it locked."""
+    """Return the settings of a combination that use little memory and lock none."""
     settings = combo.settings()
     if combo.write == "transient-pool":
         settings |= {"write.transient-pool.lock_memory": False, "write.transient-pool.buffers": 2}
@@ -45,19 +45,19 @@ def settings_of(combo: Combo) -> dict[str, Any]:
 
 
 def play(seed: int, steps: int = 40) -> Played:
-    """Explore one seed whole."""
+    """Explore all cases of one seed and return the results."""
     logging.disable(logging.CRITICAL)
     registry = load_registry()
     combos = [each for each in combinations(registry) if each.conflict(registry) is None]
-    # A step that has no divisor in common with most counts, so neighbours differ in everything.
+    # The factor is coprime to most counts, so that consecutive seeds differ in all strategies.
     combo = combos[seed * 7 % len(combos)]
     settings = settings_of(combo)
-    # The rules of validity differ: by the CRC of each record, or by what its queue and its neighbours say. Each
-    # combination meets one of them in one round over all, and the other in the next.
+    # The validity of records is checked in two ways: by the CRC of the whole record, or by queue entries and
+    # neighbours. Each combination uses one of them in one round over all combinations, and the other in the next.
     odd = (seed + seed // len(combos)) % 2
     settings["log.checksum"] = "crc32" if odd else "crc32+record"
     if seed // 2 % 2:
-        # As a store of many queues: files are synced together, and a clean close notes where queues end.
+        # As in a store with many queues: files are synced together, and a clean close records the ends of the queues.
         settings |= AS_MANY
     plot = Plot(seed=seed, settings=settings, steps=steps)
     states, problems = 0, []
@@ -73,7 +73,7 @@ def play(seed: int, steps: int = 40) -> Played:
 
 
 def soak(first_seed: int, minutes: float, jobs: int) -> Iterator[Played]:
-    """Explore seed after seed in several processes, until the time is over or something is wrong."""
+    """Explore seed after seed in multiple processes, until the time is over or a problem is found; yields the results."""
     end = time.monotonic() + minutes * 60
     spawner = multiprocessing.get_context("forkserver")
     with spawner.Pool(jobs, maxtasksperchild=20) as pool:
@@ -94,22 +94,31 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m penstock.testing.soak", description=(__doc__ or "").partition("\n\n")[2]
     )
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
-    parser.add_argument("--minutes", type=float, default=60, help="how long (default: 60)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--point", type=int, help="play one case: the number of the call")
+    parser.add_argument(
+        "--minutes", type=float, default=60, help="duration in minutes (default: 60)"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
+    parser.add_argument("--point", type=int, help="run only one case: the number of the call")
     parser.add_argument("--survival", default="none", choices=[each.value for each in Survival])
-    parser.add_argument("--steps", type=int, default=40, help="length of that story (default: 40)")
-    parser.add_argument("--settings", default="{}", help="settings of that store, as JSON")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=40,
+        help="number of steps of the story of --point (default: 40)",
+    )
+    parser.add_argument(
+        "--settings", default="{}", help="settings of the store of --point, as JSON"
+    )
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the program; returns 1 if anything was wrong."""
+    """Run the program; returns 1 if there is any problem, otherwise 0."""
     asked = _parser().parse_args(arguments)
     if asked.point is not None:
         plot = Plot(seed=asked.seed, settings=json.loads(asked.settings), steps=asked.steps)
         outcome = replay(plot, Case(asked.point, Survival(asked.survival)))
-        print(f"before {outcome.call}: {outcome.problem or 'all is well'}")
+        print(f"before {outcome.call}: {outcome.problem or 'no problem'}")
         return 1 if outcome.problem else 0
     began, states, problems = time.monotonic(), 0, 0
     for number, played in enumerate(soak(asked.seed, asked.minutes, asked.jobs), 1):

@@ -1,8 +1,8 @@
-"""What is played on a store before it crashes, and what must hold of it afterwards.
+"""The operations on a store before a crash, and the checks after it.
 
-A story is a list of steps made from a seed: puts, batches, flushes, rounds of background work, retention,
-commits of offsets, clean closes. Beside the store goes a model of it, as small as can be: the bodies
-in the order they were sent, and how many of them may not be missing.
+A story is a sequence of steps generated from a seed: puts, batches, flushes, rounds of background work, retention,
+commits of offsets, clean closes. It maintains a minimal model of the store: the bodies in the order in which they
+were sent, and how many of them must not be missing.
 """
 
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ TINY = Geometry(segment_bytes=16 * 1024, queue_entries=20, index_slots=20, index
 
 @attrs.frozen
 class Promised:
-    """What holds at one moment, from the caller's side.
+    """The guarantees that the store has given at one moment.
 
     Attributes:
-        sent: bodies in the order they were put; it may have grown since.
-        count: how many had been put, the one on the way counted.
-        kept: how many a crash of the process must leave.
-        durable: how many a crash of the machine must leave.
-        discarded: how many of the oldest may be gone.
+        sent: bodies in the order in which they were put; it may have grown since.
+        count: how many had been put, including one in progress.
+        kept: how many must survive a crash of the process.
+        durable: how many must survive a crash of the machine.
+        discarded: how many of the oldest may be deleted.
         offset: the consumer offset that was committed last; None for none.
     """
 
@@ -47,7 +47,7 @@ class Promised:
 
 
 class Story:
-    """A run of a store and the model beside it; one that `verifies` looks at the store before each close."""
+    """Runs steps on a store and maintains the model; with `verifies`, it verifies the store before each close."""
 
     def __init__(self, seed: int, clock: ManualClock, *, verifies: bool = False) -> None:
         self._verifies = verifies
@@ -62,28 +62,28 @@ class Story:
         self._workers = InlineWorkers()
 
     def begin(self, store: Store, workers: InlineWorkers) -> None:
-        """Play on this store from now on."""
+        """Use this store from now on."""
         self._store, self._workers = store, workers
 
     @property
     def is_open(self) -> bool:
-        """Whether a store is being played on."""
+        """Whether the story has an open store."""
         return self._store is not None
 
     @property
     def store(self) -> Store:
-        """The store that is played on."""
+        """The open store."""
         assert self._store is not None
         return self._store
 
     def promised(self) -> Promised:
-        """Return what a crash at this moment must leave."""
+        """Return the guarantees that must hold after a crash at this moment."""
         kept, durable = 0, self._acknowledged
         engine = self._store._engine if self._store is not None else None
         if engine is not None:
             log = engine.log.log
             kept = self._count_below(log.committed_offset)
-            # Whatever the store itself takes for durable is held against it.
+            # Everything that the store itself considers durable must survive.
             durable = max(durable, self._count_below(engine.flusher.flushed_offset))
         return Promised(
             self.sent, len(self.sent), max(kept, durable), durable, self._discarded, self._offset
@@ -98,9 +98,9 @@ class Story:
     # --- steps
 
     def steps(self, count: int) -> Iterator[str]:
-        """Play so many steps, and yield after each; "reopen" asks for a clean close and a new `begin`."""
+        """Run `count` steps and yield after each; for "reopen" the caller must call `close` and `begin`."""
         for number in range(count):
-            # Rarely by an hour back, or ten years ahead.
+            # In rare cases the clock jumps an hour back, or ten years ahead.
             self._clock.now_ms += self._chance.choices(
                 (0, 1, 7, 300, -HOUR, 10 * YEAR), (9, 9, 9, 9, 1, 1)
             )[0]
@@ -116,7 +116,7 @@ class Story:
             yield name
 
     def close(self) -> None:
-        """Look whether all agrees, if asked to, and close the store cleanly."""
+        """Verify the store if requested, and close it cleanly."""
         if self._verifies:
             self._workers.run_all()
             found = [finding.text for finding in self.store.verify()]
@@ -185,7 +185,7 @@ class Story:
     def _discard(self) -> None:
         stats = self.store.stats()
         limit = stats["log_end_offset"] - self._chance.randint(1, 3) * TINY.segment_bytes
-        # Set before: it may die half way.
+        # Set before the call, which may be killed halfway.
         self._discarded = max(self._discarded, self._count_below(limit))
         self.store.discard_before(log_offset=limit)
 
@@ -194,18 +194,18 @@ class Story:
 
 
 def bodies_of(store: Store) -> list[bytes]:
-    """Return all messages, by their queues."""
+    """Return all messages, read through their queues."""
     return [message.body for message in store.scan(TOPIC)]
 
 
 def wrong_with(found: list[bytes], promised: Promised, *, least: int) -> str:
-    """Compare what a store has with what was sent; empty for nothing wrong."""
+    """Compare the messages of a store with those sent; returns the problem, "" if there is none."""
     sent = promised.sent[: promised.count]
     first = int(found[0].partition(b":")[0]) if found else 0
     if found != sent[first : first + len(found)]:
         return "messages are missing, twice, changed or out of order"
     if found and first > promised.discarded:
-        return f"the first {first} messages are gone, though only {promised.discarded} may be"
+        return f"the first {first} messages are gone, although only {promised.discarded} may be"
     if not found and least > promised.discarded:
         return f"{least} messages were acknowledged, the store is empty"
     if found and first + len(found) < least:
@@ -214,9 +214,9 @@ def wrong_with(found: list[bytes], promised: Promised, *, least: int) -> str:
 
 
 def wrong_queue(store: Store, promised: Promised, queue: int, *, is_whole: bool) -> str:
-    """Compare what a store shows of one queue with what was sent; empty for nothing wrong.
+    """Compare the messages of one queue with those sent; returns the problem, "" if there is none.
 
-    Unless `is_whole`, some may be missing.
+    Unless `is_whole`, messages may be missing.
     """
     found = [message.body for message in store.scan(TOPIC, queue)]
     numbers = [int(body.partition(b":")[0]) for body in found]
@@ -230,10 +230,9 @@ def wrong_queue(store: Store, promised: Promised, queue: int, *, is_whole: bool)
 def wrong_within(
     store: Store, found: list[bytes], promised: Promised, checkpoint_ms: int = 0
 ) -> str:
-    """Compare a store's parts with each other; empty for nothing wrong.
+    """Compare a store's parts with each other; returns the problem, "" if there is none.
 
-    `checkpoint_ms` is what the checkpoint said of the log before the store was opened: RocketMQ looks at
-    nothing older.
+    `checkpoint_ms` is the checkpoint's time before the store was opened: RocketMQ does not scan older records.
     """
     for finding in store.verify():
         return f"verify: {finding.path.name} at {finding.position}: {finding.text}"
@@ -251,10 +250,10 @@ def wrong_within(
 
 
 def _wrong_offset(store: Store, promised: Promised) -> str:
-    """A committed offset is there; where the tail of its queue was lost, it is the queue's new end."""
+    """Check that a committed offset is present, or is the queue's end if its tail was lost; return the problem."""
     offset, end = store.committed_offset(GROUP, TOPIC, 0), store.max_offset(TOPIC, 0)
     if promised.offset is not None and (offset is None or offset < min(promised.offset, end)):
-        return f"the consumer offset {promised.offset} was committed, and is {offset}"
+        return f"the consumer offset {promised.offset} was committed, but now it is {offset}"
     is_known = 0 in store.topics().get(TOPIC, [])
     if offset is not None and offset > end and is_known and not store.read_only:
         return f"the consumer offset is {offset}, greater than the end of its queue, {end}"

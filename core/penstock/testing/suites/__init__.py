@@ -1,6 +1,6 @@
-"""One suite of tests for each contract; a strategy that passes its suite may be trusted by the kernel.
+"""One test suite for each contract; the kernel can rely on a strategy that passes its suite.
 
-Subclass the suite and fill one fixture::
+Subclass the suite and implement one fixture::
 
     from penstock.testing import FlushPolicyContract
 
@@ -9,8 +9,9 @@ Subclass the suite and fill one fixture::
         def strategy(self):
             return EveryFlush
 
-A second fixture, `options`, may give a dictionary of the strategy's options. What a strategy can do
-beyond its contract's least it names in `capabilities`, and the suite tests that as well.
+A second fixture, `options`, may return a dictionary of the strategy's options. A strategy lists the optional features
+that it has in `capabilities`, and the suite tests them as well.
 
-`base` is what all suites share; then one module a contract: `flush`, `writer`, `allocator`, `dispatcher`, `indexes`, `retention`.
+`base` is shared by all suites; then there is one module per contract: `flush`, `writer`, `allocator`, `dispatcher`,
+`indexes`, `retention`.
 """

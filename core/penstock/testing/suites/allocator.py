@@ -1,4 +1,4 @@
-"""The contract of an allocator, as tests."""
+"""The test suite for the contract of an allocator."""
 
 import errno
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class AllocatorContract(ContractSuite):
     def allocator(
         self, strategy: type[Allocator], options: dict[str, Any], context: Context
     ) -> Iterator[Allocator]:
-        """Return an allocator that was asked for nothing yet."""
+        """Return a new allocator."""
         allocator = strategy(strategy.Options(**options), context)
         yield allocator
         allocator.close()
@@ -39,12 +39,12 @@ class AllocatorContract(ContractSuite):
 
     @staticmethod
     def run(workers: ManualWorkers) -> None:
-        """Let all background work happen."""
+        """Run one step of all background work."""
         for name in list(workers.by_name):
             workers.run(name)
 
     def obtain(self, allocator: Allocator, context: Context, number: int) -> File:
-        """Ask for the n-th segment as the kernel does: the next two are expected then."""
+        """Obtain the n-th segment as the kernel does, which then expects the next two."""
         file = allocator.obtain(self.path(context, number), SIZE, allocated=True)
         following = [self.path(context, number + ahead) for ahead in (1, 2)]
         allocator.expect(following, SIZE, allocated=True)
@@ -54,7 +54,7 @@ class AllocatorContract(ContractSuite):
     def test_a_file_is_there_whole_and_zero(
         self, allocator: Allocator, context: Context, allocated: bool
     ) -> None:
-        """Of the right size under its name, every byte zero, with blocks if they are asked for."""
+        """The file has the right size and name, every byte is zero, and blocks are allocated if requested."""
         file = allocator.obtain(self.path(context, 0), SIZE, allocated=allocated)
         path = self.path(context, 0)
         assert file.path == path
@@ -68,7 +68,7 @@ class AllocatorContract(ContractSuite):
     def test_expected_files_are_the_same_made_before_or_not(
         self, allocator: Allocator, context: Context, workers: ManualWorkers
     ) -> None:
-        """Whether background work has run when a file is asked for changes nothing."""
+        """The result is the same whether background work has run before a file is obtained or not."""
         for number in range(6):
             file = self.obtain(allocator, context, number)
             assert self.path(context, number).read_bytes() == bytes(SIZE)
@@ -82,14 +82,14 @@ class AllocatorContract(ContractSuite):
     def test_expect_returns_at_once(
         self, allocator: Allocator, context: Context, files: FaultyFiles
     ) -> None:
-        """It is called under the append lock: no file is made, and nothing synced, by it."""
+        """It is called under the append lock, so it creates no file and syncs nothing."""
         before = dict(files.plan.counts)
         allocator.expect([self.path(context, n) for n in (1, 2)], SIZE, allocated=True)
         for call in ("create", "allocate", "sync", "sync_folder", "rename", "pwrite"):
             assert files.plan.counts.get(call) == before.get(call), call
 
     def test_a_file_nobody_expected(self, allocator: Allocator, context: Context) -> None:
-        """The kernel may need another one than it said."""
+        """The kernel may need another file than it announced."""
         allocator.expect([self.path(context, n) for n in (1, 2)], SIZE, allocated=True)
         allocator.obtain(self.path(context, 5), SIZE, allocated=True).close()
         assert self.path(context, 5).read_bytes() == bytes(SIZE)
@@ -98,7 +98,7 @@ class AllocatorContract(ContractSuite):
     def test_a_failure_is_told_leaves_no_trace_and_passes(
         self, allocator: Allocator, context: Context, files: FaultyFiles, call: str
     ) -> None:
-        """A file that may not be durable is not handed out; when the disk is well again, it goes on."""
+        """A file that may not be durable is not returned; once the disk works again, the allocator does, too."""
         files.plan.fail(call, errno.ENOSPC)
         try:
             allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
@@ -121,7 +121,7 @@ class AllocatorContract(ContractSuite):
         workers: ManualWorkers,
         call: str,
     ) -> None:
-        """As before, when discarded files and files made ahead are there to be taken."""
+        """As before, with discarded and preallocated files available."""
         for number in range(4):
             self.obtain(allocator, context, number).close()
         for number in range(3):
@@ -147,7 +147,7 @@ class AllocatorContract(ContractSuite):
         files: FaultyFiles,
         workers: ManualWorkers,
     ) -> None:
-        """What could not be made ahead is made, or refused, when it is needed."""
+        """A file that could not be preallocated is created, or refused, when it is needed."""
         self.obtain(allocator, context, 0).close()
         files.plan.fail("create", errno.ENOSPC)
         files.plan.fail("rename", errno.ENOSPC)
@@ -162,7 +162,7 @@ class AllocatorContract(ContractSuite):
     def test_closing_leaves_only_what_was_asked_for(
         self, allocator: Allocator, context: Context, workers: ManualWorkers
     ) -> None:
-        """Files made in advance, and spares, are removed."""
+        """Preallocated and spare files are deleted."""
         for number in range(3):
             self.obtain(allocator, context, number).close()
         self.run(workers)
@@ -176,7 +176,7 @@ class AllocatorContract(ContractSuite):
     def test_a_discarded_name_is_gone(
         self, allocator: Allocator, context: Context, files: FaultyFiles
     ) -> None:
-        """When `discard` returns, durably: its folder was synced after."""
+        """The name is durably deleted when `discard` returns: its folder was synced afterwards."""
         self.obtain(allocator, context, 0).close()
         before = files.plan.counts.get("sync_folder", 0)
         allocator.discard(self.path(context, 0))
@@ -186,7 +186,7 @@ class AllocatorContract(ContractSuite):
     def test_old_bytes_never_come_back(
         self, allocator: Allocator, context: Context, workers: ManualWorkers
     ) -> None:
-        """Whatever becomes of a discarded file, a new one is all zero."""
+        """A new file is all zero, whatever happens to a discarded one."""
         for number in range(12):
             file = self.obtain(allocator, context, number)
             assert self.path(context, number).read_bytes() == bytes(SIZE), number
@@ -205,14 +205,14 @@ class AllocatorContract(ContractSuite):
         context: Context,
         workers: ManualWorkers,
     ) -> None:
-        """Another process finds what the dead one left in the side folder."""
+        """A new file is all zero, even if a killed process left files in the side folder."""
         for number in range(4):
             file = self.obtain(allocator, context, number)
             file.pwrite(b"old record" * (SIZE // 10), 0)
             file.close()
         for number in range(3):
             allocator.discard(self.path(context, number))
-        # The first one's background work never ran: it died.
+        # The background work of the first allocator never ran, as if its process had died.
         for path in (context.root / "commitlog").iterdir():
             if path != self.path(context, 3):
                 path.unlink()
@@ -228,7 +228,7 @@ class AllocatorContract(ContractSuite):
     def test_bytes_in_use_never_change(
         self, allocator: Allocator, context: Context, workers: ManualWorkers
     ) -> None:
-        """A reader that was passed over keeps what it looks at."""
+        """A reader whose lease was ignored can still read its bytes."""
         file = self.obtain(allocator, context, 0)
         file.pwrite(b"still read" * 100, 0)
         view = memoryview(file.map(SIZE, writable=False))
@@ -246,10 +246,10 @@ class AllocatorContract(ContractSuite):
         strategy: type[Allocator],
         workers: ManualWorkers,
     ) -> None:
-        """The capability "recycles": the same file on disk under another name."""
+        """With the capability "recycles", the same file on disk is used under another name."""
         self.obtain(allocator, context, 0).close()
         self.obtain(allocator, context, 1).close()
-        # Held open, so that its number is not given to another file.
+        # Kept open, so that its inode number is not assigned to another file.
         old = self.path(context, 0).open("rb")
         number = self.path(context, 0).stat().st_ino
         allocator.discard(self.path(context, 0))
@@ -264,7 +264,7 @@ class AllocatorContract(ContractSuite):
     def test_a_store_on_it_keeps_every_message(
         self, strategy: type[Allocator], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """Rolls, retention and reopening with real threads."""
+        """A store keeps all messages through rolls, retention and reopening, with real threads."""
         given = {f"alloc.{strategy.name}.{key}": value for key, value in options.items()}
         chosen: dict[str, Any] = {"alloc": strategy.name, **given}
         bodies = [b"%d:" % number + b"z" * 3000 for number in range(300)]

@@ -1,4 +1,4 @@
-"""What all contract suites share: the two fixtures, and tests of names and options."""
+"""The base of all contract suites: the two fixtures, and tests of names and options."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -31,28 +31,28 @@ class ContractSuite(ABC):
 
     @pytest.fixture
     def files(self) -> FaultyFiles:
-        """Return the file system that the strategy is given."""
+        """Return the file system that is passed to the strategy."""
         return FaultyFiles()
 
     @pytest.fixture
     def workers(self) -> ManualWorkers:
-        """Return background threads that run when the test says so."""
+        """Return background workers that run only when the test runs them."""
         return ManualWorkers()
 
     @pytest.fixture
     def clock(self) -> ManualClock:
-        """Return a clock that stands still until the test moves it."""
+        """Return a clock that does not advance until the test sets it."""
         return ManualClock()
 
     @pytest.fixture
     def context(
         self, tmp_path: Path, files: FaultyFiles, workers: ManualWorkers, clock: ManualClock
     ) -> Context:
-        """Return what the kernel would lend the strategy."""
+        """Return the context that the kernel would pass to the strategy."""
         return make_context(tmp_path / "store", files=files, spawn=workers, clock=clock)
 
     def test_it_is_a_strategy_of_this_contract(self, strategy: type[Strategy]) -> None:
-        """It derives from the contract, has a name in kebab-case, and leaves no method out."""
+        """It derives from the contract, has a name in kebab-case, and implements every method."""
         assert issubclass(strategy, self.contract)
         assert strategy.name == strategy.name.lower()
         assert " " not in strategy.name
@@ -61,7 +61,7 @@ class ContractSuite(ABC):
         registry_with([strategy])
 
     def test_options_are_frozen_and_have_defaults(self, strategy: type[Strategy]) -> None:
-        """The configuration may leave every option out, and nothing changes one later."""
+        """Every option has a default and cannot be changed later."""
         assert attrs.has(strategy.Options)
         made = strategy.Options()
         for field in attrs.fields(strategy.Options):
@@ -69,19 +69,19 @@ class ContractSuite(ABC):
                 setattr(made, field.name, None)
 
     def test_it_says_what_it_is(self, strategy: type[Strategy]) -> None:
-        """Its docstring is shown to who lists plugins; capabilities are a set of words."""
+        """It has a docstring, which `penstock plugins` shows, and its capabilities are a frozenset of strings."""
         assert (strategy.__doc__ or "").strip()
         assert isinstance(strategy.capabilities, frozenset)
         assert all(isinstance(word, str) for word in strategy.capabilities)
 
     def test_conflict_answers_a_reason_or_none(self, strategy: type[Strategy]) -> None:
-        """It is asked before a store opens, with whatever else is picked."""
+        """It is called before a store is opened, with the names of all picked strategies."""
         picks = {kind: ["other"] for kind in ("write", "alloc", "flush", "index", "retention")}
         reason = strategy.conflict(picks)
         assert reason is None or reason.strip()
 
     def test_a_crash_anywhere_keeps_what_was_promised(self, strategy: type[Strategy]) -> None:
-        """A store with it, on a disk that forgets what was not synced, crashed all over a story."""
+        """A store with it keeps its guarantees when a disk that loses unsynced bytes is crashed anywhere in a story."""
         if "own-files" in strategy.capabilities:
             pytest.skip("its files are not touched through Context.files; see `explore_kills`")
         outcomes = list(explore(plot_for(strategy), cases=48))

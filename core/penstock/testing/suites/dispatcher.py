@@ -1,4 +1,4 @@
-"""The contract of a dispatcher, as tests."""
+"""The test suite for the contract of a dispatcher."""
 
 import os
 import shutil
@@ -21,15 +21,15 @@ MakeDispatcher = Callable[[], Dispatcher]
 class DispatcherContract(ContractSuite):
     """Subclass this and return your dispatcher's class from `strategy`.
 
-    Two dispatchers have the same content when their `snapshot` is equal; a subclass that overrides it
-    (to return rows of its tables, say) makes the tests sharper.
+    Two dispatchers have the same content if their `snapshot` is equal; a subclass that overrides it, for example to
+    return the rows of its tables, makes the tests stricter.
     """
 
     contract: ClassVar[Any] = Dispatcher
 
     @pytest.fixture
     def log(self, tmp_path: Path) -> WrittenLog:
-        """Return a log of 1500 records over several segments."""
+        """Return a log of 1500 records in multiple segments."""
         return WrittenLog(tmp_path / "log")
 
     @pytest.fixture
@@ -41,14 +41,14 @@ class DispatcherContract(ContractSuite):
         clock: ManualClock,
         log: WrittenLog,
     ) -> Context:
-        """Return a context in a folder of its own, apart from the log's."""
+        """Return a context with its own folder, separate from the log's."""
         return make_context(tmp_path / "store", files=files, spawn=workers, clock=clock)
 
     @pytest.fixture
     def make(
         self, strategy: type[Dispatcher], options: dict[str, Any], context: Context
     ) -> Iterator[MakeDispatcher]:
-        """Return a function that makes a dispatcher, as each opening of a store does."""
+        """Return a function that creates a dispatcher, as each opening of a store does."""
         made: list[Dispatcher] = []
 
         def make_it() -> Dispatcher:
@@ -62,36 +62,36 @@ class DispatcherContract(ContractSuite):
             dispatcher.close()
 
     def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
-        """Return what the dispatcher holds, to be compared."""
+        """Return the dispatcher's content, to be compared."""
         return dispatcher.stats()
 
     @staticmethod
     def trust(log: WrittenLog, *, durable: int = 0, is_clean: bool = False) -> Trust:
-        """Return what the kernel says when a store is opened."""
+        """Return the `Trust` that the kernel passes when a store is opened."""
         return Trust(
             log=log.view, durable_offset=durable, is_clean=is_clean, was_abnormal=not is_clean
         )
 
     def filled(self, make: MakeDispatcher, log: WrittenLog) -> Dispatcher:
-        """Return a dispatcher that has everything."""
+        """Return a dispatcher that has processed the whole log."""
         dispatcher = make()
         dispatcher.load(self.trust(log, is_clean=True))
         return self.catch_up(dispatcher, log)
 
     @staticmethod
     def catch_up(dispatcher: Dispatcher, log: WrittenLog) -> Dispatcher:
-        """Hand over everything from its progress on, as the kernel does."""
+        """Dispatch all records from its progress on, as the kernel does."""
         for batch in log.batches(max(dispatcher.progress, log.view.min_offset)):
             dispatcher.dispatch(batch)
         return dispatcher
 
     def check(self, dispatcher: Dispatcher, log: WrittenLog, expected: object) -> None:
-        """Compare with what a dispatcher that had no trouble holds."""
+        """Compare with the content of a dispatcher that had no errors."""
         assert dispatcher.progress == log.end_offset
         assert self.snapshot(dispatcher, log) == expected
 
     def test_progress_follows_what_it_is_given(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """From nothing, batch by batch, to the end."""
+        """Its progress is the end of the last batch, from 0 to the log's end."""
         dispatcher = make()
         dispatcher.load(self.trust(log, is_clean=True))
         assert dispatcher.progress == 0
@@ -101,7 +101,7 @@ class DispatcherContract(ContractSuite):
         assert dispatcher.progress == log.end_offset
 
     def test_a_batch_twice_changes_nothing(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """After a restart the kernel hands over again from any offset at or below the progress."""
+        """After a restart the kernel dispatches again from any offset at or below the progress."""
         expected = self.snapshot(self.filled(make, log), log)
         dispatcher = make()
         dispatcher.load(self.trust(log))
@@ -114,7 +114,7 @@ class DispatcherContract(ContractSuite):
     def test_flush_claims_no_more_than_its_progress(
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:
-        """What it answers is believed at the next open."""
+        """The next open trusts the offset that `flush` returns."""
         dispatcher = make()
         dispatcher.load(self.trust(log, is_clean=True))
         for batch in log.batches():
@@ -126,7 +126,7 @@ class DispatcherContract(ContractSuite):
     def test_it_is_all_there_after_reopening(
         self, make: MakeDispatcher, log: WrittenLog, is_clean: bool
     ) -> None:
-        """After a clean close nothing is handed over again; after another, from its progress."""
+        """After a clean close nothing is dispatched again; otherwise records from its progress on are."""
         first = self.filled(make, log)
         expected = self.snapshot(first, log)
         durable = first.flush()
@@ -139,7 +139,7 @@ class DispatcherContract(ContractSuite):
     def test_what_was_not_flushed_is_made_again(
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:
-        """The process died behind the last flush."""
+        """The content is complete again if the process died after the last flush."""
         expected = self.snapshot(self.filled(make, log), log)
         half = log.offsets()[800]
         dispatcher = make()
@@ -157,7 +157,7 @@ class DispatcherContract(ContractSuite):
     def test_truncate_forgets_what_lies_behind(
         self, make: MakeDispatcher, log: WrittenLog, row: int
     ) -> None:
-        """And what comes in its place is taken in."""
+        """Records after the cut are forgotten, and the records that replace them are processed."""
         dispatcher = self.filled(make, log)
         expected = self.snapshot(dispatcher, log)
         cut = log.offsets()[row]
@@ -170,7 +170,7 @@ class DispatcherContract(ContractSuite):
     def test_what_was_cut_is_gone_when_other_records_come_there(
         self, make: MakeDispatcher, tmp_path: Path, log: WrittenLog, row: int, is_reopened: bool
     ) -> None:
-        """The kernel calls `truncate` after `load`, where a crash or a repair has cut the log; then others come."""
+        """If a crash or a repair has cut the log, the kernel calls `truncate` after `load`; then other records follow."""
         other = WrittenLog(tmp_path / "other", 1200, alike=row)
         dispatcher = self.filled(make, other)
         expected = self.snapshot(dispatcher, other)
@@ -194,7 +194,7 @@ class DispatcherContract(ContractSuite):
     def test_truncate_at_the_end_changes_nothing(
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:
-        """A torn tail held no record, and there is nothing to forget."""
+        """If the torn tail held no record, there is nothing to forget."""
         dispatcher = self.filled(make, log)
         expected = self.snapshot(dispatcher, log)
         dispatcher.truncate(log.end_offset)
@@ -204,7 +204,7 @@ class DispatcherContract(ContractSuite):
 
     @staticmethod
     def check_nothing_wrong(dispatcher: Dispatcher, log: WrittenLog) -> None:
-        """Compare with the log, if the dispatcher can."""
+        """Compare with the log, if the dispatcher has a checker."""
         checker = dispatcher.checker()
         if checker is not None:
             found = [*checker.start()]
@@ -214,7 +214,7 @@ class DispatcherContract(ContractSuite):
     def test_it_points_to_nothing_behind_the_logs_end(
         self, make: MakeDispatcher, tmp_path: Path, log: WrittenLog
     ) -> None:
-        """The log lost its tail in a crash, and the dispatcher's files did not."""
+        """It handles a log that lost its tail in a crash, while its own files did not."""
         self.filled(make, log).flush()
         short = WrittenLog(tmp_path / "short", 600)
         dispatcher = make()
@@ -224,7 +224,7 @@ class DispatcherContract(ContractSuite):
         assert dispatcher.progress == short.end_offset
 
     def test_trim_is_heard(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """Retention has cut the log's head; the rest stays, twice the same."""
+        """After retention has deleted the log's head, the rest stays; trimming twice changes nothing more."""
         dispatcher = self.filled(make, log)
         dispatcher.trim(log.view.spans()[2][0])
         dispatcher.trim(log.view.spans()[2][0])
@@ -235,7 +235,7 @@ class DispatcherContract(ContractSuite):
     def test_a_trim_that_was_not_heard_is_made_up_for(
         self, make: MakeDispatcher, log: WrittenLog, is_clean: bool
     ) -> None:
-        """The process died between the segment's end and `trim`; `load` sees the log's first byte."""
+        """If the process died between the deletion of a segment and `trim`, `load` trims to the log's minimum offset."""
         durable = self.filled(make, log).flush()
         log.lose_head(2)
         heir = make()
@@ -251,7 +251,7 @@ class DispatcherContract(ContractSuite):
     def test_whatever_happens_to_its_files_is_mended(
         self, make: MakeDispatcher, log: WrittenLog, context: Context, harm: str
     ) -> None:
-        """Files can be lost or damaged; the log gives everything back, and nothing is raised."""
+        """Lost or corrupt files are rebuilt from the log, and nothing is raised."""
         before = set(_files(context.root))
         expected = self.snapshot(self.filled(make, log), log)
         make().close()
@@ -266,7 +266,7 @@ class DispatcherContract(ContractSuite):
     def test_an_error_leaves_progress_where_it_was(
         self, make: MakeDispatcher, log: WrittenLog, files: FaultyFiles
     ) -> None:
-        """The kernel tries again from there, when the disk is well."""
+        """After an error the kernel retries from the unchanged progress, once the disk works again."""
         expected = self.snapshot(self.filled(make, log), log)
         shutil.rmtree(make().context.root)
         make_context(make().context.root)
@@ -293,7 +293,7 @@ class DispatcherContract(ContractSuite):
         files: FaultyFiles,
         strategy: type[Dispatcher],
     ) -> None:
-        """Unless it does not use the kernel's files, where nobody can make it fail."""
+        """`flush` raises if a sync fails, unless it uses its own files, where the test cannot inject a failure."""
         dispatcher = self.filled(make, log)
         files.plan.fail("sync")
         if "own-files" in strategy.capabilities:
@@ -305,7 +305,7 @@ class DispatcherContract(ContractSuite):
     def test_its_checker_finds_nothing_where_nothing_is_wrong(
         self, make: MakeDispatcher, log: WrittenLog, strategy: type[Dispatcher]
     ) -> None:
-        """And one that says it checks has a checker."""
+        """The checker finds nothing in correct files; it exists if the capability "checks" is listed."""
         checker = self.filled(make, log).checker()
         assert (checker is not None) == ("checks" in strategy.capabilities)
         if checker is not None:
@@ -315,7 +315,7 @@ class DispatcherContract(ContractSuite):
     def test_a_store_with_it_works(
         self, strategy: type[Dispatcher], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """Beside the built-in ones, with real threads: put, close, reopen, verify."""
+        """A store with it and the built-in dispatchers works with real threads: put, close, reopen, verify."""
         use = [strategy.name]
         if not issubclass(strategy, QueueIndex):
             use = ["consume-queue", strategy.name]

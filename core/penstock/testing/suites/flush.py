@@ -1,4 +1,4 @@
-"""The contract of a flush policy, as tests."""
+"""The test suite for the contract of a flush policy."""
 
 import contextlib
 import threading
@@ -18,7 +18,7 @@ from penstock.testing.suites.base import ContractSuite
 
 
 class RecordingFlusher:
-    """The kernel's side of flushing, without a log: offsets that the test moves."""
+    """A flusher without a log: its offsets are set by the test."""
 
     def __init__(self) -> None:
         self.wrote_offset = 0
@@ -28,7 +28,7 @@ class RecordingFlusher:
         self.failure: StoreFailedError | None = None
 
     def append(self, size: int) -> int:
-        """Say that `size` more bytes were appended; returns the end."""
+        """Simulate an append of `size` bytes; returns the end."""
         self.wrote_offset += size
         self.committed_offset = self.wrote_offset
         return self.wrote_offset
@@ -52,7 +52,7 @@ class FlushPolicyContract(ContractSuite):
 
     @pytest.fixture
     def flusher(self) -> RecordingFlusher:
-        """Return what the policy flushes with."""
+        """Return the flusher that is passed to the policy."""
         return RecordingFlusher()
 
     @pytest.fixture
@@ -71,25 +71,25 @@ class FlushPolicyContract(ContractSuite):
 
     @staticmethod
     def run(workers: ManualWorkers) -> None:
-        """Let all background work happen once."""
+        """Run one step of all background work."""
         for name in list(workers.by_name):
             workers.run(name)
 
     def settings(
         self, strategy: type[FlushPolicy], options: dict[str, Any], **more: Any
     ) -> dict[str, Any]:
-        """Return how a store picks the policy under test."""
+        """Return the settings of a store that uses the policy under test."""
         given = {f"flush.{strategy.name}.{key}": value for key, value in options.items()}
         return {"strategies": [strategy], "flush": strategy.name, **given, **more}
 
     def test_it_says_whether_puts_wait(self, strategy: type[FlushPolicy]) -> None:
-        """The kernel goes by `appender_waits`, people by the capability."""
+        """`appender_waits`, which the kernel uses, agrees with the capability "waits", which users see."""
         assert strategy.appender_waits == ("waits" in strategy.capabilities)
 
     def test_a_request_is_met_soon(
         self, policy: FlushPolicy, flusher: RecordingFlusher, workers: ManualWorkers
     ) -> None:
-        """Whoever asks for durability gets it without another put."""
+        """A request for durability is met without another put."""
         policy.after_append(flusher.append(100))
         policy.request()
         self.run(workers)
@@ -98,7 +98,7 @@ class FlushPolicyContract(ContractSuite):
     def test_nothing_to_flush_is_fine(
         self, policy: FlushPolicy, flusher: RecordingFlusher, workers: ManualWorkers
     ) -> None:
-        """As at the start, or when nobody puts anything."""
+        """A request without unflushed bytes is harmless, as at the start."""
         policy.request()
         for _ in range(3):
             self.run(workers)
@@ -111,7 +111,7 @@ class FlushPolicyContract(ContractSuite):
         flusher: RecordingFlusher,
         workers: ManualWorkers,
     ) -> None:
-        """The kernel may have synced it for others meanwhile; whoever asked is told by that flush."""
+        """A request flushes even if the bytes were synced meanwhile, since that flush notifies the requester."""
         if strategy.group_commit:
             self.run(workers)
             before = flusher.flushes
@@ -127,7 +127,7 @@ class FlushPolicyContract(ContractSuite):
         workers: ManualWorkers,
         clock: ManualClock,
     ) -> None:
-        """The capability "syncs": within a minute, though nobody asks."""
+        """With the capability "syncs", bytes become durable within a minute, without a request."""
         policy.after_append(flusher.append(1))
         for _ in range(600):
             clock.now_ms += 100
@@ -138,10 +138,10 @@ class FlushPolicyContract(ContractSuite):
     def test_a_failed_flush_does_not_kill_its_thread(
         self, policy: FlushPolicy, flusher: RecordingFlusher, workers: ManualWorkers
     ) -> None:
-        """The store has told every waiter; the background work must not raise on top of it."""
+        """The store has notified every waiter, so the background work must not raise in addition."""
         flusher.append(100_000)
         flusher.failure = StoreFailedError("the disk is ill", 0)
-        # In the caller's thread it may be told.
+        # In the caller's thread, the policy may raise.
         with contextlib.suppress(StoreFailedError):
             policy.request()
         self.run(workers)
@@ -150,7 +150,7 @@ class FlushPolicyContract(ContractSuite):
     def test_closing_ends_its_threads(
         self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """Nothing runs on behind a closed store."""
+        """No thread continues after the store was closed."""
         before = set(threading.enumerate())
         open_store(tmp_path / "s", **self.settings(strategy, options)).close()
         assert set(threading.enumerate()) <= before
@@ -158,7 +158,7 @@ class FlushPolicyContract(ContractSuite):
     def test_a_put_says_what_is_known(
         self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """On disk only if it is; accepted without waiting; a future is done when it is durable."""
+        """A receipt says ON_DISK only if the message is; a put without waiting is accepted; a future is done once durable."""
         with open_store(tmp_path / "s", **self.settings(strategy, options)) as store:
             receipt = store.put("t", b"waits")
             end = receipt.log_offset + receipt.size
@@ -176,7 +176,7 @@ class FlushPolicyContract(ContractSuite):
     def test_flush_makes_everything_durable(
         self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """Under any policy, and across a roll."""
+        """`flush` makes all messages durable under any policy, and across a segment roll."""
         with open_store(tmp_path / "s", **self.settings(strategy, options)) as store:
             for _ in range(100):
                 store.put("t", b"x" * 2000, wait=False)
@@ -186,7 +186,7 @@ class FlushPolicyContract(ContractSuite):
     def test_a_failed_sync_stops_the_store_and_nothing_is_retried(
         self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """One named error for every waiter, now and ever after; reading goes on; reopening heals."""
+        """Every waiter and later call gets the same error; reading continues; reopening recovers."""
         files = FaultyFiles()
         chosen = self.settings(strategy, options)
         store = open_store(tmp_path / "s", files=files, **chosen)
@@ -214,7 +214,7 @@ class FlushPolicyContract(ContractSuite):
     def test_many_threads_put_at_once(
         self, strategy: type[FlushPolicy], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """Each message once, in the order of its thread."""
+        """Each message is stored once, in the order of its thread."""
         with open_store(tmp_path / "s", **self.settings(strategy, options)) as store:
 
             def produce(queue: int) -> None:

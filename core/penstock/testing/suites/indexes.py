@@ -1,4 +1,4 @@
-"""The contracts of a dispatcher that knows the queues, and of one that finds by key, as tests."""
+"""The test suites for the contracts of a queue index and of a key index."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from penstock.testing.suites.dispatcher import DispatcherContract, MakeDispatche
 
 
 class QueueIndexContract(DispatcherContract):
-    """Subclass this for a dispatcher that knows the order of each queue."""
+    """Subclass this for a queue index."""
 
     contract = QueueIndex
 
@@ -25,7 +25,7 @@ class QueueIndexContract(DispatcherContract):
         return found
 
     def test_entries_are_those_of_the_log(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """Each record once, at its queue offset, with its size and tag code."""
+        """Each record has one entry, at its queue offset, with its size and tag code."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         for batch in log.batches():
@@ -42,7 +42,7 @@ class QueueIndexContract(DispatcherContract):
     def test_entries_come_in_chunks_too(
         self, make: MakeDispatcher, log: WrittenLog, chunk: int
     ) -> None:
-        """Each begins where the one before ends, none is empty, and together they are what `entries` gives."""
+        """Each chunk begins where the one before ends, none is empty, and together they equal the result of `entries`."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         for topic, queue in dispatcher.queues():
@@ -59,7 +59,7 @@ class QueueIndexContract(DispatcherContract):
                 assert found == list(zip(*(c.tolist() for c in expected), strict=True))
 
     def test_there_are_no_chunks_of_nothing(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """Of an empty range, of one past the queue's end, and of a queue that is not there."""
+        """There are no chunks for an empty range, a range past the queue's end, or a queue that does not exist."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         for topic, queue in (*dispatcher.queues(), ("nothing", 3)):
@@ -71,7 +71,7 @@ class QueueIndexContract(DispatcherContract):
     def test_chunks_skip_what_trim_took_away(
         self, make: MakeDispatcher, log: WrittenLog, chunk: int
     ) -> None:
-        """Whoever begins before the first file that is left gets all entries that are."""
+        """A read from before the first remaining file returns all remaining entries."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         dispatcher.trim(log.view.spans()[-1][0])
@@ -85,7 +85,7 @@ class QueueIndexContract(DispatcherContract):
             assert chunks[0].start <= low
 
     def test_one_entry_is_told_as_among_others(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """`place` says what `entries` says, and nothing outside of the queue."""
+        """`place` agrees with `entries`, and returns None outside of the queue."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         dispatcher.trim(log.view.spans()[1][0])
@@ -102,7 +102,7 @@ class QueueIndexContract(DispatcherContract):
     def test_a_queue_that_is_not_there_is_empty(
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:
-        """And asking for it makes none."""
+        """A queue that does not exist is empty, and reading it does not create it."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         before = dispatcher.queues()
@@ -111,7 +111,7 @@ class QueueIndexContract(DispatcherContract):
         assert dispatcher.queues() == before == sorted(before)
 
     def test_trim_moves_the_minimum(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """To the first entry whose record is still there."""
+        """The minimum is the first entry whose record still exists."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         low = log.view.spans()[2][0]
@@ -126,7 +126,7 @@ class QueueIndexContract(DispatcherContract):
     def test_trim_takes_no_entry_too_many_and_none_too_few(
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:
-        """At every kind of place, the ends of files among them: it need not be where a segment begins."""
+        """`trim` is exact at any log offset, including file ends, not only where a segment begins."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, QueueIndex)
         cursors = [
@@ -141,7 +141,7 @@ class QueueIndexContract(DispatcherContract):
             kept.setdefault((topic, queue), []).append(offset)
         ends = {cursor: len(offsets) for cursor, offsets in kept.items()}
         for row in (0, 1, 2, 7, 600, *range(1190, 1212), 1494, 1498, 1499):
-            # At a record that one stays; at a byte within it, it is gone.
+            # Trimming to the start of a record keeps it; trimming to a byte within it removes it.
             for low in (cursors[row][2], cursors[row][2] + 1):
                 dispatcher.trim(low)
                 for (topic, queue), offsets in kept.items():
@@ -154,12 +154,12 @@ class QueueIndexContract(DispatcherContract):
 
 
 class KeyIndexContract(DispatcherContract):
-    """Subclass this for a dispatcher that finds records by key."""
+    """Subclass this for a key index."""
 
     contract = KeyIndex
 
     def snapshot(self, dispatcher: Dispatcher, log: WrittenLog) -> object:
-        """Return what some keys find."""
+        """Return the candidates of some keys."""
         assert isinstance(dispatcher, KeyIndex)
         forever = 1 << 62
         return {
@@ -171,7 +171,7 @@ class KeyIndexContract(DispatcherContract):
     def test_no_record_with_the_key_is_left_out(
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:
-        """Others may come with it: the caller looks into the records."""
+        """All records with a key are candidates; others may be, too, since the caller checks the records."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, KeyIndex)
         offsets = log.offsets()
@@ -184,7 +184,7 @@ class KeyIndexContract(DispatcherContract):
     def test_trim_takes_no_key_of_a_record_that_is_left(
         self, make: MakeDispatcher, log: WrittenLog
     ) -> None:
-        """Wherever the log begins: at a record, or at the byte after the begin of the one before."""
+        """The keys of remaining records are kept, whether the log begins at a record or within one."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, KeyIndex)
         offsets = log.offsets()
@@ -198,7 +198,7 @@ class KeyIndexContract(DispatcherContract):
                         assert offsets[number] in found
 
     def test_the_newest_come_first(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """So that a limit keeps them."""
+        """The newest candidates are returned first, so that a limit keeps them."""
         dispatcher = self.filled(make, log)
         assert isinstance(dispatcher, KeyIndex)
         found = list(dispatcher.candidates("topic-1", "key-1", 0, 1 << 62))

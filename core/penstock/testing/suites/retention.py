@@ -1,4 +1,4 @@
-"""The contract of a retention policy, as tests."""
+"""The test suite for the contract of a retention policy."""
 
 import random
 from pathlib import Path
@@ -26,7 +26,7 @@ class RetentionPolicyContract(ContractSuite):
     def policy(
         self, strategy: type[RetentionPolicy], options: dict[str, Any], context: Context
     ) -> RetentionPolicy:
-        """Return a policy that was not asked yet."""
+        """Return a policy that has not voted yet."""
         return strategy(strategy.Options(**options), context)
 
     @staticmethod
@@ -41,7 +41,7 @@ class RetentionPolicyContract(ContractSuite):
     def test_a_vote_is_a_number_of_the_oldest_and_a_reason(
         self, policy: RetentionPolicy, seed: int
     ) -> None:
-        """For any log, any hour and any disk."""
+        """A vote is valid for any log, any hour and any disk use."""
         rng = random.Random(seed)
         print("seed", seed)
         for _ in range(50):
@@ -58,14 +58,14 @@ class RetentionPolicyContract(ContractSuite):
     def test_odd_clocks_disks_and_logs(
         self, policy: RetentionPolicy, now_ms: int, disk: tuple[int, int]
     ) -> None:
-        """It is asked in the background, where an exception would only be logged."""
+        """It votes without an exception, which would only be logged, for unusual clocks, disks and logs."""
         for segments in (
             self.segments([]), self.segments([5.0]), self.segments([-100.0, 1e4, 0.0]),
         ):  # fmt: skip
             assert policy.vote(segments, now_ms, DiskUse(*disk)).expired_count <= len(segments)
 
     def test_it_does_not_touch_the_disk(self, policy: RetentionPolicy, files: FaultyFiles) -> None:
-        """All that it may know comes in."""
+        """It makes no file system calls: everything it needs is passed to `vote`."""
         before = dict(files.plan.counts)
         policy.vote(self.segments([100.0, 50.0, 1.0]), NOW_MS, DiskUse(90, 10))
         assert files.plan.counts == before
@@ -73,14 +73,14 @@ class RetentionPolicyContract(ContractSuite):
     def test_it_refuses_writes_only_if_it_says_so(
         self, policy: RetentionPolicy, strategy: type[RetentionPolicy]
     ) -> None:
-        """The capability "refuses-writes": on a full disk."""
+        """On a full disk it refuses writes if and only if it has the capability "refuses-writes"."""
         vote = policy.vote(self.segments([1.0, 0.5]), NOW_MS, DiskUse(1000, 0))
         assert vote.refuse_writes == ("refuses-writes" in strategy.capabilities)
 
     def test_a_store_with_it_loses_only_its_oldest(
         self, strategy: type[RetentionPolicy], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """Whatever it votes: never the last segment, and what is left can be read."""
+        """Whatever it votes, the last segment is never deleted, and all remaining messages can be read."""
         clock = ManualClock()
         given = {f"retention.{strategy.name}.{key}": value for key, value in options.items()}
         chosen: dict[str, Any] = {"retention": [strategy.name], **given}

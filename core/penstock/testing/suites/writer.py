@@ -1,4 +1,4 @@
-"""The contract of a segment writer, as tests."""
+"""The test suite for the contract of a segment writer."""
 
 import os
 import random
@@ -34,7 +34,7 @@ class SegmentWriterContract(ContractSuite):
         workers: ManualWorkers,
         clock: ManualClock,
     ) -> Context:
-        """Return what the kernel lends: with a flush policy that waits for the disk, and one that does not."""
+        """Return the kernel's context, once with a flush policy that waits for the disk, and once without."""
         return make_context(
             tmp_path / "store",
             files=files,
@@ -72,20 +72,20 @@ class SegmentWriterContract(ContractSuite):
 
     @staticmethod
     def on_disk(context: Context, number: int = 0) -> bytes:
-        """Return a segment's bytes as another process sees them."""
+        """Return a segment's bytes as other processes see them."""
         return (context.root / "commitlog" / f"{number * CAPACITY:020d}").read_bytes()
 
     def test_it_says_whether_it_holds_bytes_back(
         self, writer: SegmentWriter, context: Context
     ) -> None:
-        """The kernel goes by `commits_at_once`, people by the capability; while puts wait both may hold back."""
+        """`commits_at_once` and the capability "holds-back" are opposites, unless puts wait."""
         if not context.appenders_wait:
             assert writer.commits_at_once != ("holds-back" in writer.capabilities)
 
     def test_committed_bytes_are_in_the_view_and_in_the_file(
         self, open_channel: OpenChannel, context: Context
     ) -> None:
-        """What readers of this process see, and of others."""
+        """Committed bytes are visible to readers of this process and of others."""
         channel = open_channel()
         assert len(channel.view) == CAPACITY
         channel.write(0, b"first")
@@ -110,7 +110,7 @@ class SegmentWriterContract(ContractSuite):
     def test_what_it_lends_is_the_file_itself(
         self, strategy: type[SegmentWriter], options: dict[str, Any], context: Context
     ) -> None:
-        """The kernel syncs by the descriptor, and puts records into memory or what gathers, past `write`."""
+        """The kernel syncs by the descriptor, and writes records into memory or the gathering buffer without `write`."""
         plain = make_context(context.root, appenders_wait=context.appenders_wait)
         writer = strategy(strategy.Options(**options), plain)
         file = plain.files.create(context.root / "commitlog" / f"{0:020d}")
@@ -133,7 +133,7 @@ class SegmentWriterContract(ContractSuite):
     def test_it_goes_on_behind_what_the_file_holds(
         self, open_channel: OpenChannel, context: Context
     ) -> None:
-        """As after an open: bytes before the position stay as they are."""
+        """As after an open, the bytes before the position do not change."""
         channel = open_channel(b"before")
         assert bytes(channel.view[:6]) == b"before"
         channel.write(6, b" and after")
@@ -145,7 +145,7 @@ class SegmentWriterContract(ContractSuite):
     def test_any_sizes_up_to_the_last_byte(
         self, open_channel: OpenChannel, context: Context, seed: int
     ) -> None:
-        """Small and large writes, commits in between, and a segment that is filled."""
+        """Small and large writes with commits in between fill a segment completely."""
         rng = random.Random(seed)
         print("seed", seed)
         channel = open_channel()
@@ -164,7 +164,7 @@ class SegmentWriterContract(ContractSuite):
         assert bytes(channel.view) == expected
 
     def test_a_failed_sync_is_told(self, open_channel: OpenChannel, files: FaultyFiles) -> None:
-        """A writer that hides it would promise what the disk does not hold."""
+        """`flush` raises if a sync fails; otherwise the store would acknowledge bytes that are not on disk."""
         channel = open_channel()
         channel.write(0, b"x" * 5000)
         channel.commit()
@@ -175,7 +175,7 @@ class SegmentWriterContract(ContractSuite):
     def test_a_refused_write_is_told_and_harms_nothing_before_it(
         self, open_channel: OpenChannel, files: FaultyFiles, context: Context
     ) -> None:
-        """Whether at `write` or at `commit`: an error, or the bytes are there."""
+        """If a write fails, `write` or `commit` raises, or the bytes are in the file."""
         channel = open_channel(b"kept")
         channel.commit()
         files.plan.fail("pwrite")
@@ -217,7 +217,7 @@ class SegmentWriterContract(ContractSuite):
         assert self.on_disk(context) == expected
 
     def test_a_view_outlives_the_channel(self, open_channel: OpenChannel) -> None:
-        """A reader may hold one when its segment is sealed."""
+        """A view stays valid after its channel was closed, since a reader may hold it."""
         channel = open_channel()
         channel.write(0, b"still here")
         channel.commit()
@@ -226,7 +226,7 @@ class SegmentWriterContract(ContractSuite):
         assert bytes(view[:10]) == b"still here"
 
     def test_closing_gives_descriptors_back(self, writer: SegmentWriter, context: Context) -> None:
-        """When the last view is gone as well: a store that rolls for months must not run out of them."""
+        """A channel without views releases its descriptors: a store that rolls for months must not run out of them."""
         before = len(list(Path("/proc/self/fd").iterdir()))
         for number in range(8):
             file = context.files.create(context.root / "commitlog" / str(number))
@@ -242,7 +242,7 @@ class SegmentWriterContract(ContractSuite):
     def test_a_store_on_it_keeps_every_message(
         self, strategy: type[SegmentWriter], options: dict[str, Any], flush: str, tmp_path: Path
     ) -> None:
-        """Put, roll, read, close, reopen; in combinations that it does not refuse."""
+        """A store keeps all messages through put, roll, read, close and reopen, in combinations without a conflict."""
         if strategy.conflict({"flush": [flush], "alloc": ["on-demand"]}) is not None:
             flush = "async"
         given = {f"write.{strategy.name}.{key}": value for key, value in options.items()}
