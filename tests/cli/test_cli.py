@@ -126,7 +126,7 @@ def test_a_note_of_verify_is_no_failure(tmp_path: Path) -> None:
     assert (found.returncode, shown.count("\n")) == (0, 1)
     assert shown.startswith("note on the log: ")
     assert "a new life of the queue" in shown
-    assert "82 records, 0 findings, 1 notes: all agree" in told
+    assert "82 records, 0 findings, 1 notes: everything agrees" in told
     (line,) = lines(run("verify", "data", "--json", "--quiet", cwd=tmp_path))
     assert (line["is_note"], line["part"], line["what_now"]) == (True, "log", "")
     repaired = run("repair", "data", "--json", cwd=tmp_path)
@@ -236,7 +236,7 @@ def test_bad_rows_stop_or_are_skipped(place: Path) -> None:
         "ingest", "s", "-", "--format", "ndjson", "--topic-field", "t", cwd=place, given=rows
     )
     assert stopped.returncode == 2
-    assert b"line 2 is no JSON" in stopped.stderr
+    assert b"line 2 is not valid JSON" in stopped.stderr
     assert b"--skip-bad" in stopped.stderr
     skipped = run(
         "ingest",

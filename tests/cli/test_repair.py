@@ -33,7 +33,7 @@ def no_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sound_store_is_told_so(place: Path) -> None:
     done = run("repair", "data", cwd=place)
     assert (done.returncode, done.stdout) == (0, b"")
-    assert b"nothing is wrong" in done.stderr
+    assert b"the store needs no repair" in done.stderr
     assert run("verify", "data", "--deep", "--quiet", cwd=place).returncode == 0
 
 
@@ -45,7 +45,7 @@ def test_verify_deep_says_where_and_what_now(place: Path) -> None:
     (one,) = lines(found)
     assert (one["part"], one["position"], one["log_offset"]) == ("digest", 0, SEGMENT)
     assert "--accept" in str(one["what_now"])
-    assert "what now: " in run("verify", "data", "--deep", cwd=place).stdout.decode()
+    assert "what to do: " in run("verify", "data", "--deep", cwd=place).stdout.decode()
     assert run("verify", "data", "--jobs", "0", cwd=place).returncode == 2
 
 

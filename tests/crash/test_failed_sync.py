@@ -181,7 +181,7 @@ def test_a_dispatcher_that_raises_is_reported_and_caught_up_later(
 def test_a_close_with_a_dispatcher_behind_leaves_the_abort_marker(
     open_small: OpenStore, tmp_path: Path
 ) -> None:
-    """RocketMQ 5 does not mend a cleanly closed store whose queues are behind."""
+    """RocketMQ 5 does not repair a cleanly closed store whose queues lag the log."""
     store = open_small()
     engine = store._engine
     assert engine is not None

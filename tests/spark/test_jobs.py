@@ -394,7 +394,7 @@ def test_verbs_say_what_is_wrong_by_exit_code(
 ) -> None:
     spoil(sorted((root / "consumequeue" / "topic1" / "1").iterdir())[0], 145)
     code, out, err = shown("verify", str(root), capsys=capsys)
-    assert (code, "what now" in out) == (1, True)
+    assert (code, "what to do" in out) == (1, True)
     code, out, err = shown("verify", str(root), "--json", capsys=capsys)
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["kind"] for line in lines] == ["finding"] * (len(lines) - 1) + ["summary"]

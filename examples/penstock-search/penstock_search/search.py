@@ -15,7 +15,7 @@ from penstock_search.index import NoIndexError, search
 @click.argument("query")
 @click.option("--topic", help="Only this topic.")
 @click.option("--limit", default=20, show_default=True, help="So many at most, the newest first.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def search_command(path: str, query: str, topic: str | None, limit: int, as_json: bool) -> int:
     """Find messages in PATH by the words of their bodies.
 

@@ -279,10 +279,10 @@ def test_dry_run_tells_and_changes_nothing(open_small: OpenStore, tmp_path: Path
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     whole = len(list((root / "commitlog").iterdir()))
     assert (
-        f"{whole - 2} segments ({(whole - 2) * 64}.0 KiB) go now; nothing was changed"
+        f"{whole - 2} segments ({(whole - 2) * 64}.0 KiB) would be deleted now; nothing was changed"
         in shown.stderr
     )
-    assert "What takes the space" in shown.stdout
+    assert "Space by topic" in shown.stdout
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
     facts = [json.loads(line) for line in done.stdout.splitlines()]
     segments = [fact for fact in facts if fact["kind"] == "segment"]

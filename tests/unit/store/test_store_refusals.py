@@ -100,7 +100,7 @@ BAD_CONFIG: dict[str, tuple[dict[str, Any], type[PenstockError], str]] = {
     "unknown checksum": ({"log.checksum": "md5"}, ConfigError, "crc32+record"),
     "unknown profile": ({"profile": "big"}, ConfigError, "embedded"),
     "segment size": ({"geometry.segment_bytes": 5000}, ConfigError, "multiple of 4096"),
-    "no queues": ({"index": ["hash-index"]}, ConfigError, "must know the queues"),
+    "no queues": ({"index": ["hash-index"]}, ConfigError, "must be a queue index"),
     "retention hours": ({"retention.age.delete_when": "25"}, ConfigError, "hours 0 to 23"),
 }
 
