@@ -149,7 +149,7 @@ def as_json(found: Found) -> dict[str, object]:
 
 
 def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
-    """Print every message as a line of JSON, then a summary on stderr; returns 1 if any range is corrupt, otherwise 0."""
+    """Print every message as a line of JSON, then a summary on stderr; returns 1 if any range is corrupt, else 0."""
     parser = argparse.ArgumentParser(
         prog="python -m penstock.rescue",
         description="Print every message of a store's log as a line of JSON, with plain Python only: for a "

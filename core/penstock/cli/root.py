@@ -127,7 +127,7 @@ def code_of(error: BaseException) -> int:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Delay Ctrl-C to the end of this block, so that a step and its count stay consistent; a second one does not wait."""
+    """Delay Ctrl-C to the end of this block, so that a step and its count agree; a second Ctrl-C is not delayed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -169,7 +169,7 @@ class RebuildJournal:
         return all(self._files.exists(path) for path in strays)
 
     def _swap(self, made: list[str], gone: list[str]) -> None:
-        """Replace the old files with the new ones; running it again after a crash at any point ends in the same state."""
+        """Replace the old files with the new ones; idempotent, also after a crash at any point."""
         for name in made:
             old, new = self._root / name, self.new / name
             if self._files.exists(new):

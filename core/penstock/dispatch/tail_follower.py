@@ -106,7 +106,7 @@ class TailFollower:
             self.dispatched_time_ms = int(batch.store_times_ms[-1])
 
     def require(self, dispatcher: Dispatcher) -> None:
-        """As `catch_up` with a dispatcher; raises `DispatcherFailedError` if it has not processed all visible records."""
+        """As `catch_up` with a dispatcher; raises `DispatcherFailedError` if visible records remain."""
         visible = self.visible()
         if dispatcher.progress >= visible:
             return

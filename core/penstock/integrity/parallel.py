@@ -1,4 +1,4 @@
-"""Verification in several processes, a segment at a time.
+"""Verification in multiple processes, a segment at a time.
 
 Each process opens log and derived files itself, read-only, and checks the segments assigned to it. The findings
 are returned in the order of the log. The processes are spawned, never forked, since the caller may have threads,

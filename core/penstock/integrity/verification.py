@@ -151,7 +151,7 @@ class Verification:
         return attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at), notes
 
     def _reject_by_counts(self, ranges: Ranges) -> list[Finding]:
-        """Count the records of each queue, and set those that are corrupt in the log; returns findings that are notes."""
+        """Count the records of each queue, and set the corrupt ones in the log; returns findings that are notes."""
         found = reject_by_counts(self._log, ranges.is_own, ranges.gaps)
         return [self._note_finding(note) for note in found]
 

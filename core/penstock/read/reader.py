@@ -37,7 +37,7 @@ logger = get_logger(__name__)
 LOOKED_AT_MAX = 800
 # The minimum number of entries read at once without a tag filter.
 _NEAR = 8
-# No record has a greater store time.
+# The maximum store time of a search; all records have a lesser one.
 _TIME_MAX = 1 << 62
 
 

@@ -101,7 +101,7 @@ def inspect_store(
 def torn_end(files: Files, root: Path, log: SegmentedLog, ranges: Ranges) -> int | None:
     """Return the log offset at which the next open for writing will cut off a torn tail, or None if it will not.
 
-    Changes nothing. The store must not be open for writing; the coverage (from `ranges`) and the witness of `log` must be set.
+    Changes nothing. The store must not be open for writing. `log` must have its coverage (from `ranges`) and witness.
     """
     try:
         found = _read_metadata(files, root, is_new=False)

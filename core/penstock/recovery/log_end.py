@@ -162,7 +162,7 @@ def _scan_to_end(
 
 
 def _find_survivor(log: SegmentedLog, end: int) -> tuple[int | None, int]:
-    """Return the first valid record with a witness after `end`, and the distance from `end` to the last non-zero byte."""
+    """Return the first valid record with a witness after `end`, and how far after `end` the last non-zero byte is."""
     dirty = 0
     for segment in log.segments:
         if segment.end_offset <= end:

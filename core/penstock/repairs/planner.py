@@ -135,7 +135,7 @@ class _Attributed(Checker):
 
 
 def _records_without_queue(segment: Segment, part: Valid) -> Iterator[Corruption]:
-    """Yield the records whose topic is no valid name, and which therefore have no queue; no checksum covers the topic."""
+    """Yield the records whose topic is not a valid name; they have no queue. No checksum covers the topic."""
     columns = part.columns
     if len(columns) == 0:
         return

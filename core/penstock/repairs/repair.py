@@ -224,7 +224,7 @@ class _Repair:
             self._cut(plan, log.cut, journal)
 
     def _note_ranges(self, plan: RepairPlan) -> None:
-        """Record durably, before the log changes, which program wrote which range, and where queue offsets will be missing.
+        """Record durably which program wrote which range, and where queue offsets will be missing; before the log changes.
 
         After the repair the lock file says that Penstock wrote last, but records of another program still count as its
         own. A range that is cut off is not covered by record CRCs, since another program may append there before
@@ -299,7 +299,7 @@ class _Repair:
             old.close()
 
     def _finish(self, plan: RepairPlan, side: SideFolder) -> None:
-        """Sync everything and write the metadata: as after a clean close, or up to the first corruption left unrepaired."""
+        """Sync everything and write the metadata: as after a clean close, or up to the first unrepaired corruption."""
         files, root = self._files, self._root
         log = SegmentedLog(files, root / "commitlog", self._geometry.segment_bytes, mapped=False)
         log.load(repair=False)

@@ -60,7 +60,7 @@ class RetentionForecast:
         self._is_foreign = is_foreign
 
     def forecast(self, days: float) -> list[SegmentForecast]:
-        """Return a forecast for each segment over the next `days` days, oldest first; raises `ConfigError` for other days."""
+        """Return a forecast for each segment, oldest first; raises `ConfigError` unless `days` is 0 to `DAYS_MAX`."""
         if not 0 <= days <= DAYS_MAX:
             raise ConfigError(f"days is {days}; it must be 0 to {DAYS_MAX}")
         segments = self._present()

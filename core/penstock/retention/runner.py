@@ -169,7 +169,7 @@ class Retention:
         verdict = consult(self._policies, self._log.infos(), self._steady_now_ms(), disk)
         for name in verdict.failed.keys() - self._failing:
             logger.error(
-                "retention policy %r failed; its vote is ignored until it succeeds again. Other policies are not affected",
+                "retention policy %r failed; its vote is ignored until it succeeds again; other policies are not affected",
                 name,
                 exc_info=verdict.failed[name],
             )
@@ -273,7 +273,7 @@ class Retention:
                     )
 
     def _trim(self) -> None:
-        # Not to the log's minimum offset: a segment with a lease keeps its records and their entries until it is deleted.
+        # Not the log's minimum offset: a segment with a lease keeps its records and entries until it is deleted.
         segments = self._log.segments
         low = segments[0].base_offset if segments else 0
         if low <= self._trimmed_to:

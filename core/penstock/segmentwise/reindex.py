@@ -91,7 +91,7 @@ class ReindexTask:
     shards: int
 
     def condense(self, base: int) -> Stretch:
-        """Write the rows of one segment; running it twice changes nothing. Raises `ConfigError` if the segment is gone."""
+        """Write the rows of one segment; idempotent. Raises `ConfigError` if the segment does not exist any more."""
         files = Files()
         log = StoreView.open(files, self.recipe.log_only).log
         segment = log.find(base)

@@ -232,7 +232,7 @@ class ConsumerOffsets:
         """Replace the content of the file; the previous content becomes the `.bak` file if it can be read."""
         self._files.make_folder_durably(self._path.parent)
         if self._problem is not None:
-            # The spare is the only readable copy, so the unreadable file must not replace it. A user may still repair it.
+            # The spare is the only readable copy, so it is not replaced. The unreadable file is kept for a manual repair.
             with contextlib.suppress(FileNotFoundError):
                 self._files.rename(
                     self._path, self._path.with_name(self._path.name + ".unreadable")

@@ -120,7 +120,7 @@ class Store(Reader, Producer):
         self._writer()
 
     def _owner(self) -> Engine:
-        """Return the writing half, even while a retention policy refuses messages; raises if the store cannot be written."""
+        """Return the writing half, even while a retention policy refuses puts; raises if it cannot be used."""
         engine = self._engine
         if engine is not None:
             self._leave_if_forked(engine)
@@ -399,5 +399,6 @@ def _run_deletion(job: Callable[[], int]) -> int:
         return job()
     except OSError as error:
         raise StorageError(
-            f"a segment could not be let go ({error}); nothing else is lost, and the next round tries again"
+            f"a segment could not be deleted ({error}); no other data is affected, and the next retention run "
+            f"retries it"
         ) from error

@@ -123,7 +123,7 @@ def copy_store(source: Path, target: Path) -> Path:
 class WrittenLog:
     """A log of known records in its own folder, for tests of dispatchers.
 
-    If `alike` is given, the first `alike` records are the same as those of any other log, and the rest differ.
+    Two logs with the same `alike` have equal records up to that number, and different ones after it.
     """
 
     def __init__(self, root: Path, count: int = 1500, *, alike: int | None = None) -> None:

@@ -100,7 +100,7 @@ class Story:
     def steps(self, count: int) -> Iterator[str]:
         """Run `count` steps and yield after each; for "reopen" the caller must call `close` and `begin`."""
         for number in range(count):
-            # In rare cases the clock jumps an hour back, or ten years ahead.
+            # Rarely, the clock jumps an hour back or ten years ahead.
             self._clock.now_ms += self._chance.choices(
                 (0, 1, 7, 300, -HOUR, 10 * YEAR), (9, 9, 9, 9, 1, 1)
             )[0]
