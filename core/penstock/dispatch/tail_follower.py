@@ -185,6 +185,7 @@ class TailFollower:
         return True
 
     def _dispatch_one(self, dispatcher: Dispatcher, batch: DispatchBatch) -> None:
+        """Pass a batch to one dispatcher; an exception is logged and scheduled for a retry."""
         try:
             dispatcher.dispatch(batch)
         except Exception as error:

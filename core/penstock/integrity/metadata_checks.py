@@ -89,6 +89,7 @@ def _check_manifest(
 def _check_checkpoint(
     files: Files, path: Path, last_time_ms: int, *, is_ours: bool
 ) -> Iterator[Finding]:
+    """Yield the findings in the checkpoint: its length, and times after the last record."""
     try:
         data = files.read_whole(path)
     except OSError as error:
@@ -108,6 +109,7 @@ def _check_checkpoint(
 
 
 def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) -> Iterator[Finding]:
+    """Yield the findings in the progress file: unreadable, or offsets after the log's end."""
     path = root / SIDE_FOLDER / "progress"
     if not files.exists(path):
         yield Finding("marks", path, -1, -1, "the progress file does not exist")

@@ -82,6 +82,7 @@ class Scrubber:
         )  # fmt: skip
 
     def _advance(self, reader: DigestReader) -> int:
+        """Read the next block, and compare after the last; returns the bytes read, 0 at the end of the segment."""
         size = 0
         try:
             size = reader.step()

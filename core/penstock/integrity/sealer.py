@@ -67,6 +67,7 @@ class Sealer:
         return next((s for s in self._log.segments[:-1] if s.base_offset not in done), None)
 
     def _advance(self, reader: DigestReader) -> int:
+        """Read the next block, and seal after the last; returns the bytes read, 0 at the end of the segment."""
         size = 0
         try:
             size = reader.step()

@@ -98,6 +98,7 @@ def _answer(told: Connection, work: Callable[[], dict[str, float]]) -> None:
 
 
 def _figures(folder: str, settings: dict[str, Any], plan: MeasurePlan) -> dict[str, float]:
+    """Return all figures of one combination except those of recovery."""
     before = own_kib()
     subject = Subject(open_store(folder, settings, plan), plan)
     subject.warm_up()
@@ -174,6 +175,7 @@ class Subject:
 
 
 def _puts(subject: Subject) -> dict[str, float]:
+    """Return rates and latencies of single puts."""
     plan, body = subject.plan, subject.body
     taken = [array("q") for _ in range(plan.threads)]
     most = max(plan.messages_a_segment // plan.threads, 1)
@@ -229,6 +231,7 @@ def _in_threads(count: int, work: Callable[[int], None]) -> float:
 
 
 def _batches(subject: Subject) -> dict[str, float]:
+    """Return the rates of `put_many`."""
     plan, messages = subject.plan, subject.messages(subject.plan.batch)
     count, room, spent = 0, plan.messages_a_segment, 0.0
     while spent < plan.seconds:

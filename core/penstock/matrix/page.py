@@ -46,6 +46,7 @@ def number(value: float) -> str:
 
 
 def _head(report: Report) -> Iterable[str]:
+    """Yield the heading with the plan and the machine."""
     yield "<h1>Penstock matrix</h1>"
     plan = report["plan"]
     yield (
@@ -61,6 +62,7 @@ def _head(report: Report) -> Iterable[str]:
 
 
 def _cards(report: Report) -> Iterable[str]:
+    """Yield a card with the configuration for each best combination."""
     rows = {row["label"]: row for row in report["rows"]}
     yield '<div class="cards">'
     for name, title, metric in _CARDS:
@@ -85,6 +87,7 @@ def _loses(row: Row) -> str:
 
 
 def _heat(report: Report) -> Iterable[str]:
+    """Yield the heat map of all combinations."""
     rows = report["rows"]
     if not rows:
         yield "<p>Every requested combination is refused.</p>"
@@ -121,6 +124,7 @@ def _cell(row: int | None) -> str:
 
 
 def _effects(report: Report) -> Iterable[str]:
+    """Yield the table of what each choice changes."""
     if not report["effects"]:
         return
     yield "<h2>What each choice changes</h2>"
@@ -156,6 +160,7 @@ def _plots(report: Report) -> Iterable[str]:
 
 
 def _table(report: Report) -> Iterable[str]:
+    """Yield the table of all figures."""
     metrics = report["metrics"]
     tops = {name: _top(report["rows"], name, metrics[name]["better"]) for name in _COLUMNS}
     yield "<h2>Every figure</h2><p>Medians, with the lowest and the highest round. Click a heading to sort.</p>"
@@ -207,6 +212,7 @@ def _refused(report: Report) -> Iterable[str]:
 
 
 def _method(report: Report) -> Iterable[str]:
+    """Yield the text on how the figures were measured."""
     plan = report["plan"]
     yield (
         "<footer><h2>How it was measured</h2><p>Each combination ran in its own process, in a different order each "

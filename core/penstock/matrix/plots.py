@@ -15,6 +15,7 @@ _ROW_INCHES = 0.21
 
 
 def _pyplot() -> Any:
+    """Return pyplot with the style of the page; raises `MissingExtraError` without matplotlib."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra, and slow to import
 
@@ -58,6 +59,7 @@ def plots(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _draw_svg(pyplot: Any, rows: list[Row], draw: Callable[[Any, list[Row]], None]) -> str:
+    """Return one plot as SVG text."""
     height = 0.9 + _ROW_INCHES * max(len(rows), 3)
     figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
     draw(axes, rows)
@@ -102,6 +104,7 @@ def _throughput(axes: Any, rows: list[Row]) -> None:
 
 
 def _latency(axes: Any, rows: list[Row]) -> None:
+    """Draw the percentiles of put latencies."""
     places = _labelled(axes, rows)
     low, high = _values(rows, "put_p50_us"), _values(rows, "put_max_us")
     axes.hlines(places, low, high, color=_GREY, linewidth=1, alpha=0.5)

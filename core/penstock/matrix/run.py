@@ -68,6 +68,7 @@ def run(
 def _measure(
     spawner: Any, path: Path, outcome: RunOutcome, settings: dict[str, Any], plan: MeasurePlan
 ) -> None:
+    """Measure one combination once, and add figures, failure or refusal to its outcome."""
     figures: dict[str, float] = {}
     try:
         for work in (measure.measure, measure.recover):

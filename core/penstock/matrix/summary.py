@@ -98,6 +98,7 @@ def make_report(
 
 
 def _row(outcome: RunOutcome, registry: Registry, settings: Mapping[str, Any]) -> Row:
+    """Return the report's row for one combination."""
     combo = outcome.combo
     figures = {}
     for name in METRICS:

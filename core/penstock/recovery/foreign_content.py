@@ -86,6 +86,7 @@ def _queues(files: Files, root: Path, *, is_made_here: bool) -> Iterator[Foreign
 
 
 def _databases(files: Files, root: Path) -> Iterator[Foreign]:
+    """Yield the RocksDB databases in a store's folder."""
     for name in sorted(names_in(files, root)):
         if name.startswith("consumequeue") and is_database(files, root / name):
             yield Foreign(ROCKSDB_QUEUES, root / name)

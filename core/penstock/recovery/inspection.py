@@ -153,6 +153,7 @@ def _check_length(log: SegmentedLog, durable: int) -> None:
 
 
 def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> LogEnd:
+    """Return the log's end, from the clean-close file or by a scan; raises `CorruptionError`."""
     clean = found.clean
     if found.is_clean and clean is not None:
         return LogEnd(

@@ -125,6 +125,7 @@ def load_all(
 
 
 def _truncate(dispatcher: Dispatcher, end_offset: int) -> None:
+    """Truncate a dispatcher; raises if it fails or reports a greater progress."""
     try:
         dispatcher.truncate(end_offset)
     except Exception as error:

@@ -170,6 +170,7 @@ def find_geometry(
 def _existing_sizes(
     files: Files, root: Path, asked: dict[str, int | None]
 ) -> tuple[dict[str, int], str]:
+    """Return the sizes of an existing store, and where they come from."""
     noted = root / SIDE_FOLDER / "geometry.json"
     if files.exists(noted):
         return _recorded_sizes(files, root, noted), "penstock/geometry.json"

@@ -209,6 +209,7 @@ class _Repair:
     # --- the log
 
     def _repair_log(self, plan: RepairPlan, journal: RebuildJournal) -> None:
+        """Extend short files, apply the patches, and cut the log."""
         log = plan.log
         for base in log.short:
             segment = log.find(base)
@@ -253,6 +254,7 @@ class _Repair:
             file.close()
 
     def _patch(self, segment: Segment, patch: Patch, journal: RebuildJournal) -> None:
+        """Save the bytes of a patch's range, and write the patch."""
         position = patch.log_offset - segment.base_offset
         is_fill = len(patch.data) == BLANK_SIZE
         size = segment.capacity - position if is_fill else len(patch.data)
@@ -329,6 +331,7 @@ class _Repair:
             files.sync_folder(root)
 
     def _sync_tree(self, folder: Path) -> None:
+        """Sync all files and folders below a folder."""
         if not self._files.is_folder(folder):
             return
         for entry in self._files.entries(folder):
@@ -387,6 +390,7 @@ def steps_of(plan: RepairPlan, root: Path) -> list[RepairStep]:
 
 
 def _cut_steps(plan: RepairPlan) -> list[RepairStep]:
+    """Return the steps that cut the log, one per segment."""
     log = plan.log
     if log.cut is None:
         return []

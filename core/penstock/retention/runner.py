@@ -273,6 +273,7 @@ class Retention:
                     )
 
     def _trim(self) -> None:
+        """Trim all dispatchers to the log's first segment, if it has changed."""
         # Not the log's minimum offset: a segment with a lease keeps its records and entries until it is deleted.
         segments = self._log.segments
         low = segments[0].base_offset if segments else 0

@@ -18,6 +18,7 @@ def unpack(text: str) -> Any:
 
 
 def _to_json_value(value: object) -> object:
+    """Return a value in the form that JSON can represent; raises `PluginError` otherwise."""
     if value is None or isinstance(value, bool | float | str):
         return value
     if isinstance(value, Integral):

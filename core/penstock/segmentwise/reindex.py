@@ -194,6 +194,7 @@ class Reindex:
             raise
 
     def _begin(self, recipe: Recipe, shards: int) -> None:
+        """Create the journal, and plan segments and parts."""
         files, root = self._files, self._root
         side = SideFolder(files, root)
         side.make()

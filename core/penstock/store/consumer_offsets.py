@@ -150,6 +150,7 @@ class ConsumerOffsets:
             del self._early[topic, queue]
 
     def _set_back(self, ends: dict[tuple[str, int], int]) -> list[str]:
+        """Write the new offsets, and return a sentence for each."""
         if not ends:
             return []
         used = self._loaded().used
@@ -172,6 +173,7 @@ class ConsumerOffsets:
         return self._table
 
     def _load(self) -> Table:
+        """Return the table from the file, or from its `.bak`; raises `CorruptionError` if neither can be read."""
         problem: CorruptionError | None = None
         for path in (self._path, self._spare):
             if not self._files.exists(path):
@@ -201,6 +203,7 @@ class ConsumerOffsets:
         return remarks
 
     def _warn(self, remarks: list[str]) -> None:
+        """Log the remarks if they differ from the last ones."""
         if remarks == self._warned:
             return
         self._warned = remarks
@@ -214,6 +217,7 @@ class ConsumerOffsets:
             )  # fmt: skip
 
     def _save(self, offsets: Mapping[tuple[str, int], int], what: str) -> None:
+        """Write the table with new offsets; raises `StorageError` if that fails."""
         try:
             raw, table = self._loaded().with_offsets(offsets).written()
             self._replace(raw)

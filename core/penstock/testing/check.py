@@ -179,6 +179,7 @@ class _Listener:
 
 
 def _run_suite(folder: Path, kind: str, cls: type[Strategy], only: str | None) -> Iterator[Step]:
+    """Run the contract suite with pytest, and yield its steps."""
     if only == "crash_exploration":
         return
     suite = suite_of(kind, cls)
@@ -209,6 +210,7 @@ def _run_suite(folder: Path, kind: str, cls: type[Strategy], only: str | None) -
 def _explore(
     folder: Path, kind: str, cls: type[Strategy], only: str | None, points: int
 ) -> Iterator[Step]:
+    """Run the crash exploration, and yield it as one step."""
     if only not in (None, "crash_exploration"):
         return
     plot = plot_for(cls)

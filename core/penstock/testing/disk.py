@@ -79,6 +79,7 @@ class SimulatedFile(File):
         self._inode.durable_mtime_ns = self._inode.mtime_ns
 
     def _sync(self) -> None:
+        """Write the file to the medium, or fail as planned."""
         disk, inode = self._disk, self._inode
         try:
             disk.plan.check("sync", self.path)

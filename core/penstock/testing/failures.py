@@ -92,6 +92,7 @@ def _play(stage: Stage, disk: SimulatedDisk, story: Story) -> None:
 
 
 def _try(stage: Stage, failure: Failure, chance: Random) -> FailureOutcome:
+    """Run the story with one failure, and return its outcome."""
     disk = SimulatedDisk(clock=ManualClock(), seed=chance.getrandbits(32))
     disk.plan.fail(failure.call, failure.number, after=failure.after, times=failure.times)
     story = Story(stage.plot.seed, _clock_of(disk))

@@ -198,6 +198,7 @@ def _pages(start: int, stop: int) -> range:
 
 
 def _different(one: bytes, other: bytes) -> set[int]:
+    """Return the pages in which two contents differ."""
     count = -(-max(len(one), len(other)) // PAGE_BYTES)
     size = count * PAGE_BYTES
     first, second = (

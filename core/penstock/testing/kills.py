@@ -34,6 +34,7 @@ def explore_kills(folder: Path, plot: Plot, points: int) -> Iterator[CrashOutcom
 
 
 def _play(path: Path, plot: Plot, files: FaultyFiles, die_at: int | None) -> tuple[int, Promised]:
+    """Run the story, and die at a call if given; returns the number of calls and the guarantees."""
     clock, workers = ManualClock(), InlineWorkers()
     story = Story(plot.seed, clock)
 
@@ -61,6 +62,7 @@ def _play(path: Path, plot: Plot, files: FaultyFiles, die_at: int | None) -> tup
 
 
 def _wrong_at(path: Path, plot: Plot, promised: Promised) -> str:
+    """Open the store twice, and return the first problem."""
     for opening in range(2):
         with open_store(path, strategies=plot.strategies, **plot.settings) as store:
             assert store.recovery is not None

@@ -177,6 +177,7 @@ def _with_needed(changes: list[Change] | tuple[Change, ...], wanted: set[int]) -
 def _surviving_changes(
     changes: tuple[Change, ...], survival: Survival, chance: Random
 ) -> Iterator[Change]:
+    """Yield the changes of names that survive a power cut."""
     if survival is Survival.NONE:
         return
     wanted: Iterable[int] = range(len(changes))

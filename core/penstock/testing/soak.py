@@ -90,6 +90,7 @@ def soak(first_seed: int, minutes: float, jobs: int) -> Iterator[Played]:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m penstock.testing.soak", description=(__doc__ or "").partition("\n\n")[2]
     )

@@ -132,6 +132,7 @@ class Story:
         )
 
     def _put(self) -> None:
+        """Put one to five single messages."""
         for _ in range(self._chance.randint(1, 5)):
             number, body = len(self.sent), self._body()
             self.sent.append(body)
@@ -156,6 +157,7 @@ class Story:
             self._acknowledged = len(self.sent)
 
     def _submit(self) -> None:
+        """Submit one message, and wait for it if possible."""
         number, body = len(self.sent), self._body()
         self.sent.append(body)
         future = self.store.submit(TOPIC, body, queue=number % QUEUES, keys=[f"k{number}"])
@@ -261,6 +263,7 @@ def _wrong_offset(store: Store, promised: Promised) -> str:
 
 
 def _wrong_queues(store: Store, found: list[bytes]) -> str:
+    """Compare the bounds and first messages of the queues with the messages; returns the problem."""
     for queue in range(QUEUES):
         wanted = [body for body in found if int(body.partition(b":")[0]) % QUEUES == queue]
         first, stop = store.min_offset(TOPIC, queue), store.max_offset(TOPIC, queue)

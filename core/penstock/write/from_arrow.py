@@ -95,6 +95,7 @@ def encode_table(
 
 
 def _rows(table: pa.Table | pa.RecordBatch) -> TableRows:
+    """Return the checked columns of a table; raises `MessageError` for an invalid one."""
     names = table.schema.names
     for name in names:
         if name not in _COLUMNS:

@@ -229,6 +229,7 @@ class _Reading:
             raise self._bad(at, f"an end after {count} batches, {rows} rows", "another one")
 
     def _batch(self, at: int) -> tuple[StagedBatch, int]:
+        """Return the checked batch at a position, and the position after it."""
         if self._size - at < _BATCH.size:
             raise self._bad(at, "the head of a batch", f"{self._size - at} bytes")
         _, group, rows, cursors, cursor_bytes, crc, data_bytes = _BATCH.unpack_from(self._data, at)
@@ -251,6 +252,7 @@ class _Reading:
         return batch, stop
 
     def _cursors(self, at: int, size: int, count: int) -> list[tuple[str, int]]:
+        """Return topic and queue of each cursor of a batch; raises `CorruptionError` for invalid ones."""
         found: list[tuple[str, int]] = []
         stop, start = at + size, at
         while at < stop and len(found) < count and stop - at >= _LANE.size:

@@ -153,6 +153,7 @@ class Demo:
             spark.stop()
 
     def _count(self, spark: Any) -> int:
+        """Write the counts per topic and tag as Parquet, and return their sum."""
         lines = (
             spark.read.format("penstock").schema("topic string, tags string").load(str(self._path))
         )
@@ -201,6 +202,7 @@ class Demo:
 
 
 def _ingest(store: Store, home: Path, sources: list[Path], total: int) -> int:
+    """Store every line of the files; returns the number of messages."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     count = done = 0
@@ -231,6 +233,7 @@ def _lines(home: Path, path: Path) -> Iterator[tuple[str, bytes, str, str]]:
 
 
 def _kind(line: bytes) -> str:
+    """Return the tag of a line of code: the kind of statement it begins with."""
     text = line.lstrip()
     if not text:
         return "blank"

@@ -169,6 +169,7 @@ def _measure_all(
     *,
     quiet: bool,
 ) -> Report:
+    """Return the report on all selected combinations."""
     registry = load_registry()
     combos = combinations(registry, only)
     reasons = [(combo, combo.conflict(registry)) for combo in combos]
@@ -185,6 +186,7 @@ def _measure_all(
 def _run(
     folder: Path, combos: list[Combo], plan: MeasurePlan, given: dict[str, Any], *, quiet: bool
 ) -> list[RunOutcome]:
+    """Measure the combinations with a progress bar, and return the outcomes."""
     # A wrong setting or an unwritable disk is reported here once, instead of by every child process.
     with tempfile.TemporaryDirectory(prefix="penstock-matrix-", dir=folder) as probe:
         open_store(str(Path(probe) / "s"), given, plan).close()
@@ -201,6 +203,7 @@ def _run(
 
 
 def _print_report(report: Report, *, json_wanted: bool) -> None:
+    """Print the report, as JSON if requested, otherwise as a table with notes."""
     if json_wanted:
         out_json(**report)
         return

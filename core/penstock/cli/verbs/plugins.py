@@ -74,6 +74,7 @@ def _plugin_facts(registry: Registry, info: PluginInfo) -> dict[str, Any]:
 
 
 def _show(registry: Registry) -> None:
+    """Print a table of strategies for each kind, then remarks on plugins."""
     found = [(info, facts) for info in registry.plugins for facts in _strategies(registry, info)]
     for kind, strategies in registry.sets().items():
         rows = [
@@ -164,6 +165,7 @@ def _load_checker() -> Any:
 
 
 def _find(registry: Registry, name: str) -> tuple[str, str]:
+    """Return kind and name of a strategy; raises `UsageError` if it is unknown or ambiguous."""
     section, dot, short = name.rpartition(".")
     found = [
         kind

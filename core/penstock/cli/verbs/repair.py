@@ -75,6 +75,7 @@ def command(
 
 
 def _print_json(report: RepairReport) -> None:
+    """Print the steps, the remaining findings and a summary as lines of JSON."""
     for step in report.steps:
         out_json(
             kind="step", action=step.action, path=str(step.path), position=step.position,
@@ -90,6 +91,7 @@ def _print_json(report: RepairReport) -> None:
 
 
 def _show(report: RepairReport, *, quiet: bool) -> None:
+    """Print the steps as a table, then the remaining findings and a hint."""
     if report.steps:
         rows = []
         for step in report.steps:

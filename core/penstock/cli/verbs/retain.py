@@ -66,6 +66,7 @@ def command(
 
 
 def _show_forecast(store: Store, days: float, *, as_json: bool) -> None:
+    """Print the forecast of segments and the space by topic."""
     forecasts = store.forecast(days)
     going = [forecast for forecast in forecasts if forecast.is_now]
     later = [forecast for forecast in forecasts if forecast.at_ms is not None]
@@ -82,6 +83,7 @@ def _show_forecast(store: Store, days: float, *, as_json: bool) -> None:
 
 
 def _print_json(forecasts: list[SegmentForecast], spaces: list[TopicSpace]) -> None:
+    """Print segments and topics as lines of JSON."""
     for forecast in forecasts:
         segment = forecast.segment
         out_json(
@@ -127,6 +129,7 @@ def _summarize(
     later: list[SegmentForecast],
     days: float,
 ) -> str:
+    """Return one sentence about the segments that would be deleted."""
     if not forecasts:
         return "the log is empty: there is nothing to delete"
     if going:
