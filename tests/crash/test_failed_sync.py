@@ -189,7 +189,7 @@ def test_a_close_with_a_dispatcher_behind_leaves_the_abort_marker(
     store.topics()
     engine.dispatchers[0].dispatch = lambda batch: 1 / 0  # type: ignore[method-assign, assignment] # the fault
     store.put("t", b"1")
-    with pytest.raises(Exception, match="consume-queue is behind"):
+    with pytest.raises(Exception, match="consume-queue lags the log"):
         store.close()
     assert (tmp_path / "store" / "abort").exists()
     with open_small() as again:

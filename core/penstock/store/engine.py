@@ -1,10 +1,9 @@
 """The writing half of a store: appends by one process, and the flushes, dispatching and retention that follow.
 
 Order of operations, and why:
-    * append, flush policy, visible, dispatch. Readers see a record once it is committed, or,
-      under a policy that makes appenders wait, once it is durable.
-    * Derived files are synced before the progress file and the checkpoint are written, so these files
-      never claim more than is on disk.
+    * append, flush policy, visible, dispatch. Readers see a record once it is committed, or, under a policy that
+      makes appenders wait, once it is durable.
+    * Derived files are synced before progress file and checkpoint are written: those never claim more than is on disk.
     * A clean close has dispatched everything before the abort marker is deleted. If it cannot, the marker
       stays, since RocketMQ 5 does not repair a cleanly closed store whose queues lag the log.
 
@@ -345,9 +344,7 @@ class Engine(Ending):
                 try:
                     self.mark()
                 except SystemLimitError as error:
-                    logger.warning(
-                        "queues and index are not synced yet; the next round retries it: %s", error
-                    )
+                    logger.warning("queues and index are not synced yet, to be retried: %s", error)
         return self.pace.mark_ms / 1000
 
     def mark(self) -> None:

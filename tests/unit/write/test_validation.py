@@ -23,7 +23,7 @@ class _HalfFull(FaultyFiles):
         self.heals = heals
         self.is_armed = self.is_full = False
 
-    def _wrapped(self, file: File) -> File:
+    def _wrap(self, file: File) -> File:
         return _HalfFullFile(file.path, file.detach(), self)
 
 
