@@ -249,7 +249,7 @@ def test_each_goal_stands_beside_what_it_is_without_the_record_crc() -> None:
 
 def test_a_run_is_kept_and_a_slowdown_shows(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
-    assert "no run was kept" in history.trend(history.read(file))
+    assert "no run was recorded" in history.trend(history.read(file))
     result = made_up()
     history.keep(result, file)
     slower = json.loads(json.dumps(result))
