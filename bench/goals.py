@@ -14,7 +14,7 @@ from bench.engines import ENGINES
 from bench.measure import Figures, acked, on_device, slowest
 
 NOT_MEASURED = "not measured"
-NOT_ASKED = "not asked for"
+NOT_ASKED = "not requested"
 SIZES = ("128 B", "1 KiB")
 # Ours without the CRC over whole records, as a broker writes them.
 BARE = {

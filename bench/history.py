@@ -77,7 +77,7 @@ def trend(lines: list[Line], last: int = 6) -> str:
 def main() -> None:
     """Print the trend."""
     parser = argparse.ArgumentParser(prog="python -m bench.history", description=__doc__)
-    parser.add_argument("--last", type=int, default=6, help="so many runs")
+    parser.add_argument("--last", type=int, default=6, help="number of runs shown")
     print(trend(read(), parser.parse_args().last))
 
 

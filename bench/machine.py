@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
 def commit() -> str:
     """Return the measured commit, with a plus if there are changes; an empty string outside a repository."""
     root = Path(__file__).parents[1]
-    told = []
+    output = []
     for arguments in (("rev-parse", "--short=10", "HEAD"), ("status", "--porcelain", "-uno")):
         try:
             done = subprocess.run(
@@ -37,5 +37,5 @@ def commit() -> str:
             return ""
         if done.returncode:
             return ""
-        told.append(done.stdout.strip())
-    return told[0] + ("+" if told[1] else "")
+        output.append(done.stdout.strip())
+    return output[0] + ("+" if output[1] else "")

@@ -160,10 +160,10 @@ class Bench:
         """Print the figures so far."""
         for work in works:
             found = self.figures.get(work, {})
-            told = ", ".join(f"{n} {statistics.median(found[n]):,.4g}" for n in found)
+            figures_text = ", ".join(f"{n} {statistics.median(found[n]):,.4g}" for n in found)
             seconds = time.monotonic() - self.began
             print(
-                f"{seconds:4.0f} s  {work}: {told}  ({self.units.get(work, '')})",
+                f"{seconds:4.0f} s  {work}: {figures_text}  ({self.units.get(work, '')})",
                 file=sys.stderr,
                 flush=True,
             )

@@ -69,22 +69,22 @@ _ABSOLUTE = (
 def absolute(result: Result) -> str:
     """Return Penstock's own figures: messages per second, and times."""
     rows = ["| | |", "|---|---:|"]
-    for words, asked, engine, told in _ABSOLUTE:
+    for words, asked, engine, unit in _ABSOLUTE:
         begun = (name for name in result["figures"] if name.startswith(asked[:-1]))
         work = next(begun, asked) if asked.endswith("*") else asked
         found = median(result, work, engine)
         if found is not None:
-            rows.append(f"| {words} | {_in_words(found, told)} |")
+            rows.append(f"| {words} | {_in_words(found, unit)} |")
     return "\n".join(rows)
 
 
-def _in_words(figure: float, told: str) -> str:
-    if told == "rate":
+def _in_words(figure: float, unit: str) -> str:
+    if unit == "rate":
         rate = 1e9 / figure
         return f"{rate / 1e6:.2f} million a second" if rate >= 1e6 else f"{rate:,.0f} a second"
-    if told == "ns":
-        figure, told = figure / 1000, "us"
-    return f"{figure:,.3g} {'µs' if told == 'us' else told}"
+    if unit == "ns":
+        figure, unit = figure / 1000, "us"
+    return f"{figure:,.3g} {'µs' if unit == 'us' else unit}"
 
 
 def machine(result: Result) -> str:
@@ -138,7 +138,7 @@ def main() -> None:
     """Generate the page."""
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument("file", type=Path, nargs="?", help="a run's JSON")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="where the page lies")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="the folder of the page")
     asked = parser.parse_args()
     extra = asked.docs / "extra"
     result = load(asked.file or extra / KEPT)

@@ -33,19 +33,19 @@ def build(cache: Path = CACHE) -> str:
     # A list of missing jars is useless: the local repository may have been emptied.
     if not listed.exists() or not all(map(os.path.exists, listed.read_text().split(os.pathsep))):
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-        told = _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), goal,
+        output = _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), goal,
                     f"-Dmdep.outputFile={listed}")  # fmt: skip
-        if told:
-            raise NoJavaError(f"Maven could not fetch the store: {told[:200]}")
+        if output:
+            raise NoJavaError(f"Maven could not fetch the store: {output[:200]}")
     sources = sorted((HERE / "java" / "src").rglob("*.java"))
     built = classes / "penstock" / "bench" / "Bench.class"
     newest = max(source.stat().st_mtime for source in sources)
     if not built.exists() or built.stat().st_mtime < newest:
         shutil.rmtree(classes, ignore_errors=True)
-        told = _run("javac", "-nowarn", "-cp", listed.read_text().strip(), "-d", str(classes),
+        output = _run("javac", "-nowarn", "-cp", listed.read_text().strip(), "-d", str(classes),
                     *map(str, sources))  # fmt: skip
-        if told:
-            raise RuntimeError(f"the driver does not compile: {told}")
+        if output:
+            raise RuntimeError(f"the driver does not compile: {output}")
     return f"{classes}{os.pathsep}{listed.read_text().strip()}"
 
 

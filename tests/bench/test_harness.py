@@ -274,7 +274,7 @@ def test_the_page_is_made_from_a_run(tmp_path: Path) -> None:
     )
     assert "| open 1 GiB after a clean close | 1 ms |" in filled
     assert page.filled(filled, result) == filled
-    with pytest.raises(ValueError, match="no place for"):
+    with pytest.raises(ValueError, match="no markers for"):
         page.filled("an empty page", result)
     assert {path.name for path in draw(result, tmp_path)} >= {
         "performance-goals.svg", "performance-sizes.svg", "performance-latency.svg",

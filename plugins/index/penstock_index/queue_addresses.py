@@ -1,4 +1,4 @@
-"""Compares a queue's entries with its extension: which addresses are correct, and where the units end."""
+"""Compares a queue's entries with its extension: finds the correct addresses and the end of the units."""
 
 from pathlib import Path
 from typing import NamedTuple

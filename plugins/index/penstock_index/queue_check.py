@@ -50,7 +50,7 @@ class QueueChecker(Checker):
     is_splittable = True
 
     def start(self) -> Iterator[Finding]:
-        """See `Checker`: names that belong to no queue. A folder of another form costs no message."""
+        """See `Checker`: names that belong to no queue. Such names affect no message."""
         return self._names.findings()
 
     def damage(self, start: int, stop: int) -> None:
