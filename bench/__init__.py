@@ -1,1 +1,1 @@
-"""Figures for Penstock beside other embedded engines, in one run: `python -m bench`."""
+"""Measures Penstock and other embedded engines in one run: `python -m bench`."""

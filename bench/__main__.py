@@ -1,6 +1,6 @@
-"""`python -m bench`: every engine through the same work, in one run, and the table of goals.
+"""`python -m bench`: runs the same work on every engine, in one run, and prints the table of goals.
 
-Ratios are what to look at: engines take turns, so that what slows the machine slows all. Above 1 Penstock is faster.
+Compare ratios: engines take turns, so anything that slows the machine slows all of them. Above 1 Penstock is faster.
 """
 
 import argparse
@@ -17,12 +17,14 @@ BUILD = Path(__file__).parents[1] / "build"
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the requested work."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", default="", help="families of work, parted by commas: put,read")
+    parser.add_argument(
+        "--only", default="", help="families of work, separated by commas: put,read"
+    )
     parser.add_argument("--rounds", type=int, help="how often everything is measured (5; full: 7)")
     parser.add_argument("--full", action="store_true", help="every size, 10 million keys; long")
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument(
         "--keep", action="store_true", help=f"add the ratios to {history.FILE.name}"
     )
@@ -37,7 +39,9 @@ def main() -> None:
             workload.run(bench)
     outcomes = judge(bench.figures, bench.missing)
     minutes = (time.monotonic() - began) / 60
-    print(f"\n{machine.words()}; {rounds} rounds, {minutes:.1f} minutes; median, least and most")
+    print(
+        f"\n{machine.words()}; {rounds} rounds, {minutes:.1f} minutes; median, minimum and maximum"
+    )
     if not asked.full:
         print("find: 1 million keys; with --full 10 million")
     print(f"\n{table(outcomes)}")

@@ -1,8 +1,8 @@
-"""The goals of the project, and what a run says about each: ratio, spread, met or missed.
+"""The goals of the project, and the outcome of a run for each: ratio, spread, met or missed.
 
-A ratio is the other's time through ours, taken within each round; above 1 Penstock is faster. A figure counts until queues
-have what was put, wherever both have queues; the goal is measured once more up to the last receipt, for comparison. Every
-goal is measured with the default profile, and where that is worth knowing once more without the CRC over whole records.
+A ratio is the other engine's time divided by Penstock's, computed within each round; above 1 Penstock is faster. A put
+is timed until the queues have all messages, if both engines have queues; the goal is measured again up to the last
+receipt, for comparison. Every goal is measured with the default profile, and some also without the CRC over whole records.
 """
 
 import statistics
@@ -14,7 +14,7 @@ from bench.engines import ENGINES
 from bench.measure import Figures, acked, on_device, slowest
 
 NOT_MEASURED = "not measured"
-NOT_ASKED = "not asked for"
+NOT_ASKED = "not requested"
 SIZES = ("128 B", "1 KiB")
 # Ours without the CRC over whole records, as a broker writes them.
 BARE = {
@@ -31,13 +31,13 @@ class Goal:
     """One line of the table.
 
     Attributes:
-        work: what is done.
-        against: beside what.
-        ours: the figure and the engine of ours; the figure may end in `*`, for a name that depends on the run.
-        other: the same of the other; None where the goal is the figure itself.
-        least: the ratio to be reached; or the most, where the goal is the figure itself.
-        must: whether it has to hold; the others are aims.
-        beside: this line is for comparison; it counts for nothing.
+        work: the work that is done.
+        against: the engine to compare with.
+        ours: the figure and the engine of Penstock; the figure may end in `*`, for a name that depends on the run.
+        other: the same for the other engine; None if the goal is the figure itself.
+        least: the ratio to reach; or the maximum, if the goal is the figure itself.
+        must: whether the goal is required; the others are desirable.
+        beside: this line is for comparison only; it is not counted.
     """
 
     work: str
@@ -50,22 +50,22 @@ class Goal:
 
     @property
     def bare(self) -> Which | None:
-        """The figure of ours without the CRC over whole records; None where there is no such engine."""
+        """Penstock's figure without the CRC over whole records; None if there is no such engine."""
         engine = BARE.get(self.ours[1])
         return None if engine is None else (self.ours[0], engine)
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What a run says about a goal.
+    """The outcome of a run for a goal.
 
     Attributes:
-        goal: which one.
-        median: of the rounds; None where it was not measured.
-        low: the least of the rounds.
-        high: the most.
-        bare: the median without the CRC over whole records; None where it was not measured.
-        device_bytes: what a message of ours writes to the device, where each is synced; None elsewhere.
+        goal: the goal.
+        median: of the rounds; None if it was not measured.
+        low: the minimum of the rounds.
+        high: the maximum.
+        bare: the median without the CRC over whole records; None if it was not measured.
+        device_bytes: bytes that a message writes to the device, if each is synced; None otherwise.
         why: why it was not measured.
     """
 
@@ -88,7 +88,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """One word."""
+        """The outcome in one word."""
         if self.median is None:
             return NOT_MEASURED
         if self.goal.beside:
@@ -226,13 +226,13 @@ def _times() -> list[Goal]:
     ]  # fmt: skip
 
 
-# What version 0.1 does on the machine of docs/performance.md.
+# The figures of version 0.1 on the machine of docs/performance.md.
 STALL_0_1_MS = 3.9
 GOALS = [*_puts(), *_batches(), *_syncs(), *_reads(), *_lives(), *_times()]
 
 
 def judge(figures: Figures, missing: Mapping[str, str]) -> list[Outcome]:
-    """Return what a run says about every goal."""
+    """Return the outcome of a run for every goal."""
     return [_outcome(goal, figures, missing) for goal in GOALS]
 
 
@@ -250,7 +250,7 @@ def _outcome(goal: Goal, figures: Figures, missing: Mapping[str, str]) -> Outcom
 
 
 def _ratios(ours: Which | None, other: Which | None, figures: Figures) -> list[float]:
-    """Return the ratio of each round; the figures themselves where there is no other."""
+    """Return the ratio of each round; the figures themselves if there is no other engine."""
     mine = _values(ours, figures)
     if other is None:
         return mine
@@ -275,7 +275,7 @@ def _why(goal: Goal, missing: Mapping[str, str]) -> str:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """Return the table for a terminal: a star before what has to hold."""
+    """Return the table for a terminal: a star marks a required goal."""
     outcomes = [o for o in outcomes if o.median is not None or o.why != NOT_ASKED]
     lines = [
         f"{'  work':60}{'against':28}{'ratio':>8}  {'spread':16}{'goal':>6}  {'':7}{'no record CRC':>14}{'device bytes':>14}"
@@ -298,7 +298,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def counts(outcomes: list[Outcome]) -> str:
-    """Return how many goals are met, in words."""
+    """Return the number of goals that are met, as text."""
     counted = [o for o in outcomes if not o.goal.beside]
     parts = []
     for words, asked in (("that have to hold (*)", True), ("aims", False)):

@@ -1,6 +1,6 @@
-"""`python -m bench.history`: how each ratio went from run to run, so that a slowdown shows.
+"""`python -m bench.history`: shows the trend of each ratio from run to run, so that a slowdown is visible.
 
-`bench/history.jsonl` has one line a kept run: date, machine in words, commit, and the ratios. Only runs on the same kind of
+`bench/history.jsonl` has one line per recorded run: date, machine, commit, and the ratios. Only runs on the same kind of
 machine are compared; a ratio that fell by more than the spread of both runs is marked.
 """
 
@@ -30,7 +30,7 @@ def line_of(result: Result) -> Line:
 
 
 def _whole(result: Result, number: int) -> str:
-    """Return a goal's name; one for comparison has only half of it."""
+    """Return a goal's name; a goal for comparison has only half a name."""
     goal = result["goals"][number]
     before = result["goals"][number - 1]["work"]
     return f"{before}, {goal['work'].strip()}" if goal["beside"] else str(goal["work"])
@@ -43,14 +43,14 @@ def keep(result: Result, path: Path = FILE) -> None:
 
 
 def read(path: Path = FILE) -> list[Line]:
-    """Return all kept runs, oldest first."""
+    """Return all recorded runs, oldest first."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def is_slower(before: list[float], now: list[float], *, is_limit: bool = False) -> bool:
-    """Whether [median, low, high] of a ratio fell out of what it was: the spreads do not touch.
+    """Return whether a ratio, as [median, low, high], has become worse: its spread is outside the earlier spread.
 
-    A figure that must stay under a limit is measured once a run, so a fiftieth of it counts as its spread.
+    A figure that must stay under a limit is measured once per run, so a fiftieth of it counts as its spread.
     """
     return now[1] > 1.02 * before[2] if is_limit else now[2] < before[1]
 
@@ -58,7 +58,7 @@ def is_slower(before: list[float], now: list[float], *, is_limit: bool = False) 
 def trend(lines: list[Line], last: int = 6) -> str:
     """Return a table of the last runs on the machine of the newest one."""
     if not lines:
-        return "no run was kept yet: python -m bench --keep"
+        return "no run was recorded yet: python -m bench --keep"
     kind = lines[-1]["machine"]
     same = [line for line in lines if line["machine"] == kind][-last:]
     works = list(dict.fromkeys(work for line in same for work in line["ratios"]))
@@ -77,7 +77,7 @@ def trend(lines: list[Line], last: int = 6) -> str:
 def main() -> None:
     """Print the trend."""
     parser = argparse.ArgumentParser(prog="python -m bench.history", description=__doc__)
-    parser.add_argument("--last", type=int, default=6, help="so many runs")
+    parser.add_argument("--last", type=int, default=6, help="number of runs shown")
     print(trend(read(), parser.parse_args().last))
 
 

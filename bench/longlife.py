@@ -1,8 +1,8 @@
-"""`python -m bench.longlife`: a store under load for long, with retention and recycling on, and what it holds.
+"""`python -m bench.longlife`: runs a store under load, with retention and recycling, and measures its resources.
 
-Four threads put singles and batches, the oldest segments go and are used again all the time, two other
-processes follow. Every few seconds memory, descriptors and maps of all three are noted; at the end
-each figure's first half is compared with its second, and a picture is drawn.
+Four threads put singles and batches, the oldest segments are continuously deleted and recycled, two other
+processes follow. Every few seconds memory, descriptors and maps of all three are sampled; at the end
+the first half of each figure is compared with its second half, and a plot is drawn.
 """
 
 import argparse
@@ -33,12 +33,12 @@ SETTINGS: dict[str, Any] = {
     "geometry.index_slots": 50_000, "geometry.index_entries": 200_000,
 }  # fmt: skip
 Sample = dict[str, float]
-# The second half may hold so much more than the first, and no more.
+# Maximum growth of the second half compared with the first.
 TOLERANCE = 1.1
 
 
 def held() -> Sample:
-    """Return what this process holds: its own memory in MiB, open descriptors, maps."""
+    """Return the resources of this process: its own memory in MiB, open descriptors, maps."""
     rollup = Path("/proc/self/smaps_rollup").read_text()
     own = next(line for line in rollup.splitlines() if line.startswith("Anonymous:"))
     return {
@@ -49,7 +49,7 @@ def held() -> Sample:
 
 
 def write(path: str, minutes: float, told: Callable[[Sample], None], stop: Event) -> None:
-    """Put from several threads until the time is over."""
+    """Put from multiple threads until the time is over."""
     with penstock.open(path, environ={}, **SETTINGS) as store:
         ending = threading.Event()
         counts = [0] * THREADS
@@ -74,12 +74,12 @@ def _put(store: Store, number: int, counts: list[int], ending: threading.Event) 
             store.put("t", body, queue=number, tag="single")
         store.put_many(batch)
         counts[number] += 400
-        # Others want to run as well.
+        # Gives the other processes time to run.
         time.sleep(0.05)
 
 
 def follow(path: str, told: Callable[[Sample], None], stop: Event) -> None:
-    """Read all queues to their ends, again and again, until told to stop."""
+    """Read all queues to their ends repeatedly, until stopped."""
     seen = 0
     with penstock.open(path, read_only=True, environ={}) as store:
         places = dict.fromkeys(range(QUEUES), 0)
@@ -103,7 +103,7 @@ def _tell_until(
 
 
 def run(minutes: float) -> dict[str, list[Sample]]:
-    """Run all processes; returns their samples by name."""
+    """Run all processes; return their samples by name."""
     spawner = multiprocessing.get_context("spawn")
     samples: dict[str, list[Sample]] = {}
     with (
@@ -190,11 +190,11 @@ def draw(samples: dict[str, list[Sample]], path: Path) -> None:
 
 
 def main() -> int:
-    """Run, print, draw; returns 1 if anything grew."""
+    """Run, print, plot; return 1 if anything grew."""
     parser = argparse.ArgumentParser(prog="python -m bench.longlife", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--json", type=Path, help="write all samples there")
-    parser.add_argument("--plot", type=Path, help="draw the picture there (SVG)")
+    parser.add_argument("--plot", type=Path, help="write the plot to this file (SVG)")
     asked = parser.parse_args()
     samples = run(asked.minutes)
     grown = False

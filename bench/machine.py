@@ -1,4 +1,4 @@
-"""What kind of machine this is, in words: no names, no paths."""
+"""Describes the kind of this machine: no names, no paths."""
 
 import os
 import platform
@@ -19,15 +19,15 @@ def words() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is measured."""
+    """Return the versions of the measured packages."""
     names = ("numpy", "pyarrow", "lmdb", "rocksdict")
     return {name: metadata.version(name) for name in names}
 
 
 def commit() -> str:
-    """Return the commit that is measured, with a plus if there are changes; nothing outside a repository."""
+    """Return the measured commit, with a plus if there are changes; an empty string outside a repository."""
     root = Path(__file__).parents[1]
-    told = []
+    output = []
     for arguments in (("rev-parse", "--short=10", "HEAD"), ("status", "--porcelain", "-uno")):
         try:
             done = subprocess.run(
@@ -37,5 +37,5 @@ def commit() -> str:
             return ""
         if done.returncode:
             return ""
-        told.append(done.stdout.strip())
-    return told[0] + ("+" if told[1] else "")
+        output.append(done.stdout.strip())
+    return output[0] + ("+" if output[1] else "")

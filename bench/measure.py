@@ -1,7 +1,7 @@
-"""How everything is measured: processes side by side, turns in an order that changes, figures by round.
+"""How everything is measured: one process per engine, turns in a changing order, figures by round.
 
-A figure is a time (less is better), one a round and engine. Engines take turns within each round, so that what slows the
-machine slows all of them; ratios are taken within a round, and only then is their median.
+A figure is a time (less is better), one per round and engine. Engines take turns within each round, so anything that
+slows the machine slows all of them; ratios are computed within a round, and then their median.
 """
 
 import os
@@ -30,15 +30,15 @@ Latencies = dict[str, dict[str, list[dict[str, float]]]]
 
 @attrs.frozen(kw_only=True)
 class Work:
-    """One thing that is measured.
+    """One measured work.
 
     Attributes:
-        name: its first word is the family by which `--only` picks it.
+        name: its first word is the family by which `--only` selects it.
         do: the command.
-        engines: who does it.
-        facts: what the command takes.
-        own: what it takes beside for one engine, or "do" for a command of its own.
-        unit: what a figure is, for people; nanoseconds are divided by `scale`.
+        engines: the engines that run it.
+        facts: the arguments of the command.
+        own: additional arguments for one engine, or "do" for a different command.
+        unit: the unit of a figure, for people; nanoseconds are divided by `scale`.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Work:
 
     @property
     def is_synced(self) -> bool:
-        """Whether each put waits for the disk, so that what reaches the device is counted beside."""
+        """Whether each put waits for the disk; then the bytes written to the device are counted too."""
         return self.name.startswith("sync")
 
     def command(self, engine: str, scale: float = 1.0) -> dict[str, Any]:
@@ -65,22 +65,22 @@ class Work:
 
 
 def acked(name: str) -> str:
-    """Return the name of the figure that counts up to the last receipt, not until the queues have all."""
+    """Return the name of the figure up to the last receipt, not until the queues have all messages."""
     return f"{name}, receipts"
 
 
 def on_device(name: str) -> str:
-    """Return the name of the figure of bytes that a message wrote to the device."""
+    """Return the name of the figure of device bytes per message."""
     return f"{name}, device bytes"
 
 
 def slowest(name: str) -> str:
-    """Return the name of the figure of what 99.9 % of all take at most."""
+    """Return the name of the figure that 99.9 % of all measurements do not exceed."""
     return f"{name}, 99.9 %"
 
 
 class Bench:
-    """What one run has: its options, a folder, and what was found so far."""
+    """The state of one run: its options, a folder, and the figures so far."""
 
     def __init__(
         self, home: Path, *, rounds: int, full: bool, only: Sequence[str] = (), scale: float = 1.0
@@ -89,14 +89,14 @@ class Bench:
         self.rounds = rounds
         self.full = full
         self.only = tuple(only)
-        # Below 1 for tests of the harness itself: the figures mean nothing then.
+        # Below 1 for tests of the harness itself: then the figures are meaningless.
         self.scale = scale
         self.chance = random.Random(7)
         self.began = time.monotonic()
         self.figures: Figures = {}
         self.latencies: Latencies = {}
         self.units: dict[str, str] = {}
-        # Kinds of engines that cannot be measured, and works that an engine did not live through; and why.
+        # Kinds of engines that cannot be measured, and works that made an engine fail, with the reason.
         self.missing: dict[str, str] = {}
         self.bodies = home / "bodies"
         make_bodies(self.bodies)
@@ -107,15 +107,15 @@ class Bench:
             print(f"the RocketMQ store is not measured: {error}", file=sys.stderr)
 
     def wants(self, family: str) -> bool:
-        """Whether this family of work was asked for."""
+        """Return whether this family of work was requested."""
         return not self.only or family in self.only
 
     def scaled(self, count: int) -> int:
-        """Return how many of `count` it shall be."""
+        """Return `count`, scaled for this run."""
         return max(int(count * self.scale), 1)
 
     def write_back(self) -> None:
-        """What one left to be written back must not be written in the turn of the next."""
+        """Write everything back, so that an engine's dirty pages are not written in the next one's turn."""
         if self.scale == 1:
             os.sync()
 
@@ -129,12 +129,12 @@ class Bench:
         return self.chance.sample(there, len(there))
 
     def note(self, work: str, engine: str, figure: float, unit: str) -> None:
-        """Keep one figure."""
+        """Record one figure."""
         self.units[work] = unit
         self.figures.setdefault(work, {}).setdefault(engine, []).append(figure)
 
     def keep(self, work: Work, engine: str, answer: Mapping[str, Any]) -> None:
-        """Keep what an engine answered."""
+        """Record an engine's answer."""
         if "latency" in answer:
             several = self.latencies.setdefault(work.name, {}).setdefault(engine, [])
             several.append(answer["latency"])
@@ -148,7 +148,7 @@ class Bench:
 
     @contextmanager
     def surviving(self, *works: str) -> Iterator[None]:
-        """Go on when an engine fails at something: the rest of a long run is worth having."""
+        """Continue when an engine fails at something: the rest of a long run is still useful."""
         try:
             yield
         except EngineError as error:
@@ -157,13 +157,13 @@ class Bench:
             print(f"FAILED: {', '.join(works)}: {why}", file=sys.stderr, flush=True)
 
     def show(self, *works: str) -> None:
-        """Say what was found."""
+        """Print the figures so far."""
         for work in works:
             found = self.figures.get(work, {})
-            told = ", ".join(f"{n} {statistics.median(found[n]):,.4g}" for n in found)
+            figures_text = ", ".join(f"{n} {statistics.median(found[n]):,.4g}" for n in found)
             seconds = time.monotonic() - self.began
             print(
-                f"{seconds:4.0f} s  {work}: {told}  ({self.units.get(work, '')})",
+                f"{seconds:4.0f} s  {work}: {figures_text}  ({self.units.get(work, '')})",
                 file=sys.stderr,
                 flush=True,
             )
@@ -177,7 +177,7 @@ class Bench:
 
 
 class Session:
-    """Several engines open side by side, each in its process and its folder. A context manager."""
+    """Multiple engines open at once, each in its own process and folder. A context manager."""
 
     def __init__(self, bench: Bench, name: str, engines: Sequence[str]) -> None:
         self.bench = bench
@@ -209,7 +209,7 @@ class Session:
         self._stack.close()
 
     def all(self, do: str, **facts: Any) -> None:
-        """Let every engine do something that is not measured."""
+        """Run something unmeasured on every engine."""
         for process in self.processes.values():
             process.call(do, **facts)
             process.pause()

@@ -1,7 +1,7 @@
 """`python -m bench.page [FILE]`: write the figures and plots of one run into `docs/performance.md`.
 
-FILE is what `python -m bench --json FILE` wrote; it is kept beside the plots, so without FILE the page is made again from the
-kept one. Tables stand between markers in the page; what is around them is written by hand.
+FILE is the output of `python -m bench --json FILE`. It is stored beside the plots; without FILE the page is generated
+from the stored one. Tables are between markers in the page; the text around them is written by hand.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def goals(result: Result) -> str:
     return "\n".join(rows)
 
 
-# What a reader of the page wants to know first: words, a figure's name, the engine, and how the figure is told.
+# The first table of the page: text, a figure's name, the engine, and how the figure is shown.
 _ABSOLUTE = (
     ("puts, one by one, 128 B", "put 128 B", "penstock", "rate"),
     ("puts, one by one, 1 KiB", "put 1 KiB", "penstock", "rate"),
@@ -67,28 +67,28 @@ _ABSOLUTE = (
 
 
 def absolute(result: Result) -> str:
-    """Return what Penstock does by itself: messages a second, and times."""
+    """Return Penstock's own figures: messages per second, and times."""
     rows = ["| | |", "|---|---:|"]
-    for words, asked, engine, told in _ABSOLUTE:
+    for words, asked, engine, unit in _ABSOLUTE:
         begun = (name for name in result["figures"] if name.startswith(asked[:-1]))
         work = next(begun, asked) if asked.endswith("*") else asked
         found = median(result, work, engine)
         if found is not None:
-            rows.append(f"| {words} | {_in_words(found, told)} |")
+            rows.append(f"| {words} | {_in_words(found, unit)} |")
     return "\n".join(rows)
 
 
-def _in_words(figure: float, told: str) -> str:
-    if told == "rate":
+def _in_words(figure: float, unit: str) -> str:
+    if unit == "rate":
         rate = 1e9 / figure
         return f"{rate / 1e6:.2f} million a second" if rate >= 1e6 else f"{rate:,.0f} a second"
-    if told == "ns":
-        figure, told = figure / 1000, "us"
-    return f"{figure:,.3g} {'µs' if told == 'us' else told}"
+    if unit == "ns":
+        figure, unit = figure / 1000, "us"
+    return f"{figure:,.3g} {'µs' if unit == 'us' else unit}"
 
 
 def machine(result: Result) -> str:
-    """Return what was measured, when and on what."""
+    """Return the date, the machine and the versions of the run."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     kind = "the full run" if result["full"] else "the short run"
     return (
@@ -124,21 +124,21 @@ PARTS: dict[str, Callable[[Result], str]] = {
 
 
 def filled(page: str, result: Result) -> str:
-    """Return the page with its tables made anew."""
+    """Return the page with its tables generated again."""
     for name, made in PARTS.items():
         before, found, rest = page.partition(f"<!-- bench {name} -->\n")
         old, ended, after = rest.partition("<!-- end -->")
         if not found or not ended or "<!--" in old:
-            raise ValueError(f"the page has no place for {name}")
+            raise ValueError(f"the page has no markers for {name}")
         page = f"{before}{found}{made(result)}\n{ended}{after}"
     return page
 
 
 def main() -> None:
-    """Make the page."""
+    """Generate the page."""
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument("file", type=Path, nargs="?", help="a run's JSON")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="where the page lies")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="the folder of the page")
     asked = parser.parse_args()
     extra = asked.docs / "extra"
     result = load(asked.file or extra / KEPT)

@@ -1,6 +1,6 @@
-"""The plots of the performance page, drawn from one run's JSON. Each is readable by itself: titles say what better means.
+"""The plots of the performance page, drawn from one run's JSON. Titles say which direction is better.
 
-They are as wide as a phone, panels one below the other, and dark where the reader's system is.
+They are as wide as a phone screen, with panels one below the other, and dark if the reader's system is.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from bench.engines import ENGINES
 from bench.results import Result, median
 
-# One colour and mark an engine, in every picture.
+# One colour and marker per engine, in every plot.
 LOOKS: dict[str, tuple[str, str]] = {
     "penstock": ("#3b7dd8", "o"), "rocketmq": ("#d95f02", "s"), "sqlite": ("#7a7a7a", "^"),
     "lmdb": ("#2a9d57", "D"), "rocksdb": ("#8e44ad", "v"), "plain": ("#b0b0b0", "x"),
@@ -22,7 +22,7 @@ NAMES = {
 }  # fmt: skip
 SIZES = ("128 B", "1 KiB", "16 KiB")
 THREADS = (1, 4, 16, 64)
-# Of the paper and of what is written on it; a system that is dark gets the second of each.
+# Colours of background and text; the second of each is for dark systems.
 PAPER, INK, FAINT = ("#ffffff", "#14171c"), ("#1a1c20", "#e4e6ea"), ("#d5d8dc", "#3a3f47")
 WIDTH = 4.2
 PARTS = {
@@ -36,13 +36,13 @@ PARTS = {
 
 
 def draw(result: Result, folder: Path, suffix: str = "svg") -> list[Path]:
-    """Draw all pictures that the run has figures for; returns their files."""
+    """Draw all plots that the run has figures for; return their files."""
     import matplotlib as mpl  # noqa: PLC0415 - an extra, and slow to import
 
     mpl.use("agg" if suffix == "png" else "svg")
     from matplotlib import pyplot  # noqa: PLC0415 - as above
 
-    # The hash salt keeps a picture of the same figures the same file.
+    # With a fixed hash salt, the same figures give the same file.
     inked = dict.fromkeys(
         ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK[0]
     )
@@ -70,7 +70,7 @@ def draw(result: Result, folder: Path, suffix: str = "svg") -> list[Path]:
 
 
 def _with_night(drawing: str) -> str:
-    """Give a drawing the colours of the night, for systems that are dark."""
+    """Add the dark colours to a drawing, for dark systems."""
     rules = "".join(
         f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
         for light, dark in (PAPER, INK, FAINT) for what in ("fill", "stroke")
@@ -81,7 +81,7 @@ def _with_night(drawing: str) -> str:
 
 def _look(engine: str) -> dict[str, Any]:
     colour, mark = LOOKS[ENGINES[engine].kind]
-    # What is in front of the others is drawn last.
+    # The element in front is drawn last.
     front = 3 if engine.startswith("penstock") else 2
     return {"color": colour, "marker": mark, "zorder": front}
 
@@ -91,7 +91,7 @@ def _name(engine: str) -> str:
 
 
 def _goals(result: Result, pyplot: Any) -> Any:
-    """Each goal: the ratio through what it should be, with its spread."""
+    """Plot each goal: the ratio divided by its target, with its spread."""
     rows = [
         goal for goal in result["goals"]
         if goal["median"] is not None and not goal["beside"] and not goal["is_limit"]
@@ -114,7 +114,7 @@ def _goals(result: Result, pyplot: Any) -> Any:
                       xycoords=("axes fraction", "data"))  # fmt: skip
     axis.axvline(1, color=INK[0], lw=1)
     axis.set_xscale("log")
-    # A log axis labels in between as it likes, one over the other.
+    # By default a log axis adds minor labels that overlap.
     axis.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "the goal", "3", "10"])
     axis.minorticks_off()
     axis.set_xlim(
@@ -197,7 +197,7 @@ def _lasting(microseconds: float) -> str:
 
 
 def _dress(figure: Any, axes: Sequence[Any], title: str) -> None:
-    """Give a row of panels its title, and one legend for all below them."""
+    """Give a row of panels a title, and one legend for all below them."""
     named: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -241,7 +241,7 @@ def _threads(result: Result, pyplot: Any) -> Any:
 
 
 def _latency(result: Result, pyplot: Any) -> Any:
-    """How long a single put takes, by the part of puts that take no longer."""
+    """Plot how long a single put takes, as the part of puts that take no longer."""
     kinds = {
         "latency of a put, 128 B": "one put, 128 B, async",
         "lag, put to readable in the same process": "from put to readable,\nsame process",
@@ -267,7 +267,7 @@ def _latency(result: Result, pyplot: Any) -> Any:
 
 
 def _recovery(result: Result, pyplot: Any) -> Any:
-    """Recovery, open and close beside RocketMQ."""
+    """Plot recovery, open and close compared with RocketMQ."""
     kinds = {
         "recovery of a killed 1 GiB store": "recover 1 GiB\nafter a kill",
         "open a clean 1 GiB store": "open 1 GiB\nafter a clean close",
@@ -282,7 +282,7 @@ def _recovery(result: Result, pyplot: Any) -> Any:
 
 
 def _memory(result: Result, pyplot: Any) -> Any:
-    """Memory of its own by number of queues."""
+    """Plot memory by number of queues."""
     kinds = {f"memory of {n:,} queues": f"{n:,} queue{'s' * (n > 1)}" for n in (1, 1000, 20_000)}
     there = {work: title for work, title in kinds.items() if _any(result, work)}
     return _bars(result, pyplot, there, "MB beside mapped files\n(lower is better)",

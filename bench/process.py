@@ -1,6 +1,6 @@
-"""A process with one engine: commands go to it and answers come back, a JSON line each.
+"""A process with one engine: commands are sent to it and answers received, one JSON line each.
 
-Only one runs at a time: whoever is not asked is stopped (SIGSTOP), so that its threads take nothing from the others.
+Only one runs at a time: the others are stopped (SIGSTOP), so that their threads do not use the processor.
 """
 
 import json
@@ -23,11 +23,11 @@ ANSWER_SECONDS = 900
 
 
 class EngineError(Exception):
-    """What an engine answered instead of a figure."""
+    """Raised when an engine returns an error instead of a figure."""
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment, but let Python keep its byte code, as an installed package has it."""
+    """Return the environment, but with Python's byte code cache enabled, as for an installed package."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -47,7 +47,7 @@ class EngineProcess:
         self._is_paused = False
 
     def send(self, do: str, **facts: Any) -> None:
-        """Send a command; `receive` has its answer."""
+        """Send a command; `receive` returns its answer."""
         self.resume()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -55,7 +55,7 @@ class EngineProcess:
             self._process.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
-        """Return the answer to what was sent."""
+        """Return the answer to the command that was sent."""
         assert self._process.stdout is not None
         timer = threading.Timer(ANSWER_SECONDS, self._process.kill)
         timer.start()
@@ -88,7 +88,7 @@ class EngineProcess:
         return self._errors.read().decode("utf-8", "replace")[-3000:]
 
     def device_bytes(self) -> int | None:
-        """Return how much this process had written to devices; None where the system does not say."""
+        """Return the bytes that this process has written to devices; None if the system does not report it."""
         try:
             lines = Path(f"/proc/{self._process.pid}/io").read_text().splitlines()
         except OSError:
@@ -96,13 +96,13 @@ class EngineProcess:
         return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
     def pause(self) -> None:
-        """Let it stand still until it is asked again."""
+        """Stop the process until its next command."""
         if not self._is_paused:
             os.kill(self._process.pid, signal.SIGSTOP)
             self._is_paused = True
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue the process."""
         if self._is_paused:
             os.kill(self._process.pid, signal.SIGCONT)
             self._is_paused = False

@@ -1,4 +1,4 @@
-"""One run as JSON: what was measured, on what, and what it says about the goals."""
+"""One run as JSON: the figures, the machine, and the outcome for the goals."""
 
 import datetime
 import json
@@ -48,7 +48,7 @@ def load(path: Path) -> Result:
 
 
 def save(result: Result, path: Path) -> None:
-    """Write a run: figures to four digits, so that the file stays small."""
+    """Write a run: figures with four digits, so that the file stays small."""
     rounded = json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.4g}"))
     path.write_text(json.dumps(rounded, indent=1) + "\n")
 

@@ -10,7 +10,7 @@ CACHE = HERE.parent / ".cache" / "bench"
 _LOGBACK = '<configuration><root level="OFF"/></configuration>'
 # As for a broker, with a heap that a measured run never fills.
 _OPTIONS = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=4g")
-# Only that the store never takes the disk for full: others' files do not belong to the measurement.
+# Set only so that the store never considers the disk full: other programs' files do not belong to the measurement.
 _RATIOS = ("WarningLevel", "CleanForcibly")
 
 
@@ -19,7 +19,7 @@ class NoJavaError(Exception):
 
 
 def missing() -> str:
-    """Return why there can be none, or nothing."""
+    """Return why it cannot be measured, or None."""
     tools = [name for name in ("mvn", "javac", "java") if shutil.which(name) is None]
     return f"needs {' and '.join(tools)}" if tools else ""
 
@@ -30,27 +30,27 @@ def build(cache: Path = CACHE) -> str:
         raise NoJavaError(missing())
     listed, classes = cache / "classpath.txt", cache / "classes"
     cache.mkdir(parents=True, exist_ok=True)
-    # A list whose jars are gone is of no use: the local repository may have been emptied since.
+    # A list of missing jars is useless: the local repository may have been emptied.
     if not listed.exists() or not all(map(os.path.exists, listed.read_text().split(os.pathsep))):
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-        told = _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), goal,
+        output = _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), goal,
                     f"-Dmdep.outputFile={listed}")  # fmt: skip
-        if told:
-            raise NoJavaError(f"Maven could not bring the store: {told[:200]}")
+        if output:
+            raise NoJavaError(f"Maven could not fetch the store: {output[:200]}")
     sources = sorted((HERE / "java" / "src").rglob("*.java"))
     built = classes / "penstock" / "bench" / "Bench.class"
     newest = max(source.stat().st_mtime for source in sources)
     if not built.exists() or built.stat().st_mtime < newest:
         shutil.rmtree(classes, ignore_errors=True)
-        told = _run("javac", "-nowarn", "-cp", listed.read_text().strip(), "-d", str(classes),
+        output = _run("javac", "-nowarn", "-cp", listed.read_text().strip(), "-d", str(classes),
                     *map(str, sources))  # fmt: skip
-        if told:
-            raise RuntimeError(f"the driver does not compile: {told}")
+        if output:
+            raise RuntimeError(f"the driver does not compile: {output}")
     return f"{classes}{os.pathsep}{listed.read_text().strip()}"
 
 
 def _run(*command: str) -> str:
-    """Run a command; returns what it said if it failed."""
+    """Run a command; return its output if it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     except subprocess.TimeoutExpired as error:
@@ -59,7 +59,7 @@ def _run(*command: str) -> str:
 
 
 def command(home: Path) -> list[str]:
-    """Return what starts the JVM; `home` is for its files."""
+    """Return the command that starts the JVM; `home` is the folder for its files."""
     logback = home / "logback.xml"
     logback.write_text(_LOGBACK)
     opened = ("java.nio", "sun.nio.ch", "jdk.internal.ref")

@@ -2,8 +2,8 @@
 
     python -m bench.sink [--rows 500000] [--folder DIR]
 
-Warm: the second and later runs count; the best and the median of them are shown. Beside it stand what Spark
-takes to read the same rows and hand them to Python (a writer that counts), and to write them as Parquet again.
+Warm: the second and later runs count; the best and the median of them are shown. They are compared with the time that
+Spark needs to read the same rows and pass them to Python (a writer that counts), and to write them as Parquet again.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BODY_BYTES = 1024
 
 
 class CountingWriter(DataSourceArrowWriter):
-    """Takes rows, and does nothing with them."""
+    """Receives rows, and does nothing with them."""
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         """Count the rows."""
@@ -70,7 +70,7 @@ def show(name: str, seconds: list[float], rows: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--runs", type=int, default=4)
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def frames(spark: Any, folder: Path, rows: int, runs: int) -> list[dict[str, object]]:
-    """Whole frames, with and without keys."""
+    """Measure whole frames, with and without keys."""
     spark.dataSource.register(CountingSource)
     source = str(folder / "rows")
     made = spark.range(0, rows, 1, 2).selectExpr(
@@ -128,7 +128,7 @@ def frames(spark: Any, folder: Path, rows: int, runs: int) -> list[dict[str, obj
 
 
 def triggers(spark: Any, folder: Path) -> list[dict[str, object]]:
-    """A stream of triggers of 100,000 small rows."""
+    """Measure a stream of triggers of 100,000 small rows."""
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "100000").load()
     query = (
         stream.selectExpr("cast(value as string) AS value").writeStream.format("penstock").option("topic", "s")
@@ -151,5 +151,5 @@ def triggers(spark: Any, folder: Path) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    # As the module that workers can import, not as the script.
+    # Imported as the module that workers can import, not as the script.
     importlib.import_module("bench.sink").main()

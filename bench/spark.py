@@ -1,7 +1,7 @@
-"""`python -m bench.spark`: what the pipeline reaches on this machine, beside Spark's own Parquet, in one run.
+"""`python -m bench.spark`: measures the pipeline on this machine, compared with Spark's own Parquet, in one run.
 
-Bodies of 1 KiB, warm, on two cores; jobs take turns in each round, so that what slows the machine slows all.
-Shown are medians with their spread, the goal of each, and which are missed; `--json FILE` keeps the figures,
+Bodies of 1 KiB, warm, on two cores; jobs take turns in each round, so anything that slows the machine slows all of them.
+Shown are medians with their spread, the goal of each, and which are missed; `--json FILE` writes the figures,
 `--mib N` and `--rounds N` make it shorter. MB/s and GB/s count bodies only, in powers of ten.
 """
 
@@ -32,7 +32,7 @@ CORES = 2
 THREE = "topic string, partition int, offset bigint"
 TRIGGER_ROWS = 100_000
 STORES, STORE_QUEUES = 1000, 100
-# A thousand stores are small ones.
+# The thousand stores are small.
 SMALL: dict[str, Any] = {
     "geometry.segment_bytes": 64 * 1024,
     "geometry.queue_entries": 20,
@@ -43,13 +43,13 @@ SMALL: dict[str, Any] = {
 
 @attrs.frozen
 class Goal:
-    """What a figure should reach, in words, and whether the medians do."""
+    """The target of a figure, as text, and whether the medians reach it."""
 
     words: str
     met: Callable[[dict[str, float]], bool]
 
 
-# In the order they are shown; a figure without a goal is there to compare with.
+# In display order; a figure without a goal is for comparison.
 GOALS: dict[str, Goal | None] = {
     "source, all columns, MB/s": Goal(
         ">= 900, or >= 0.55 of parquet",
@@ -84,7 +84,7 @@ RATIOS = {
 
 
 def fill(root: Path, mib: int) -> int:
-    """Make a store of so many MiB of bodies that no one can compress; returns the number of messages."""
+    """Create a store with this number of MiB of incompressible bodies; return the number of messages."""
     chance = np.random.default_rng(1)
     count = mib * 1024 * 1024 // BODY
     with penstock.open(root, environ={}) as store:
@@ -106,7 +106,7 @@ def fill(root: Path, mib: int) -> int:
 
 
 def fill_many(root: Path) -> None:
-    """Make a thousand stores of a hundred queues: one, and links to its files."""
+    """Create a thousand stores of a hundred queues: one, and links to its files."""
     first = root / "store-000"
     with penstock.open(first, environ={}, **SMALL) as store:
         store.put_many(penstock.Message("bench", b"x", queue=q) for q in range(STORE_QUEUES))
@@ -182,7 +182,7 @@ class Bench:
         assert not findings, findings
 
     def fresh(self) -> str:
-        """Return a folder that is not there yet; the one before is taken away."""
+        """Return a folder that does not exist yet; the previous one is removed."""
         shutil.rmtree(self.root / f"out-{self.turn}", ignore_errors=True)
         self.turn += 1
         return str(self.root / f"out-{self.turn}")
@@ -203,7 +203,7 @@ class Bench:
         assert frame._jdf.queryExecution().toRdd().getNumPartitions() > 0
 
     def trigger(self) -> float:
-        """Stream the store in triggers of 100,000 rows; returns the median seconds of the full ones after the first."""
+        """Stream the store in triggers of 100,000 rows; return the median seconds of the full ones after the first."""
         lines = self.spark.readStream.format("penstock").option("startingOffsets", "earliest")
         frame = lines.option("maxOffsetsPerTrigger", TRIGGER_ROWS).load(str(self.store))
         stream = frame.writeStream.format("noop").option("checkpointLocation", self.fresh())
@@ -222,7 +222,7 @@ def seconds(job: Callable[[], None]) -> float:
 
 
 def measure(bench: Bench, rounds: int) -> dict[str, list[float]]:
-    """Run every job once to warm it, then all in turns, in an order that changes."""
+    """Run every job once as a warm-up, then all in turns, in a changing order."""
     jobs = bench.jobs()
     chance = random.Random(1)
     figures: dict[str, list[float]] = {name: [] for name in GOALS}
@@ -236,7 +236,7 @@ def measure(bench: Bench, rounds: int) -> dict[str, list[float]]:
 
 
 def show(figures: dict[str, list[float]], rounds: int) -> list[str]:
-    """Print medians, spread and goals; returns the figures that miss theirs."""
+    """Print medians, spread and goals; return the figures that miss theirs."""
     medians = {name: statistics.median(values) for name, values in figures.items()}
     print(
         f"{machine.words()}, {CORES} cores used, pyspark {pyspark.__version__}, "
@@ -265,7 +265,7 @@ def option(name: str, default: str) -> str:
 
 
 def main() -> None:
-    """Make the data, run everything, print the table."""
+    """Create the data, run everything, print the table."""
     rounds, mib, kept = (
         int(option("--rounds", "5")),
         int(option("--mib", "1024")),
@@ -273,7 +273,7 @@ def main() -> None:
     )
     spark = local_session("bench", str(CORES))
     try:
-        # Taking a hundred thousand small files away takes its time: the table comes first.
+        # Removing a hundred thousand small files takes a while: print the table first.
         with tempfile.TemporaryDirectory(dir=".") as home:
             figures = measure(Bench(spark, Path(home), mib), rounds)
             missed = show(figures, rounds)

@@ -1,6 +1,6 @@
-"""The messages that every engine is given: fixed bodies of random bytes, a topic, a tag, and a key of its own each.
+"""The messages for every engine: fixed bodies of random bytes, a topic, a tag, and a unique key each.
 
-A record of Penstock or RocketMQ has 10 bytes of topic and 33 of properties then, so it takes 133 bytes more than its
+A record of Penstock or RocketMQ then has 10 bytes of topic and 33 of properties, so it takes 133 bytes more than its
 body. Bodies are slices of one file of random bytes with a fixed seed, which the Java driver reads as well.
 """
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 TOPIC = "TopicBench"
 TAG = "tag-1"
-# Single messages go to them in turns; a batch lies in one of them, as RocketMQ's must.
+# Single messages are distributed round-robin; a batch is in one queue, as RocketMQ's must be.
 QUEUES = 4
-# So many different bodies of each size; they are used again and again.
+# Number of different bodies of each size; they are used repeatedly.
 POOL = 1000
 LARGEST = 16 << 10
 # Queue, key, body.
@@ -24,12 +24,12 @@ def key_of(number: int) -> str:
 
 
 def make_bodies(path: Path) -> None:
-    """Write the file that all bodies are slices of."""
+    """Write the file that contains all bodies."""
     path.write_bytes(random.Random(1).randbytes(POOL * LARGEST))
 
 
 class Supply:
-    """Makes messages, each number once. Not thread-safe."""
+    """Creates messages, each number once. Not thread-safe."""
 
     def __init__(self, bodies: Path, number: int = 0) -> None:
         self._blob = bodies.read_bytes()
@@ -42,7 +42,7 @@ class Supply:
         return self._pools[size]
 
     def rows(self, count: int, size: int, queue: int | None = None) -> list[Row]:
-        """Return the next messages, in one queue or in all in turns."""
+        """Return the next messages, in one queue or in all, round-robin."""
         pool, first = self._pool(size), self.number
         self.number += count
         return [

@@ -1,7 +1,7 @@
-"""`python -m bench.worker ENGINE`: one engine in a process of its own, one JSON command a line in, one answer a line out.
+"""`python -m bench.worker ENGINE`: one engine in its own process; one JSON command per line in, one answer per line out.
 
-The Java driver in `bench/java` answers the same commands. Times are measured here, beside the engine, not by the one
-who asks. See `bench.process` for who asks.
+The Java driver in `bench/java` answers the same commands. Times are measured here, in the engine's process, not by the
+caller. `bench.process` is the caller.
 """
 
 import gc
@@ -45,7 +45,7 @@ class Worker:
     def do_put(
         self, count: int, size: int, threads: int = 1, *, each: bool = False, bare: bool = False
     ) -> Answer:
-        """Put one by one, from so many threads; with `each`, every put is timed by itself."""
+        """Put one by one, from a number of threads; with `each`, every put is timed separately."""
         singles = self.engine.singles(self.supply.rows(count, size))
         if each:
             return {"latency": latency([self._one(s) for s in singles])}
@@ -86,7 +86,7 @@ class Worker:
         return timed(job, turns * batch, self.engine.settle)
 
     def do_fill(self, count: int, size: int) -> Answer:
-        """Put much, as fast as the engine can, for what is measured later."""
+        """Put many messages, as fast as the engine can, for later measurements."""
         batch = max(1, min(20_000, (8 << 20) // size))
         columns = self._has_columns()
         for turn, start in enumerate(range(0, count, batch)):
@@ -116,11 +116,11 @@ class Worker:
         return {"count": count}
 
     def do_total(self) -> Answer:
-        """Tell how many messages can be read."""
+        """Return how many messages can be read."""
         return {"count": sum(self.engine.count(queue) for queue in range(QUEUES))}
 
     def do_lag(self, count: int, size: int) -> Answer:
-        """Time from a put to the queue having it."""
+        """Measure the time from a put until the queue has the message."""
         times = []
         for row in self.supply.rows(count, size, 0):
             time.sleep(0.001)
@@ -133,7 +133,7 @@ class Worker:
         return {"latency": latency(times)}
 
     def do_stall(self, count: int, size: int) -> Answer:
-        """Put, and tell how long another thread, which only counts, was kept from running: the longest time."""
+        """Put, and return the longest time that another thread, which only counts, was kept from running."""
         singles = self.engine.singles(self.supply.rows(count, size))
         longest, is_over = [0], threading.Event()
 
@@ -152,15 +152,15 @@ class Worker:
         return {"count": 1, "ns": longest[0]}
 
     def do_watch(self, root: str) -> Answer:
-        """Get ready to follow a store that another process writes."""
+        """Prepare to follow a store that another process writes."""
         self.watched = self.engine.watch(Path(root))
         return {}
 
     def do_follow(self, count: int) -> Answer:
-        """Take so many messages of `do_beat` as they come; tells how long after their puts began."""
+        """Receive this number of messages of `do_beat`; return the delay of each from the start of its put."""
         times: list[int] = []
         for body in self.watched:
-            # Stamps of both processes are of one clock: the system's monotonic one.
+            # Both processes use the same clock: the system's monotonic one.
             times.append(time.monotonic_ns() - int.from_bytes(body[:8], "big"))
             if len(times) == count:
                 break
@@ -175,7 +175,7 @@ class Worker:
         return {"count": count}
 
     def do_read(self, limit: int, count: int, *, decode: bool = False) -> Answer:
-        """Read in order; `decode` is for RocketMQ, whose pull alone hands out bytes."""
+        """Read in order; `decode` is for RocketMQ, whose pull alone returns bytes."""
         return counted(lambda: int(self.engine.read(limit, count)))
 
     def do_decode(self, limit: int, count: int) -> Answer:
@@ -193,14 +193,14 @@ class Worker:
         return timed(lambda: self.engine.find(keys), count)
 
     def do_offset_at(self, count: int, seed: int) -> Answer:
-        """Look offsets of random times up."""
+        """Look up offsets of random times."""
         low, high = self.engine.times()
         chance = random.Random(seed)
         times = [chance.randint(low, high) for _ in range(count)]
         return timed(lambda: self.engine.offset_at(times), count)
 
     def do_memory(self) -> Answer:
-        """Tell what this process holds: memory of its own, and mapped files."""
+        """Return the resources of this process: its own memory, and mapped files."""
         gc.collect()
         lines = Path("/proc/self/status").read_text().splitlines()
         facts = dict(line.split(":", 1) for line in lines)
@@ -211,7 +211,7 @@ class Worker:
 
 
 def timed(job: Callable[[], None], count: int, settle: Callable[[], None] | None = None) -> Answer:
-    """Run a job; returns its nanoseconds, and with `settle` those until then and until that is done."""
+    """Run a job; return its nanoseconds, and with `settle` also those until `settle` is done."""
     gc.collect()
     began = time.perf_counter_ns()
     job()
@@ -223,7 +223,7 @@ def timed(job: Callable[[], None], count: int, settle: Callable[[], None] | None
 
 
 def counted(job: Callable[[], int]) -> Answer:
-    """Run a job that returns how many it did."""
+    """Run a job that returns how many operations it did."""
     gc.collect()
     began = time.perf_counter_ns()
     count = job()

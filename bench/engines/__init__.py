@@ -1,6 +1,6 @@
-"""Every engine that is measured, by name: what it is, how it is set up, and how fast it is about.
+"""Every engine that is measured, by name: what it is, its settings, and its approximate speed.
 
-A name is an engine with one set of settings, so each of Penstock's strategy sets is one more name.
+A name is an engine with one set of settings, so each of Penstock's strategy sets has its own name.
 """
 
 import importlib
@@ -12,7 +12,7 @@ import attrs
 from bench.engines.contract import Engine
 
 _QUEUES_ONLY = ["consume-queue"]
-# Nothing is deleted because a disk is full or it is four in the morning; reads hand out as much as they are asked for.
+# Nothing is deleted because of a full disk or the hour; reads return as much as is requested.
 _ROCKETMQ: dict[str, Any] = {
     "messageIndexEnable": False,
     "flushDiskType": "ASYNC_FLUSH",
@@ -33,10 +33,10 @@ class Entry:
 
     Attributes:
         kind: which class drives it, see `make`; "rocketmq" has a JVM.
-        settings: what it is opened with.
-        words: what it is, for people.
-        share: the part of the messages that a turn gives it: slow ones get fewer, so that turns last alike.
-        warm: how many turns nobody counts.
+        settings: the settings it is opened with.
+        words: a description for people.
+        share: the part of the messages that a turn gives it: slow engines get fewer, so that all turns last equally long.
+        warm: number of turns that are not counted.
     """
 
     kind: str
@@ -61,7 +61,7 @@ ENGINES: dict[str, Entry] = {
     ),
     "penstock-index": _ours("Penstock, default, queues and hash index"),
     "penstock-preallocate": _ours(
-        "Penstock, segments made and touched ahead", index=_QUEUES_ONLY, alloc="preallocate"
+        "Penstock, segments created and prefaulted ahead", index=_QUEUES_ONLY, alloc="preallocate"
     ),
     "penstock-1gib": _ours("Penstock, RocketMQ's file sizes", index=_QUEUES_ONLY, profile="rocketmq"),
     "penstock-1gib-index": _ours("Penstock, RocketMQ's file sizes, hash index", profile="rocketmq"),
@@ -97,7 +97,7 @@ ENGINES: dict[str, Entry] = {
 }  # fmt: skip
 
 
-# Each is imported only where it is used: a cold start must not pay for the others.
+# Each is imported only where it is used: a cold start must not include the others.
 _CLASSES = {
     "penstock": ("penstock", "PenstockEngine"),
     "sqlite": ("sqlite", "SqliteEngine"),
@@ -109,7 +109,7 @@ _CLASSES = {
 
 
 def make(name: str) -> Engine:
-    """Return the engine of that name, not opened; one in a JVM is not made here."""
+    """Return the engine of that name, not opened; an engine in a JVM is not created here."""
     module, cls = _CLASSES[ENGINES[name].kind]
     made: Engine = getattr(importlib.import_module(f"bench.engines.{module}"), cls)(
         ENGINES[name].settings

@@ -1,4 +1,4 @@
-"""What an engine does for the harness. Each runs in a process of its own; see `bench.worker`."""
+"""The interface of an engine to the harness. Each engine runs in a process of its own; see `bench.worker`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,10 @@ from bench.supply import Row
 
 
 class Engine(ABC):
-    """One engine with one store. What it does not do, it leaves out; the worker says so.
+    """One engine with one store. It omits operations that it does not support; the worker reports that.
 
-    What the caller would have in hand (message objects, a table, the bytes of a value) is made by `singles`, `batch`
-    and `columns`, before the clock starts. Turning it into the engine's own bytes is within the measured calls.
+    `singles`, `batch` and `columns` create what a caller would already have (message objects, a table, the bytes of a
+    value), before the clock starts. Encoding that into the engine's own format is part of the measured calls.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -20,18 +20,18 @@ class Engine(ABC):
 
     @abstractmethod
     def open(self, root: Path) -> None:
-        """Open the store, or make it."""
+        """Open the store, or create it."""
 
     @abstractmethod
     def close(self) -> None:
         """Close it."""
 
     def singles(self, rows: Sequence[Row]) -> Sequence[Any]:
-        """Return what a caller has in hand to put these one by one."""
+        """Return the objects that a caller has when it puts these messages one by one."""
         return rows
 
     def batch(self, rows: Sequence[Row]) -> Any:
-        """Return what a caller has in hand to put these in one batch."""
+        """Return the objects that a caller has when it puts these messages in one batch."""
         return rows
 
     def columns(self, rows: Sequence[Row]) -> Any:
@@ -51,22 +51,22 @@ class Engine(ABC):
         raise NotImplementedError
 
     def settle(self) -> None:  # noqa: B027 - most can be read at once
-        """Return when all that was put can be read."""
+        """Return when all messages that were put can be read."""
 
     def read(self, limit: int, most: int) -> int:
-        """Read in order, `limit` at a time, at most so many, and look at each body; returns how many."""
+        """Read in order, `limit` at a time, up to a maximum, and access each body; return how many."""
         raise NotImplementedError
 
     def decode(self, limit: int, most: int) -> int:
-        """As `read`, but look at topic, tag, keys and times of each as well."""
+        """Like `read`, but also access topic, tag, keys and times of each."""
         raise NotImplementedError
 
     def to_arrow(self) -> int:
-        """Read everything as columns: body, topic, tags, keys, times; returns how many."""
+        """Read everything as columns: body, topic, tags, keys, times; return how many."""
         raise NotImplementedError
 
     def find(self, keys: Sequence[str]) -> None:
-        """Look each key up; raises if one is not there once."""
+        """Look up each key; raise if it does not have exactly one message."""
         raise NotImplementedError
 
     def times(self) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class Engine(ABC):
         raise NotImplementedError
 
     def offset_at(self, times_ms: Sequence[int]) -> None:
-        """Look the offset of each time up."""
+        """Look up the offset of each time."""
         raise NotImplementedError
 
     def count(self, queue: int) -> int:
@@ -82,5 +82,5 @@ class Engine(ABC):
         raise NotImplementedError
 
     def watch(self, root: Path) -> Iterator[bytes]:
-        """Open a store that another process writes, and yield bodies of queue 0 that come from now on, for ever."""
+        """Open a store that another process writes, and yield new bodies of queue 0, without end."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""Penstock through its public face. Settings are those of `penstock.open`.
+"""Penstock through its public API. Settings are those of `penstock.open`.
 
-Guarantees: as its flush policy says. Under `async` a message survives a crash of the process from the receipt on, and a
-power cut after at most half a second; under `sync` a receipt means that it is on disk. A body's CRC is stored and checked.
+Guarantees: those of its flush policy. Under `async` a message survives a crash of the process from the receipt on, and
+a power cut after at most half a second; under `sync` a receipt means that it is on disk. A body's CRC is stored and checked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 import penstock
 
-# Else the first `open` of the process brings them in: that is measured by itself, see `bench.workloads.lives`.
+# Imported here, or the first `open` of the process would import them: that is measured in `bench.workloads.lives`.
 import penstock.store.open
 import penstock.store.store
 from bench.engines.contract import Engine
@@ -76,7 +76,7 @@ class PenstockEngine(Engine):
         self.store.max_offset(TOPIC)
 
     def _pulled(self, limit: int, most: int) -> Iterator[list[penstock.StoredMessage]]:
-        """Read queue after queue, so many messages a call, until there were enough."""
+        """Read queue after queue, with this number of messages per call, until the maximum is reached."""
         seen = 0
         for queue in range(QUEUES):
             at = 0

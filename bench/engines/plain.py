@@ -1,7 +1,7 @@
-"""The floor and the limits: a plain append file, and `pwrite` of bytes that are there already.
+"""The lower bound and the limits: a plain append file, and `pwrite` of existing bytes.
 
-A plain file guarantees nothing but order: no length, no checksum, no queue; with `sync` each batch is on disk. `pwrite`
-takes as many bytes as the records of a batch have, a MiB a call, into a file that grows.
+A plain file guarantees only the order: no length, no checksum, no queue; with `sync` each batch is on disk. `pwrite`
+writes as many bytes as the records of a batch have, 1 MiB per call, into a file that grows.
 """
 
 import os
@@ -14,7 +14,7 @@ import numpy as np
 from bench.engines.contract import Engine
 from bench.supply import TAG, Row
 
-# What a record of Penstock or RocketMQ has beside its body.
+# Size of a record of Penstock or RocketMQ without its body.
 RECORD_EXTRA = 133
 _PIECE_BYTES = 1 << 20
 
@@ -63,7 +63,7 @@ class PlainEngine(Engine):
 
 
 class PwriteEngine(Engine):
-    """Writes as many bytes as the records of a table have behind each other, and nothing more."""
+    """Writes as many bytes as the consecutive records of a table have, and nothing else."""
 
     def open(self, root: Path) -> None:
         """See `Engine`."""

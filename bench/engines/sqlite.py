@@ -1,6 +1,6 @@
-"""SQLite: one table, WAL, a row a message with topic, queue, tag and key beside the body.
+"""SQLite: one table, WAL, one row per message with topic, queue, tag and key besides the body.
 
-Guarantees: `synchronous` OFF survives a crash of the process, but a power cut may damage it; FULL is on disk at each
+Guarantees: `synchronous` OFF survives a crash of the process, but a power cut may corrupt it; FULL is on disk at each
 commit. No checksums. `by_key` adds an index on the key.
 """
 

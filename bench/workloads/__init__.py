@@ -1,1 +1,1 @@
-"""What is measured. Each module has a `run`, which asks the bench what is wanted."""
+"""The measured work. Each module has a `run`, which checks which families were requested."""

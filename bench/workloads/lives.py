@@ -1,4 +1,4 @@
-"""A store's life: import, cold start, close, open, recovery after a kill, many queues, memory. Each in a fresh process."""
+"""A store's life: import, cold start, close, open, recovery after a kill, many queues, memory; in new processes."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ CLEAN = "a clean 1 GiB store"
 BUSY = "a busy store"
 IMPORT, FIRST = "import, processor time", "first open of a process, with all that it imports"
 EMPTY = "open an empty store, processor time"
-# `import penstock` brings in little; the first `open` the rest, numpy among it.
+# `import penstock` imports little; the first `open` imports the rest, including numpy.
 _FIRST = (
     "import sys, time, penstock; began = time.perf_counter(); penstock.open(sys.argv[1], environ={}); "
     "print(time.perf_counter() - began)"
@@ -43,7 +43,7 @@ def run(bench: Bench) -> None:
 
 
 def _imports(bench: Bench) -> None:
-    """What it costs a process to import Penstock, and to open its first store. A turn before counts for nothing."""
+    """Measure importing Penstock and opening the first store of a process. One earlier turn is not counted."""
     for number in range(bench.rounds + 1):
         found = [
             (IMPORT, name, _milliseconds(_IMPORTED.format(name)))
@@ -68,12 +68,12 @@ def _milliseconds(program: str, *arguments: str) -> float:
 
 
 def _rounds(bench: Bench) -> int:
-    """Return how often: what needs a fresh process each time takes long."""
+    """Return the number of rounds: work that needs a new process each time takes long."""
     return bench.rounds if bench.full else min(bench.rounds, 3)
 
 
 def _cold(bench: Bench, label: str, size: int) -> None:
-    """The first messages of a fresh process, and closing the store behind them."""
+    """Measure the first messages of a new process, and closing the store afterwards."""
     work = Work(name=f"cold {label}", do="put", engines=("penstock", "penstock-crc32", "rocketmq"),
                 facts={"count": COLD, "size": size})  # fmt: skip
     for _ in range(_rounds(bench)):
@@ -88,20 +88,20 @@ def _cold(bench: Bench, label: str, size: int) -> None:
 
 
 def _recovery(bench: Bench) -> None:
-    """Open what a killed process left, then what a clean close left.
+    """Measure opening the store of a killed process, then that of a clean close.
 
-    Each round fills a store of its own: a copy would be taken for what another program wrote, and compared whole.
+    Each round fills its own store: a copy would count as written by another program, and would be compared completely.
     """
     count = bench.scaled((1 << 30) // (1024 + 133))
     engines = ("penstock", "penstock-crc32", "penstock-1gib", "rocketmq")
-    # What a killed process had not synced differs much from one to the next.
+    # The unsynced part of a killed process's store varies from one to the next.
     for _ in range(bench.rounds):
         for engine in bench.shuffled(engines):
             root = bench.home / "killed"
             with bench.fresh(engine, root) as (process, _):
                 process.call("fill", count=count, size=1024)
                 process.kill()
-            # RocketMQ's `load` is only the recovery; ours has its threads running by then.
+            # RocketMQ's `load` is only the recovery; Penstock's threads are running by then.
             with bench.fresh(engine, root, count) as (process, opened):
                 bench.note(f"recovery of {KILLED}", engine, opened["ns"] / 1e6, "ms")
                 _check_all_there(process, count)
@@ -113,22 +113,22 @@ def _recovery(bench: Bench) -> None:
 
 
 def _check_all_there(process: EngineProcess, count: int) -> None:
-    """A kill loses nothing that was put: the page cache has it."""
+    """Check that a kill loses no message that was put: the page cache has them."""
     found = process.call("total")["count"]
     if found != count:
         raise EngineError(f"{process.name} recovered {found:,} of {count:,} messages")
 
 
 def _queues(bench: Bench) -> None:
-    """Stores of one, a thousand and 20,000 queues: what they hold in memory, and how long close and open take."""
+    """Measure stores of one, a thousand and 20,000 queues: their memory, and the time of close and open."""
     for wanted in (1, 1000, 20_000):
         works = (
             f"memory of {wanted:,} queues",
             *(f"queues {wanted:,}, {what}" for what in ("close", "open")),
         )
-        # In RocketMQ each queue has a mapped file and a descriptor: 20,000 take minutes, where the system allows them.
+        # In RocketMQ each queue has a mapped file and a descriptor: 20,000 take minutes, if the system allows them.
         engines = ("penstock", "rocketmq") if bench.full or wanted < 20_000 else ("penstock",)
-        # What they hold does not change from round to round.
+        # Memory does not change from round to round.
         most = 3 if bench.full else 1 if wanted == 20_000 else 2
         for _ in range(min(bench.rounds, most)):
             for engine in bench.shuffled(engines):

@@ -26,17 +26,17 @@ def run(bench: Bench) -> None:
 
 
 def sizes(bench: Bench) -> dict[str, int]:
-    """Return the sizes of bodies; the short run leaves the largest out."""
+    """Return the sizes of bodies; the short run skips the largest."""
     return {k: v for k, v in SIZES.items() if bench.full or v <= 1024}
 
 
 def batch_of(size: int) -> int:
-    """Return the largest batch: RocketMQ takes 4 MiB at most."""
+    """Return the largest batch: RocketMQ accepts 4 MiB at most."""
     return 1000 if size <= 1024 else 100
 
 
 def _async(bench: Bench, label: str, size: int) -> list[Work]:
-    # About as long for each size: a turn should take a few tenths of a second.
+    # Counts are chosen so that a turn takes a few tenths of a second for each size.
     count = min(100_000 if bench.full else 50_000, (96 << 20) // size)
     largest = batch_of(size)
     works = [

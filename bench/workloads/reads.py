@@ -1,11 +1,11 @@
-"""Reading what was put: pull, decode, columns, by key, by time."""
+"""Reading messages: pull, decode, columns, by key, by time."""
 
 from bench.measure import Bench, Session, Work
 from bench.workloads.puts import sizes
 
 LIMIT = 256
 IN_ORDER = ("penstock", "penstock-crc32", "rocketmq", "sqlite", "lmdb", "rocksdb")
-# RocketMQ's pull hands out bytes; decoding makes messages of them.
+# RocketMQ's pull returns bytes; decoding creates messages from them.
 DECODED = {"rocketmq": {"do": "read", "decode": True}}
 
 

@@ -1,6 +1,6 @@
-"""How soon a message is seen: by its own process (dispatch lag), and by a follower in another one.
+"""How soon a message is visible: to its own process (dispatch lag), and to a follower in another one.
 
-And how long puts with a sync each keep another thread of their process from running, and the disk's own speed.
+Also how long synced puts keep another thread of their process from running, and the disk's own speed.
 """
 
 import mmap
@@ -56,7 +56,7 @@ def _follow(bench: Bench, engine: str) -> None:
     root = bench.home / f"tail-{engine}"
     with bench.fresh(engine, root) as (writer, _), EngineProcess(engine) as follower:
         writer.call("fill", count=1000, size=128)
-        # What was put must be there for others before the follower counts from the end on.
+        # The messages must be visible to others before the follower counts from the end on.
         time.sleep(1)
         follower.call("watch", root=str(root))
         beats = bench.scaled(300)
@@ -86,7 +86,7 @@ def _disk(bench: Bench) -> None:
 
 
 def _direct(bench: Bench, path: Path, size: int) -> None:
-    """Write over the file once more past the page cache, where the file system can."""
+    """Overwrite the file once more, bypassing the page cache, if the file system supports it."""
     aligned = mmap.mmap(-1, 1 << 20)
     try:
         file = os.open(path, os.O_WRONLY | os.O_DIRECT)

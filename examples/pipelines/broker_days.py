@@ -1,4 +1,4 @@
-"""A broker's directory, as it lies there, as a table of days. No broker runs, and nothing is written.
+"""A broker's directory, read in place, as a table of days. No broker runs, and nothing is written.
 
 $ python examples/pipelines/broker_days.py store
 """
@@ -10,12 +10,12 @@ from pyspark.sql import functions as f
 
 from penstock_spark import local_session
 
-# The columns that are named here are the only ones that are read.
+# Only the columns named here are read.
 COLUMNS = "topic string, tags string, bornTimestamp timestamp, value binary"
 
 
 def days(spark: Any, broker: str) -> Any:
-    """Return what was sent each day: messages and bytes of each topic, how many tags, first and last."""
+    """Return what was sent each day: messages and bytes of each topic, number of tags, first and last time."""
     return (
         spark.read.format("penstock")
         .schema(COLUMNS)

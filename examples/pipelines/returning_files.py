@@ -24,14 +24,14 @@ def store_year(changes: Any, year: int, store: str) -> None:
 
 
 def per_file(spark: Any, store: str, name: str) -> Any:
-    """Return how often each file is in a store, and how many lines it grew by."""
+    """Return how often each file is in a store, and how many lines were added to it."""
     frame = spark.read.format("penstock").schema("key binary, value binary").load(store)
     added = f.get_json_object(f.col("value").cast("string"), "$.added").cast("bigint")
     return frame.groupBy("key").agg(f.count("*").alias(name), f.sum(added).alias(f"added_{name}"))
 
 
 def write_joined(both: Any, store: str) -> None:
-    """Write one message for each file, which the same version again does not repeat."""
+    """Write one message for each file; repeating the same version writes nothing."""
     counts = f.struct("before", "added_before", "after", "added_after")
     rows = both.select("key", f.to_json(counts).alias("value")).write.format("penstock")
     once = rows.option("txnAppId", "returning-files").option("txnVersion", 1)
@@ -39,7 +39,7 @@ def write_joined(both: Any, store: str) -> None:
 
 
 def main(source: str, target: str) -> None:
-    """Print the files that both years worked on most."""
+    """Print the files that were changed most in both years."""
     spark = local_session(settings={"spark.sql.shuffle.partitions": "2"})
     changes = spark.read.json(source).withColumn("timestamp", f.timestamp_seconds("time"))
     store_year(changes, 2024, f"{target}/2024")

@@ -1,4 +1,4 @@
-"""Lines of JSON into a store, a stream out of it, weekly sums of it as Parquet.
+"""Writes lines of JSON into a store, streams them out of it, and writes weekly sums as Parquet.
 
 $ python examples/pipelines/weekly_changes.py examples/data/changes.ndjson.gz weekly
 """
@@ -18,14 +18,14 @@ LINE = "from_json(string(value), 'module string, added int, deleted int') line"
 
 
 def store_lines(source: str, store: str) -> None:
-    """Put each line into one queue, so that its order is kept; born when the change was made."""
+    """Put each line into one queue, so that its order is kept, with the time of the change as born time."""
     with gzip.open(source, "rb") as lines, penstock.open(store) as opened:
         born = ((line.strip(), json.loads(line)["time"] * 1000) for line in lines)
         opened.put_many(Message("changes", line, born_time_ms=ms) for line, ms in born)
 
 
 def sum_weeks(spark: Any, store: str, target: str) -> int:
-    """Run what reads 500 messages at a time; a week is written once none of it can be late."""
+    """Run the stream, 500 messages at a time; a week is written once none of its messages can be late."""
     weeks = (
         spark.readStream.format("penstock")
         .schema("value binary, bornTimestamp timestamp")
@@ -47,7 +47,7 @@ def sum_weeks(spark: Any, store: str, target: str) -> int:
 
 
 def main(source: str, target: str) -> None:
-    """Print how many changes were read, and the busiest weeks."""
+    """Print the number of changes that were read, and the busiest weeks."""
     spark = local_session(settings={"spark.sql.shuffle.partitions": "2"})
     store_lines(source, f"{target}/store")
     print(sum_weeks(spark, f"{target}/store", target), "changes were read")

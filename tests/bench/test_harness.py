@@ -249,7 +249,7 @@ def test_each_goal_stands_beside_what_it_is_without_the_record_crc() -> None:
 
 def test_a_run_is_kept_and_a_slowdown_shows(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
-    assert "no run was kept" in history.trend(history.read(file))
+    assert "no run was recorded" in history.trend(history.read(file))
     result = made_up()
     history.keep(result, file)
     slower = json.loads(json.dumps(result))
@@ -274,7 +274,7 @@ def test_the_page_is_made_from_a_run(tmp_path: Path) -> None:
     )
     assert "| open 1 GiB after a clean close | 1 ms |" in filled
     assert page.filled(filled, result) == filled
-    with pytest.raises(ValueError, match="no place for"):
+    with pytest.raises(ValueError, match="no markers for"):
         page.filled("an empty page", result)
     assert {path.name for path in draw(result, tmp_path)} >= {
         "performance-goals.svg", "performance-sizes.svg", "performance-latency.svg",

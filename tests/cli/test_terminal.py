@@ -193,14 +193,14 @@ def test_a_store_with_strange_names_is_read_and_written_as_any(
         found = list(reader.verify())
         assert {f.path for f in found} == set(names)
         assert {f.part for f in found} == {"stray"}
-    warned = [r for r in caplog.records if "left as it is" in r.getMessage()]
+    warned = [r for r in caplog.records if "it was not changed" in r.getMessage()]
     assert len(warned) == len(names), "each once for a store that is opened"
     with penstock.open(root, environ={}, retention=[]) as store:
         assert store.topics() == {TOPIC: [0, 1]}
         assert store.put(TOPIC, b"10").queue_offset == 5
         before = store.stats()["log_end_offset"]
         for topic, queue in (("file", 0), (TOPIC, 5)):
-            with pytest.raises(StorageError, match="needs that name"):
+            with pytest.raises(StorageError, match="needs this name"):
                 store.put(topic, b"it would have no queue", queue=queue)
         assert store.stats()["log_end_offset"] == before
     assert not penstock.repair(root, apply=True).steps

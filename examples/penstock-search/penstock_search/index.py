@@ -1,8 +1,8 @@
 """A dispatcher that keeps the words of message bodies in an SQLite FTS5 table.
 
 One file, `fulltext/index.sqlite`, in the store's folder. A row's id is its record's log offset; the
-table `state` has one row, the log offset up to which everything is in. Both are written in one
-transaction, so after a crash they agree, and whatever was not committed is handed over again.
+table `state` has one row, the index's progress as a log offset. Both are written in one
+transaction, so after a crash they agree, and records of an uncommitted transaction are dispatched again.
 """
 
 import logging
@@ -19,7 +19,7 @@ from penstock.contracts import Checker, Context, DispatchBatch, Finding, Trust
 
 logger = logging.getLogger(__name__)
 
-# "pstk" and "text": tells our file from somebody else's.
+# "pstk" and "text": distinguishes this plugin's file from a foreign one.
 _APPLICATION_ID = 0x70737478
 _SCHEMA = """
 create virtual table words using fts5(topic unindexed, tag, keys, body, tokenize = '{tokenizer}');
@@ -45,8 +45,8 @@ class FullTextOptions:
     """Options of the full-text dispatcher.
 
     Attributes:
-        tokenizer: FTS5's name of how text is cut into words, as "unicode61", "porter" or "trigram".
-        body_bytes_max: so much of a body is indexed.
+        tokenizer: FTS5's name for how text is split into words, as "unicode61", "porter" or "trigram".
+        body_bytes_max: number of bytes of a body that are indexed.
     """
 
     tokenizer: str = attrs.field(
@@ -56,12 +56,12 @@ class FullTextOptions:
 
 
 def path_of(root: Path) -> Path:
-    """Return where a store's index is."""
+    """Return the path of a store's index."""
     return root / "fulltext" / "index.sqlite"
 
 
 def _check(database: sqlite3.Connection) -> None:
-    """Raise if pages or words are damaged; reads the whole file."""
+    """Raise if pages or words are corrupt; reads the whole file."""
     (fault,) = database.execute("pragma quick_check(1)").fetchone()
     if fault != "ok":
         raise sqlite3.DatabaseError(fault)
@@ -73,7 +73,7 @@ class FullTextDispatcher(Dispatcher):
 
     name = "full-text"
     Options = FullTextOptions
-    # The database opens its files itself, so Penstock's file layer cannot make them fail or count them.
+    # SQLite opens its files itself, so Penstock's file layer cannot inject failures into them or count them.
     capabilities = frozenset({"checks", "own-files"})
 
     def __init__(self, options: Any, context: Context) -> None:
@@ -91,7 +91,7 @@ class FullTextDispatcher(Dispatcher):
     # --- opening
 
     def load(self, trust: Trust) -> list[str]:
-        """See `Dispatcher`: the file says itself how far it is; the log's end bounds it."""
+        """See `Dispatcher`: the progress is stored in the file; the log's end is its upper bound."""
         mended = []
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         try:
@@ -105,7 +105,7 @@ class FullTextDispatcher(Dispatcher):
                 f"the full-text index was {self._progress - end} bytes ahead of the log; cut"
             )
             self.truncate(end)
-        # Retention may have died between taking a segment and telling us.
+        # The process may have died after retention deleted a segment and before it called `trim`.
         self.trim(trust.log.min_offset)
         return mended
 
@@ -113,7 +113,7 @@ class FullTextDispatcher(Dispatcher):
         database = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
         try:
             database.execute("pragma journal_mode = wal")
-            # A commit that is not synced survives the process; `flush` makes it survive the machine.
+            # A commit that is not synced survives the death of the process; `flush` makes it survive the machine's.
             database.execute("pragma synchronous = normal")
             if not database.execute("select count(*) from sqlite_schema").fetchone()[0]:
                 made = _SCHEMA.format(tokenizer=self.options.tokenizer, application=_APPLICATION_ID)
@@ -130,14 +130,14 @@ class FullTextDispatcher(Dispatcher):
         self._database = database
 
     def _set_aside(self, error: Exception) -> str:
-        """Rename a file that cannot be used; the log gives everything back."""
+        """Rename a file that cannot be used; the index is rebuilt from the log."""
         aside = self._path.with_suffix(f".damaged-{self.context.clock.time_ms()}")
         self._path.rename(aside)
         for ending in ("-wal", "-shm"):
             self._path.with_name(self._path.name + ending).unlink(missing_ok=True)
-        return f"set aside {aside.name} ({error}) and made the full-text index again"
+        return f"renamed the unusable index to {aside.name} ({error}); rebuilt the full-text index"
 
-    # --- taking records in
+    # --- dispatching records
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """See `Dispatcher`: rows and progress in one transaction."""
@@ -182,7 +182,7 @@ class FullTextDispatcher(Dispatcher):
             database.execute("pragma synchronous = full")
             (busy, _, _) = database.execute("pragma wal_checkpoint(full)").fetchone()
             database.execute("pragma synchronous = normal")
-            # A reader in another process held it up: nothing was promised, it is asked again.
+            # A reader in another process blocked it: nothing was promised, the caller retries.
             return self._flushed if busy else self._note(reached)
 
     _flushed = 0
@@ -223,7 +223,7 @@ class FullTextDispatcher(Dispatcher):
                 self._database.close()
                 self._database = None
 
-    # --- looking up, checking
+    # --- look-ups and checks
 
     def contents(self) -> Iterator[tuple[int, str]]:
         """Return log offset and indexed body of every message."""
@@ -266,10 +266,9 @@ class _FullTextChecker(Checker):
 
 
 def search(root: Path, query: str, topic: str | None, limit: int) -> list[Hit]:
-    """Return the newest messages that match, read-only, whether or not somebody writes meanwhile.
+    """Return the newest messages that match, read-only, also while another process writes.
 
-    Raises `NoIndexError` where there is none, `sqlite3.OperationalError` for a query that FTS5 does not
-    understand.
+    Raises `NoIndexError` if there is no index, `sqlite3.OperationalError` for a query that FTS5 cannot parse.
     """
     path = path_of(root)
     if not path.exists():

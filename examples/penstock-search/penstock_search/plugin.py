@@ -1,4 +1,4 @@
-"""What this distribution registers."""
+"""Registers the strategies and the command of this distribution."""
 
 import click
 
@@ -10,23 +10,23 @@ from penstock_search.search import search_command
 
 @hookimpl
 def penstock_register_dispatcher() -> list[type[Dispatcher]]:
-    """Offer the full-text index."""
+    """Return the full-text index."""
     return [FullTextDispatcher]
 
 
 @hookimpl
 def penstock_register_flush() -> list[type[FlushPolicy]]:
-    """Offer flushing by bytes."""
+    """Return the flush policy."""
     return [EveryFlush]
 
 
 @hookimpl
 def penstock_register_retention() -> list[type[RetentionPolicy]]:
-    """Offer retention by segments."""
+    """Return the retention policy."""
     return [KeepLastRetention]
 
 
 @hookimpl
 def penstock_register_commands() -> list[click.Command]:
-    """Add the verb search."""
+    """Return the command `search`."""
     return [search_command]

@@ -1,4 +1,4 @@
-"""A flush policy and a retention policy, as short as they can be."""
+"""A minimal flush policy and a minimal retention policy."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ class EveryOptions:
     """Options of the every policy.
 
     Attributes:
-        bytes: a sync comes when so many wait.
+        bytes: number of waiting bytes that triggers a sync.
     """
 
     bytes: int = attrs.field(default=1_000_000, validator=attrs.validators.ge(1))
 
 
 class EveryFlush(FlushPolicy):
-    """Flushes whenever so many bytes wait, in the thread of the put that fills them up."""
+    """Flushes when this number of bytes waits, in the thread of the put that reaches it."""
 
     name = "every"
     Options = EveryOptions
@@ -36,7 +36,7 @@ class KeepLastOptions:
     """Options of the keep-last policy.
 
     Attributes:
-        segments: how many of the newest are kept.
+        segments: how many of the newest segments are kept.
     """
 
     segments: int = attrs.field(default=10, validator=attrs.validators.ge(1))

@@ -1,4 +1,4 @@
-"""The verb `penstock search`."""
+"""The command `penstock search`."""
 
 import json
 import sqlite3
@@ -14,12 +14,14 @@ from penstock_search.index import NoIndexError, search
 @click.argument("path", type=click.Path(exists=True, file_okay=False))
 @click.argument("query")
 @click.option("--topic", help="Only this topic.")
-@click.option("--limit", default=20, show_default=True, help="So many at most, the newest first.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option(
+    "--limit", default=20, show_default=True, help="Maximum number of results, the newest first."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def search_command(path: str, query: str, topic: str | None, limit: int, as_json: bool) -> int:
     """Find messages in PATH by the words of their bodies.
 
-    QUERY is SQLite's: words, "a phrase", pears AND NOT apples, pear*, tag:red.
+    QUERY has SQLite's syntax: words, "a phrase", pears AND NOT apples, pear*, tag:red.
     The store must have been written with full-text in index.use.
     """
     try:
@@ -27,17 +29,17 @@ def search_command(path: str, query: str, topic: str | None, limit: int, as_json
     except NoIndexError as error:
         raise click.ClickException(
             f"{error}: open it for writing once with index.use = "
-            '["consume-queue", "hash-index", "full-text"], which makes one'
+            '["consume-queue", "hash-index", "full-text"], which creates one'
         ) from error
     except sqlite3.OperationalError as error:
-        raise click.UsageError(f"the query {query!r} is not understood: {error}") from error
+        raise click.UsageError(f"the query {query!r} cannot be parsed: {error}") from error
     shown = 0
     with penstock.open(path, read_only=True) as store:
         for hit in hits:
             try:
                 message = store.at(hit.log_offset)
             except penstock.PenstockError:
-                continue  # retention took it meanwhile
+                continue  # retention deleted it meanwhile
             shown += 1
             if as_json:
                 click.echo(json.dumps({

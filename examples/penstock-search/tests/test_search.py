@@ -73,7 +73,7 @@ def test_the_verb_prints_what_is_found(tmp_path: Path) -> None:
     assert run("search", str(tmp_path / "s"), "nowhere").returncode == 1
     wrong = run("search", str(tmp_path / "s"), '"open')
     assert wrong.returncode == 2
-    assert "is not understood" in wrong.stderr
+    assert "cannot be parsed" in wrong.stderr
 
 
 def test_a_store_without_an_index_says_what_to_do_and_gets_one(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""How bytes are written and how segment files are made."""
+"""Segment writers and allocators: how bytes are written, and how segment files are created."""

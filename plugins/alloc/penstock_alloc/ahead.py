@@ -1,8 +1,8 @@
-"""Files made in the background before they are asked for.
+"""Creates files in the background before they are needed.
 
-Orders are worked off nearest file first (file names sort by offset). Whoever needs a file that nobody
-has begun makes it on the spot; whoever needs one that is being made waits, up to a limit. An order
-that failed is forgotten: the one who needs the file tries again, and gets the error of today.
+Orders are processed in file name order, which is offset order: the file needed first comes first. If a file is
+needed and its creation has not begun, the caller creates it. If its creation is in progress, the caller waits, up
+to a limit. A failed order is dropped: the caller that needs the file tries again, and gets the current error.
 """
 
 import threading
@@ -19,7 +19,7 @@ Make = Callable[[Path, int, bool], File]
 
 @attrs.define
 class Order:
-    """One file wanted: `size` bytes, with all its blocks if `allocated`."""
+    """One ordered file: `size` bytes, with all its blocks allocated if `allocated`."""
 
     size: int
     allocated: bool
@@ -28,7 +28,7 @@ class Order:
 
 
 class Ahead:
-    """Orders for files, and those already made. Safe from any thread."""
+    """Ordered files, and files already created. Safe from any thread."""
 
     def __init__(self, make: Make, timeout_ms: int) -> None:
         self._make = make
@@ -39,11 +39,11 @@ class Ahead:
 
     @property
     def ready(self) -> int:
-        """How many files are made and not asked for yet."""
+        """The number of files that are created and not yet obtained."""
         return sum(order.file is not None for order in list(self._orders.values()))
 
     def order(self, paths: Sequence[Path], size: int, *, allocated: bool) -> bool:
-        """Want files; returns whether there is something to do."""
+        """Order files; return whether any order is waiting to be processed."""
         with self._changed:
             for path in paths:
                 if path not in self._orders and not self._is_closed:
@@ -51,7 +51,7 @@ class Ahead:
             return any(not order.is_begun for order in self._orders.values())
 
     def work(self) -> None:
-        """Make what is wanted, one by one, until nothing is left to do."""
+        """Create the ordered files one by one until no order is left."""
         while True:
             with self._changed:
                 waiting = [path for path, order in self._orders.items() if not order.is_begun]
@@ -71,7 +71,10 @@ class Ahead:
                 self._changed.notify_all()
 
     def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
-        """Return the file at `path`: made already, waited for, or made now."""
+        """Return the file at `path`: already created, waited for, or created now.
+
+        Raises `BusyError` if its creation in the background takes longer than the limit.
+        """
         with self._changed:
             order = self._orders.get(path)
             if order is not None and order.is_begun:
@@ -81,7 +84,7 @@ class Ahead:
                 )
                 if not done:
                     raise BusyError(
-                        f"the next segment {path.name} has been in the making", self._timeout_ms
+                        f"the next segment {path.name} has not been ready", self._timeout_ms
                     )
             self._orders.pop(path, None)
         if order is not None and order.file is not None:
@@ -89,9 +92,9 @@ class Ahead:
         return self._make(path, size, allocated)
 
     def close(self) -> list[File]:
-        """Take no more orders; returns the files that nobody asked for, the last one first.
+        """Accept no more orders; return the files that were not obtained, the last one first.
 
-        Removed in this order they never leave a gap, should the process die meanwhile.
+        Removing them in this order leaves no gap between segments, even if the process dies in between.
         """
         with self._changed:
             self._is_closed = True

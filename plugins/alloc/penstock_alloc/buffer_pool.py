@@ -1,4 +1,4 @@
-"""A few buffers of a segment's size, kept in memory and used in turn."""
+"""A small pool of reusable buffers, each the size of a segment."""
 
 import mmap
 import threading
@@ -10,10 +10,9 @@ logger = get_logger(__name__)
 
 
 class BufferPool:
-    """Lends buffers; one that is given back is lent again first, while its pages are warm.
+    """Provides buffers; the buffer returned last is reused first, while its pages are still in cache.
 
-    A buffer is made when it is first needed, so a store that never rolls fast uses one or two.
-    Safe from any thread.
+    A buffer is created when it is first needed, so a store that rarely rolls uses one or two. Safe from any thread.
     """
 
     def __init__(self, files: Files, count: int, size: int, *, lock_memory: bool) -> None:
@@ -27,11 +26,11 @@ class BufferPool:
 
     @property
     def available(self) -> int:
-        """How many can be lent now."""
+        """The number of buffers that can be borrowed now."""
         return self._count - self._made + len(self._free)
 
     def borrow(self) -> mmap.mmap | None:
-        """Lend a buffer; None when all are lent."""
+        """Return a buffer; None if all are in use."""
         with self._guard:
             buffer = self._free.pop() if self._free else None
             is_made = buffer is None and self._made < self._count
@@ -49,19 +48,19 @@ class BufferPool:
         except OSError as error:
             self._lock_memory = False
             logger.warning(
-                "the transient pool's buffers cannot be locked into memory (%s) and may be swapped out; "
-                "raise the limit (ulimit -l, LimitMEMLOCK=) to %d KiB, or set "
-                "write.transient-pool.lock_memory=false to say that it is meant so",
+                "the transient pool's buffers cannot be locked into memory (%s) and may be swapped out; no data is "
+                "affected. Raise the limit (ulimit -l, LimitMEMLOCK=) to %d KiB, or set "
+                "write.transient-pool.lock_memory=false if that is acceptable",
                 error, self._count * self._size // 1024,
             )  # fmt: skip
 
     def give_back(self, buffer: mmap.mmap) -> None:
-        """Take a buffer back."""
+        """Return a buffer to the pool."""
         with self._guard:
             self._free.append(buffer)
 
     def close(self) -> None:
-        """Let go of all that are not lent."""
+        """Release all buffers that are not in use."""
         with self._guard:
             self._free.clear()
             self._made = self._count

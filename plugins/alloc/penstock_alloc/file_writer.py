@@ -1,9 +1,9 @@
-"""Bytes reach a segment by plain writes; readers look at it through a read-only map.
+"""The `file` writer: writes to a segment with `pwrite`; readers use a read-only map of it.
 
-What was written is in the page cache at once: it survives the process, not the machine. Where puts
-wait for the disk anyway (a flush policy that waits), records are gathered and go to the file in one
-write with the sync that they wait for: a write of its own for each would give up the GIL under the append
-lock, and with several threads that costs more than the write.
+Written bytes are in the page cache at once: they survive the death of the process, not of the machine. If puts wait
+for the disk (a flush policy that waits), records are gathered and written to the file in one write, together with the
+sync that the puts wait for. A separate write for each record would release the GIL under the append lock; with
+multiple threads that costs more than the write.
 """
 
 import threading
@@ -19,7 +19,7 @@ class FileChannel(SegmentChannel):
     """One segment written by `pwrite`. One writer, many readers."""
 
     def __init__(self, file: File, capacity: int, blocks: Blocks | None = None) -> None:
-        """Write to a file of a capacity in bytes; `blocks` are what it has, else all of it is taken to be unwritten."""
+        """Write to a file of a capacity in bytes; `blocks` are its blocks, None if all of it is unwritten."""
         self._file = file
         self._blocks = blocks or Blocks(file, capacity, 0)
         self._view = memoryview(file.map(capacity, writable=False))
@@ -35,7 +35,7 @@ class FileChannel(SegmentChannel):
         return self._file.descriptor
 
     def write(self, position: int, data: Buffer) -> None:
-        """See `SegmentChannel`. A write that finds no room leaves part of a record; an allocation leaves nothing."""
+        """See `SegmentChannel`. A write that fails for lack of space leaves part of a record; `reserve` leaves none."""
         if position + len(data) > self._blocks.end:
             self._blocks.reserve(position + len(data))
         self._file.pwrite(data, position)
@@ -57,17 +57,17 @@ class FileChannel(SegmentChannel):
         self._file.sync()
 
     def close(self) -> None:
-        """Close the descriptor; the map goes when the last reader's view does."""
+        """Close the descriptor; the map is unmapped with the last reader's view."""
         self._file.close()
 
 
 class GatheringChannel(FileChannel):
-    """One segment whose new records wait for the next commit, and go to the file in one write."""
+    """One segment whose new records are buffered until the next commit, which writes them in one write."""
 
     def __init__(self, file: File, capacity: int, blocks: Blocks) -> None:
         super().__init__(file, capacity, blocks)
         self._gathered = GatherBuffer()
-        # Of commits through a file that has no descriptor to lend; a signal handler may come within one.
+        # For commits to a file without a descriptor. Reentrant: a signal handler may commit during a commit.
         self._committing = threading.RLock()
 
     @property
@@ -86,12 +86,12 @@ class GatheringChannel(FileChannel):
         return self._file.descriptor
 
     def write(self, position: int, data: Buffer) -> None:
-        """See `SegmentChannel`; what an interrupted append left is written over by the next."""
+        """See `SegmentChannel`. Bytes left by an interrupted append are overwritten by the next append."""
         if position + len(data) > self._blocks.end:
             self._blocks.reserve(position + len(data))
         if not self._gathered.put(position, data):
             self.commit()
-            # Too much to be copied once more.
+            # Too large to be copied once more.
             self._file.pwrite(data, position)
 
     def commit(self) -> None:
@@ -101,7 +101,7 @@ class GatheringChannel(FileChannel):
             self._gathered.commit(descriptor)
             return
         with self._committing:
-            # The append path adds more meanwhile, and what waits is dropped only when it is in the file.
+            # The append path adds records meanwhile; buffered bytes are dropped only after they are in the file.
             position, data = self._gathered.peek()
             if data:
                 self._file.pwrite(data, position)
@@ -109,14 +109,14 @@ class GatheringChannel(FileChannel):
 
 
 class FileWriter(SegmentWriter):
-    """Writes through the descriptor. Best with `sync`; a system call for each message otherwise."""
+    """Writes through the descriptor. Best with `sync`; with other policies, one system call for each message."""
 
     name: ClassVar[str] = "file"
     needs_allocated_file: ClassVar[bool] = False
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
-        # Nothing was promised to a put before its sync, so its bytes may wait for it.
+        # A put is acknowledged only after its sync, so its bytes may stay in the buffer until then.
         self.commits_at_once = not context.appenders_wait
         self._blocks: Blocks | None = None
 

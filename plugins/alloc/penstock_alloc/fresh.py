@@ -1,4 +1,4 @@
-"""Making a new file so that it appears under its name whole and durable, or not at all."""
+"""Creates a file so that it appears under its name complete and durable, or not at all."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +16,10 @@ def make_file(
     allocated: bool,
     prepare: Callable[[File], None] = lambda _: None,
 ) -> File:
-    """Return a new file of `size` zero bytes, durable as `path`; on an `OSError` nothing is left of it.
+    """Return a new file of `size` zero bytes, durable as `path`; after an `OSError` no part of it is left.
 
-    It is made under another name in the side folder and renamed. `prepare` may work on it before it is
-    synced.
+    The file is created under another name in the side folder and renamed. `prepare` is called with it before
+    it is synced.
     """
     fresh = root / SIDE_FOLDER / f"new-{path.name}"
     if files.exists(fresh):
@@ -38,7 +38,7 @@ def make_file(
         files.sync_folder(path.parent)
     except OSError:
         file.close()
-        # Never a file that has the name already: it may be in use.
+        # Never remove a file that was at `path` before: it may be in use.
         name = path if is_named else fresh
         if files.exists(name):
             files.remove(name)
@@ -48,6 +48,6 @@ def make_file(
 
 
 def remove_file(files: Files, path: Path) -> None:
-    """Remove a file, durably."""
+    """Remove a file durably."""
     files.remove(path)
     files.sync_folder(path.parent)

@@ -1,9 +1,9 @@
-"""Bytes reach a segment by stores into a shared map of it.
+"""The `mmap` writer: stores into a shared map of the segment.
 
-What was stored is in the page cache at once: it survives the process, not the machine. A store into a hole kills the
-process when the disk is full, so blocks are allocated ahead of it, in steps, and where no put waits for a sync zeros are
-written ahead as well (see `penstock.files.blocks`). Where blocks do not fill a whole unit of the page cache yet, as in a store
-that is written slowly, bytes go by plain writes.
+Stored bytes are in the page cache at once: they survive the death of the process, not of the machine. A store into a
+hole kills the process if the disk is full. So blocks are allocated ahead of the append position, in steps; if no put
+waits for a sync, zeros are written ahead as well (see `penstock.files.blocks`). As long as the blocks do not fill a
+whole unit of the page cache, as in a store that is written slowly, bytes are written with plain writes.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from penstock.files import File
 from penstock.files.blocks import Blocks
 from penstock.format.columns import Buffer
 
-_FEW = 256
-# Pages are unmapped behind the append position, at least so many bytes at once.
+_STORED_RECORDS_MAX = 256
+# Pages before the append position are unmapped in steps of at least this size.
 _UNMAPPED_BYTES = 64 << 10
-# At most so many bytes are stored before blocks are prepared, and pages unmapped, again.
+# Maximum size of stores before the next call that prepares blocks and unmaps pages.
 _READY_BYTES = 256 << 10
 
 
@@ -25,12 +25,12 @@ class MmapChannel(SegmentChannel):
     """One mapped segment. One writer, many readers."""
 
     def __init__(self, file: File, capacity: int, blocks: Blocks | None = None) -> None:
-        """Write to a file of a capacity in bytes; `blocks` are what it has, else all of it is taken to be unwritten."""
+        """Write to a file of a capacity in bytes; `blocks` are its blocks, None if all of it is unwritten."""
         self._file = file
         self._blocks = blocks or Blocks(file, capacity, 0, mapped=True)
-        # Stores up to here need nothing prepared.
+        # End of the range in which stores need no preparation.
         self._ready_end = 0
-        # Pages before it were unmapped after they were stored into.
+        # Pages before this position have been unmapped after their stores.
         self._unmapped_end = self._blocks.begin
         self._map = file.map_from(capacity, self._blocks.begin)
         self._view = memoryview(self._map)
@@ -63,12 +63,12 @@ class MmapChannel(SegmentChannel):
             self._file.pwrite(data, position)
 
     def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
-        """See `SegmentChannel`. Many bytes go faster to the file, and the next sync finds them in fewer pieces.
+        """See `SegmentChannel`. A large batch is written to the file: faster, and the next sync finds fewer ranges.
 
-        A few go record by record: a call of the system gives the interpreter to other threads, within the append lock.
+        A small batch is stored record by record: a system call would release the GIL within the append lock.
         """
         stop = position + len(data)
-        if not 0 < len(sizes) <= _FEW:
+        if not 0 < len(sizes) <= _STORED_RECORDS_MAX:
             self._blocks.reserve(stop)
             self._file.pwrite(data, position)
         elif self._may_store(position, stop):
@@ -77,14 +77,14 @@ class MmapChannel(SegmentChannel):
             self._file.pwrite(data, position)
 
     def _may_store(self, position: int, stop: int) -> bool:
-        """Prepare the file for bytes [position, stop), the next ones; says whether they may go through the map."""
+        """Prepare the file for bytes [position, stop), the next ones; return whether they may be stored through the map."""
         if stop <= self._ready_end:
             return True
         ready_end = self._blocks.prepare(position, stop)
-        # A sync may set it back in between.
+        # Limited, because a sync may reset the blocks before the next store.
         self._ready_end = min(ready_end, stop + _READY_BYTES)
         if position - self._unmapped_end >= _UNMAPPED_BYTES:
-            # Spares the next sync what it does for each page that is mapped.
+            # Saves the next sync its work for each mapped page.
             self._file.unmap_pages(self._map, self._unmapped_end, position)
             self._unmapped_end = position
         return stop <= ready_end
@@ -99,21 +99,21 @@ class MmapChannel(SegmentChannel):
             self._file.sync()
 
     def commit(self) -> None:
-        """Nothing to do: what is stored is in the page cache."""
+        """Do nothing: stored bytes are in the page cache."""
 
     def flush(self) -> None:
-        """Sync by the descriptor, which covers mapped pages and, unlike msync here, frees the GIL."""
+        """Sync by descriptor: that covers mapped pages and, unlike msync here, releases the GIL."""
         self._file.sync()
         self.synced()
 
     def synced(self) -> None:
         """See `SegmentChannel`."""
         self._blocks.note_sync()
-        # The next store asks again.
+        # The next store prepares the file again.
         self._ready_end = 0
 
     def close(self) -> None:
-        """Close the descriptor; the map goes when the last reader's view does."""
+        """Close the descriptor; the map is unmapped with the last reader's view."""
         self._file.close()
 
 

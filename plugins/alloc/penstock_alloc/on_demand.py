@@ -1,4 +1,4 @@
-"""The next segment is made when it is needed, and an old one is removed."""
+"""The `on-demand` allocator: creates a segment when it is needed, and removes expired ones."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -9,7 +9,7 @@ from penstock_alloc.fresh import make_file, remove_file
 
 
 class OnDemandAllocator(Allocator):
-    """Makes each file at its roll; the append that rolls waits for it."""
+    """Creates each file at its roll; the append that rolls waits for it."""
 
     name: ClassVar[str] = "on-demand"
 

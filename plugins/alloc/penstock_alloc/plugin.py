@@ -1,4 +1,4 @@
-"""What this package registers."""
+"""Registers the segment writers and allocators of this package."""
 
 from penstock import hookimpl
 from penstock.contracts import Allocator, SegmentWriter
@@ -12,11 +12,11 @@ from penstock_alloc.transient_pool import TransientPoolWriter
 
 @hookimpl
 def penstock_register_writer() -> list[type[SegmentWriter]]:
-    """Offer the built-in segment writers."""
+    """Return the built-in segment writers."""
     return [MmapWriter, TransientPoolWriter, FileWriter]
 
 
 @hookimpl
 def penstock_register_allocator() -> list[type[Allocator]]:
-    """Offer the built-in allocators."""
+    """Return the built-in allocators."""
     return [OnDemandAllocator, PreallocateAllocator, RecycleAllocator]

@@ -1,8 +1,8 @@
-"""The next two segments are made in the background, their pages in memory before they are written.
+"""The `preallocate` allocator: creates the next two segments in the background and brings their pages into memory.
 
-RocketMQ's AllocateMappedFileService and warm-up (spec sections 9.2 and 9.3). The files stand under their
-final names, as RocketMQ's do, so a running store shows up to two zero files behind its tail. A
-clean close removes them; after a crash the next open does. They have all their blocks, whatever the writer needs.
+RocketMQ's AllocateMappedFileService and warm-up (spec sections 9.2 and 9.3). The files have their final names, as
+RocketMQ's do, so a running store has up to two files of zeros after its last segment. A clean close removes them;
+after a crash the next open does. All their blocks are allocated, whether the writer needs that or not.
 """
 
 import functools
@@ -28,11 +28,11 @@ class PreallocateOptions:
     """Options of preallocation.
 
     Attributes:
-        prefault: bring a new file's pages into memory before the first write, which then costs no page
-            fault; under a flush policy that waits they are synced as well, so that its syncs find
+        prefault: bring a new file's pages into memory before the first write, so that the write causes no page
+            fault. Under a flush policy that waits, the pages are synced as well, so that its syncs find
             written blocks.
-        lock_memory: keep the map of a segment out of swap until it is full (`mlock`).
-        timeout_ms: how long a put that rolls waits for a file in the making before `BusyError`.
+        lock_memory: keep the map of a segment out of swap until the segment is full (`mlock`).
+        timeout_ms: how long a put that rolls waits for a file that is being created before it raises `BusyError`.
     """
 
     prefault: bool = True
@@ -41,7 +41,7 @@ class PreallocateOptions:
 
 
 class PreallocateAllocator(Allocator):
-    """Makes segments ahead. A roll costs no system call then; up to two segments of disk are held."""
+    """Creates segments ahead, so a roll needs no system call; uses disk space for up to two more segments."""
 
     name: ClassVar[str] = "preallocate"
     Options: ClassVar[type] = PreallocateOptions
@@ -54,7 +54,7 @@ class PreallocateAllocator(Allocator):
         self._prefaults = bool(options.prefault)
         self._locks = bool(options.lock_memory)
         self._locked: dict[Path, mmap.mmap] = {}
-        self._telling, self._is_told = threading.Lock(), False
+        self._warning_lock, self._has_warned = threading.Lock(), False
         self._full: list[Path] = []
 
     def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
@@ -69,7 +69,7 @@ class PreallocateAllocator(Allocator):
         return self._ahead.obtain(path, size, allocated=allocated)
 
     def sealed(self, path: Path) -> None:
-        """Let a full segment's pages go, in the background."""
+        """Unlock the pages of a full segment, in the background."""
         if path in self._locked:
             self._full.append(path)
             if self._worker is not None:
@@ -93,7 +93,7 @@ class PreallocateAllocator(Allocator):
         if not self._prefaults:
             return make_file(files, root, path, size, allocated=True)
         if self.context.appenders_wait:
-            # Synced as zeros now, or the first sync of a put would have to write them all.
+            # Synced as zeros now; otherwise the first sync of a put would have to write them all.
             prepare = functools.partial(self._prefault, path)
             return make_file(files, root, path, size, allocated=True, prepare=prepare)
         file = make_file(files, root, path, size, allocated=True)
@@ -101,20 +101,20 @@ class PreallocateAllocator(Allocator):
         return file
 
     def _prefault(self, path: Path, file: File) -> None:
-        """Bring in the pages of what will be `path`; where the system cannot, say so once and go on without."""
+        """Bring in the pages of the future `path`; if the system cannot, log that once and continue without."""
         try:
             memory = file.prefault(file.size)
             if self._locks:
                 self.context.files.lock_memory(memory)
                 self._locked[path] = memory
         except OSError as error:
-            # Two files may be made at once, one here and one in the background.
-            with self._telling:
-                is_known, self._is_told = self._is_told, True
-            if not is_known:
+            # Two files may be created at once: one by this thread, one in the background.
+            with self._warning_lock:
+                was_warned, self._has_warned = self._has_warned, True
+            if not was_warned:
                 logger.warning(
-                    "segments are not prefaulted or locked into memory from now on: %s (locking needs room "
-                    "under ulimit -l, prefaulting Linux 5.14)", error,
+                    "new segments are no longer prefaulted or locked into memory: %s. No data is affected. Locking needs "
+                    "room under ulimit -l, prefaulting needs Linux 5.14", error,
                 )  # fmt: skip
             self._prefaults = self._locks = False
 
@@ -123,7 +123,7 @@ class PreallocateAllocator(Allocator):
         return {"files_ready": self._ahead.ready, "segments_locked": len(self._locked)}
 
     def close(self) -> None:
-        """End the background work, and remove files that nobody asked for."""
+        """Stop the background work, and remove created files that were not obtained."""
         if self._worker is not None:
             self._worker.stop()
         for file in self._ahead.close():

@@ -1,11 +1,11 @@
-"""Expired segments become the next ones: their blocks are written already, so syncs cost less.
+"""The `recycle` allocator: reuses expired segments. Their blocks are written already, so syncs cost less.
 
-An expired file is renamed into the side folder at once, durably, and only then overwritten with zeros and
-synced, in the background; a file that was not wholly overwritten is never handed out. So no old
-record can come back, for us or for the Java store, which does not compare the stored log offset.
-From there it is renamed ahead to the name of a segment that will come next.
+An expired file is renamed into the side folder at once, durably. Only then is it overwritten with zeros and synced,
+in the background. A file that was not completely overwritten is never handed out, so no old record can reappear:
+neither in Penstock nor in the Java store, which does not compare the stored log offset. A clean file is renamed, ahead
+of its use, to the name of a future segment.
 
-Side folder: `spare-<name>`. After a crash what is found there is overwritten again.
+Side folder: `spare-<name>`. After a crash, files found there are overwritten again.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ class RecycleOptions:
     """Options of recycling.
 
     Attributes:
-        spares: how many expired segments are kept for use again; each holds its disk space.
-        timeout_ms: how long a put that rolls waits for a file in the making before `BusyError`.
+        spares: maximum number of expired segments kept for reuse; each keeps its disk space.
+        timeout_ms: how long a put that rolls waits for a file that is being created before it raises `BusyError`.
     """
 
     spares: int = attrs.field(default=4, validator=attrs.validators.ge(1))
@@ -42,7 +42,7 @@ class RecycleOptions:
 
 
 class RecycleAllocator(Allocator):
-    """Uses expired segments again, and makes new ones ahead while there are none."""
+    """Reuses expired segments, and creates new ones ahead as long as there are none."""
 
     name: ClassVar[str] = "recycle"
     Options: ClassVar[type] = RecycleOptions
@@ -62,12 +62,12 @@ class RecycleAllocator(Allocator):
     def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
         """See `Allocator`."""
         if self._worker is None:
-            self._take_in_leftovers(size)
+            self._load_leftovers(size)
             self._worker = self.context.spawn("penstock-allocate", self._step)
         if self._ahead.order(paths, size, allocated=allocated):
             self._worker.wake()
 
-    def _take_in_leftovers(self, size: int) -> None:
+    def _load_leftovers(self, size: int) -> None:
         for entry in self._files.entries(self._folder):
             if entry.name.startswith(_PREFIX) and entry.is_file:
                 if entry.size == size:
@@ -80,16 +80,16 @@ class RecycleAllocator(Allocator):
         return self._ahead.obtain(path, size, allocated=allocated)
 
     def discard(self, path: Path, *, in_use: bool = False) -> None:
-        """Rename the file away for use again; removed where it may not be, or enough are kept."""
+        """Rename the file away for reuse; remove it if it must not be reused, or enough files are kept."""
         with self._guard:
             is_kept = not in_use and len(self._used) + len(self._clean) < self.options.spares
-        # Overwritten, a file with a second name would take a backup made of hard links with it.
+        # If the file has a second name, overwriting it would destroy a backup made of hard links.
         if not is_kept or self._files.has_other_names(path):
             remove_file(self._files, path)
             return
         spare = self._folder / f"{_PREFIX}{path.name}"
         self._files.rename(path, spare)
-        # The old name must be gone for good before the first byte of it changes.
+        # The old name must be durably gone before the first byte of the file changes.
         self._files.sync_folder(path.parent)
         self._files.sync_folder(self._folder)
         with self._guard:
@@ -107,11 +107,11 @@ class RecycleAllocator(Allocator):
         return None
 
     def _overwrite(self, spare: Path) -> None:
-        """Make a used file all zero, on disk; one that cannot be is removed."""
+        """Fill a used file with zeros, durably; remove it if that fails."""
         try:
             self._fill_with_zeros(spare)
         except OSError as error:
-            logger.warning("%s is not used again: %s", spare, error)
+            logger.warning("%s is removed instead of reused; no data is affected: %s", spare, error)
             with contextlib.suppress(OSError):
                 remove_file(self._files, spare)
             with self._guard:
@@ -144,7 +144,7 @@ class RecycleAllocator(Allocator):
                     self._files.remove(name)
             raise
         file.path = path
-        # Overwritten wholly, so it has all its blocks; its pages have been in memory since.
+        # Completely overwritten, so it has all its blocks, and its pages are in memory.
         file.allocated, file.is_populated = size, True
         self._recycled += 1
         return file
@@ -158,7 +158,7 @@ class RecycleAllocator(Allocator):
         }
 
     def close(self) -> None:
-        """End the background work, and remove files that nobody asked for."""
+        """Stop the background work, and remove created files that were not obtained."""
         if self._worker is not None:
             self._worker.stop()
         for file in self._ahead.close():

@@ -1,8 +1,8 @@
-"""Bytes gather in a pooled buffer, and a commit service hands them to the file in large writes.
+"""The `transient-pool` writer: appends to a pooled buffer; a commit service writes it to the file in large writes.
 
-RocketMQ's transient store pool (spec sections 8.5 and 9.1). An append touches only memory of the
-process's own, so the page cache never slows it; readers see only what is committed. What was not
-committed is lost with the process, up to an interval of it.
+RocketMQ's transient store pool (spec sections 8.5 and 9.1). An append writes only to the memory of the process, so
+the page cache never slows it down. Readers see only committed bytes. Bytes that are not committed, up to
+one interval of appends, are lost if the process dies.
 """
 
 import threading
@@ -20,7 +20,7 @@ from penstock.format.columns import Buffer
 from penstock_alloc.buffer_pool import BufferPool
 
 PAGE_BYTES = 4096
-# From this size on the copy is made by numpy, which lets other threads run meanwhile.
+# Copies of at least this size are made by numpy, which releases the GIL.
 _LARGE_BYTES = 64 << 10
 
 
@@ -29,12 +29,12 @@ class TransientPoolOptions:
     """Options of the transient pool.
 
     Attributes:
-        buffers: how many buffers of a segment's size there are at most.
-        lock_memory: keep them out of swap (`mlock`); a warning says so where the limit forbids it.
-        interval_ms: how often the commit service looks.
-        least_pages: it waits until so many pages of 4096 bytes have come together.
-        thorough_interval_ms: after so long everything is committed, however little it is.
-        fast_fail: refuse a put (`BusyError`) when no buffer is free, instead of writing without one.
+        buffers: maximum number of buffers, each of a segment's size.
+        lock_memory: keep the buffers out of swap (`mlock`); if the limit forbids it, a warning is logged.
+        interval_ms: time between two checks of the commit service.
+        least_pages: number of 4096-byte pages that must be waiting before it commits.
+        thorough_interval_ms: after this time everything that waits is committed, whatever its size.
+        fast_fail: if no buffer is free, refuse a put (`BusyError`) instead of writing without a buffer.
     """
 
     buffers: int = attrs.field(default=5, validator=attrs.validators.ge(1))
@@ -46,7 +46,7 @@ class TransientPoolOptions:
 
 
 class PooledChannel(SegmentChannel):
-    """One segment whose new bytes stand in a buffer until they are committed."""
+    """One segment whose new bytes are in a buffer until they are committed."""
 
     def __init__(
         self, file: File, capacity: int, position: int, pool: BufferPool, blocks: Blocks
@@ -58,12 +58,12 @@ class PooledChannel(SegmentChannel):
         self._view = memoryview(file.map(capacity, writable=False))
         self._buffer = pool.borrow()
         self._wrote = self._committed = position
-        # The append path writes while the commit service gives the buffer back.
+        # The append path writes while the commit service returns the buffer.
         self._guard = threading.Lock()
 
     @property
     def has_buffer(self) -> bool:
-        """Whether appends go to memory; False writes them to the file at once."""
+        """Whether appends are stored in memory; False if they are written to the file at once."""
         return self._buffer is not None
 
     @property
@@ -75,11 +75,11 @@ class PooledChannel(SegmentChannel):
         """See `SegmentChannel`."""
         buffer = self._buffer
         stop = position + len(data)
-        # Now, where the put can still be refused: a commit must find room for what was acknowledged.
+        # Reserved now, while the put can still be refused: a commit must find room for acknowledged bytes.
         if stop > self._blocks.end:
             self._blocks.reserve(stop)
         if position < self._committed:
-            # An interrupted append left bytes that were committed and do not count: these replace them.
+            # An interrupted append left bytes that were committed but do not count: these bytes replace them.
             with self._guard:
                 self._committed = position
         if buffer is None:
@@ -101,11 +101,11 @@ class PooledChannel(SegmentChannel):
             self._file.sync()
 
     def end(self) -> None:
-        """See `SegmentChannel`: the buffer goes back with the next commit."""
+        """See `SegmentChannel`: the next commit returns the buffer."""
         self._has_ended = True
 
     def commit(self) -> None:
-        """Write what waits to the file; a full segment's buffer goes back to the pool."""
+        """Write the waiting bytes to the file; return a full segment's buffer to the pool."""
         with self._guard:
             has_ended, wrote = self._has_ended, self._wrote
             if self._buffer is not None:
@@ -121,7 +121,7 @@ class PooledChannel(SegmentChannel):
         self._file.sync()
 
     def close(self) -> None:
-        """Give the buffer back, and close the descriptor."""
+        """Return the buffer, and close the descriptor."""
         with self._guard:
             self._release()
         self._file.close()
@@ -133,7 +133,7 @@ class PooledChannel(SegmentChannel):
 
 
 class TransientPoolWriter(SegmentWriter):
-    """Holds appended bytes back in memory, and commits them at intervals. Safe from any thread."""
+    """Keeps appended bytes in memory, and commits them at intervals. Safe from any thread."""
 
     name: ClassVar[str] = "transient-pool"
     capabilities: ClassVar[frozenset[str]] = frozenset({"holds-back"})
@@ -157,22 +157,22 @@ class TransientPoolWriter(SegmentWriter):
 
     @classmethod
     def conflict(cls, picks: Mapping[str, Sequence[str]]) -> str | None:
-        """See `Strategy`: under `sync` each put would wait for the commit it is there to avoid."""
+        """See `Strategy`: under `sync` each put would wait for the commit that the pool is meant to avoid."""
         if "sync" in picks["flush"]:
             return (
-                "flush.use is 'sync', where every put waits for its bytes to reach the disk, so a buffer "
-                "before the file only adds a copy; use write.use='file' with it (RocketMQ 4 passes over "
-                "its pool under SYNC_FLUSH without saying so)"
+                "flush.use is 'sync': every put waits until its bytes are on disk, so a buffer "
+                "before the file only adds a copy; use write.use='file' instead (RocketMQ 4 silently "
+                "bypasses its pool under SYNC_FLUSH)"
             )
         return None
 
     def start(self, committer: Committer) -> None:
-        """Begin the commit service."""
+        """Start the commit service."""
         self._committer = committer
         self._worker = self.context.spawn("penstock-commit", self._step)
 
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
-        """See `SegmentWriter`; without a free buffer the channel writes to the file at once."""
+        """See `SegmentWriter`; without a free buffer the channel writes directly to the file."""
         if self.options.fast_fail and not self._pool.available:
             raise BusyError("no buffer of the transient pool has been free", 0)
         clock = self.context.clock
@@ -189,7 +189,7 @@ class TransientPoolWriter(SegmentWriter):
             try:
                 self._committer.commit()
             except StoreFailedError:
-                # The next put or flush gets the error.
+                # The next put or flush raises the error.
                 return None
         return float(self.options.interval_ms) / 1000
 
@@ -210,7 +210,7 @@ class TransientPoolWriter(SegmentWriter):
         }
 
     def close(self) -> None:
-        """End the commit service."""
+        """Stop the commit service."""
         if self._worker is not None:
             self._worker.stop()
         self._pool.close()

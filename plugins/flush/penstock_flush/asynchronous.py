@@ -1,4 +1,4 @@
-"""Durable soon: syncs at intervals, without any put waiting (spec section 8.4)."""
+"""The `async` flush policy: syncs at intervals; no put waits for a sync (spec section 8.4)."""
 
 from typing import Any, ClassVar
 
@@ -15,9 +15,9 @@ class AsyncOptions:
     """Options of the async policy.
 
     Attributes:
-        interval_ms: how often it looks; the most that a power cut can lose is about this much time.
-        least_pages: a sync waits until so many pages of 4096 bytes have come together.
-        thorough_interval_ms: after so long everything is synced, however little it is.
+        interval_ms: time between two checks. A power cut can lose about this much time of appends.
+        least_pages: number of 4096-byte pages that must be waiting before a sync starts.
+        thorough_interval_ms: after this time everything that waits is synced, whatever its size.
     """
 
     interval_ms: int = 500
@@ -26,7 +26,7 @@ class AsyncOptions:
 
 
 class AsyncFlush(FlushPolicy):
-    """Puts return at once; bytes are on disk an interval later. Safe from any thread."""
+    """A put returns at once; its bytes are on disk about one interval later. Safe from any thread."""
 
     name: ClassVar[str] = "async"
     capabilities: ClassVar[frozenset[str]] = frozenset({"syncs"})
@@ -40,14 +40,14 @@ class AsyncFlush(FlushPolicy):
         self._thorough_at_ms = context.clock.monotonic_ms()
 
     def start(self) -> None:
-        """Begin the thread that syncs."""
+        """Start the thread that syncs."""
         self._worker = self.context.spawn("penstock-flush", self._step)
 
     def after_append(self, end_offset: int) -> None:
-        """Nothing: the thread looks by itself."""
+        """Do nothing: the thread checks at its own interval."""
 
     def request(self) -> None:
-        """Sync soon, whatever waits: somebody asked for a future."""
+        """Sync soon, whatever the amount of waiting bytes: a caller requested a future."""
         self._requested = True
         if self._worker is not None:
             self._worker.wake()
@@ -58,7 +58,7 @@ class AsyncFlush(FlushPolicy):
             try:
                 self.flusher.flush()
             except StoreFailedError:
-                # The next put or flush gets the error.
+                # The next put or flush raises the error.
                 return None
         return float(self.options.interval_ms) / 1000
 
@@ -72,6 +72,6 @@ class AsyncFlush(FlushPolicy):
         return waiting > 0 and (enough or thorough or self._requested)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         if self._worker is not None:
             self._worker.stop()

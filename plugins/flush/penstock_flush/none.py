@@ -1,4 +1,4 @@
-"""Never durable by itself: the system writes back when it likes."""
+"""The `none` flush policy: never syncs by itself; the operating system writes back when it chooses."""
 
 from typing import ClassVar
 
@@ -6,13 +6,13 @@ from penstock.contracts import FlushPolicy
 
 
 class NoFlush(FlushPolicy):
-    """Syncs only when somebody asks: `flush()`, `submit`, a clean close. A power cut may lose the rest.
+    """Syncs only on request: `flush()`, `submit`, a clean close. A power cut may lose everything after that.
 
-    For data that can be made again, and as the floor that other policies are compared with.
+    For data that can be produced again, and as the baseline for comparing the other policies.
     """
 
     name: ClassVar[str] = "none"
     hears_appends: ClassVar[bool] = False
 
     def after_append(self, end_offset: int) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""What this package registers."""
+"""Registers the flush policies of this package."""
 
 from penstock import hookimpl
 from penstock.contracts import FlushPolicy
@@ -9,5 +9,5 @@ from penstock_flush.sync import SyncFlush
 
 @hookimpl
 def penstock_register_flush() -> list[type[FlushPolicy]]:
-    """Offer the built-in flush policies."""
+    """Return the built-in flush policies."""
     return [SyncFlush, AsyncFlush, NoFlush]

@@ -1,8 +1,8 @@
-"""Durable before a put returns: group commit.
+"""The `sync` flush policy: a put returns when its bytes are on disk (group commit).
 
-One thread syncs. What is appended while a sync runs is covered by the next one, so a sync is shared by
-all that gathered meanwhile. Where the writer's files allow it that is a thread of the kernel's own, and the one
-here only serves those who do not wait. RocketMQ's SYNC_FLUSH (spec section 8.3), without its retries.
+One thread syncs. Records appended during a sync are covered by the next sync, so one sync serves all puts
+that arrived in the meantime. If the writer's files allow it, that thread belongs to the kernel, and the thread
+started here only serves callers that do not wait. RocketMQ's SYNC_FLUSH (spec section 8.3), without its retries.
 """
 
 import contextlib
@@ -41,11 +41,11 @@ class SyncFlush(FlushPolicy):
         self._worker: Stoppable | None = None
 
     def start(self) -> None:
-        """Begin the thread that syncs."""
+        """Start the thread that syncs."""
         self._worker = self.context.spawn("penstock-flush", self._step)
 
     def after_append(self, end_offset: int) -> None:
-        """Nothing: whoever waits asks by `request`."""
+        """Do nothing: a caller that waits calls `request`."""
 
     def request(self) -> None:
         """Wake the thread."""
@@ -53,12 +53,12 @@ class SyncFlush(FlushPolicy):
             self._worker.wake()
 
     def _step(self) -> float | None:
-        # Also where all is durable: somebody may not have been told.
+        # Flush even if everything is durable: a waiting caller may not have been notified yet.
         with contextlib.suppress(StoreFailedError):
             self.flusher.flush()
         return None
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         if self._worker is not None:
             self._worker.stop()

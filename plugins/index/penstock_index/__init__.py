@@ -1,1 +1,1 @@
-"""What is derived from the log: consume queues and the hash index."""
+"""The indexes derived from the log: consume queues and the hash index."""

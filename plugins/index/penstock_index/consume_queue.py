@@ -1,16 +1,16 @@
-"""Consume queues: for each topic and queue, where its records are, in order.
+"""Consume queues: for each topic and queue, the places of its records in the log, in order.
 
-RocketMQ's own files (see `queue_files`). Each entry is written at the place that the record's queue
-offset gives it, so handing a record over twice changes nothing, and any hole is mended by handing over
-the log again from the hole on. With `extended`, or where a broker wrote them, entries hold the addresses
-of units in extension files (see `queue_extension`); readers get the tag codes of the units.
+The files are RocketMQ's own (see `queue_files`). Each entry is written at the position that the record's queue
+offset gives, so dispatching a record twice changes nothing, and a hole is repaired by dispatching the log again from
+the hole on. With `extended`, or if a broker wrote them, entries hold the addresses of units in extension files (see
+`queue_extension`); readers get the tag codes of the units.
 
 Invariants:
-    * Entry n of a queue is the record whose QUEUEOFFSET is n in the queue's present life, or pre-blank when
-      there is none. Log offsets ascend from entry to entry.
-    * Between `min_offset` and `max_offset` no entry is absent (zero), or Java's scan would end there.
-    * Records of prepared and rolled back transactions have no entry, nor have those of deleted topics and of
-      earlier lives of a queue (see `queue_lives`).
+    * Entry n of a queue is the record whose QUEUEOFFSET is n in the queue's present generation, or a pre-blank
+      entry if there is no such record. Log offsets ascend from entry to entry.
+    * Between `min_offset` and `max_offset` no entry is absent (zero): Java's scan would end there.
+    * No entry exists for records of prepared and rolled back transactions, of deleted topics, and of earlier
+      generations of a queue (see `queue_lives`).
 
 Safe from any thread; one lock guards all state, and no sync happens under it.
 """
@@ -35,12 +35,12 @@ from penstock.contracts import (
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
 from penstock.format.names import SIDE_FOLDER
-from penstock_index.queue_addresses import end_of_units, first_needed, give_addresses, known
+from penstock_index.queue_addresses import compare_run, end_of_units, first_needed, give_addresses
 from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import ENTRY, PRE_BLANK, is_whole_name
-from penstock_index.queue_holes import entries_within, first_hole, sound_end
-from penstock_index.queue_lives import First, Lives, kept
+from penstock_index.queue_holes import entries_within, first_hole, valid_end
+from penstock_index.queue_lives import First, Lives, select_rows
 from penstock_index.queue_lookup import QueueLookUp
 from penstock_index.queue_names import is_number
 from penstock_index.queue_runs import Run, runs_of
@@ -57,15 +57,16 @@ class ConsumeQueueOptions:
     """Options of the consume queues.
 
     Attributes:
-        open_files_max: how many queue files stay open; more cost descriptors, fewer cost opens.
-        sync_volume_from: so many unsynced files and folders are made durable by one sync of their whole file system
-            (`syncfs`), which then waits for other programs' data on it as well; fewer one by one. 0 for never.
-        summary_from: with so many queues a clean close notes where each begins and ends (`penstock/manifest`), so that the
-            next opening need not look at their files; 0 for never.
+        open_files_max: maximum number of open queue files; more files cost descriptors, fewer files cost opens.
+        sync_volume_from: from this number of unsynced files and folders on, one sync of their whole file system
+            (`syncfs`) makes them durable; it also waits for other programs' data. Below it, each is synced separately.
+            0: never.
+        summary_from: from this number of queues on, a clean close records where each queue begins and ends
+            (`penstock/manifest`), so that the next opening need not read their files. 0: never.
         extended: write each entry's tag code and store time into extension files, as a broker does with
-            enableConsumeQueueExt; costs 20 bytes more a record. Existing entries stay as they are, and
+            enableConsumeQueueExt; costs 20 bytes more for each record. Existing entries stay as they are, and
             extension files are read either way.
-        extension_bytes: size of an extension file; a broker that shares the directory must have the same as
+        extension_bytes: size of an extension file; a broker that shares the directory must have the same value as
             its mappedFileSizeConsumeQueueExt.
     """
 
@@ -93,12 +94,12 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._refused: set[object] = set()
         self._compare = False
         self._lives: Lives | None = None
-        self._left_out: set[str] = set()
+        self._excluded_topics: set[str] = set()
         self._syncs = Syncs(self._files, self._pool, options.sync_volume_from)
-        # Where the log began and ended at the opening, for queues that are looked at later; it may begin later now.
+        # Where the log began and ended at the opening, for queues opened later; the log may begin later by now.
         self._log_min = self._opened_min = self._opened_end = 0
 
-    # --- taking records in
+    # --- dispatching records
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Write the entries of a batch, one write for each run of a queue."""
@@ -107,13 +108,13 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 if run.topic is None:
                     self._refuse(f"a record near log offset {run.log_offset}")
                     continue
-                for piece in self._belonging(run, (run.topic, run.queue)):
+                for piece in self._select_rows(run, (run.topic, run.queue)):
                     queue = self._queue_for(run.topic, run.queue)
-                    self._take_in(queue, piece, batch.start_offset)
+                    self._write_with_units(queue, piece, batch.start_offset)
             self._progress = max(self._progress, batch.end_offset)
 
-    def _belonging(self, run: Run, key: Key) -> Iterable[Run]:
-        """Return what of a run belongs to its queue; the queue is cut where that is another life."""
+    def _select_rows(self, run: Run, key: Key) -> Iterable[Run]:
+        """Return the parts of a run that belong to its queue; cut the queue if they begin another generation."""
         queue, lives = self._queues.get(key), self._lives
         if lives is None or (queue is not None and queue.is_followed_by(run)):
             return (run,)
@@ -121,61 +122,61 @@ class ConsumeQueueDispatcher(QueueLookUp):
         if queue is not None and verdict.cut is not None:
             self._cut_at(queue, verdict.cut)
             if verdict.cut == 0:
-                self._begin_anew(key, queue, run)
+                self._start_generation(key, queue, run)
         if queue is None and not verdict.keep.all():
-            self._leave_out(key[0])
-        return kept(run, verdict.keep)
+            self._warn_excluded(key[0])
+        return select_rows(run, verdict.keep)
 
-    def _begin_anew(self, key: Key, queue: Queue, run: Run) -> None:
-        """Let another life of a queue begin with a run; no file of the one before may stay."""
+    def _start_generation(self, key: Key, queue: Queue, run: Run) -> None:
+        """Start a new generation of a queue with a run; all files of the previous generation are removed."""
         assert self._lives is not None
         for base in list(queue.folder.bases):
             queue.folder.remove(base)
         self._lives.begin(key, First(run.ordinal, run.log_offset))
         logger.warning(
-            "queue %s/%d begins again at 0 at log offset %d: its topic was deleted and made again; records "
-            "before that stay in the log without a queue entry", *key, run.log_offset,
+            "queue %s/%d restarts at 0 at log offset %d: its topic was deleted and created again; older "
+            "records stay in the log without a queue entry", *key, run.log_offset,
         )  # fmt: skip
 
-    def _leave_out(self, topic: str) -> None:
-        if topic not in self._left_out:
-            self._left_out.add(topic)
+    def _warn_excluded(self, topic: str) -> None:
+        if topic not in self._excluded_topics:
+            self._excluded_topics.add(topic)
             logger.warning(
-                "records of topic %r stay in the log without a queue entry: a broker deleted the topic, or made "
-                "it again (config/topics.json and its other queues say so). To have them in queues again, list "
+                "records of topic %r stay in the log without a queue entry: a broker deleted the topic, or created "
+                "it again (as config/topics.json and its other queues show). To have them in queues again, list "
                 "the topic there and run penstock reindex", topic,
             )  # fmt: skip
 
     def _refuse(self, what: str) -> None:
         if what not in self._refused:
             self._refused.add(what)
-            logger.error("no queue entry for %s: its topic or queue cannot be a folder", what)
+            logger.error("no queue entry for %s: its topic or queue cannot be a folder name", what)
 
     def _queue_for(self, topic: str, number: int) -> Queue:
         if (queue := self._queues.get((topic, number))) is None:
             path = self._root / topic / str(number)
             if self._files.exists(path.parent) and not self._files.is_folder(path.parent):
-                raise StrayFileError(path.parent, "it is a link, or no folder")
+                raise StrayFileError(path.parent, "it is a link, or not a folder")
             self._dirty_folders.update(self._files.make_folder(path))
             queue = self._new_queue(topic, number)
             for stray in queue.extension.scan():
-                logger.warning("%s", self._set_aside(stray.path, stray.is_file))
+                logger.warning("%s", self._remove_stray(stray.path, stray.is_file))
             self._queues[topic, number] = queue
         return queue
 
-    def _take_in(self, queue: Queue, run: Run, batch_start: int) -> None:
-        """Write a run, with the addresses it has already, and new ones if there are to be any."""
+    def _write_with_units(self, queue: Queue, run: Run, batch_start: int) -> None:
+        """Write a run with the addresses that its entries already have, and with new ones if `extended`."""
         if not self.options.extended and not queue.extension.bases:
             self._write_run(queue, run.ordinal, run.data)
             return
-        entries, is_right = known(queue, run)
+        entries, is_right = compare_run(queue, run)
         extension, kept = queue.extension, len(is_right)
         if not self._compare:
             extension.write_again(entries["tag_code"][:kept][is_right].astype(np.int64))
         end = extension.end
         if self.options.extended:
             if not is_right.all():
-                # Addresses must ascend: what lies behind is cut off here, and comes again.
+                # Addresses must ascend: the entries after this one are cut off, and dispatched again.
                 kept = int(np.argmin(is_right))
                 entries[kept:] = np.frombuffer(run.data, ENTRY)[kept:]
                 self._cut_at(queue, run.ordinal + kept)
@@ -202,17 +203,17 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 self._dirty_folders.add(folder.folder)
         end = queue.max_offset
         if queue.min_offset >= end > ordinal:
-            # It has no entry; only its first file's name said where it ends, and the log says otherwise.
+            # The queue has no entry; only its first file's name gave its end, and the log disagrees.
             end = 0
         gap_start = max(first, end)
         if gap_start < ordinal:
             self._dirty.update(folder.write(gap_start, PRE_BLANK * (ordinal - gap_start)))
-        # Handed over again, most entries are there already: leave them undisturbed. Not so behind
-        # what was durable: there the page cache may show what a failed sync never wrote.
+        # When records are dispatched again, most entries exist already and are left unchanged. Not so after
+        # the durable offset: there the page cache may show what a failed sync never wrote.
         is_known = self._compare and ordinal < queue.max_offset
         if not is_known or folder.read(ordinal, ordinal + count).tobytes() != data:
             self._dirty.update(folder.write(ordinal, data))
-        # Where no entry counted before, this is the first.
+        # If no entry counted before, this is the first.
         counted = queue.min_offset if queue.min_offset < queue.max_offset else ordinal
         queue.min_offset = min(counted, ordinal)
         if ordinal + count >= end:
@@ -222,7 +223,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
     # --- durability, cutting, trimming
 
     def flush(self) -> int:
-        """Sync the files written since the last time."""
+        """Sync the files written since the last flush; return the progress that is now durable."""
         with self._lock:
             reached = self._progress
             dirty, self._dirty = self._dirty, set()
@@ -237,14 +238,14 @@ class ConsumeQueueDispatcher(QueueLookUp):
         return reached
 
     def truncate(self, log_offset: int) -> None:
-        """Cut every queue at the first entry of a record at or behind `log_offset`."""
+        """Cut every queue at the first entry of a record at or after `log_offset`."""
         with self._lock:
             for queue in self._queues.values():
                 self._cut_queue(queue, log_offset)
             self._progress = min(self._progress, log_offset)
 
     def _cut_queue(self, queue: Queue, log_offset: int) -> bool:
-        # Not by halving, nor from the first that is there: after a power cut there may be holes.
+        # Neither a binary search, nor from the first entry on: after a power cut there may be holes.
         low = min([queue.min_offset, *queue.folder.bases[:1]])
         end = queue.folder.scan_below(log_offset, low, queue.max_offset)
         if end >= queue.max_offset:
@@ -261,17 +262,17 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._cut_extension(queue, found_only=False)
 
     def _cut_extension(self, queue: Queue, *, found_only: bool) -> None:
-        """Cut off the units behind that of the queue's last address, as Java does."""
+        """Remove the units after the unit of the queue's last address, as Java does."""
         queue.extension.end = None
         if queue.extension.bases:
             queue.extension.cut(end_of_units(queue, found_only=found_only))
             self._collect(queue.extension)
 
     def trim(self, log_offset: int) -> None:
-        """Drop leading files whose records are all gone, never the last one; move the minimum."""
+        """Remove leading files whose records are all deleted, never the last file; move the minimum."""
         with self._lock:
             self._log_min = max(self._log_min, log_offset)
-            for queue in self._queues.of_files(2):
+            for queue in self._queues.opened_or_with_files(2):
                 if queue.trim(log_offset):
                     self._dirty_folders.add(queue.folder.folder)
                 if len(queue.extension.bases) > 1:
@@ -282,7 +283,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         """See `QueueIndex`."""
         with self._lock:
             self._log_min = max(self._log_min, log_offset)
-            for queue in self._queues.looked_at():
+            for queue in self._queues.opened():
                 queue.move_min(log_offset)
 
     def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
@@ -306,7 +307,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         return [finding.path for finding in self._names.findings()]
 
     def checker(self) -> Checker | None:
-        """See `Dispatcher`; queues in a database are not judged."""
+        """See `Dispatcher`; queues in a database are not checked."""
         from penstock_index.queue_check import QueueChecker  # noqa: PLC0415 - only verifying needs it
 
         if is_database(self._files, self._root):
@@ -316,42 +317,43 @@ class ConsumeQueueDispatcher(QueueLookUp):
     # --- opening
 
     def load(self, trust: Trust) -> list[str]:
-        """See `Dispatcher`: mend what the files themselves show, then say from where to hand over."""
+        """See `Dispatcher`: repair what the files themselves show, then determine where dispatch resumes."""
         self._syncs.begin(self.context.root)
         self._log_min = self._opened_min = trust.log.min_offset
         self._opened_end = trust.log.end_offset
-        mended: list[str] = []
+        repairs: list[str] = []
         keys = list(self._names.folders())
-        said = self._said(trust, keys)
-        if said is not None:
-            self._queues.wait_for(self._look, said)
+        recorded = self._read_summary(trust, keys)
+        if recorded is not None:
+            self._queues.add_unopened(self._open_queue, recorded)
         else:
-            trust = self._look_at_all(keys, trust, mended)
+            trust = self._open_all(keys, trust, repairs)
         if not trust.is_clean:
             for queue in self._queues.values():
-                sound = sound_end(queue, trust.log, trust.durable_offset)
-                if sound < queue.max_offset:
-                    self._cut_at(queue, sound)
+                valid = valid_end(queue, trust.log, trust.durable_offset)
+                if valid < queue.max_offset:
+                    self._cut_at(queue, valid)
                 self._cut_extension(queue, found_only=True)
         self._lives = Lives(trust, self._queues)
-        self._progress = self._believed(trust, mended)
-        return mended
+        self._progress = self._resume_offset(trust, repairs)
+        return repairs
 
-    def _said(self, trust: Trust, keys: Collection[Key]) -> dict[Key, Known] | None:
-        """Return the queues as the summary of the clean close has them; None where there is none to be believed."""
+    def _read_summary(self, trust: Trust, keys: Collection[Key]) -> dict[Key, Known] | None:
+        """Return the queues from the summary of the clean close; None if there is no valid summary."""
         if trust.summary is None or self._files.is_folder(self._extension_root):
             return None
         per_file = self.context.geometry.queue_entries
-        said = decode_summary(trust.summary, per_file, trust.log.end_offset)
-        if said is None or said.keys() != set(keys):
+        recorded = decode_summary(trust.summary, per_file, trust.log.end_offset)
+        if recorded is None or recorded.keys() != set(keys):
             logger.warning(
-                "what was noted of the queues at the last close is not believed: it does not fit them"
+                "the queue summary of the last close does not match the queues and is ignored; the queue files are "
+                "read instead"
             )
             return None
-        return said
+        return recorded
 
     def closing_summary(self) -> bytes | None:
-        """See `Dispatcher`: where each queue begins and ends, if they are many. Queues with extensions are not in it."""
+        """See `Dispatcher`: where each queue begins and ends, if there are many. None if any queue has an extension."""
         with self._lock:
             is_wanted = 0 < self.options.summary_from <= len(self._queues)
             if not is_wanted or self._files.is_folder(self._extension_root):
@@ -361,7 +363,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
             return encode_summary(self.context.geometry.queue_entries, known)
 
     def _unchanged(self, keys: Iterable[Key]) -> Iterator[tuple[Key, Known]]:
-        """Yield those whose folder has whole files only, and the first entries of these."""
+        """Yield the queues whose folder has only complete files, with the first entries of these files."""
         size, root = self.context.geometry.queue_file_bytes, str(self._root)
         for topic, number in keys:
             found = self._files.listing(f"{root}/{topic}/{number}")
@@ -369,62 +371,64 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 bases = sorted(int(e.name) // QUEUE_ENTRY_SIZE for e in found)
                 yield (topic, number), Known(tuple(bases))
 
-    def _look(self, key: Key, known: Known) -> Queue:
-        """Find out where a queue begins and ends that nobody has changed since the store was closed cleanly."""
+    def _open_queue(self, key: Key, known: Known) -> Queue:
+        """Open a queue that was not changed since the clean close, and find its bounds."""
         queue = self._new_queue(*key)
         queue.folder.bases = list(known.bases)
         if known.max_offset != UNKNOWN and queue.confirm(known, self._log_min):
             return queue
         for stray in queue.folder.scan():
-            logger.warning("%s", self._set_aside(stray.path, stray.is_file))
+            logger.warning("%s", self._remove_stray(stray.path, stray.is_file))
         queue.find_bounds(self._log_min)
         if self._cut_queue(queue, self._opened_end):
-            logger.warning("%s", _behind_log(key))
+            logger.warning("%s", _cut_message(key))
         if known.max_offset not in (UNKNOWN, queue.max_offset):
             logger.warning(
-                "queue %s/%d ends at %d, not at %d as was noted at the last close; its files count",
-                *key, queue.max_offset, known.max_offset,
+                "queue %s/%d ends at %d, not at %d as recorded at the last close; the end found in its files is "
+                "used", *key, queue.max_offset, known.max_offset,
             )  # fmt: skip
         return queue
 
-    def _look_at_all(self, keys: Collection[Key], trust: Trust, mended: list[str]) -> Trust:
-        """Look at all queues, or only at the names of their files where nobody has changed them; returns what to trust."""
+    def _open_all(self, keys: Collection[Key], trust: Trust, repairs: list[str]) -> Trust:
+        """Open all queues; after a clean close only list the files of unchanged ones. Returns what can be trusted."""
         has_extensions = self._files.is_folder(self._extension_root)
         if trust.is_clean and not has_extensions:
-            self._queues.wait_for(self._look, self._unchanged(keys))
-        looked_at = []
+            self._queues.add_unopened(self._open_queue, self._unchanged(keys))
+        opened = []
         for topic, number in keys:
             if (topic, number) in self._queues:
                 continue
             queue = self._new_queue(topic, number)
             strays = list(queue.extension.scan()) if has_extensions else []
-            mended += [self._set_aside(s.path, s.is_file) for s in [*queue.folder.scan(), *strays]]
+            repairs += [
+                self._remove_stray(s.path, s.is_file) for s in [*queue.folder.scan(), *strays]
+            ]
             if trust.is_clean and any(s.is_file and is_number(s.name) for s in strays):
-                # Shortened, or of another size than the options say: all units are looked at again.
+                # Shortened, or not of the size in the options: all units are checked again.
                 trust = attrs.evolve(trust, is_clean=False, durable_offset=0)
             self._queues[topic, number] = queue
             queue.find_bounds(trust.log.min_offset)
-            looked_at.append(((topic, number), queue))
-        for key, queue in looked_at:
+            opened.append(((topic, number), queue))
+        for key, queue in opened:
             if self._cut_queue(queue, trust.log.end_offset):
-                mended.append(_behind_log(key))
+                repairs.append(_cut_message(key))
         return trust
 
-    def _set_aside(self, path: Path, is_file: bool) -> str:
-        """A queue file of a wrong size is derived data: it goes, and the log gives it back."""
+    def _remove_stray(self, path: Path, is_file: bool) -> str:
+        """Remove a queue file of a wrong size, which is rebuilt from the log; return a message that says so."""
         if not is_file or not is_number(path.name):
-            return f"{path} does not belong into a queue's folder; left alone"
+            return f"{path} does not belong in a queue's folder; it was not changed"
         self._files.remove(path)
         self._dirty_folders.add(path.parent)
-        return f"removed queue file {path}, whose size or name is wrong"
+        return f"removed queue file {path}, whose size or name is wrong; its entries are rebuilt from the log"
 
-    def _believed(self, trust: Trust, mended: list[str]) -> int:
-        """Return the log offset from which records must be handed over again."""
+    def _resume_offset(self, trust: Trust, repairs: list[str]) -> int:
+        """Return the log offset from which records must be dispatched again."""
         log = trust.log
         if trust.is_clean:
             return trust.durable_offset
         if trust.durable_offset <= 0:
-            # Entries that turn out right are left as they are, but nobody knows whether they were synced.
+            # Correct entries are left as they are, but whether they were synced is unknown.
             self._compare = True
             for queue in self._queues.values():
                 self._dirty.update(queue.folder.path(base) for base in queue.folder.bases)
@@ -435,9 +439,9 @@ class ConsumeQueueDispatcher(QueueLookUp):
         wanted = functools.partial(self._lives.first_wanted, queues=self._queues)
         hole = first_hole(list(self._queues.values()), log, durable, wanted)
         if hole is not None:
-            mended.append(f"queue entries were missing from log offset {hole} on; made again")
+            repairs.append(f"queue entries were missing from log offset {hole} on; rebuilt")
         return durable if hole is None else hole
 
 
-def _behind_log(key: Key) -> str:
-    return f"queue {key[0]}/{key[1]} pointed behind the log's end; cut it there"
+def _cut_message(key: Key) -> str:
+    return f"queue {key[0]}/{key[1]} had entries after the log's end; removed them"

@@ -1,12 +1,12 @@
 """The hash index: finds records by key, in RocketMQ's own files (see `index_file`).
 
-Files in `index/` are named by their time of making and filled one after the other; a record's keys may
-lie in two. Only the newest is written. Entries are in log order, so "all up to a log offset" is a prefix
-of the files: that is how recovery cuts and how it finds holes.
+Files in `index/` are named by their creation time and filled one after the other; the keys of one record may be in
+two files. Only the newest file is written. Entries are in log order, so the entries up to a log offset are a prefix
+of the files: recovery uses that to cut and to find holes.
 
 Invariants:
-    * Every key of a record below `progress` is in the files once.
-    * Lookups return candidates: hashes collide, and an entry's time is rounded; the caller compares.
+    * Every key of a record before `progress` is in the files once.
+    * Look-ups return candidates: hashes collide, and an entry's time is rounded; the caller compares.
 
 Safe from any thread; no sync happens under the lock.
 """
@@ -42,7 +42,7 @@ from penstock_index.index_file import (
     Peek,
     record_time_ms,
     seconds_since,
-    sound_count,
+    valid_count,
 )
 from penstock_index.index_folder import IndexFolder
 from penstock_index.tag_keys import has_tag_keys
@@ -69,16 +69,16 @@ class HashIndexDispatcher(KeyIndex):
         """See `Dispatcher`."""
         return self._progress
 
-    # --- taking records in
+    # --- dispatching records
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Add the keys of a batch; records before `progress` are passed over."""
+        """Add the keys of a batch; records before `progress` are skipped."""
         with self._lock:
-            self._add(self._wanted(batch), batch)
+            self._add(self._new_keys(batch), batch)
             self._progress = max(self._progress, batch.end_offset)
 
-    def _wanted(self, batch: DispatchBatch) -> Keys:
-        """Return the keys of a batch that are to be added."""
+    def _new_keys(self, batch: DispatchBatch) -> Keys:
+        """Return the keys of a batch that must be added."""
         keys = batch.keys
         is_rolled_back = batch.transaction_types == ROLLBACK
         if batch.start_offset >= self._progress and not is_rolled_back.any():
@@ -88,18 +88,18 @@ class HashIndexDispatcher(KeyIndex):
         return Keys(rows[wanted], keys.hashes[wanted])
 
     def _add(self, keys: Keys, batch: DispatchBatch) -> None:
-        """Add keys in order; tried again after an error or an interrupt, it goes on behind those that were added then."""
+        """Add keys in order. A retry after an error or an interrupt continues after the keys that were added."""
         count = len(keys.rows)
         log_offsets, times_ms = batch.log_offsets, batch.store_times_ms
-        done = min(self._added(), count)
+        done = min(self._count_added(), count)
         while done < count:
             file = self._current
             if file is None or file.is_full:
                 file = self._roll()
             done += file.add(keys, log_offsets, times_ms, done)
 
-    def _added(self) -> int:
-        """Return how many keys of records from `progress` on are in the files already."""
+    def _count_added(self) -> int:
+        """Return how many keys of records from `progress` on are already in the files."""
         if self._current is None or self._current.header.end_offset < self._progress:
             return 0
         count = 0
@@ -114,7 +114,7 @@ class HashIndexDispatcher(KeyIndex):
         return count
 
     def _roll(self) -> IndexFile:
-        """Make the next file; it takes over the full one's end as Java's does."""
+        """Create the next file; its header starts with the end of the full file, as in Java."""
         full = self._current
         if full is None:
             fresh = self._folder.make(None)
@@ -131,7 +131,7 @@ class HashIndexDispatcher(KeyIndex):
     # --- durability, cutting, trimming
 
     def flush(self) -> int:
-        """Sync the files written since the last time."""
+        """Sync the files written since the last flush; return the progress that is now durable."""
         with self._lock:
             reached = self._progress
             dirty, self._dirty = self._dirty, []
@@ -156,22 +156,22 @@ class HashIndexDispatcher(KeyIndex):
                 self._current.give_back()
 
     def truncate(self, log_offset: int) -> None:
-        """Drop the keys of records at or after `log_offset`."""
+        """Remove the keys of records at or after `log_offset`."""
         with self._lock:
             if self._current is not None and self._current.is_dirty:
-                # What is kept of it must not count as durable unsynced.
+                # The part that is kept must be synced before it counts as durable.
                 self._current.sync()
             self._close_current()
             if self._cut(log_offset, None):
                 self._folder.sync()
             self._folder.forget()
             names = self._folder.names()
-            # It has room: a fresh file before it is full would be none of RocketMQ's.
+            # It has room: RocketMQ never creates a new file before the last one is full.
             self._current = self._folder.open(names[-1]) if names else None
             self._progress = min(self._progress, log_offset)
 
     def trim(self, log_offset: int) -> None:
-        """Remove leading files whose records are all gone, never the last."""
+        """Remove leading files whose records are all deleted, never the last file."""
         with self._lock:
             names = self._folder.names()
             for name in names[:-1]:
@@ -190,7 +190,7 @@ class HashIndexDispatcher(KeyIndex):
         return {"files": len(self._folder.names()), "keys_in_newest": keys}
 
     def not_understood(self, log: LogView) -> Iterator[Foreign]:
-        """See `Dispatcher`: the tags that newer brokers give entries of their own."""
+        """See `Dispatcher`: entries that newer brokers write for tags."""
         if has_tag_keys(self._newest_peek(), log):
             yield Foreign(TAG_KEYS, self._folder.path)
 
@@ -237,7 +237,7 @@ class HashIndexDispatcher(KeyIndex):
 
     def load(self, trust: Trust) -> list[str]:
         """See `Dispatcher`."""
-        mended = self._folder.set_aside()
+        repairs = self._folder.remove_strays()
         with self._lock:
             if trust.is_clean:
                 self._progress = trust.durable_offset
@@ -245,84 +245,82 @@ class HashIndexDispatcher(KeyIndex):
                 self._progress = max(trust.durable_offset, trust.log.min_offset)
                 self._progress = min(self._progress, trust.log.end_offset)
                 if self._cut(self._progress, trust.log):
-                    mended.append(
-                        f"cut index entries behind log offset {self._progress}; made again"
-                    )
+                    repairs.append(f"cut index entries after log offset {self._progress}; rebuilt")
             else:
-                mended.extend(self._load_foreign(trust))
+                repairs.extend(self._load_foreign(trust))
             hole = None if trust.is_clean else self._first_hole(trust.log)
             if hole is not None:
                 self._cut(hole, trust.log)
                 self._progress = min(self._progress, hole)
-                mended.append(
-                    f"keys were missing from the index from log offset {hole} on; made again"
+                repairs.append(
+                    f"keys were missing from the index from log offset {hole} on; rebuilt"
                 )
-            self._open_newest(trust, mended)
+            self._open_newest(trust, repairs)
             self._folder.forget()
-        return mended
+        return repairs
 
     def _load_foreign(self, trust: Trust) -> list[str]:
-        """Believe a Java store's files as far as it synced them; the rest is made again."""
-        mended = []
+        """Keep a Java store's files up to the point that it synced; the rest is rebuilt. Returns messages."""
+        repairs = []
         if trust.was_abnormal:
             for name in self._folder.names():
                 if self._folder.header(name)[1] > trust.index_time_ms:
                     self._folder.remove(name)
-                    mended.append(
-                        f"removed index file {name}, which a crash left in doubt; made again"
+                    repairs.append(
+                        f"removed index file {name}, which a crash may have left incomplete; rebuilt"
                     )
-        # The last record's keys may be in only partly: it is handed over again.
+        # The last record's keys may be incomplete: the record is dispatched again.
         ends = [self._folder.header(name)[3] for name in self._folder.names()]
         self._progress = min(max([trust.log.min_offset, *ends]), trust.log.end_offset)
         self._cut(self._progress, trust.log)
         for name in self._folder.names():
-            # Whether the other program synced it is not known.
+            # Whether the other program synced it is unknown.
             file = self._folder.open(name)
             file.sync()
             file.close()
-        return mended
+        return repairs
 
     def _cut(self, log_offset: int, log: LogView | None) -> bool:
-        """Keep the entries of records before `log_offset`; says whether any had to go."""
+        """Keep the entries of records before `log_offset`; return whether any were removed."""
         changed = False
         for name in reversed(self._folder.names()):
             file = self._folder.open(name)
             entries = file.entries()
             offsets = entries["log_offset"].astype(np.int64)
-            keep = sound_count(entries, log_offset)
+            keep = valid_count(entries, log_offset)
             if keep and log is not None and not _is_of_its_record(entries[:keep], log):
-                # Torn within: the sector with its first half reached the disk, the other did not.
+                # A torn entry: the sector with its first half reached the disk, the other did not.
                 keep -= 1
             if keep == 0 and not file.is_empty:
                 file.close()
                 self._folder.remove(name)
                 changed = True
                 continue
-            if self._put_right(file, offsets, keep, log):
+            if self._repair_file(file, offsets, keep, log):
                 file.sync()
                 changed = True
             file.close()
             if keep and log is None:
-                # Entries are in log order: the older files have none to be dropped.
+                # Entries are in log order: older files have nothing to remove.
                 break
         return changed
 
     @staticmethod
-    def _put_right(file: IndexFile, offsets: Int64s, keep: int, log: LogView | None) -> bool:
-        """Cut a file to its first entries, and mend header and chains; says whether that was needed."""
+    def _repair_file(file: IndexFile, offsets: Int64s, keep: int, log: LogView | None) -> bool:
+        """Cut a file to its first entries, and repair header and chains; return whether that was needed."""
         if keep == 0:
             return False
         head = file.header
         begin_ms = record_time_ms(log, int(offsets[0]), head.begin_ms)
         end_ms = record_time_ms(log, int(offsets[keep - 1]), head.end_ms)
         bounds = (begin_ms, end_ms, int(offsets[0]), int(offsets[keep - 1]))
-        if keep == len(offsets) and head[:4] == bounds and file.chains_are_sound():
+        if keep == len(offsets) and head[:4] == bounds and file.chains_are_valid():
             return False
         file.cut(keep, begin_ms, end_ms)
         return True
 
     def _first_hole(self, log: LogView) -> int | None:
-        """Return the first record below `progress` whose keys no file has."""
+        """Return the first record before `progress` whose keys are in no file."""
         covered = log.min_offset
         for name in self._folder.names():
             head = self._folder.header(name)
@@ -331,12 +329,12 @@ class HashIndexDispatcher(KeyIndex):
             hole = self._first_keyed(log, covered, min(head[2], self._progress))
             if hole is not None:
                 return hole
-            covered = max(covered, self._behind(log, head[3]))
+            covered = max(covered, self._end_of_record(log, head[3]))
         return self._first_keyed(log, covered, self._progress)
 
     @staticmethod
-    def _behind(log: LogView, log_offset: int) -> int:
-        """Return the offset behind the record at `log_offset`."""
+    def _end_of_record(log: LogView, log_offset: int) -> int:
+        """Return the offset after the record at `log_offset`."""
         try:
             head = log.read(log_offset, SIZE_AND_MAGIC.size)
         except OffsetError:
@@ -354,21 +352,21 @@ class HashIndexDispatcher(KeyIndex):
                 return int(batch.log_offsets[rows[0]])
         return None
 
-    def _open_newest(self, trust: Trust, mended: list[str]) -> None:
+    def _open_newest(self, trust: Trust, repairs: list[str]) -> None:
         names = self._folder.names()
         if not names:
             return
         self._current = self._folder.open(names[-1])
         if not trust.is_clean:
-            # A process that was killed gave nothing back.
+            # A process that was killed did not release the blocks allocated ahead.
             self._current.clear_ahead()
-        if not trust.is_clean and not self._current.chains_are_sound():
+        if not trust.is_clean and not self._current.chains_are_valid():
             head = self._current.header
             self._current.cut(len(self._current.entries()), head.begin_ms, head.end_ms)
-            mended.append(f"made the chains of index file {names[-1]} anew")
+            repairs.append(f"rebuilt the chains of index file {names[-1]}")
         self._current.warm()
 
-    # --- looking up
+    # --- look-ups
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """See `KeyIndex`. Entry times are whole seconds, so the bounds are widened by that much."""
@@ -383,11 +381,11 @@ class HashIndexDispatcher(KeyIndex):
         older = older if newest is None else older[:-1]
         if not older:
             return iter(found)
-        looks = (look.candidates(hashed, begin_ms, end_ms) for look in self._looks(older))
-        return itertools.chain(found, itertools.chain.from_iterable(looks))
+        found_older = (view.candidates(hashed, begin_ms, end_ms) for view in self._views(older))
+        return itertools.chain(found, itertools.chain.from_iterable(found_older))
 
-    def _looks(self, names: Sequence[str]) -> Iterator[Peek]:
-        """Return a look at each file, the newest first."""
+    def _views(self, names: Sequence[str]) -> Iterator[Peek]:
+        """Yield a view of each file, the newest first."""
         for name in reversed(names):
             try:
                 yield self._folder.reader(name)
@@ -396,7 +394,7 @@ class HashIndexDispatcher(KeyIndex):
 
 
 def _is_of_its_record(entries: np.ndarray, log: LogView) -> bool:
-    """Say whether the last entry is that of a key of its record, with its time; yes where the log is gone."""
+    """Return whether the last entry belongs to its record, in key and time; True if the log no longer has the record."""
     at, first = int(entries["log_offset"][-1]), int(entries["log_offset"][0])
     if at < log.min_offset:
         return True
@@ -409,7 +407,7 @@ def _is_of_its_record(entries: np.ndarray, log: LogView) -> bool:
         return False
     batch = DispatchBatch(RecordColumns.parse(record, [0], at), at, at + size)
     base_ms = record_time_ms(log, first, 0)
-    # A file's first entry counts from another base; without the first record nothing can be said.
+    # A file's first entry counts from another base; without the first record the time cannot be checked.
     is_timed = (
         len(entries) == 1
         or base_ms <= 0

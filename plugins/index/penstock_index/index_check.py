@@ -1,4 +1,4 @@
-"""Compares the hash index with the log: every key in it once, with its time, every chain whole."""
+"""Compares the hash index with the log: each key is in it once, with its time, and every chain is complete."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,15 +11,15 @@ from penstock.format.record import ROLLBACK
 from penstock_index.index_file import Peek
 from penstock_index.tag_keys import tag_key_hashes
 
-# `seconds` count from the begin of the file; -1 for a file's first entry, which has another base.
+# `seconds` count from the file's begin time; -1 for a file's first entry, which has another base.
 _ROW = np.dtype([("offset", "<i8"), ("hash", "<i4"), ("seconds", "<i4"), ("file", "<u2")])
 _KEY = ["offset", "hash"]
-# Of one kind in one file so many are told.
-_TOLD_MAX = 10
+# Maximum number of findings of one kind in one file.
+_FINDINGS_MAX = 10
 
 
 class _Claim(NamedTuple):
-    """A record's store time, as a header has it."""
+    """A record's store time, as an index header states it."""
 
     path: Path
     position: int
@@ -30,9 +30,9 @@ class _Claim(NamedTuple):
 class IndexChecker(Checker):
     """One comparison of all index files with the log. Not thread-safe.
 
-    Header, entries and slots of a file change with every key, so copying a file while it is written explains
-    whatever it has wrong, and an opening for writing makes such files again.
-    All entries are held, 18 bytes each.
+    Header, entries and slots of a file change with every key. So copying a file while it is being written explains
+    any error in it, and an opening for writing rebuilds such files.
+    All entries are kept in memory, 18 bytes each.
     """
 
     is_splittable = True
@@ -50,12 +50,14 @@ class IndexChecker(Checker):
         self._begins: list[int] = []
         self._claims: list[_Claim] = []
         self._reached = 0
-        self._damaged: list[tuple[int, int]] = []
+        self._corrupt_ranges: list[tuple[int, int]] = []
 
     def start(self) -> Iterator[Finding]:
         """See `Checker`: headers, chains, and files of a wrong length."""
         for path in self._strays():
-            yield Finding("index", path, -1, -1, "an index file of a wrong length or kind", COPYING)
+            yield Finding(
+                "index", path, -1, -1, "an index file of the wrong length or type", COPYING
+            )
         for peek in self._peeks():
             entries = peek.entries()
             yield from self._check_header(peek, entries)
@@ -65,19 +67,19 @@ class IndexChecker(Checker):
     def _check_header(peek: Peek, entries: np.ndarray) -> Iterator[Finding]:
         head, count = peek.header, len(entries)
         if head.index_count != count + 1 and not (count == 0 and head.index_count <= 0):
-            text = f"the header counts {head.index_count - 1} entries, the file has {count}"
+            text = f"the header counts {head.index_count - 1} entries, but the file has {count}"
             yield Finding("index", peek.path, 36, -1, text, COPYING)
         if count == 0:
             return
         offsets = entries["log_offset"]
         used = int((entries["previous"] == 0).sum())
-        for position, what, said, right in (
+        for position, what, stated, right in (
             (16, "begin offset", head.begin_offset, int(offsets[0])),
             (24, "end offset", head.end_offset, int(offsets[-1])),
             (32, "count of slots", head.slot_count, used),
         ):
-            if said != right:
-                text = f"the header's {what} is {said}, not {right}"
+            if stated != right:
+                text = f"the header's {what} is {stated}, not {right}"
                 yield Finding("index", peek.path, position, int(offsets[0]), text, COPYING)
 
     @staticmethod
@@ -92,7 +94,7 @@ class IndexChecker(Checker):
     def _check_chains(peek: Peek, entries: np.ndarray) -> Iterator[Finding]:
         slots, previous = peek.expected(entries)
         wrong = np.nonzero(entries["previous"] != previous)[0]
-        for row in wrong[:_TOLD_MAX].tolist():
+        for row in wrong[:_FINDINGS_MAX].tolist():
             position = peek.position_of(row + 1)
             yield Finding(
                 "index", peek.path, position, int(entries["log_offset"][row]),
@@ -103,7 +105,7 @@ class IndexChecker(Checker):
         if len(table) != len(slots):
             yield Finding("index", peek.path, 40, -1, "the file ends within its slots", COPYING)
             return
-        for slot in np.nonzero(table != slots)[0][:_TOLD_MAX].tolist():
+        for slot in np.nonzero(table != slots)[0][:_FINDINGS_MAX].tolist():
             yield Finding(
                 "index", peek.path, 40 + 4 * slot, -1,
                 f"slot {slot} points to entry {int(table[slot])}, not {int(slots[slot])}",
@@ -117,7 +119,7 @@ class IndexChecker(Checker):
             entries = peek.entries()
             rows = np.empty(len(entries), _ROW)
             rows["offset"], rows["hash"] = entries["log_offset"], entries["hash"]
-            # Any below zero are wrong; one number of them is taken by the first entries.
+            # Values below zero are wrong; one of them, -1, is reserved for the first entries.
             rows["seconds"] = np.maximum(entries["seconds"], -2)
             rows["seconds"][rows["seconds"] == -1] = -2
             rows["file"] = len(self._begins)
@@ -153,18 +155,18 @@ class IndexChecker(Checker):
             if there.pop(pair, 0) < count:
                 yield self._finding(pair[0], f"a key with hash {pair[1]} is missing from the index")
         for offset, key_hash in there:
-            # Newer brokers index tags as well. Whether all of them are there is not judged.
+            # Newer brokers index tags as well. Whether all tags are indexed is not checked.
             if (offset, key_hash) not in tag_keys:
                 yield self._finding(
-                    offset, f"the index has hash {key_hash}, which is no key of the record"
+                    offset, f"the index has hash {key_hash}, which is not of a key of the record"
                 )
 
     def _compare_times(self, batch: DispatchBatch, rows: np.ndarray) -> Iterator[Finding]:
-        """A look-up leaves out files by their times and entries by their seconds: wrong ones hide a record."""
+        """Compare times: a look-up skips files and entries by their times, so wrong ones hide records."""
         times = dict(zip(batch.log_offsets.tolist(), batch.store_times_ms.tolist(), strict=True))
         for claim in self._claims:
             if times.get(claim.log_offset, claim.time_ms) != claim.time_ms:
-                text = f"the header's time {claim.time_ms} is not that of the record"
+                text = f"the header's time {claim.time_ms} is not the time of the record"
                 yield Finding("index", claim.path, claim.position, claim.log_offset, text, COPYING)
         at = np.searchsorted(batch.log_offsets, rows["offset"])
         known = (at < len(batch)) & (rows["seconds"] != -1)
@@ -176,34 +178,34 @@ class IndexChecker(Checker):
         right[begins <= 0] = 0
         wrong = rows["seconds"] != right
         for row, seconds in zip(rows[wrong].tolist(), right[wrong].tolist(), strict=True):
-            yield self._finding(row[0], f"an entry says {row[2]} seconds, not {seconds}")
+            yield self._finding(row[0], f"an entry has {row[2]} seconds, not {seconds}")
 
     def _finding(self, log_offset: int, text: str) -> Finding:
         return Finding("index", self._folder, -1, log_offset, text, COPYING)
 
     def damage(self, start: int, stop: int) -> None:
-        """See `Checker`: keys of records that are there no more are not the index's fault."""
-        self._damaged.append((start, stop))
+        """See `Checker`: entries whose records are lost in a corrupt range are not findings."""
+        self._corrupt_ranges.append((start, stop))
 
     def seen(self) -> object:
         """See `Checker`."""
-        damaged, self._damaged = self._damaged, []
-        return self._reached, damaged
+        corrupt, self._corrupt_ranges = self._corrupt_ranges, []
+        return self._reached, corrupt
 
     def take(self, seen: Any) -> None:
         """See `Checker`."""
         self._reached = max(self._reached, seen[0])
-        self._damaged.extend(seen[1])
+        self._corrupt_ranges.extend(seen[1])
 
     def finish(self, end: int) -> Iterator[Finding]:
-        """See `Checker`. Entries at or behind `end` are a live writer's."""
+        """See `Checker`. Entries at or after `end` belong to an active writer."""
         rows = self._rows = self._load() if self._rows is None else self._rows
         offsets = rows["offset"]
         extra = (offsets < 0) | ((offsets >= self._reached) & (offsets < end))
-        for start, stop in self._damaged:
+        for start, stop in self._corrupt_ranges:
             extra &= (offsets < start) | (offsets >= stop)
         if extra.any():
-            text = f"{int(extra.sum())} entries belong to no record, the first to this one"
+            text = f"{int(extra.sum())} entries belong to no record; the first has this log offset"
             yield self._finding(int(offsets[extra][0]), text)
 
 

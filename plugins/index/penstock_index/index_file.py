@@ -9,16 +9,16 @@ Layout (big-endian), S slots and N entries::
 
 Entry 0 is never used, so a file takes N - 1 keys. An entry's time is in whole seconds from the header's
 beginTimestamp. Entries of one slot form a chain from newest to oldest: `previousEntry` is always
-smaller than the entry's own number, so a chain that is not so is damage and is not followed.
+smaller than the entry's own number. Any other value is corruption and is not followed.
 Source: spec sections 4.1 to 4.4.
 
-Keys are stored through a map, by the kernel, so that a slot anywhere costs no call of the system. A store into a hole
-would kill the process when the disk is full: so header and slots get their blocks before the first such key, and entries
-get theirs ahead, in whole units of the page cache (see `penstock.files.blocks`). What has no blocks is not even looked at through
-the map: on a tmpfs that needs room. As long as there are few keys they are written (see `index_draft`).
+The kernel stores keys through a map, so a slot at any position needs no system call. A store into a hole would kill
+the process if the disk is full. So header and slots get their blocks before the first such key, and entries get
+theirs ahead, in whole units of the page cache (see `penstock.files.blocks`). Ranges without blocks are not even read
+through the map: on a tmpfs that needs space. As long as there are few keys, they are written (see `index_draft`).
 
-Written in the order entry, slot, and for all keys of a batch the header last: a killed process leaves no header that counts an
-entry which is not there. Not checksummed: rebuilt from the log.
+The write order is entry, slot, and, for all keys of a batch, the header last. So the header of a killed process never
+counts an entry that does not exist. Not checksummed: rebuilt from the log.
 """
 
 import struct
@@ -56,17 +56,17 @@ assert ENTRY.itemsize == _ENTRY.size
 Entries = npt.NDArray[np.void]
 _NAME_DIGITS = 17
 
-# An entry's time stops here: 68 years after the file's first record.
+# Maximum of an entry's time: 68 years after the file's first record.
 SECONDS_MAX = (1 << 31) - 1
 
 
 def is_index_name(name: str) -> bool:
-    """Say whether a file's name is that of an index file: a time to the millisecond."""
+    """Return whether a name is that of an index file: a time to the millisecond."""
     return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def record_time_ms(log: LogView | None, log_offset: int, default_ms: int) -> int:
-    """Return the store time of a record, or a default where the log cannot tell."""
+    """Return the store time of a record, or a default if the log does not have the record."""
     if log is None:
         return default_ms
     try:
@@ -89,7 +89,7 @@ class Header(NamedTuple):
 
 
 class IndexFile:
-    """One index file being written. Not thread-safe."""
+    """One index file opened for writing. Not thread-safe."""
 
     def __init__(
         self, file: File, geometry: Geometry, monotonic_ms: Callable[[], int] = lambda: 0
@@ -103,17 +103,17 @@ class IndexFile:
         self._size = geometry.index_file_bytes
         self._map = memoryview(file.map(self._size, writable=True))
         self._header = Header(*HEADER.unpack(file.pread(INDEX_HEADER_SIZE, 0)))
-        # What the keys to come need; None until header and slots have blocks.
+        # The blocks for the keys to come; None until header and slots have blocks.
         self._blocks: Blocks | None = None
         self._draft: Draft | None = None
         self._draft_entries = draft_entries(geometry)
-        # The look at what has blocks now; None when that has changed.
+        # The view of the part that has blocks; None if that part has changed.
         self._peek: Peek | None = None
         self.is_dirty = False
 
     @property
     def header(self) -> Header:
-        """The header, from where keys are added: it is right even where an interrupt has cut an `add` short."""
+        """The header, read from where keys are added: correct even if an interrupt cut an `add` short."""
         if self._blocks is not None:
             header = Header(*HEADER.unpack_from(self._map))
         elif self._draft is not None:
@@ -133,9 +133,9 @@ class IndexFile:
         return self.header.index_count <= 1
 
     def add(self, keys: Keys, log_offsets: Int64s, times_ms: Int64s, first: int = 0) -> int:
-        """Add keys in order, from key `first` on; returns how many fitted. Same bytes as adding them one by one.
+        """Add keys in order, from key `first` on; return how many fit. Same bytes as adding them one by one.
 
-        `log_offsets` and `times_ms` are those of the rows that the keys name.
+        `log_offsets` and `times_ms` belong to the rows that the keys name.
         """
         number = self._used
         count = min(len(keys.rows) - first, self._entries_count - number)
@@ -151,11 +151,11 @@ class IndexFile:
                 log_offsets, times_ms, first,
             )  # fmt: skip
         finally:
-            # Only now: a sync that began before the last store says nothing of it.
+            # Set last: a sync that began before the last store does not cover that store.
             self.is_dirty = True
 
     def _reserve(self, number: int) -> None:
-        """See that everything before entry `number` has blocks; `OSError` (ENOSPC) if it cannot."""
+        """Ensure that everything before entry `number` has blocks; raise `OSError` (ENOSPC) if that fails."""
         blocks = self._blocks or self._begin_blocks()
         stop = self._position_of(number)
         if blocks.mapped_end < stop:
@@ -164,7 +164,7 @@ class IndexFile:
             self._peek = None
 
     def _begin_blocks(self) -> Blocks:
-        """Give header, slots and the used entries the blocks that they lack; whoever made the file may have left holes."""
+        """Allocate the missing blocks of header, slots and used entries: another program may have left holes."""
         if self._draft is not None:
             self._draft.settle()
         start = self._position_of(self._used)
@@ -177,7 +177,7 @@ class IndexFile:
         return blocks
 
     def _forget(self) -> None:
-        """Do without blocks and draft from now on."""
+        """Continue without blocks and draft."""
         self._header = self.header
         if self._draft is not None:
             self._draft.settle()
@@ -194,7 +194,7 @@ class IndexFile:
         return self._entries_at + number * ENTRY.itemsize
 
     def entries(self) -> Entries:
-        """Return the used entries, as they are now; number 1 comes first."""
+        """Return the entries in use; number 1 comes first."""
         return self._read().entries()
 
     def _read(self) -> "Peek":
@@ -202,11 +202,11 @@ class IndexFile:
 
     @property
     def _used(self) -> int:
-        """The number behind that of the last used entry."""
+        """The number after that of the last used entry."""
         return min(max(self.header.index_count, 1), self._entries_count)
 
     def cut(self, keep: int, begin_ms: int, end_ms: int) -> None:
-        """Keep the first `keep` entries, erase the rest, and make slots and header anew from them.
+        """Keep the first `keep` entries, erase the rest, and rebuild slots and header from them.
 
         The times are those of the first and last record kept: the entries have only whole seconds.
         """
@@ -225,17 +225,17 @@ class IndexFile:
         self._file.pwrite(slots.astype(">i4").tobytes(), INDEX_HEADER_SIZE)
         self.set_header(Header(begin_ms, end_ms, first, last, used, keep + 1))
 
-    def chains_are_sound(self) -> bool:
-        """Say whether slots, their count and predecessors are what adding the entries in order gives."""
+    def chains_are_valid(self) -> bool:
+        """Return whether slots, their count and predecessors are what adding the entries in order gives."""
         entries, table = self.entries(), self._read().slots()
         slots, previous = expected_chains(entries, self._geometry.index_slots)
         is_chained = (entries["previous"] == previous).all() and np.array_equal(table, slots)
         return bool(is_chained) and self.header.slot_count == int((previous == 0).sum())
 
     def peek(self) -> "Peek":
-        """Return a look at it for look-ups; its chains are read through the map, also when the file is closed.
+        """Return a view for look-ups; its chains are read through the map, even after the file is closed.
 
-        They may lead to entries that are added later: those have blocks when a slot names them.
+        They may lead to entries that are added later: these have blocks by the time a slot names them.
         """
         peek = self._peek
         if peek is None:
@@ -246,7 +246,7 @@ class IndexFile:
         return peek
 
     def warm(self) -> None:
-        """Make look-ups fast before a key is added, if there are many, and the disk has room for header and slots."""
+        """Make look-ups fast before a key is added, if there are many keys, and disk space for header and slots."""
         if self._used < self._draft_entries:
             return
         try:
@@ -256,14 +256,14 @@ class IndexFile:
                 raise
 
     def give_back(self) -> None:
-        """Return the blocks that were allocated ahead to the disk, durably."""
+        """Release the blocks that were allocated ahead, durably."""
         blocks = self._blocks
         self._forget()
         if blocks is not None and blocks.give_back(self._position_of(self._used)):
             self._file.sync()
 
     def clear_ahead(self) -> None:
-        """Give up whatever lies after the used entries, whoever allocated it."""
+        """Release the blocks after the used entries, whichever process allocated them."""
         self._forget()
         self._file.punch(self._position_of(self._used), self._size)
 
@@ -277,7 +277,7 @@ class IndexFile:
             raise
 
     def close(self) -> None:
-        """Let go of the file; the map goes with its last look."""
+        """Close the file; it is unmapped with its last view."""
         self._file.close()
 
 
@@ -293,10 +293,10 @@ def expected_chains(entries: Entries, slots_count: int) -> tuple[Int32s, Int32s]
     return np.frombuffer(slots, np.int32), np.frombuffer(previous, np.int32)
 
 
-def sound_count(entries: Entries, log_offset: int) -> int:
-    """Return how many of the first entries are whole, in order, and of records before `log_offset`.
+def valid_count(entries: Entries, log_offset: int) -> int:
+    """Return how many of the first entries are complete, in order, and of records before `log_offset`.
 
-    A header may count entries that a power cut kept from the disk: they are zero, or behind zeros.
+    A header may count entries that a power cut kept from the disk: they are zero, or come after zeros.
     """
     offsets = entries["log_offset"].astype(np.int64)
     is_absent = (offsets == 0) & (entries["hash"] == 0) & (entries["seconds"] == 0)
@@ -306,9 +306,9 @@ def sound_count(entries: Entries, log_offset: int) -> int:
 
 
 class Peek:
-    """One index file as it lies there, read by plain reads: another process may write or remove it.
+    """A read-only view of one index file. It uses plain reads, because another process may write or remove the file.
 
-    Whoever writes it himself gives its `header`, and as much of it from its start as has blocks as `memory`.
+    The process that writes the file passes its `header`, and as `memory` the leading part of the file that has blocks.
     """
 
     def __init__(
@@ -335,15 +335,15 @@ class Peek:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further key fits, so that nothing of it changes any more."""
+        """Whether no further key fits, so that the file no longer changes."""
         return self.header.index_count >= self._geometry.index_entries
 
-    def anew(self) -> "Peek":
-        """Return another look at the same file."""
+    def reopened(self) -> "Peek":
+        """Return a new view of the same file, with its present header."""
         return Peek(self._file, self._geometry)
 
     def mapped(self) -> "Peek":
-        """Return a look at the same file through a map, if it is full, whole, and has no hole."""
+        """Return a view of the same file through a map, if it is full, complete, and without a hole; else itself."""
         size = self._geometry.index_file_bytes
         if not self.is_full or self._file.size != size or self._file.hole_from(0) < size:
             return self
@@ -351,30 +351,30 @@ class Peek:
         return Peek(self._file, self._geometry, self.header, memory)
 
     def candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterable[int]:
-        """Return log offsets of the entries with that hash, newest first, as far as their times may be wanted.
+        """Return log offsets of the entries with that hash, newest first, if their times may be in the range.
 
-        One that the header does not count yet is among them: it was written before its slot.
+        An entry that the header does not count yet is included: it was written before its slot.
         """
         if self._memory is None:
             return self._read_candidates(key_hash, begin_ms, end_ms)
         return find_in_index_file(self._memory, self._geometry, key_hash, begin_ms, end_ms)
 
     def _read_candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """As `penstock.contracts.index_entries.find_in_index_file`, by plain reads."""
+        """Do the same as `penstock.contracts.index_entries.find_in_index_file`, with plain reads."""
         head = self.header
         if head.index_count <= 1 or head.begin_ms > end_ms or head.end_ms < begin_ms:
             return
         for log_offset, seconds in self._chain(key_hash):
             at = head.begin_ms + seconds * 1000
-            # The first entry's seconds count from another base: what the header said before (the end of the full file).
-            # Without a base nothing is known, and the greatest number stands for all beyond it.
+            # The first entry's seconds count from another base: the header's previous time (the end of the full file).
+            # Without a base the time is unknown, and the maximum stands for all later times.
             is_late_enough = at + 1000 > begin_ms or seconds == SECONDS_MAX
             is_timed = at - 1000 <= end_ms and is_late_enough
             if log_offset == head.begin_offset or head.begin_ms <= 0 or is_timed:
                 yield log_offset
 
     def _chain(self, key_hash: int) -> Iterator[tuple[int, int]]:
-        """Yield (log offset, seconds) of the entries with that hash, newest first; ends where hostile."""
+        """Yield (log offset, seconds) of the entries with that hash, newest first; stop at an invalid link."""
         read, entries_at = self._file.pread, self._entries_at
         raw = read(_SLOT.size, INDEX_HEADER_SIZE + 4 * (key_hash % self._geometry.index_slots))
         number = _SLOT.unpack(raw)[0] if len(raw) == _SLOT.size else 0
@@ -386,7 +386,7 @@ class Peek:
             found, log_offset, seconds, previous = _ENTRY.unpack(raw)
             if found == key_hash and log_offset >= 0:
                 yield log_offset, seconds
-            # Entries only ever point to smaller numbers; anything else would loop.
+            # Valid entries only point to smaller numbers; anything else could loop.
             bound, number = number, previous
 
     def entries(self) -> Entries:
@@ -394,7 +394,7 @@ class Peek:
         return self.newest(self._geometry.index_entries)
 
     def newest(self, most: int) -> Entries:
-        """Return the last `most` of the used entries, in the order they were written."""
+        """Return the last `most` of the used entries, in write order."""
         count = min(max(self.header.index_count, 1), self._geometry.index_entries)
         first = max(count - most, 1)
         data = self._file.pread((count - first) * ENTRY.itemsize, self.position_of(first))
@@ -406,13 +406,13 @@ class Peek:
         return np.frombuffer(data, ">i4").astype(np.int32)
 
     def expected(self, entries: Entries) -> tuple[Int32s, Int32s]:
-        """Return the slot table and the predecessors that these entries call for."""
+        """Return the slot table and the predecessors that these entries require."""
         return expected_chains(entries, self._geometry.index_slots)
 
     def position_of(self, number: int) -> int:
-        """Return the byte at which an entry begins."""
+        """Return the byte position at which an entry begins."""
         return self._entries_at + number * ENTRY.itemsize
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()

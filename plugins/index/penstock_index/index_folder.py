@@ -1,4 +1,4 @@
-"""The folder of the hash index: which files there are, making and opening them."""
+"""The folder of the hash index: lists, creates and opens its files."""
 
 import threading
 import time
@@ -15,14 +15,14 @@ _READERS_MAX = 16
 
 
 class Readers:
-    """A few index files kept open for look-ups; one that is dropped closes when nobody reads it. Safe from any thread.
+    """A few index files kept open for look-ups; one that is dropped is closed after its last use. Safe from any thread.
 
     Args:
         files: the file system.
-        folder: where the files lie.
+        folder: the folder of the files.
         geometry: their sizes.
-        limit: how many are kept open.
-        mapped: look at full files through maps: only for the process that alone shortens and removes them.
+        limit: maximum number of open files.
+        mapped: read full files through maps: only in the process that alone shortens and removes them.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Readers:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> "Peek":
-        """Return a look at an open file as it is now; `FileNotFoundError` where it is gone."""
+        """Return a current view of a file; raise `FileNotFoundError` if it was removed."""
         peek = self._open.get(name)
         if peek is not None:
-            # What is full has its last header.
-            return peek if peek.is_full else peek.anew()
+            # The header of a full file is final.
+            return peek if peek.is_full else peek.reopened()
         with self._lock:
             if len(self._open) >= self._limit:
                 self._open.pop(next(iter(self._open)))
@@ -50,7 +50,7 @@ class Readers:
             return peek
 
     def close(self) -> None:
-        """Forget all; each is closed when the last look-up in it has ended."""
+        """Drop all; each file is closed when its last look-up has ended."""
         with self._lock:
             self._open.clear()
 
@@ -66,15 +66,15 @@ class IndexFolder:
         self._readers = Readers(
             context.files, self.path, context.geometry, _READERS_MAX, mapped=not context.read_only
         )
-        # Names of the files, newest last; None when that may have changed.
+        # Names of the files, newest last; None if they may have changed.
         self._listed: list[str] | None = None
 
     def reader(self, name: str) -> Peek:
-        """Return a look at a file kept open for look-ups; `FileNotFoundError` where it is gone."""
+        """Return a view of a file kept open for look-ups; raise `FileNotFoundError` if it was removed."""
         return self._readers.get(name)
 
     def peekable(self, name: str) -> File:
-        """Return a file opened for one look."""
+        """Return a file opened for one view."""
         return self._files.open(self.path / name)
 
     def remove(self, name: str) -> None:
@@ -82,11 +82,11 @@ class IndexFolder:
         self._files.remove(self.path / name)
 
     def sync(self) -> None:
-        """Make it durable which files there are."""
+        """Make the list of files durable."""
         self._files.sync_folder(self.path)
 
     def make(self, header: Header | None) -> IndexFile:
-        """Make the next file, durable under its name and with this header; None for one of zeros."""
+        """Create the next file, durable under its name and with this header; all zeros if that is None."""
         self._files.make_folder_durably(self.path)
         name = self._fresh_name()
         side = self._context.root / SIDE_FOLDER / f"new-index-{name}"
@@ -107,13 +107,13 @@ class IndexFolder:
             raise
         file.path = self.path / name
         self._listed = None
-        return self._opened(file)
+        return self._as_index_file(file)
 
-    def _opened(self, file: File) -> IndexFile:
+    def _as_index_file(self, file: File) -> IndexFile:
         return IndexFile(file, self._context.geometry, self._context.clock.monotonic_ms)
 
     def _fresh_name(self) -> str:
-        """Return the local time to the millisecond, made later than every name there is."""
+        """Return the local time to the millisecond, increased if needed so that it sorts after all existing names."""
         now = self._context.clock.time_ms()
         names = self.names()
         while True:
@@ -121,13 +121,13 @@ class IndexFolder:
             name = f"{text}{now % 1000:03d}"
             if not names or name > names[-1]:
                 return name
-            # A clock or zone that went back; a name must still sort behind the others.
+            # The clock or the zone was set back; a name must still sort after the others.
             if name < names[-1]:
                 return str(int(names[-1]) + 1)
             now += 1
 
     def names(self) -> list[str]:
-        """Return the names of the sound files as they lie there now."""
+        """Return the names of the valid files that exist now."""
         if not self._files.is_folder(self.path):
             return []
         size = self._context.geometry.index_file_bytes
@@ -138,7 +138,7 @@ class IndexFolder:
         ]
 
     def header(self, name: str) -> Header:
-        """Return a file's header; one of an empty file has no end."""
+        """Return a file's header; `end_ms` and `end_offset` are 0 if the file has no entry."""
         file = self._files.open(self.path / name)
         try:
             head = Peek(file, self._context.geometry).header
@@ -148,10 +148,10 @@ class IndexFolder:
 
     def open(self, name: str) -> IndexFile:
         """Open a file for writing."""
-        return self._opened(self._files.open(self.path / name, writable=True))
+        return self._as_index_file(self._files.open(self.path / name, writable=True))
 
     def known_names(self) -> list[str]:
-        """Return the names of the files; only this process makes and removes them."""
+        """Return the names of the files, cached: only this process creates and removes them."""
         listed = self._listed
         if listed is not None:
             return listed
@@ -161,26 +161,28 @@ class IndexFolder:
             return self._listed
 
     def forget(self) -> None:
-        """Look at the folder anew: files have gone."""
+        """Drop the cached list of files: files were removed."""
         self._listed = None
         self._readers.close()
 
     def strays(self) -> Iterator[Path]:
-        """Return what lies in the folder under an index file's name and is none."""
+        """Yield entries of the folder that have an index file's name but the wrong type or size."""
         if self._files.is_folder(self.path):
             for entry in self._files.entries(self.path):
                 size = self._context.geometry.index_file_bytes
                 if is_index_name(entry.name) and not (entry.is_file and entry.size == size):
                     yield entry.path
 
-    def set_aside(self) -> list[str]:
-        """Remove index files of a wrong length; say what else lies there."""
-        mended = []
+    def remove_strays(self) -> list[str]:
+        """Remove index files of a wrong length; return messages, also for other entries of the folder."""
+        repairs = []
         if self._files.is_folder(self.path):
             for entry in self._files.entries(self.path):
                 if not (entry.is_file and is_index_name(entry.name)):
-                    mended.append(f"{entry.path} does not belong into the index; left alone")
+                    repairs.append(
+                        f"{entry.path} does not belong in the index folder; it was not changed"
+                    )
                 elif entry.size != self._context.geometry.index_file_bytes:
                     self._files.remove(entry.path)
-                    mended.append(f"removed index file {entry.name}, whose length is wrong")
-        return mended
+                    repairs.append(f"removed index file {entry.name}, whose length is wrong")
+        return repairs

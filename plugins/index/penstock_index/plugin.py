@@ -1,4 +1,4 @@
-"""What this package registers."""
+"""Registers the dispatchers of this package."""
 
 from penstock import hookimpl
 from penstock.contracts import Dispatcher
@@ -8,5 +8,5 @@ from penstock_index.hash_index import HashIndexDispatcher
 
 @hookimpl
 def penstock_register_dispatcher() -> list[type[Dispatcher]]:
-    """Offer the built-in dispatchers."""
+    """Return the built-in dispatchers."""
     return [ConsumeQueueDispatcher, HashIndexDispatcher]

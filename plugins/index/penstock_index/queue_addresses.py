@@ -1,4 +1,4 @@
-"""What a queue's entries and its extension say of each other: which addresses are right, where the units end."""
+"""Compares a queue's entries with its extension: finds the correct addresses and the end of the units."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -10,24 +10,24 @@ from penstock_index.queue_runs import Run
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import UNIT_SIZE, Bools, Int64s, are_addresses, offsets_of
 
-# Entries looked at in one read when an address is searched.
-_SCANNED = 4096
+# Number of entries read at once when an address is searched.
+_READ_ENTRIES = 4096
 
 
 class Known(NamedTuple):
-    """What of a run is in its queue already.
+    """The part of a run that its queue already has.
 
     Attributes:
-        entries: the run's entries; those that are there already have the third field that stands there.
-        is_right: for each row that lies below the queue's end, whether its entry is there and right.
+        entries: the run's entries; those that exist in the queue have the queue's third field.
+        is_right: for each row before the queue's end, whether its entry exists and is correct.
     """
 
     entries: Entries
     is_right: Bools
 
 
-def known(queue: Queue, run: Run) -> Known:
-    """Compare a run with what its queue has: log offset, size, and tag code, there or in the unit."""
+def compare_run(queue: Queue, run: Run) -> Known:
+    """Compare a run with the queue's entries: log offset, size, and tag code, in the entry or in the unit."""
     entries = np.frombuffer(run.data, ENTRY).copy()
     count = min(max(queue.max_offset - run.ordinal, 0), len(entries))
     is_right = np.zeros(count, np.bool_)
@@ -46,9 +46,9 @@ def known(queue: Queue, run: Run) -> Known:
 
 
 def give_addresses(queue: Queue, entries: Entries, store_times: Int64s, side_folder: Path) -> int:
-    """Write a unit for each of these entries and put its address in; returns where the units end then.
+    """Write a unit for each of these entries and put its address into it; return the new end of the units.
 
-    The caller sets the extension's end to that once the entries are written.
+    The caller sets the extension's end to that after writing the entries.
     """
     extension = queue.extension
     end = extension.end
@@ -61,14 +61,14 @@ def give_addresses(queue: Queue, entries: Entries, store_times: Int64s, side_fol
 
 
 def end_of_units(queue: Queue, *, found_only: bool) -> int:
-    """Return the offset behind the unit of the last address in the queue, or 0 where there is none.
+    """Return the offset after the unit of the last address in the queue, or 0 if there is no address.
 
-    With `found_only`, addresses that lead to no unit are passed over, as they are to be made again. Without,
-    one counts as if it led to a unit of the least size, so that no new unit comes to stand under it.
+    With `found_only`, addresses that lead to no unit are skipped, because they will be rebuilt. Otherwise such an
+    address counts as a unit of the minimum size, so that no new unit is written at its offset.
     """
     high = queue.max_offset
     while high > queue.min_offset:
-        low = max(high - _SCANNED, queue.min_offset)
+        low = max(high - _READ_ENTRIES, queue.min_offset)
         codes = _codes(queue, low, high)
         rows = are_addresses(codes)
         found, units = queue.extension.units(codes)
@@ -83,10 +83,10 @@ def end_of_units(queue: Queue, *, found_only: bool) -> int:
 
 
 def first_needed(queue: Queue) -> int:
-    """Return the offset of the first unit that an entry has the address of; where there is none, the end of all."""
+    """Return the offset of the first unit whose address is in an entry; 2**63, after all units, if there is none."""
     low = queue.min_offset
     while low < queue.max_offset:
-        high = min(low + _SCANNED, queue.max_offset)
+        high = min(low + _READ_ENTRIES, queue.max_offset)
         codes = _codes(queue, low, high)
         found, _ = queue.extension.units(codes)
         if found.any():

@@ -1,8 +1,8 @@
-"""What there is to read of one queue of a store that another process may write, with few calls.
+"""Finds the readable bounds of the queues of a store that another process may write, with few system calls.
 
-A hundred thousand queues are looked at before a query begins, so the usual case is taken by one listing and
-two reads: the last entries are there, and the first one's record is still in the log. Whatever is not so is
-left to the long way round (see `queue_state`).
+A query first reads the bounds of up to a hundred thousand queues. So the usual case takes one listing and two reads:
+the last entries exist, and the first entry's record is still in the log. All other cases are left to the slower
+method (see `queue_state`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from penstock.format.names import segment_name
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
 from penstock_index.queue_names import queue_problem, topic_problem
 
-# Entries read at the end: data ends with a block of the disk, which has room for 205 of them.
+# Number of entries read at the end: data ends with a disk block, which has room for 205 of them.
 _LAST = 256
 
 
@@ -24,7 +24,7 @@ LongWay = Callable[[str, int, int | None], QueueBounds]
 
 
 class QuickLook:
-    """Looks at queues one behind the other. Not thread-safe."""
+    """Reads the bounds of one queue after the other. Not thread-safe."""
 
     def __init__(self, context: Context, below: int | None) -> None:
         self._files = context.files
@@ -35,7 +35,7 @@ class QuickLook:
     def all_bounds(
         self, root: Path, wanted: Callable[[str], bool], otherwise: LongWay
     ) -> Iterator[QueueBounds]:
-        """Yield the bounds of every queue of the wanted topics; of unusual ones as `otherwise` says."""
+        """Yield the bounds of every queue of the wanted topics; unusual queues are passed to `otherwise`."""
         topics = self._files.folders(str(root)) if self._files.is_folder(root) else []
         for topic in topics:
             if topic_problem(topic):
@@ -48,19 +48,19 @@ class QuickLook:
                 yield found or otherwise(topic, queue, self._below)
 
     def bounds(self, topic: str, queue: int, folder: str) -> QueueBounds | None:
-        """Return a queue's bounds, or None if it is not as usual."""
+        """Return a queue's bounds, or None if the slower method is needed."""
         found = self._files.numbered(folder)
         if not found:
             return QueueBounds(topic, queue, 0, 0)
         if any(size != self._file_bytes or number % size for number, size in found):
             return None
         try:
-            return self._looked_at(topic, queue, folder, [number for number, _ in found])
+            return self._read_bounds(topic, queue, folder, [number for number, _ in found])
         except FileNotFoundError:
-            # Another process takes files away: look again, more slowly.
+            # Another process removes files: use the slower method.
             return None
 
-    def _looked_at(
+    def _read_bounds(
         self, topic: str, queue: int, folder: str, bases: Sequence[int]
     ) -> QueueBounds | None:
         first, last = bases[0] // QUEUE_ENTRY_SIZE, bases[-1] // QUEUE_ENTRY_SIZE
@@ -89,7 +89,7 @@ class QuickLook:
             return None
         row = int(present[-1])
         if self._below is None and (sizes[row + 1 :] > 0).any():
-            # Pre-blank entries at the end.
+            # There are pre-blank entries at the end.
             return None
         return QueueBounds(
             topic, queue, first, last + start + row + 1, at, int(offsets[row]),
@@ -105,6 +105,6 @@ class QuickLook:
 
 
 def _read(file: File, start: int, stop: int) -> Entries:
-    """Return the entries [start, stop) of a file as they stand."""
+    """Return the entries [start, stop) of a file, unchecked."""
     data = file.pread((stop - start) * QUEUE_ENTRY_SIZE, start * QUEUE_ENTRY_SIZE)
     return np.frombuffer(data[: len(data) - len(data) % QUEUE_ENTRY_SIZE], ENTRY)

@@ -1,8 +1,8 @@
-"""Compares consume queues with the log, entry by entry, tag codes through the extension where there is one.
+"""Compares consume queues with the log, entry by entry; tag codes are read through the extension if there is one.
 
-A record whose place in its queue another record has, or that no place is left for, may be of an earlier life of
-the queue or of a deleted topic (see `queue_lives`): that is known only when all records were seen. What is of
-an earlier life is no finding; it is counted in one line of the log.
+If another record has a record's place in its queue, or no place is left for it, the record may be of an earlier
+generation of the queue or of a deleted topic (see `queue_lives`). That is known only after all records were read.
+Records of an earlier generation are not findings; one log line gives their number.
 """
 
 from collections.abc import Iterator
@@ -31,8 +31,8 @@ from penstock_index.queue_units import are_addresses
 
 logger = get_logger(__name__)
 
-# Entries looked at in one read where no record matched.
-_LOOKED_AT = 1 << 14
+# Number of entries read at once where no record matched.
+_READ_ENTRIES = 1 << 14
 
 
 class QueueChecker(Checker):
@@ -44,28 +44,28 @@ class QueueChecker(Checker):
         self._folder = names.root
         self._history = history
         self._not_judged = batch_topics(index.context.files, index.context.root)
-        self._damaged: list[tuple[int, int]] = []
+        self._corrupt_ranges: list[tuple[int, int]] = []
         self._strays = Strays()
 
     is_splittable = True
 
     def start(self) -> Iterator[Finding]:
-        """See `Checker`: what belongs to no queue. A folder of another form costs no message."""
+        """See `Checker`: names that belong to no queue. Such names affect no message."""
         return self._names.findings()
 
     def damage(self, start: int, stop: int) -> None:
-        """See `Checker`: entries of records that are there no more are not the queue's fault."""
-        self._damaged.append((start, stop))
+        """See `Checker`: entries whose records are lost in a corrupt range are not findings."""
+        self._corrupt_ranges.append((start, stop))
 
     def seen(self) -> object:
         """See `Checker`."""
-        damaged, strays = self._damaged, self._strays
-        self._damaged, self._strays = [], Strays()
-        return damaged, strays.plain()
+        corrupt, strays = self._corrupt_ranges, self._strays
+        self._corrupt_ranges, self._strays = [], Strays()
+        return corrupt, strays.plain()
 
     def take(self, seen: Any) -> None:
         """See `Checker`."""
-        self._damaged.extend(seen[0])
+        self._corrupt_ranges.extend(seen[0])
         self._strays.take(seen[1])
 
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ class QueueChecker(Checker):
             if run.topic is None:
                 yield Finding(
                     "log", self._folder, -1, run.log_offset,
-                    "the record's topic or queue cannot be a folder; it has no queue entry",
+                    "the record's topic or queue cannot be a folder name; it has no queue entry",
                 )  # fmt: skip
                 continue
             if run.topic in self._not_judged:
@@ -89,7 +89,7 @@ class QueueChecker(Checker):
         offsets = expected["log_offset"].astype(np.int64)
         is_other = (found.log_offsets != offsets[:have]) | (found.sizes <= 0)
         wrong = (found.sizes != expected["size"][:have]) & ~is_other
-        # The index gives tag codes; what is an address still leads to no unit of the extension.
+        # The index returns tag codes; a code that is still an address leads to no unit of the extension.
         lost = are_addresses(found.tag_codes) & ~wrong & ~is_other
         codes = ~lost & ~wrong & ~is_other & (found.tag_codes != expected["tag_code"][:have])
         for row in np.nonzero(wrong | codes | lost)[0].tolist():
@@ -101,7 +101,7 @@ class QueueChecker(Checker):
         if have < count:
             rest = offsets[have:]
             everywhere = np.ones(len(rest), np.bool_)
-            # Where a file is missing there are none either, and more after it.
+            # If a file is missing, its entries are missing too, but later entries may exist.
             is_beyond = run.ordinal + have >= self._index.max_offset(*key)
             self._strays.add(key, run.ordinal + have, rest, everywhere, is_beyond=is_beyond)
 
@@ -111,7 +111,7 @@ class QueueChecker(Checker):
         return Finding("queue", path, ordinal * QUEUE_ENTRY_SIZE, log_offset, where)
 
     def finish(self, end: int) -> Iterator[Finding]:
-        """See `Checker`. Entries at or behind `end` are a live writer's, still to be compared."""
+        """See `Checker`. Entries at or after `end` belong to an active writer and are not compared yet."""
         yield from self._without_entry()
         for key in self._index.queues():
             if is_light(key[0]):
@@ -121,19 +121,19 @@ class QueueChecker(Checker):
             yield from self._unmatched(key, end)
 
     def _without_entry(self) -> Iterator[Finding]:
-        """Say which records lack their entry; not those of earlier lives."""
+        """Yield findings for records without their entry, except those of earlier generations."""
         missing, others = self._strays.missing(self._history)
         for stray, count in missing:
             text = "the entry has another record, or none"
             if stray.is_beyond:
                 text = f"{count} entries are missing from here on"
             finding = self._finding(stray.key, stray.ordinal, stray.log_offsets[0], text)
-            # Not written yet when its file was copied; what is written is never changed.
+            # An absent entry may not have been written yet when its file was copied; a written one never changes.
             is_absent = stray.is_beyond or self._is_absent(stray.key, stray.ordinal)
             yield finding._replace(what_now=COPYING) if is_absent else finding
         if others:
             logger.info(
-                "%s: %d records are of deleted topics, or of earlier lives of their queues; they have no queue "
+                "%s: %d records are of deleted topics, or of earlier generations of their queues; they have no queue "
                 "entry, and need none", self._folder, others,
             )  # fmt: skip
 
@@ -143,21 +143,21 @@ class QueueChecker(Checker):
 
     def _out_of_order(self, key: Key) -> Iterator[Finding]:
         for ordinal, log_offset in self._strays.descents(key):
-            text = "the entry's record was stored before that of the entry before: it is of an earlier life"
+            text = "the entry's record was stored before that of the previous entry: it is of an earlier generation"
             yield self._finding(key, ordinal, log_offset, text)
 
     def _unmatched(self, key: Key, end: int) -> Iterator[Finding]:
-        """Say which entries belong to no record."""
+        """Yield findings for entries that belong to no record."""
         low, high = self._index.min_offset(*key), self._index.max_offset(*key)
         for start, stop in self._strays.gaps(key, low, high):
-            for more in self._index.iter_entries(*key, start, stop, _LOOKED_AT):
+            for more in self._index.iter_entries(*key, start, stop, _READ_ENTRIES):
                 at = more.start
                 extra = (more.sizes > 0) & (more.log_offsets < end)
-                for begin, close in self._damaged:
+                for begin, close in self._corrupt_ranges:
                     extra &= (more.log_offsets < begin) | (more.log_offsets >= close)
                 for row in np.flatnonzero(extra).tolist():
                     log_offset = int(more.log_offsets[row])
-                    # Between others an entry may be left of a record that a repair covered.
+                    # Between other entries, an entry may remain of a record that a repair covered.
                     is_wrong = stop == high or self._strays.has(key, log_offset)
                     extra[row] = is_wrong and not self._strays.is_repeat(key, at + row, log_offset)
                 count = int(extra.sum())

@@ -1,4 +1,4 @@
-"""What the record at a log offset says of its place: topic, queue and queue offset."""
+"""Reads the topic, queue and queue offset that a record at a log offset states."""
 
 import struct
 
@@ -18,7 +18,7 @@ _FIXED, _BEFORE_BODY = 48, 12
 def is_backed(log: LogView, key: Key, ordinal: int, log_offset: int) -> bool:
     """Return whether the record at a log offset is the one that belongs at this place of a queue.
 
-    Its checksums are not checked: it is asked whose it is, not whether it can be read.
+    Its checksums are not checked: the question is which queue it belongs to, not whether it can be read.
     """
     topic = key[0].encode()
     try:

@@ -1,4 +1,4 @@
-"""Which records of queues without entries are of a deleted topic, or of an ended life of one that was made again."""
+"""Finds records, of queues without entries, that are of a deleted topic or of an ended generation of a topic."""
 
 import itertools
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _NOWHERE = 1 << 62
 
 
 class _Life(NamedTuple):
-    """First and last log offset of records of one queue that count up."""
+    """First and last log offset of one generation: records of one queue with consecutive queue offsets."""
 
     first: int
     last: int
@@ -23,13 +23,14 @@ class _Life(NamedTuple):
 class Endings:
     """Collects the records of the whole log, in log order, then gives one verdict on all queues of a topic.
 
-    A broker deletes all queues of a topic at once. Where a queue has records from before the first entry of its
-    present life, the topic was deleted before that entry: what other queues without entries have from before it
-    is of an ended life as well. Not a life that goes on behind it: no deletion was in between.
+    A broker deletes all queues of a topic at once. If a queue has records from before the first entry of its present
+    generation, the topic was deleted before that entry. Records of other queues without entries from before it
+    are then of an ended generation as well. A generation that continues after it is not: no deletion was in between.
 
-    A topic that the broker does not list is deleted, but for what Penstock wrote, or may have written: that gets
-    entries again, and all queues keep what is stored after its life began, whoever wrote it. So they do after an
-    entry that survives, and after the first record of a life that goes on behind such a place. Not thread-safe.
+    A topic that the broker does not list is deleted, except for records that Penstock wrote or may have written: these
+    get entries again. All queues of the topic then keep what is stored after the begin of that generation, whoever wrote
+    it. The same applies after an entry that survives, and after the first record of a generation that continues
+    after such a place. Not thread-safe.
     """
 
     def __init__(self, history: History) -> None:
@@ -42,9 +43,9 @@ class Endings:
     def take(
         self, key: tuple[str, int], ordinal: int, offsets: Int64s, first: tuple[int, int] | None
     ) -> None:
-        """Take in log offsets of records of a queue, whose queue offsets count up from `ordinal`.
+        """Add the log offsets of records of a queue, whose queue offsets are consecutive from `ordinal` on.
 
-        `first` is the queue offset and the log offset at which its present life begins; None without entries.
+        `first` is the queue offset and the log offset at which its present generation begins; None without entries.
         """
         topic, queue = key
         if first is not None:
@@ -61,11 +62,11 @@ class Endings:
             self.keep(topic, lives[-1].first)
 
     def keep(self, topic: str, log_offset: int) -> None:
-        """Take note that the record there has its entry, or is to have it whatever became of the topic."""
+        """Note that the record there has its entry, or gets one even if the topic was deleted."""
         self._kept[topic] = min(self._kept.get(topic, _NOWHERE), log_offset)
 
-    def are_gone(self, key: tuple[str, int], offsets: Int64s) -> Bools:
-        """Return which records of a queue without entries need none; to be asked when all were taken in."""
+    def need_no_entry(self, key: tuple[str, int], offsets: Int64s) -> Bools:
+        """Return which records of a queue without entries need no entry; call it after all records were added."""
         gone: Bools = offsets < self._ended_before(key)
         if self._history.is_unlisted(key[0]):
             gone |= offsets < self._kept_from(key[0])
@@ -74,13 +75,13 @@ class Endings:
         return gone
 
     def _ended_before(self, key: tuple[str, int]) -> int:
-        """Return the log offset before which the records of a queue without entries are of ended lives."""
+        """Return the log offset before which the records of a queue without entries are of ended generations."""
         end = self._again.get(key[0], 0)
         lives = self._lives.get(key[0], {}).get(key[1], ())
         return min((life.first for life in lives if life.first < end <= life.last), default=end)
 
     def _kept_from(self, topic: str) -> int:
-        """Return the log offset from which on the records of a topic that is not listed are kept."""
+        """Return the log offset from which the records of an unlisted topic are kept."""
         if topic not in self._decided:
             kept = self._kept.get(topic, _NOWHERE)
             lives = itertools.chain.from_iterable(self._lives.get(topic, {}).values())

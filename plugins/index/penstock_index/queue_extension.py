@@ -1,17 +1,17 @@
 """The extension files of one consume queue: units that hold what an entry of 20 bytes has no room for.
 
-RocketMQ's `consumequeue_ext/<topic>/<queue>/<20 digits>`, written where a broker has enableConsumeQueueExt: one
-unit (see `queue_units`) an entry, one behind the other in the order of the queue, in files of one size named by their
-first byte. A file whose rest has no room for a unit ends with an end mark, and the next unit begins the next file.
+RocketMQ's `consumequeue_ext/<topic>/<queue>/<20 digits>`, written if a broker has enableConsumeQueueExt. There is one
+unit (see `queue_units`) for each entry, one after the other in the order of the queue, in files of one size named by
+their first byte. A file whose rest has no room for a unit ends with an end mark, and the next unit begins the next file.
 
 Invariants:
-    * The addresses in a queue ascend with its entries, or Java's recovery, which cuts behind the unit of the last
-      entry, would cut off some that are needed. So where one entry has to be made again, the queue is cut there and
-      all behind it are.
-    * Behind `end`, where the next unit goes, no byte is needed.
+    * The addresses in a queue ascend with its entries. Otherwise Java's recovery, which cuts after the unit of the
+      last entry, would remove units that are needed. So if one entry must be rebuilt, the queue is cut there and all
+      later entries are rebuilt.
+    * No byte at or after `end`, the offset of the next unit, is needed.
 
-Whatever is found under an address is looked at before it is believed; what cannot be a unit counts as not found,
-and the reader then looks into the record. Files are sparse and never mapped, see `queue_files`.
+What is found at an address is checked before it is used. Bytes that cannot be a unit count as not found, and the
+reader then reads the record. Files are sparse and never mapped, see `queue_files`.
 """
 
 import itertools
@@ -36,31 +36,31 @@ from penstock_index.queue_units import (
     Units,
     addresses_of,
     are_addresses,
-    are_sound,
-    made,
+    are_valid_units,
+    make_units,
     offsets_of,
 )
 
-# Units farther apart than this are read one by one, so that no address makes a read long.
+# Units farther apart than this are read separately, so that no address causes a long read.
 _GAP_MAX = 4096
-# Bytes behind the end are looked at, before they are erased, in pieces of this size.
-_PIECE = 1 << 20
+# Bytes after the end are checked in chunks of this size before they are erased.
+_CHUNK = 1 << 20
 
 
 class Extension:
     """The extension files of one queue. Not thread-safe; the dispatcher's lock guards it.
 
     Attributes:
-        folder: where the files are; it may be missing.
-        bases: first bytes of the files there are.
-        end: the offset where the next unit goes; None as long as nobody has asked the queue for it.
-        dirty: files written and not yet handed to whoever syncs; `dirty_folders` likewise.
+        folder: the folder of the files; it may be missing.
+        bases: first bytes of the existing files.
+        end: the offset of the next unit; None until it is derived from the queue.
+        dirty: files written and not yet passed to the caller that syncs; `dirty_folders` likewise.
     """
 
     def __init__(
         self, files: Files, pool: OpenFiles, folder: Path, file_bytes: int, *, adopts: bool
     ) -> None:
-        """Make one; with `adopts`, files that are all of another size than `file_bytes` are taken as they are."""
+        """Create one; with `adopts`, existing files that all have one size set the file size, not `file_bytes`."""
         self._files = files
         self._pool = pool
         self.folder = folder
@@ -76,7 +76,7 @@ class Extension:
         return self.folder / segment_name(base)
 
     def scan(self) -> list[Entry]:
-        """List the folder: take in the sound files, return what is not one of ours."""
+        """List the folder: register the valid files, return all other entries."""
         if not self._files.is_folder(self.folder):
             self.bases = []
             return []
@@ -96,39 +96,39 @@ class Extension:
         return strays
 
     def _adopt(self, sizes: set[int], bases: list[int]) -> None:
-        """Take over the size of the files there are, if they have one size."""
+        """Use the size of the existing files, if all have the same size."""
         if len(sizes) != 1:
             return
         (size,) = sizes
         if FILE_BYTES_MIN <= size <= FILE_BYTES_MAX and all(base % size == 0 for base in bases):
             self.file_bytes = size
 
-    # --- looking up
+    # --- look-ups
 
     def units(self, codes: Int64s) -> tuple[Bools, Units]:
-        """Return which tag codes are the address of a sound unit, and the units; zeros for the others."""
+        """Return which tag codes are the address of a valid unit, and the units; zeros for the others."""
         found = np.zeros(len(codes), np.bool_)
         units = np.zeros(len(codes), UNIT)
         rows = np.nonzero(are_addresses(codes))[0]
         offsets = offsets_of(codes[rows])
         if self._pool.read_only:
-            self._look_again(offsets)
+            self._rescan_if_missing(offsets)
         order = np.argsort(offsets, kind="stable")
         rows, offsets = rows[order], offsets[order]
-        for start, stop in self._stretches(offsets):
+        for start, stop in self._adjacent_rows(offsets):
             units[rows[start:stop]] = self._read(offsets[start:stop])
-        found[rows] = are_sound(units[rows], offsets % self.file_bytes, self.file_bytes)
+        found[rows] = are_valid_units(units[rows], offsets % self.file_bytes, self.file_bytes)
         return found, units
 
     def resolve(self, codes: Int64s) -> None:
-        """Put the tag code of its unit in place of each address; one that leads nowhere stays."""
+        """Replace each address with the tag code of its unit; an address that leads to no unit stays."""
         if not are_addresses(codes).any():
             return
         found, units = self.units(codes)
         codes[found] = units["tag_code"][found]
 
-    def _stretches(self, offsets: Int64s) -> Iterator[tuple[int, int]]:
-        """Return the row ranges of ascending offsets that lie close together in one file that is there."""
+    def _adjacent_rows(self, offsets: Int64s) -> Iterator[tuple[int, int]]:
+        """Yield the row ranges of ascending offsets that are close together in one existing file."""
         if len(offsets) == 0:
             return
         files = offsets // self.file_bytes
@@ -138,19 +138,19 @@ class Extension:
             if int(files[start]) * self.file_bytes in self.bases:
                 yield start, stop
 
-    def _look_again(self, offsets: Int64s) -> None:
-        """List the files anew where one is asked for that was not there: another process may have made it."""
+    def _rescan_if_missing(self, offsets: Int64s) -> None:
+        """List the files again if an offset is in a file that is not known: another process may have created it."""
         bases = np.unique(offsets - offsets % self.file_bytes)
         if len(np.setdiff1d(bases, self.bases, assume_unique=True)):
             self.scan()
 
     def _read(self, offsets: Int64s) -> Units:
-        """Return what stands at ascending offsets of one file; zeros where the file ends before."""
+        """Return the bytes at ascending offsets of one file as units; zeros after the end of the file."""
         low, high = int(offsets[0]), int(offsets[-1]) + UNIT_SIZE
         base = low - low % self.file_bytes
         path = self.path(base)
         if self._pool.read_only:
-            # Another process may have put a file of the same name in its place.
+            # Another process may have replaced the file with one of the same name.
             self._pool.forget(path)
         raw = self._pool.read(path, high - low, low - base)
         if len(raw) == len(offsets) * UNIT_SIZE and (np.diff(offsets) == UNIT_SIZE).all():
@@ -168,12 +168,12 @@ class Extension:
     def put(
         self, end: int, tag_codes: Int64s, store_times: Int64s, side_folder: Path
     ) -> tuple[Int64s, int]:
-        """Write units from offset `end` on; returns their addresses and the new end.
+        """Write units from offset `end` on; return their addresses and the new end.
 
-        The caller sets `end` once the entries that hold the addresses are written. A unit that no address can
-        have gets its tag code back, as in Java.
+        The caller sets `end` after writing the entries that hold the addresses. If no address is possible for a
+        unit, its tag code is returned instead, as in Java.
         """
-        data = made(tag_codes, store_times).tobytes()
+        data = make_units(tag_codes, store_times).tobytes()
         codes = tag_codes.copy()
         done = 0
         while done < len(codes) and end + UNIT_SIZE <= OFFSET_MAX:
@@ -194,25 +194,25 @@ class Extension:
         return codes, end
 
     def write_again(self, codes: Int64s) -> None:
-        """Write the units at these addresses as they stand: a sync that failed left them clean, not durable."""
+        """Rewrite the units at these addresses: after a failed sync they may be clean in the cache, but not durable."""
         found, units = self.units(codes)
         offsets, sizes = offsets_of(codes[found]), units["size"][found]
         order = np.argsort(offsets, kind="stable")
         offsets, sizes = offsets[order], sizes[order]
-        for start, stop in self._stretches(offsets):
+        for start, stop in self._adjacent_rows(offsets):
             low, high = int(offsets[start]), int(offsets[stop - 1]) + int(sizes[stop - 1])
             position = low % self.file_bytes
             base = low - position
             self._write(base, self._pool.read(self.path(base), high - low, position), position)
 
     def _write(self, base: int, data: bytes, position: int) -> None:
-        """Write what fits into a file that is there."""
+        """Write the part that fits into an existing file."""
         path = self.path(base)
         self.dirty.add(path)
         self._pool.write(path, data[: self.file_bytes - position], position)
 
     def _make_file(self, base: int, side_folder: Path) -> None:
-        """Make one file of full size, all zero, in one step."""
+        """Create one file of full size, all zero, atomically."""
         self.dirty_folders.update([*self._files.make_folder(self.folder), self.folder])
         name = f"{self.folder.parent.name[:64]}-{self.folder.name}-{base}"
         make_sparse(self._files, side_folder / f"new-ext-{name}", self.path(base), self.file_bytes)
@@ -221,7 +221,7 @@ class Extension:
     # --- cutting, trimming
 
     def cut(self, end: int) -> None:
-        """Erase every byte from `end` on; the next unit goes there."""
+        """Erase every byte from `end` on; the next unit is written there."""
         self.end = end
         for base in list(self.bases):
             if base >= end:
@@ -230,12 +230,12 @@ class Extension:
                 self._erase(base, end - base)
 
     def _erase(self, base: int, start: int) -> None:
-        """Zero a file from `start` on, but only so far as anything was ever written."""
+        """Zero a file from `start` on, but only up to the last byte ever written."""
         path = self.path(base)
         stop = min(self._pool.data_end(path), self.file_bytes)
-        for position in range(start, stop, _PIECE):
-            # Erasing may give blocks to what has none, and changes the time of a file that is right.
-            if any(self._pool.read(path, min(_PIECE, stop - position), position)):
+        for position in range(start, stop, _CHUNK):
+            # Erasing may allocate blocks in a hole, and changes the modification time of an unchanged file.
+            if any(self._pool.read(path, min(_CHUNK, stop - position), position)):
                 self._pool.erase(path, position, stop)
                 self.dirty.add(path)
                 return
@@ -256,7 +256,7 @@ class Extension:
 
 
 def _is_numbered(entry: Entry) -> bool:
-    """Say whether a name can be a file's first byte that an address reaches."""
+    """Return whether a name is the first byte of a file that an address can reach."""
     name = entry.name
     return (
         entry.is_file and name.isascii() and name.isdigit()

@@ -4,10 +4,10 @@ Layout of an entry (big-endian)::
 
     0 log offset i64   8 record size i32   12 tag code i64
 
-Entry n of a queue stands at byte 20 n of the queue's byte space, which is cut into files of one size
+Entry n of a queue is at byte 20 n of the queue's byte space, which is divided into files of one size
 named by their first byte, `consumequeue/<topic>/<queue>/<20 digits>`. Nothing else is stored: an entry
 is present if its size is above 0, so unwritten (zero) bytes are the end. A pre-blank entry (offset 0,
-size 2147483647) stands for one whose record is gone; Java's scan for the end walks over it.
+size 2147483647) replaces an entry whose record is deleted; Java's scan for the end passes over it.
 Source: spec sections 3.1 and 3.4. Not checksummed: rebuilt from the log.
 
 Files are sparse, written with plain writes and never mapped, and few are open at a time.
@@ -34,25 +34,25 @@ PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], ENTRY).tobytes()
 
 Entries = npt.NDArray[np.void]
-# Entries looked at in one read when an entry is searched one by one; fewer at first.
-_SCANNED_FIRST = 64
-_SCANNED = 4096
+# Number of entries read at once when an entry is searched one by one; fewer at first.
+_FIRST_READ_ENTRIES = 64
+_READ_ENTRIES = 4096
 # Byte addresses are positive 64-bit numbers.
 _BYTE_MAX = (1 << 63) - 1
 
 
 class OpenFiles:
-    """A bounded set of open files; the one used longest ago is closed first. Safe from any thread."""
+    """A bounded set of open files; the least recently used one is closed first. Safe from any thread."""
 
     def __init__(self, files: Files, limit: int) -> None:
         self._files = files
-        # A part of what the process may have at most, so that logs, indexes and others get theirs.
+        # Only a part of the process limit, so that logs, indexes and others get descriptors.
         self._limit = max(min(limit, files.descriptors_max // 4), 4)
         self._open: OrderedDict[Path, File] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, path: Path, size: int, position: int) -> bytes:
-        """Return bytes of a file; fewer at its end, none where there is no file."""
+        """Return bytes of a file; fewer at its end, none if there is no file."""
         with self._lock:
             try:
                 return self._get(path, writable=False).pread(size, position)
@@ -65,13 +65,13 @@ class OpenFiles:
             self._get(path, writable=True).pwrite_pieces(data, position)
 
     def is_current(self, path: Path) -> bool:
-        """Return whether what is open under a path still has that name: another process may have removed it."""
+        """Return whether the file opened under a path still has that name: another process may have removed it."""
         with self._lock:
             inode = self._files.inode(path)
             return inode != 0 and inode == self._get(path, writable=False).inode
 
     def data_end(self, path: Path) -> int:
-        """Return the position in a file behind which there are only zeros."""
+        """Return the position in a file after which there are only zeros."""
         with self._lock:
             return self._get(path, writable=False).data_end()
 
@@ -81,7 +81,7 @@ class OpenFiles:
             self._get(path, writable=True).clear(start, stop)
 
     def sync(self, path: Path) -> None:
-        """Make a file durable; the lock is not held meanwhile."""
+        """Make a file durable; the lock is not held during the sync."""
         try:
             file = self._files.open(path, writable=True)
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class OpenFiles:
     read_only = False
 
     def forget(self, path: Path) -> None:
-        """Close a file, before it is removed."""
+        """Close a file before it is removed."""
         with self._lock:
             file = self._open.pop(path, None)
             if file is not None:
@@ -120,7 +120,7 @@ class OpenFiles:
 
 
 def make_sparse(files: Files, fresh: Path, path: Path, size: int) -> None:
-    """Make a file of `size` zero bytes without blocks under `fresh`, and give it its name in one step."""
+    """Create a file of `size` zero bytes without blocks under `fresh`, and rename it to its name."""
     if files.exists(fresh):
         files.remove(fresh)
     file = files.create(fresh)
@@ -140,7 +140,7 @@ class QueueFolder:
     def __init__(self, files: Files, pool: OpenFiles, folder: Path, entries_per_file: int) -> None:
         self._files = files
         self._pool = pool
-        # Kept: a reader looks at both each time, and to make a path costs more than to look.
+        # Cached: a reader uses both each time, and creating a path costs more than the check itself.
         self.folder, self.topic_folder = folder, folder.parent
         self._per_file = entries_per_file
         self.bases: list[int] = []
@@ -155,15 +155,15 @@ class QueueFolder:
         """Return the path of the file whose first entry is `base`."""
         known, path = self._latest
         if known != base:
-            # Nearly always the same one again, and whoever keys files by path hashes it but once.
+            # Nearly always the same one again, and a caller that keys files by path then hashes it only once.
             path = self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
             self._latest = base, path
         return path
 
     def scan(self, *, cut_too: bool = False) -> Iterator[Entry]:
-        """List the folder: take in the sound files, return what is not one of ours.
+        """List the folder: register the valid files, yield all other entries.
 
-        With `cut_too`, files that were cut short are sound as far as they go: a reader mends nothing.
+        With `cut_too`, files that are too short are valid up to their length: a reader repairs nothing.
         """
         bases = []
         for entry in self._files.entries(self.folder):
@@ -178,7 +178,7 @@ class QueueFolder:
         self.bases = sorted(bases)
 
     def read(self, start: int, stop: int) -> Entries:
-        """Return the entries [start, stop) as they stand, up to the first file that is missing."""
+        """Return the entries [start, stop), unchecked, up to the first missing file."""
         parts = []
         at = start
         while at < stop:
@@ -193,16 +193,16 @@ class QueueFolder:
         return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), ENTRY)
 
     def place(self, ordinal: int) -> int:
-        """Return the log offset in one entry; -1 where there is none, or no file."""
+        """Return the log offset in one entry; -1 if there is no entry, or no file."""
         log_offset, size = self._entry(ordinal)
         return log_offset if 0 < size < PRE_BLANK_SIZE else -1
 
     def is_absent(self, ordinal: int) -> bool:
-        """Say whether no entry is there, not even a pre-blank one."""
+        """Return whether there is no entry, not even a pre-blank one."""
         return self._entry(ordinal)[1] <= 0
 
     def _entry(self, ordinal: int) -> tuple[int, int]:
-        """Return log offset and size in one entry, as they stand; zeros where there is no file."""
+        """Return log offset and size in one entry, unchecked; zeros if there is no file."""
         base = self.file_base(ordinal)
         position = (ordinal - base) * QUEUE_ENTRY_SIZE
         data = self._pool.read(self.path(base), _PLACE.size, position)
@@ -210,11 +210,11 @@ class QueueFolder:
         return log_offset, size
 
     def is_current(self, ordinal: int) -> bool:
-        """Return whether the file of an entry is the one that is read."""
+        """Return whether the open file of an entry still has its name."""
         return self._pool.is_current(self.path(self.file_base(ordinal)))
 
     def write(self, start: int, data: bytes) -> Iterator[Path]:
-        """Write entries from ordinal `start` on; returns the paths of files touched."""
+        """Write entries from ordinal `start` on; yield the paths of the files written."""
         done = 0
         while done < len(data):
             at = start + done // QUEUE_ENTRY_SIZE
@@ -231,22 +231,22 @@ class QueueFolder:
         return ordinal - ordinal % self._per_file
 
     def stop_of(self, base: int) -> int:
-        """Return the ordinal behind the last of the file whose first entry is `base`."""
+        """Return the ordinal after the last of the file whose first entry is `base`."""
         return base + self._per_file
 
     def make_file(self, base: int, side_folder: Path) -> None:
-        """Make one file of full size, all zero, in one step."""
+        """Create one file of full size, all zero, atomically."""
         name = f"{self.folder.parent.name[:64]}-{self.folder.name}-{base}"
         make_sparse(self._files, side_folder / f"new-{name}", self.path(base), self.file_bytes)
         self.bases = sorted({*self.bases, base})
 
     def scan_end(self) -> int:
-        """Return the ordinal behind the last present entry, whatever holes lie before it."""
+        """Return the ordinal after the last present entry, even if there are holes before it."""
         for base in reversed(self.bases):
             stop = -(-self._pool.data_end(self.path(base)) // QUEUE_ENTRY_SIZE)
-            chunk = _SCANNED_FIRST
+            chunk = _FIRST_READ_ENTRIES
             while stop > 0:
-                start, chunk = max(stop - chunk, 0), _SCANNED
+                start, chunk = max(stop - chunk, 0), _READ_ENTRIES
                 present = np.nonzero(self.read(base + start, base + stop)["size"] > 0)[0]
                 if len(present):
                     return base + start + int(present[-1]) + 1
@@ -254,16 +254,16 @@ class QueueFolder:
         return self.bases[0] if self.bases else 0
 
     def first_from(self, log_offset: int, low: int, high: int) -> int:
-        """Return the first ordinal in [low, high) with a record at or behind `log_offset`, or `high`.
+        """Return the first ordinal in [low, high) with a record at or after `log_offset`, or `high`.
 
-        Goes from the front, not by halving: one damaged entry must not hide the sound ones before it.
+        Scans from the front instead of a binary search: one corrupt entry must not hide the valid ones before it.
         """
         if low < high and self.place(low) >= max(log_offset, 0):
-            # Nearly always, and a hundred thousand queues are looked at.
+            # Nearly always the case, and a hundred thousand queues may be opened.
             return low
         at = low
         while at < high:
-            entries = self.read(at, min(at + _SCANNED, high))
+            entries = self.read(at, min(at + _READ_ENTRIES, high))
             if len(entries) == 0:
                 at = min((base for base in self.bases if base > at), default=high)
                 continue
@@ -274,9 +274,9 @@ class QueueFolder:
         return high
 
     def find_log_offset(self, log_offset: int, low: int, high: int) -> int:
-        """Return the first ordinal in [low, high) whose record is at or behind `log_offset`, or `high`.
+        """Return the first ordinal in [low, high) whose record is at or after `log_offset`, or `high`.
 
-        Pre-blank entries count as lying before everything.
+        Pre-blank entries count as coming before everything.
         """
         while low < high:
             middle = (low + high) // 2
@@ -284,27 +284,27 @@ class QueueFolder:
             if len(entry) and effective(entry)[0] < log_offset:
                 low = middle + 1
             elif len(entry) == 0:
-                # The file is missing: whatever it held is gone.
+                # The file is missing: its records are deleted.
                 low = middle + 1
             else:
                 high = middle
         return low
 
     def scan_below(self, log_offset: int, low: int, high: int) -> int:
-        """Return the ordinal behind the last entry in [low, high) of a record before `log_offset`, or `low`.
+        """Return the ordinal after the last entry in [low, high) of a record before `log_offset`, or `low`.
 
-        As `find_log_offset`, but whatever holes there are; pre-blank entries behind it count with it.
+        Like `find_log_offset`, but correct even if there are holes; pre-blank entries that follow are included.
         """
         if low < high and 0 <= self.place(high - 1) < log_offset:
             return high
-        stop, chunk = high, _SCANNED_FIRST
+        stop, chunk = high, _FIRST_READ_ENTRIES
         while stop > low:
             start = max(stop - chunk, low)
             offsets = effective(self.read_padded(start, stop))
             below = np.nonzero((offsets >= 0) & (offsets < log_offset))[0]
             if len(below):
                 return self._over_blanks(start + int(below[-1]) + 1, high)
-            stop, chunk = start, _SCANNED
+            stop, chunk = start, _READ_ENTRIES
         return self._over_blanks(low, high)
 
     def _over_blanks(self, ordinal: int, high: int) -> int:
@@ -316,7 +316,7 @@ class QueueFolder:
         return ordinal
 
     def read_padded(self, start: int, stop: int) -> Entries:
-        """Return the entries [start, stop); those of a missing file are absent."""
+        """Return the entries [start, stop); those of a missing file are zero."""
         parts, at = [], start
         while at < stop:
             end = min(stop, self.file_base(at) + self._per_file)
@@ -349,14 +349,14 @@ class QueueFolder:
 
 
 def is_whole_name(name: str, file_bytes: int) -> bool:
-    """Say whether a name is one that a file of a queue has, where all have so many bytes."""
+    """Return whether a name is valid for a queue file, if all files have this size."""
     if not (name.isascii() and name.isdigit()):
         return False
     return int(name) <= _BYTE_MAX and int(name) % file_bytes == 0
 
 
 def effective(entries: Entries) -> npt.NDArray[np.int64]:
-    """Return log offsets, -1 where there is none to speak of."""
+    """Return log offsets; -1 for absent and pre-blank entries."""
     offsets = entries["log_offset"].astype(np.int64)
     sizes = entries["size"]
     offsets[(sizes <= 0) | (sizes == PRE_BLANK_SIZE)] = -1

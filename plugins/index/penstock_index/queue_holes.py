@@ -1,4 +1,4 @@
-"""Finds out whether queues lack entries, without walking the log where they do not; and entries of damage."""
+"""Finds out whether queues lack entries, reading the log only where they may; and finds entries of corrupt ranges."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -13,24 +13,24 @@ from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, effective
 from penstock_index.queue_state import Queue
 from penstock_index.queue_units import are_addresses
 
-# Entries looked at in one read: what is read twice where a segment ends is little, and memory is used again.
+# Entries read at once: little is read twice where a segment ends, and memory is reused.
 _CHECK_ENTRIES = 1 << 14
-# Entries looked at in one read when the end of a queue is in doubt.
+# Entries read at once when the end of a queue is in doubt.
 _TAIL_ENTRIES = 1024
 # Size, magic, and the log offset stored at byte 28 of a record.
 _HEAD = struct.Struct(">ii20xq")
-# So many gaps between entries are looked at one by one.
+# Maximum number of gaps between entries that are checked one by one.
 _GAPS_MAX = 64
 
 Wanted = Callable[[DispatchBatch], int | None]
 
 
 def first_hole(queues: list[Queue], log: LogView, durable: int, wanted: Wanted) -> int | None:
-    """Return the first record below `durable` that has no entry although it should.
+    """Return the first record before `durable` that has no entry although it should; None if there is none.
 
-    The entries of all queues, sorted, must tile the log; only where they do not is the log read. An entry
-    with an address that leads to no unit counts as missing. `wanted` says which record of a batch should have
-    an entry and has none: those of prepared transactions, of deleted topics and of earlier lives should not.
+    The entries of all queues, sorted, must tile the log; the log is read only where they do not. An entry with an
+    address that leads to no unit counts as missing. `wanted` returns the first record of a batch that should have an
+    entry and has none: records of prepared transactions, of deleted topics and of earlier generations should not.
     """
     cursors = {queue: queue.min_offset for queue in queues}
     for start, stop in log.spans():
@@ -44,27 +44,27 @@ def first_hole(queues: list[Queue], log: LogView, durable: int, wanted: Wanted) 
             low, high = int(gap_starts[at]), int(gap_stops[at])
             before = int(offsets[at - 1]) if at else start
             if at and _size_at(log, before) != sizes[at - 1]:
-                # The entry before the gap is wrong: it is the one to be made again.
+                # The entry before the gap is wrong, so it must be rebuilt.
                 hole: int | None = before
             elif seen >= _GAPS_MAX:
-                # Where gaps are many, one walk over all is faster than one for each.
+                # If there are many gaps, one scan over all is faster than one for each.
                 hole = _first_wanted(log, low, stop, wanted)
                 if hole is None:
                     break
             else:
                 hole = _first_wanted(log, low, high, wanted) if low < high else low
             if hole is not None:
-                # Handing over must begin with a record; a damaged entry may point anywhere.
+                # Dispatch must begin with a record; a corrupt entry may point anywhere.
                 hole = hole if hole >= stop or _size_at(log, hole) else start
                 return max(min(hole, stop), log.min_offset)
     return None
 
 
-def sound_end(queue: Queue, log: LogView, durable: int) -> int:
-    """Return the ordinal behind the last entry that a crash can have left whole.
+def valid_end(queue: Queue, log: LogView, durable: int) -> int:
+    """Return the ordinal after the last entry that is valid after a crash.
 
-    A cut that a power cut tore leaves pieces of entries, which point anywhere. An entry stands if a record
-    of its size is where it points to; or if it is of what was durable, and not earlier than the one before it.
+    A cut that was torn by a power cut leaves parts of entries, which point anywhere. An entry is valid if a record
+    of its size is at its log offset; or if it is before the durable offset, and after the previous entry's.
     """
     durable = durable if durable > 0 else log.end_offset
     high = queue.max_offset
@@ -86,7 +86,7 @@ def sound_end(queue: Queue, log: LogView, durable: int) -> int:
 
 
 def _size_at(log: LogView, log_offset: int) -> int:
-    """Return the size of the record that begins at a log offset, 0 where none does."""
+    """Return the size of the record that begins at a log offset, 0 if none does."""
     try:
         head = bytes(log.read(log_offset, _HEAD.size))
     except OffsetError:
@@ -96,7 +96,7 @@ def _size_at(log: LogView, log_offset: int) -> int:
 
 
 def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return offsets and sizes of all entries from the cursors on that lie before `stop`, sorted."""
+    """Return offsets and sizes of all entries from the cursors on that are before `stop`, sorted."""
     parts: list[Entries] = []
     for queue, cursor in cursors.items():
         at = cursor
@@ -135,11 +135,11 @@ def _first_wanted(log: LogView, start: int, stop: int, wanted: Wanted) -> int | 
 
 
 def entries_within(
-    old: QueueIndex, damages: Sequence[tuple[int, int]]
+    old: QueueIndex, corrupt_ranges: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield topic, queue, ordinal and bytes of the entries whose whole record lies in a damaged stretch.
+    """Yield topic, queue, ordinal and bytes of the entries whose whole record is in a corrupt range.
 
-    Of a queue of which the log has no record left, the last entry.
+    For a queue without records left in the log, yield its last entry.
     """
     for topic, number in old.queues():
         low, high = old.min_offset(topic, number), old.max_offset(topic, number)
@@ -152,7 +152,7 @@ def entries_within(
         for found in old.iter_entries(topic, number, low, high, _CHECK_ENTRIES):
             inside = np.zeros(len(found.sizes), np.bool_)
             ends = found.log_offsets + found.sizes
-            for begin, stop in damages:
+            for begin, stop in corrupt_ranges:
                 inside |= (found.log_offsets >= begin) & (ends <= stop) & (found.sizes > 0)
             for row in np.nonzero(inside)[0].tolist():
                 fields = (found.log_offsets[row], found.sizes[row], found.tag_codes[row])

@@ -1,18 +1,18 @@
-"""Which records of the log belong to the present life of their queue.
+"""Decides which records of the log belong to the present generation of their queue.
 
-Within one life queue offsets count up by one. A broker that deletes a topic removes its queues and leaves the
-records in the log; a topic that is made again begins at 0, so the log holds two lives of one queue. What
-counts is, in this order:
+Within one generation, queue offsets are consecutive. A broker that deletes a topic removes its queues and leaves the
+records in the log. A topic that is created again begins at 0, so the log then holds two generations of one queue. The
+rules, in order of precedence:
 
-    1. The entries that survive: records before the first of them that have an offset it already had are of an
-       earlier life. An entry stays as long as it leads to a record of its queue.
+    1. Surviving entries: records stored before the first of them whose offset it already had are of an earlier
+       generation. An entry survives as long as it leads to a record of its queue.
     2. The broker's list of topics (`contracts.History`): records of a topic that is not listed are of a deleted
-       topic, unless it has an entry, or a record that Penstock wrote, at them or before them (see `queue_endings`).
-    3. The other queues of the topic, since a broker deletes all at once: where one of them was made again, what
-       was stored before that in a queue without entries is of an earlier life as well (see `queue_endings`).
-    4. The restart at 0 in the log: a record with offset 0 after all entries begins a new life.
+       topic, unless an entry, or a record that Penstock wrote, is at them or before them (see `queue_endings`).
+    3. The other queues of the topic, since a broker deletes all at once: if one of them was created again, records
+       stored before that in a queue without entries are of an earlier generation as well (see `queue_endings`).
+    4. The restart at 0 in the log: a record with offset 0 after all entries begins a new generation.
 
-A repeat that does not begin at 0 is dropped, as RocketMQ drops it: its offsets are taken.
+A repeated offset that does not begin at 0 is dropped, as RocketMQ drops it: its offsets are taken.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,31 +28,31 @@ from penstock_index.queue_files import ENTRY, effective
 from penstock_index.queue_holes import without_unit
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
-from penstock_index.queue_strays import stretches
+from penstock_index.queue_strays import true_ranges
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-# Entries looked at in one read while the first one is searched that leads to its record.
-_SEARCHED = 1024
-# So far the next record of a queue is searched.
-_AHEAD_BYTES = 64 << 20
+# Entries read at once in the search for the first one that leads to its record.
+_READ_ENTRIES = 1024
+# The next record of a queue is searched up to this distance.
+_SEARCH_BYTES_MAX = 64 << 20
 
 
 class First(NamedTuple):
-    """The first entry of a queue's present life that survives."""
+    """The first surviving entry of a queue's present generation."""
 
     ordinal: int
     log_offset: int
 
 
 class Verdict(NamedTuple):
-    """What is to be done with the records of a run.
+    """The decision on the records of a run.
 
     Attributes:
         keep: the rows that belong to the queue.
-        known: those among them whose entry is there already.
-        cut: the queue is to be cut there first; None for not at all, 0 where another life begins.
+        known: those among them whose entry exists already.
+        cut: where the queue must be cut first; None for no cut, 0 if another generation begins.
     """
 
     keep: Bools
@@ -65,13 +65,13 @@ class Lives:
 
     Args:
         trust: what is known at the opening.
-        queues: the queues that are there at the opening, none of them looked at for this; more may come later.
+        queues: the queues that exist at the opening, none opened for this; more may be added later.
     """
 
     def __init__(self, trust: Trust, queues: Mapping[Key, Queue]) -> None:
         self._log, self._history = trust.log, trust.history
         self._survivors = trust.survivors
-        # Those that are made later are not asked for: they have no number below.
+        # Queues created later are not looked up: their numbers are not in `_numbers`.
         self._queues = queues
         if trust.survivors is None:
             keys: Iterable[Key] = queues
@@ -84,13 +84,13 @@ class Lives:
         self._endings: Endings | None = None
 
     def judge(self, key: Key, queue: Queue | None, run: Run) -> Verdict:
-        """Say which records of a run belong to the queue as it is; None where it has no folder."""
+        """Return which records of a run belong to the present queue; `queue` is None if it has no folder."""
         entries = np.frombuffer(run.data, ENTRY)
         offsets = entries["log_offset"].astype(np.int64)
         keep, known = np.ones(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_)
         first, start = self.first(key), 0
         if first is None:
-            keep = ~self._are_gone(key, offsets)
+            keep = ~self._need_no_entry(key, offsets)
             if not keep.all():
                 return Verdict(keep, known)
         else:
@@ -103,7 +103,7 @@ class Lives:
         return Verdict(keep, known, cut)
 
     def first_wanted(self, batch: DispatchBatch, queues: Mapping[Key, Queue]) -> int | None:
-        """Return the log offset of the first record of a batch that lacks its entry, None if all have theirs."""
+        """Return the log offset of the first record of a batch that lacks its entry, None if none does."""
         found: list[int] = []
         for run in runs_of(batch):
             if run.topic is not None:
@@ -115,40 +115,40 @@ class Lives:
         return min(found, default=None)
 
     def begin(self, key: Key, first: First | None) -> None:
-        """Take note that a queue begins with this entry from now on."""
+        """Note that a queue begins with this entry from now on."""
         self._firsts[key] = first
 
-    # --- what survives
+    # --- surviving entries
 
     def first(self, key: Key) -> First | None:
-        """Return the first entry of a queue that leads to its record, as it was at the opening."""
+        """Return the first entry of a queue that leads to its record, as of the opening."""
         if key not in self._firsts:
             is_there = key[1] in self._numbers.get(key[0], ())
-            self._firsts[key] = self._found_first(key) if is_there else None
+            self._firsts[key] = self._find_first(key) if is_there else None
         return self._firsts[key]
 
-    def _found_first(self, key: Key) -> First | None:
+    def _find_first(self, key: Key) -> First | None:
         for ordinal, log_offset in self._entries(key):
             if is_backed(self._log, key, ordinal, log_offset):
                 return First(ordinal, log_offset)
         return None
 
     def _entries(self, key: Key) -> Iterator[tuple[int, int]]:
-        """Yield ordinals and log offsets of the entries that are there."""
+        """Yield ordinals and log offsets of the present entries."""
         survivors, queue = self._survivors, self._queues.get(key)
         if survivors is None:
             if queue is not None:
                 yield from queue.present(queue.min_offset)
             return
         low, high = survivors.min_offset(*key), survivors.max_offset(*key)
-        for found in survivors.iter_entries(*key, low, high, _SEARCHED):
+        for found in survivors.iter_entries(*key, low, high, _READ_ENTRIES):
             for row in np.flatnonzero(found.sizes > 0).tolist():
                 yield found.start + row, int(found.log_offsets[row])
 
     # --- queues without an entry
 
-    def _are_gone(self, key: Key, offsets: Int64s) -> Bools:
-        """Return which records of a queue without entries are of a deleted topic, or of an earlier life."""
+    def _need_no_entry(self, key: Key, offsets: Int64s) -> Bools:
+        """Return which records of a queue without entries are of a deleted topic, or of an earlier generation."""
         topic, history, log = key[0], self._history, self._log
         if history.are_ours(offsets).all():
             return np.zeros(len(offsets), np.bool_)
@@ -156,13 +156,13 @@ class Lives:
         firsts = [first for place in places if (first := self.first(place))]
         remade = max((first.log_offset for first in firsts if first.ordinal == 0), default=0)
         is_kept = bool(firsts) or history.may_have_ours(log.min_offset, log.end_offset - 1)
-        # Only then do other records of the log matter.
+        # In all other cases, other records of the log do not matter.
         is_all = offsets[0] < remade or (is_kept and history.is_unlisted(topic))
         endings = self._all_endings() if is_all else Endings(history)
-        return endings.are_gone(key, offsets)
+        return endings.need_no_entry(key, offsets)
 
     def _all_endings(self) -> Endings:
-        """Return what all records of the log tell of ended lives."""
+        """Return the ended generations, from all records of the log."""
         if self._endings is None:
             self._endings = Endings(self._history)
             for batch in self._log.batches(self._log.min_offset, self._log.end_offset):
@@ -176,7 +176,7 @@ class Lives:
     # --- queues with entries
 
     def _judge_late(self, key: Key, queue: Queue, rows: "_Rows", start: int) -> int | None:
-        """Judge the rows from `start` on, which are not before the queue's first entry."""
+        """Judge the rows from `start` on, which are not before the queue's first entry; return where to cut."""
         reach = queue.reach()
         ordinals = rows.ordinal + np.arange(len(rows.offsets))
         inside = min(max(queue.max_offset - int(ordinals[start]), 0), len(ordinals) - start)
@@ -185,17 +185,17 @@ class Lives:
             cut = self._judge_inside(key, queue, rows, slice(start, stop))
             if cut is not None:
                 return cut
-        if stop < len(ordinals) and self._is_astray(key, queue, rows, stop):
+        if stop < len(ordinals) and self._has_corrupt_offset(key, queue, rows, stop):
             rows.keep[stop:] = False
             return None
         beyond = rows.offsets[stop:] > reach
         if not beyond.all() and self._is_backed_at(key, queue, queue.max_offset - 1, reach):
-            # Stored before what the queue has last: of an earlier life, which was longer.
+            # Stored before the queue's last record: of an earlier generation, which was longer.
             rows.keep[stop:] = beyond
         return None
 
     def _judge_inside(self, key: Key, queue: Queue, rows: "_Rows", part: slice) -> int | None:
-        """Judge rows that have an offset which the queue has already."""
+        """Judge rows whose offset the queue already has; return where to cut."""
         low: int = rows.ordinal + part.start
         offsets = rows.offsets[part]
         have = queue.folder.read_padded(low, low + len(offsets))
@@ -214,14 +214,14 @@ class Lives:
                 if (
                     ordinal == 0
                     and offsets[row] > reach
-                    and self._begins_anew(key, rows, at, reach)
+                    and self._begins_generation(key, rows, at, reach)
                 ):
                     rows.keep[at:] = True
                     return 0
             elif offsets[row] > reach and not self._is_backed_at(
                 key, queue, queue.max_offset - 1, reach
             ):
-                # Nothing from here on leads to a record of this queue any more.
+                # From here on, nothing leads to a record of this queue.
                 rows.keep[at:] = True
                 return ordinal
         return None
@@ -229,7 +229,7 @@ class Lives:
     def _fitting(
         self, key: Key, queue: Queue, low: int, found: Int64s, offsets: Int64s
     ) -> Callable[[int], bool]:
-        """Return what says whether a record fits into a hole: the next entry's record is stored after it."""
+        """Return a predicate: does a record fit into a hole, because the next entry's record is stored after it?"""
         places = np.where(found >= 0, np.arange(len(found)), len(found))
         following = np.minimum.accumulate(places[::-1])[::-1]
 
@@ -246,21 +246,21 @@ class Lives:
     def _is_backed_at(self, key: Key, queue: Queue, ordinal: int, log_offset: int) -> bool:
         return log_offset >= 0 and is_backed(self._log, key, ordinal, log_offset)
 
-    def _begins_anew(self, key: Key, rows: "_Rows", at: int, reach: int) -> bool:
-        """Say whether a record with offset 0 begins another life, and is not one whose offset is damaged."""
+    def _begins_generation(self, key: Key, rows: "_Rows", at: int, reach: int) -> bool:
+        """Return whether a record with offset 0 begins another generation, rather than having a corrupt offset."""
         log_offset = int(rows.offsets[at])
         if self._history.is_one_run(reach, log_offset):
-            # Penstock never gives an offset twice while the queue has entries.
+            # Penstock never assigns an offset twice while the queue has entries.
             return False
         if at + 1 < len(rows.offsets):
             return True
         end = log_offset + int(rows.entries["size"][at])
         return self._next_ordinal(key, end) in (None, 0, 1)
 
-    def _is_astray(self, key: Key, queue: Queue, rows: "_Rows", at: int) -> bool:
-        """Say whether a record's offset is past the queue's end, and the next record goes on at the end.
+    def _has_corrupt_offset(self, key: Key, queue: Queue, rows: "_Rows", at: int) -> bool:
+        """Return whether a record's offset is past the queue's end, while the next record continues at the end.
 
-        Then its offset is damaged: no checksum need cover it. An entry there would keep out all that follow.
+        Then its offset is corrupt; not every record has a checksum over it. An entry there would block all that follow.
         """
         end = queue.max_offset
         if rows.ordinal + at <= end or at + 1 < len(rows.offsets):
@@ -270,7 +270,7 @@ class Lives:
 
     def _next_ordinal(self, key: Key, log_offset: int) -> int | None:
         """Return the queue offset of the next record of a queue in the log; None if there is none nearby."""
-        end = min(self._log.end_offset, log_offset + _AHEAD_BYTES)
+        end = min(self._log.end_offset, log_offset + _SEARCH_BYTES_MAX)
         for batch in self._log.batches(log_offset, end):
             found: list[tuple[int, int]] = [
                 (run.log_offset, run.ordinal)
@@ -284,7 +284,7 @@ class Lives:
 
 
 class _Rows(NamedTuple):
-    """The rows of a run, and what is said of them so far."""
+    """The rows of a run, and the decisions on them so far."""
 
     run: Run
     entries: npt.NDArray[np.void]
@@ -297,13 +297,13 @@ class _Rows(NamedTuple):
         return self.run.ordinal
 
 
-def kept(run: Run, keep: Bools) -> Iterator[Run]:
-    """Yield the rows of a run that are to be kept, as runs."""
+def select_rows(run: Run, keep: Bools) -> Iterator[Run]:
+    """Yield the rows of a run that are kept, as runs."""
     if keep.all():
         yield run
         return
     offsets = np.frombuffer(run.data, ENTRY)["log_offset"]
-    for start, stop in stretches(keep):
+    for start, stop in true_ranges(keep):
         yield run._replace(
             ordinal=run.ordinal + start,
             data=run.data[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE],

@@ -1,6 +1,6 @@
-"""What a consume queue dispatcher answers: which queues there are, and what they hold.
+"""The queries that a consume queue dispatcher answers: which queues there are, and what they hold.
 
-A dispatcher that only reads looks at the files again at each question: another process may write them.
+A read-only dispatcher checks the files again at each query: another process may write them.
 """
 
 import itertools
@@ -74,33 +74,33 @@ class QueueLookUp(QueueIndex):
     def min_offset(self, topic: str, queue: int) -> int:
         """See `QueueIndex`."""
         with self._lock:
-            return found.min_offset if (found := self._known(topic, queue)) else 0
+            return found.min_offset if (found := self._current_queue(topic, queue)) else 0
 
     def max_offset(self, topic: str, queue: int) -> int:
         """See `QueueIndex`."""
         with self._lock:
-            return found.max_offset if (found := self._known(topic, queue)) else 0
+            return found.max_offset if (found := self._current_queue(topic, queue)) else 0
 
     def reaches(self, topic: str, queue: int, offset: int) -> bool:
         """See `QueueIndex`."""
         with self._lock:
-            known = self._queues.waiting((topic, queue))
+            known = self._queues.unopened((topic, queue))
             return (known is not None and offset <= known.max_offset) or (
                 offset <= self.max_offset(topic, queue)
             )
 
     def compare_summary(self, summary: bytes) -> Iterator[str]:
-        """See `Dispatcher`; asked of one that only reads."""
-        said = decode_summary(summary, self.context.geometry.queue_entries, _NO_END)
-        if said is None:
-            yield "the queues' part of it cannot be understood"
+        """See `Dispatcher`; called on a read-only dispatcher."""
+        recorded = decode_summary(summary, self.context.geometry.queue_entries, _NO_END)
+        if recorded is None:
+            yield "the part about queues cannot be decoded"
             return
         with self._lock:
-            yield from differences(said, self._found())
+            yield from differences(recorded, self._list_known())
 
-    def _found(self) -> Iterator[tuple[Key, Known]]:
+    def _list_known(self) -> Iterator[tuple[Key, Known]]:
         for topic, number in self.queues():
-            if (queue := self._known(topic, number)) is not None:
+            if (queue := self._current_queue(topic, number)) is not None:
                 yield (topic, number), queue.known()
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
@@ -112,7 +112,7 @@ class QueueLookUp(QueueIndex):
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
         """See `QueueIndex`."""
         with self._lock:
-            found = self._known(topic, queue)
+            found = self._current_queue(topic, queue)
             if found is None:
                 return QueueEntries(*(np.zeros(0, np.int64) for _ in range(3)))
             read = found.folder.read(start, min(stop, found.max_offset))
@@ -124,7 +124,7 @@ class QueueLookUp(QueueIndex):
     def place(self, topic: str, queue: int, offset: int) -> tuple[int, int] | None:
         """See `QueueIndex`."""
         with self._lock:
-            found = self._known(topic, queue)
+            found = self._current_queue(topic, queue)
             if found is None or not 0 <= offset < found.max_offset:
                 return None
             folder = found.folder
@@ -137,9 +137,9 @@ class QueueLookUp(QueueIndex):
         return (log_offset, size) if 0 < size < PRE_BLANK_SIZE else None
 
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        """See `QueueIndex`: only a missing file makes a gap, and the next one begins behind it."""
+        """See `QueueIndex`: only a missing file makes a gap, and the next file begins after it."""
         with self._lock:
-            if (found := self._known(topic, queue)) is None:
+            if (found := self._current_queue(topic, queue)) is None:
                 return 0
             return min((b for b in found.folder.bases if b > offset), default=found.max_offset)
 
@@ -151,27 +151,27 @@ class QueueLookUp(QueueIndex):
             return max((self._end_of(topic, number) for topic, number in self.queues()), default=0)
 
     def _end_of(self, topic: str, number: int) -> int:
-        if (queue := self._known(topic, number)) is None:
+        if (queue := self._current_queue(topic, number)) is None:
             return 0
-        low = max(queue.max_offset - 8, queue.min_offset)  # of the last few: one may be damaged
+        low = max(queue.max_offset - 8, queue.min_offset)  # the last few: one may be corrupt
         chunks = self.iter_entries(topic, number, low, queue.max_offset)
         ends = (map(int.__add__, c.log_offsets.tolist(), c.sizes.tolist()) for c in chunks)
         return max(itertools.chain.from_iterable(ends), default=0)
 
-    def _known(self, topic: str, number: int) -> Queue | None:
+    def _current_queue(self, topic: str, number: int) -> Queue | None:
         before = self._queues.get((topic, number))
         if not self.context.read_only:
             if before is None:
                 self._names.check_free(topic, number)
             return before
-        # The files are looked at again: another process may have written them.
+        # Check the files again: another process may have written them.
         if before is None:
             check_topic(topic)
         queue, log_min = before or self._new_queue(topic, number), self.context.log_min_offset()
         folder = queue.folder
         if not (self._files.is_folder(folder.topic_folder) and self._files.is_folder(folder.folder)):  # fmt: skip
             return None
-        if before is None or not queue.keep_up(log_min):
-            queue.look_again(log_min)
+        if before is None or not queue.add_appended(log_min):
+            queue.reload(log_min)
             self._queues[topic, number] = queue
         return queue

@@ -1,4 +1,4 @@
-"""The queue entries that a batch of records calls for, in runs of consecutive ordinals."""
+"""The queue entries of a batch of records, in runs of consecutive ordinals."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _ORDINAL_MAX = (1 << 62) // QUEUE_ENTRY_SIZE
 class Run(NamedTuple):
     """Consecutive entries of one queue.
 
-    `topic` is None for records that can have no entry: a name that cannot be a folder, or a queue
+    `topic` is None for records that cannot have an entry: a name that cannot be a folder, or a queue
     number or offset out of bounds, as only a hostile log has them.
     """
 
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 def runs_of(batch: DispatchBatch) -> Iterator[Run]:
-    """Return the runs of a batch, queue by queue; prepared and rolled back records have no entry."""
+    """Yield the runs of a batch, queue by queue; prepared and rolled back records have no entry."""
     entries, times, runs, refused = queue_entries(batch, queue_offset_max=_ORDINAL_MAX)
     for row in refused.tolist():
         yield Run(None, 0, 0, b"", int(batch.log_offsets[row]), times[:0])

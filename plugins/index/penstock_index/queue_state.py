@@ -1,4 +1,4 @@
-"""What is known of one queue: its files, and which of its entries count."""
+"""The state of one queue: its files, and which of its entries count."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ from penstock_index.queue_files import QueueFolder, effective
 from penstock_index.queue_runs import Run
 from penstock_index.queue_summary import Known
 
-# Entries looked at in one read when the last one that counts is searched, or the next.
-_LOOKED_AT = 256
+# Number of entries read at once in the search for the last one that counts, or the next one.
+_READ_ENTRIES = 256
 _NOWHERE = 1 << 62
 
 
@@ -21,8 +21,8 @@ class Queue:
         folder: the files of entries.
         extension: the files of units that entries may hold the addresses of.
         min_offset: the first entry whose record the log still has.
-        max_offset: the ordinal behind the last entry.
-        reached: log offset of the last entry's record; -1 where no entry is there, None where nobody looked.
+        max_offset: the ordinal after the last entry.
+        reached: log offset of the last entry's record; -1 if there is no entry, None if it was not read yet.
     """
 
     __slots__ = ("extension", "folder", "max_offset", "min_offset", "reached")
@@ -37,15 +37,17 @@ class Queue:
         self.reached: int | None = None
 
     def reach(self) -> int:
-        """Return the log offset of the record of the last entry; -1 where there is none."""
+        """Return the log offset of the record of the last entry; -1 if there is none."""
         if self.reached is None:
             self.reached = self.folder.place(self.max_offset - 1) if self.max_offset else -1
             if self.reached >= 0:
                 return self.reached
             for base in reversed(self.folder.bases):
                 stop = min(self.folder.stop_of(base), self.max_offset)
-                for high in range(stop, base, -_LOOKED_AT):
-                    offsets = effective(self.folder.read_padded(max(high - _LOOKED_AT, base), high))
+                for high in range(stop, base, -_READ_ENTRIES):
+                    offsets = effective(
+                        self.folder.read_padded(max(high - _READ_ENTRIES, base), high)
+                    )
                     found = offsets[offsets >= 0]
                     if len(found):
                         self.reached = int(found[-1])
@@ -53,20 +55,22 @@ class Queue:
         return self.reached
 
     def next_entry(self, ordinal: int) -> tuple[int, int]:
-        """Return ordinal and log offset of the first entry from `ordinal` on; past everything if there is none."""
+        """Return ordinal and log offset of the first entry from `ordinal` on; a log offset past every log if none."""
         return next(self.present(ordinal), (self.max_offset, _NOWHERE))
 
     def present(self, ordinal: int) -> Iterator[tuple[int, int]]:
-        """Yield ordinal and log offset of the entries from `ordinal` on; between files there may be a wide gap."""
+        """Yield ordinal and log offset of the entries from `ordinal` on; there may be a wide gap between files."""
         for base in list(self.folder.bases):
             low, high = max(base, ordinal), min(self.folder.stop_of(base), self.max_offset)
-            for start in range(low, high, _LOOKED_AT):
-                offsets = effective(self.folder.read_padded(start, min(start + _LOOKED_AT, high)))
+            for start in range(low, high, _READ_ENTRIES):
+                offsets = effective(
+                    self.folder.read_padded(start, min(start + _READ_ENTRIES, high))
+                )
                 for row in np.flatnonzero(offsets >= 0).tolist():
                     yield start + row, int(offsets[row])
 
     def is_followed_by(self, run: Run) -> bool:
-        """Return whether a run goes on where the queue ends, stored after all that the queue has."""
+        """Return whether a run continues at the queue's end and was stored after all records of the queue."""
         return run.ordinal == self.max_offset and 0 <= self.reach() < run.log_offset
 
     def move_min(self, log_offset: int) -> None:
@@ -74,7 +78,7 @@ class Queue:
         self.min_offset = self.folder.first_from(log_offset, self.min_offset, self.max_offset)
 
     def trim(self, log_offset: int) -> bool:
-        """Move the minimum; drop leading files whose records are all gone. Says whether there were any."""
+        """Move the minimum; remove leading files whose records are all deleted. Returns whether any were removed."""
         folder = self.folder
         self.move_min(log_offset)
         gone = [base for base in folder.bases[:-1] if folder.stop_of(base) <= self.min_offset]
@@ -90,7 +94,7 @@ class Queue:
             self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
 
     def confirm(self, known: Known, log_min: int) -> bool:
-        """Take over what was noted of a queue that nobody has changed since, if its files say nothing else."""
+        """Take over the recorded bounds of an unchanged queue; return False if its files contradict them."""
         folder, high = self.folder, known.max_offset
         begin = folder.bases[0] if folder.bases else 0
         if high < begin or not folder.is_absent(high):
@@ -104,23 +108,23 @@ class Queue:
         return True
 
     def _begins_at(self, ordinal: int, log_min: int) -> bool:
-        """Say whether an entry counts, and the one before it does not."""
+        """Return whether an entry counts, and the one before it does not."""
         folder = self.folder
         return folder.place(ordinal) >= max(log_min, 0) and (
             ordinal == folder.bases[0] or folder.place(ordinal - 1) < log_min
         )
 
     def known(self) -> Known:
-        """Return what another opening need not find out again."""
+        """Return the bounds that the next opening can take over."""
         bases, low, high = tuple(self.folder.bases), self.min_offset, self.max_offset
         begin, end = (bases[0], self.folder.stop_of(bases[-1])) if bases else (0, 0)
         last = self.reach()
-        # After a cut it may end before its first file; where damage was left, no entry may lead to a record.
+        # After a cut a queue may end before its first file; in a corrupt queue no entry may lead to a record.
         is_plain = begin <= low <= high <= end and (last >= 0 or low == high)
         return Known(bases, low, high, last) if is_plain else Known(bases)
 
-    def look_again(self, log_min: int) -> None:
-        """Take in what another process has done to the files."""
+    def reload(self, log_min: int) -> None:
+        """Read the bounds again: another process has changed the files."""
         for _ in self.folder.scan(cut_too=True):
             pass
         bases = self.folder.bases
@@ -128,19 +132,19 @@ class Queue:
         first = bases[0] if bases else 0
         self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
 
-    def keep_up(self, log_min: int) -> bool:
-        """Take in entries that were added after the end; False where more has changed, and `look_again` is needed.
+    def add_appended(self, log_min: int) -> bool:
+        """Add entries written after the end; return False if more has changed, and a full reload is needed.
 
-        A follower is woken for a few at a time, and to list the folder for each costs several times as much.
+        A follower is woken for a few entries at a time; listing the folder each time would cost multiple times as much.
         """
         low, high, folder = self.min_offset, self.max_offset, self.folder
         # Files are removed from either end.
         if high <= low or not (folder.is_current(high - 1) and folder.is_current(low)):
             return False
-        stop = min(high + _LOOKED_AT, folder.stop_of(folder.file_base(high - 1)))
+        stop = min(high + _READ_ENTRIES, folder.stop_of(folder.file_base(high - 1)))
         sizes = folder.read(high - 1, stop)["size"]
         absent = np.flatnonzero(sizes <= 0)
-        # The last one is gone; or all are there, and others perhaps after them.
+        # Either the last entry was removed; or all are present, and there may be more.
         if len(absent) == 0 or absent[0] == 0:
             return False
         first = folder.read(low, low + 1)

@@ -1,7 +1,7 @@
 """Records that verify found without an entry of their own, and which of them need none.
 
-What an entry leads to is of the queue's present life. With that known for all records, the rest is judged by the
-rules of `queue_lives`.
+A record that an entry leads to is of the queue's present generation. When that is known for all records, the others
+are judged by the rules of `queue_lives`.
 """
 
 from collections.abc import Iterator
@@ -44,15 +44,15 @@ class Stray(NamedTuple):
 
 
 class Strays:
-    """All records of a log, as far as they were seen in log order. Not thread-safe."""
+    """All records of a log that were read so far, in log order. Not thread-safe."""
 
     def __init__(self) -> None:
         self._matched: dict[Key, list[Matched]] = {}
         self._strays: dict[Key, list[Stray]] = {}
 
     def match(self, key: Key, ordinal: int, offsets: Int64s, right: Bools) -> None:
-        """Take note of the records that have their entry."""
-        for start, stop in stretches(right):
+        """Add the records that have their entry."""
+        for start, stop in true_ranges(right):
             found = Matched(
                 ordinal + start, ordinal + stop, int(offsets[start]), int(offsets[stop - 1])
             )
@@ -68,8 +68,8 @@ class Strays:
     def add(
         self, key: Key, ordinal: int, offsets: Int64s, which: Bools, *, is_beyond: bool
     ) -> None:
-        """Take note of records without an entry of their own."""
-        for start, stop in stretches(which):
+        """Add records without an entry of their own."""
+        for start, stop in true_ranges(which):
             stray = Stray(key, ordinal + start, offsets[start:stop].tolist(), is_beyond)
             self._strays.setdefault(key, []).append(stray)
 
@@ -80,14 +80,14 @@ class Strays:
         return matched, strays
 
     def take(self, other: Any) -> None:
-        """Take in what was seen of a later part of the log."""
+        """Add the records of a later part of the log."""
         for key, found in other[0].items():
             for one in found:
                 self._put(key, Matched(*one))
         for key, strays in other[1].items():
             self._strays.setdefault(key, []).extend(Stray(key, *one) for one in strays)
 
-    # --- when all was seen
+    # --- after all records
 
     def gaps(self, key: Key, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of queue offsets in [low, high) that no record matched."""
@@ -100,7 +100,7 @@ class Strays:
             yield at, high
 
     def descents(self, key: Key) -> Iterator[tuple[int, int]]:
-        """Yield queue offset and log offset of each entry whose record was stored before the entry's before."""
+        """Yield queue offset and log offset of each entry whose record was stored before the previous one's record."""
         newest = -1
         for one in sorted(self._matched.get(key, ())):
             if one.first <= newest:
@@ -108,14 +108,15 @@ class Strays:
             newest = max(newest, one.last)
 
     def has(self, key: Key, log_offset: int) -> bool:
-        """Say whether a record of the queue that lies there names another place in it."""
+        """Return whether the queue's record at a log offset states another place in the queue."""
         return any(log_offset in stray.log_offsets for stray in self._strays.get(key, ()))
 
     def is_repeat(self, key: Key, ordinal: int, log_offset: int) -> bool:
-        """Say whether the record of an entry has offset 0 once more, and no flipped bit explains it.
+        """Return whether the record of an entry repeats offset 0, and a flipped bit does not explain it.
 
-        RocketMQ 5.0 to 5.3.2 gives offsets again when it was stopped with queues behind the log, others when they
-        were killed after a topic was made again; they enter a record with offset 0 where the queue ends.
+        RocketMQ 5.0 to 5.3.2 assigns offsets twice if it was stopped while its queues lagged behind the log; other
+        versions do if they were killed after a topic was created again. They add the record with offset 0 at the end of
+        the queue.
         """
         strays = [(at, stray.ordinal + row) for stray in self._strays.get(key, ())
                   for row, at in enumerate(stray.log_offsets)]  # fmt: skip
@@ -127,13 +128,13 @@ class Strays:
         return log_offset > newest or any(at > log_offset and n == 1 for at, n in strays)
 
     def missing(self, history: History) -> tuple[list[tuple[Stray, int]], int]:
-        """Return what lacks its entry, each with a count of records, and how many others need none."""
+        """Return the records that lack their entry, each with a count of records, and how many others need none."""
         endings, found, others = self._endings(history), [], 0
         for key, strays in self._strays.items():
             for stray in strays:
                 needs = self._needs_entry(stray, endings)
                 others += int((~needs).sum())
-                for start, stop in stretches(needs):
+                for start, stop in true_ranges(needs):
                     size = stop - start if stray.is_beyond else 1
                     for at in range(start, stop, size):
                         part = stray.log_offsets[at : at + size]
@@ -145,7 +146,7 @@ class Strays:
         ordinals = stray.ordinal + np.arange(len(offsets))
         first = self._first(stray.key)
         if first is None:
-            return ~endings.are_gone(stray.key, offsets)
+            return ~endings.need_no_entry(stray.key, offsets)
         needs = (offsets >= first[1]) | (ordinals < first[0])
         matched = self._matched[stray.key]
         for one in matched:
@@ -155,7 +156,7 @@ class Strays:
         return needs
 
     def _first(self, key: Key) -> tuple[int, int] | None:
-        """Return queue offset and log offset at which the present life of a queue begins."""
+        """Return queue offset and log offset at which the present generation of a queue begins."""
         found = min(self._matched.get(key, ()), default=None)
         return (found.start, found.first) if found else None
 
@@ -171,7 +172,7 @@ class Strays:
         return endings
 
 
-def stretches(which: Bools) -> list[tuple[int, int]]:
+def true_ranges(which: Bools) -> list[tuple[int, int]]:
     """Return the ranges of rows that are true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], which, [False]]).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]

@@ -1,4 +1,4 @@
-"""Where the queues of a store begin and end, noted at a clean close: the consume queues' part of the manifest.
+"""The bounds of all queues, recorded at a clean close: the consume queues' part of the manifest.
 
 Layout (big-endian)::
 
@@ -7,12 +7,12 @@ Layout (big-endian)::
     row     := topic u32  queue u32  files u32  min_offset i64  max_offset i64  last i64
 
 Rows are in order of topic and queue, topics in order of their names as bytes; `topic` counts from 0. `base` is the first
-entry of a file; those of a queue follow each other in the order of the rows, ascending. `last` is the log offset in
-the last entry that has one, -1 where none has. A row with a `max_offset` of -1 says nothing of the ends of its queue,
-only which files it has.
+entry of a file; the bases of a queue follow each other in the order of the rows, ascending. `last` is the log offset in
+the last entry that has one, -1 if none has. A row with a `max_offset` of -1 does not give the bounds of its queue,
+only its files.
 
-`penstock.durability.manifest` says when this is believed at all. What it says of a queue is held against the queue's files when the
-queue is first used.
+`penstock.durability.manifest` describes when the manifest is trusted at all. The recorded bounds of a queue are compared
+with the queue's files when the queue is first used.
 """
 
 import struct
@@ -33,22 +33,22 @@ _ROW = np.dtype(
     [("topic", ">u4"), ("queue", ">u4"), ("files", ">u4"), ("min", ">i8"), ("max", ">i8"), ("last", ">i8")]
 )  # fmt: skip
 _BASE = np.dtype(">i8")
-# The ends of a queue that nobody has looked at.
+# The bounds of the queue are not known.
 UNKNOWN = -1
-# No log and no queue reaches so far: sums of these stay within 64 bits.
+# No log and no queue has offsets up to this one: sums of these stay within 64 bits.
 _OFFSET_MAX = 1 << 62
 
 Int64s = npt.NDArray[np.int64]
 
 
 class Known(NamedTuple):
-    """What is known of a queue that was not looked at yet.
+    """What is known of a queue that was not opened yet.
 
     Attributes:
         bases: the first entry of each of its files, ascending.
         min_offset: the first entry that counted.
-        max_offset: the ordinal behind the last entry; `UNKNOWN` where nobody has looked.
-        last: log offset in the last entry that has one; -1 where none has.
+        max_offset: the ordinal after the last entry; `UNKNOWN` if it was not read.
+        last: log offset in the last entry that has one; -1 if none has.
     """
 
     bases: tuple[int, ...]
@@ -72,7 +72,7 @@ def encode_summary(entries_per_file: int, queues: Iterable[tuple[Key, Known]]) -
 
 
 def decode_summary(data: bytes, entries_per_file: int, log_end: int) -> dict[Key, Known] | None:
-    """Return the queues of a summary, in order; None where no store with such files and such a log has it."""
+    """Return the queues of a summary, in order; None if it is not valid for such files and such a log."""
     if len(data) < _HEAD.size:
         return None
     magic, per_file, topic_count, row_count, file_count = _HEAD.unpack_from(data)
@@ -84,7 +84,7 @@ def decode_summary(data: bytes, entries_per_file: int, log_end: int) -> dict[Key
         return None
     rows = np.frombuffer(data, _ROW, row_count, at)
     bases = np.frombuffer(data, _BASE, file_count, at + rows.nbytes).astype(np.int64)
-    if not _are_sound(rows, bases, len(topics), per_file, log_end):
+    if not _rows_are_valid(rows, bases, len(topics), per_file, log_end):
         return None
     counts = rows["files"].astype(np.int64)
     stops = np.cumsum(counts)
@@ -99,7 +99,7 @@ def decode_summary(data: bytes, entries_per_file: int, log_end: int) -> dict[Key
 
 
 def _topics(data: bytes, count: int) -> tuple[list[str] | None, int]:
-    """Return the names of the topics and where they end; None unless they ascend and could be folders."""
+    """Return the names of the topics and where they end; None unless they ascend and could be folder names."""
     names, at = list[bytes](), _HEAD.size
     while len(names) < count:
         if at + _TOPIC.size > len(data):
@@ -116,10 +116,10 @@ def _topics(data: bytes, count: int) -> tuple[list[str] | None, int]:
     return (None if any(map(topic_problem, topics)) else topics), at
 
 
-def _are_sound(
+def _rows_are_valid(
     rows: npt.NDArray[np.void], bases: Int64s, topics: int, per_file: int, log_end: int
 ) -> bool:
-    """Say whether rows and files can be those of one store."""
+    """Return whether rows and files can be those of one store."""
     counts = rows["files"].astype(np.int64)
     places = rows["topic"].astype(np.int64) * (QUEUE_MAX + 1) + rows["queue"]
     if int(counts.sum()) != len(bases) or (np.diff(places) <= 0).any():
@@ -133,13 +133,13 @@ def _are_sound(
     ascends[(stops - counts)[counts > 0]] = True
     if not ascends.all() or (bases % per_file != 0).any():
         return False
-    return _fit(rows, bases, counts, per_file, log_end)
+    return _bounds_are_valid(rows, bases, counts, per_file, log_end)
 
 
-def _fit(
+def _bounds_are_valid(
     rows: npt.NDArray[np.void], bases: Int64s, counts: Int64s, per_file: int, log_end: int
 ) -> bool:
-    """Say whether the ends of each queue lie within its files, and its records within the log."""
+    """Return whether the bounds of each queue are within its files, and its records within the log."""
     low, high, last = (rows[name].astype(np.int64) for name in ("min", "max", "last"))
     stops = np.cumsum(counts)
     has_files = counts > 0
@@ -152,18 +152,18 @@ def _fit(
 
 
 def differences(said: dict[Key, Known], found: Iterator[tuple[Key, Known]]) -> Iterator[str]:
-    """Return what a summary says otherwise than the queues that were found, a sentence each."""
+    """Yield a sentence for each difference between a summary and the queues that were found."""
     left = dict(said)
     for key, known in found:
         name = f"queue {key[0]}/{key[1]}"
         noted = left.pop(key, None)
         if noted is None:
-            yield f"{name} is not in it"
+            yield f"{name} is not in the summary"
         elif noted.bases != known.bases:
-            yield f"{name} has other files than it says"
+            yield f"{name} has other files than the summary states"
         elif noted.max_offset not in (UNKNOWN, known.max_offset):
             yield f"{name} ends at {known.max_offset}, not at {noted.max_offset}"
         elif noted.max_offset != UNKNOWN and noted[1:] != known[1:]:
-            yield f"{name} begins at {known.min_offset} with other records than it says"
+            yield f"{name} begins at {known.min_offset} with other records than the summary states"
     for topic, number in left:
-        yield f"queue {topic}/{number} is not there"
+        yield f"queue {topic}/{number} does not exist"

@@ -1,8 +1,8 @@
-"""Makes queue files and their folders durable: one by one, or their whole file system where they are many.
+"""Makes queue files and their folders durable: one by one, or their whole file system if there are many.
 
-A store of 20,000 queues that each got one message has 20,000 files and as many folders to sync, and each costs a
+A store of 20,000 queues that each got one message has 20,000 files and as many folders to sync, and each sync costs a
 commit of the journal. One sync of the file system writes them all in the order that suits the disk, and commits
-once; it also waits for what other programs have written there. When it is as good: see `penstock.files.volume`.
+once; it also waits for other programs' writes there. `penstock.files.volume` describes when it is as good.
 """
 
 from collections.abc import Collection
@@ -13,12 +13,12 @@ from penstock_index.queue_files import OpenFiles
 
 
 class Syncs:
-    """Syncs what one dispatcher has written.
+    """Syncs the files that one dispatcher has written.
 
     Args:
         files: the file system.
         pool: opens the queue files.
-        volume_from: so many files and folders are synced together, as a volume; 0 for never.
+        volume_from: from this number of files and folders on, they are synced together, as a volume; 0 for never.
 
     Safe from any thread, except for `begin` and `close`.
     """
@@ -30,18 +30,18 @@ class Syncs:
         self._volume: Volume | None = None
 
     def begin(self, folder: Path) -> None:
-        """Take note of the file system of a folder, before the first write below it."""
+        """Open the file system of a folder, before the first write below it."""
         if self._volume_from and self._volume is None:
             self._volume = self._files.volume(folder)
 
     def sync(self, files: Collection[Path], folders: Collection[Path]) -> None:
-        """Make files and folders durable; a file that is gone needs nothing. Raises `OSError` if that failed."""
+        """Make files and folders durable; a file that was removed needs no sync. Raises `OSError` on failure."""
         volume = self._volume
         # Sorted, so that a replay of a crash has the same order.
         left, folders_left = sorted(files, key=str), sorted(folders, key=str)
         if volume is not None and len(files) + len(folders) >= self._volume_from:
             volume.sync()
-            # The last file by itself, whatever it is on: that flushes the disk's own cache (see `penstock.files.volume`).
+            # Sync the last file separately, on any volume: this flushes the disk's own cache (see `files.volume`).
             left = [path for path in left[:-1] if not _is_on(volume, path)] + left[-1:]
             folders_left = [path for path in folders_left if not _is_on(volume, path)]
         for path in left:
@@ -50,14 +50,14 @@ class Syncs:
             self._files.sync_folder(folder)
 
     def close(self) -> None:
-        """Let go of the file system."""
+        """Close the file system."""
         if self._volume is not None:
             self._volume.close()
             self._volume = None
 
 
 def _is_on(volume: Volume, path: Path) -> bool:
-    """Say whether a file or folder is on a volume; what is gone needs no sync anywhere."""
+    """Return whether a file or folder is on a volume; a removed one needs no sync, so it counts as on it."""
     try:
         return volume.holds(str(path))
     except FileNotFoundError:

@@ -4,10 +4,10 @@ Layout of a unit (big-endian)::
 
     0 unit size i16   2 tag code i64   10 store time i64   18 bitmap length i16   20 bitmap
 
-The unit size is 20 and the length of the bitmap. Penstock writes no bitmap: it is for SQL filters, and RocketMQ
-writes one only when those are on. An address is the unit's byte offset in the queue's extension less 2^63, which is
-below any tag hash and any time of delivery; so a queue entry's third field says by itself what it is.
-Source: spec section 3.6. Not checksummed: made again from the log.
+The unit size is 20 plus the length of the bitmap. Penstock writes no bitmap: it is for SQL filters, and RocketMQ
+writes one only when those are on. An address is the unit's byte offset in the queue's extension minus 2^63. That is
+below any tag hash and any delivery time, so the value of an entry's third field shows which of these it is.
+Source: spec section 3.6. Not checksummed: rebuilt from the log.
 """
 
 import numpy as np
@@ -18,9 +18,9 @@ UNIT = np.dtype(
 )
 UNIT_SIZE = 20
 assert UNIT.itemsize == UNIT_SIZE
-# Stands where the next unit would, in a file that has no room for it.
+# Written in place of the next unit, in a file that has no room for it.
 END_MARK = b"\xff\xff"
-# A unit needs so many bytes free behind it, or the writer goes on to the next file.
+# A unit needs this number of free bytes after it; otherwise the writer continues in the next file.
 END_BYTES = 4
 FILE_BYTES_MIN = UNIT_SIZE + END_BYTES
 FILE_BYTES_MAX = 0x7FFFFFFF
@@ -32,7 +32,7 @@ Bools = npt.NDArray[np.bool_]
 _LONG_MIN = np.int64(-(1 << 63))
 # Tag codes up to here are addresses, as in Java.
 ADDRESS_MAX = -(1 << 31) - 1
-# So the largest offset that can have an address.
+# Therefore the largest offset that can have an address.
 OFFSET_MAX = ADDRESS_MAX + (1 << 63)
 
 
@@ -42,7 +42,7 @@ def are_addresses(codes: Int64s) -> Bools:
 
 
 def offsets_of(addresses: Int64s) -> Int64s:
-    """Return the byte offsets that addresses stand for; all must be addresses."""
+    """Return the byte offsets that addresses represent; all must be addresses."""
     return addresses - _LONG_MIN
 
 
@@ -51,7 +51,7 @@ def addresses_of(offsets: Int64s) -> Int64s:
     return offsets + _LONG_MIN
 
 
-def made(tag_codes: Int64s, store_times: Int64s) -> Units:
+def make_units(tag_codes: Int64s, store_times: Int64s) -> Units:
     """Return a unit for each pair, without a bitmap."""
     units = np.zeros(len(tag_codes), UNIT)
     units["size"] = UNIT_SIZE
@@ -60,11 +60,11 @@ def made(tag_codes: Int64s, store_times: Int64s) -> Units:
     return units
 
 
-def are_sound(units: Units, positions: Int64s, file_bytes: int) -> Bools:
-    """Return which of what was read at these positions of a file can be units at all."""
+def are_valid_units(units: Units, positions: Int64s, file_bytes: int) -> Bools:
+    """Return which of the units read at these positions of a file are valid."""
     sizes = units["size"].astype(np.int64)
     bitmaps = units["bitmap_bytes"].astype(np.int64)
     fits = positions + sizes + END_BYTES <= file_bytes
     is_code = ~are_addresses(units["tag_code"].astype(np.int64))
-    sound: Bools = (bitmaps >= 0) & (sizes == UNIT_SIZE + bitmaps) & fits & is_code
-    return sound
+    valid: Bools = (bitmaps >= 0) & (sizes == UNIT_SIZE + bitmaps) & fits & is_code
+    return valid

@@ -1,7 +1,7 @@
 """Tags in the key index, as RocketMQ writes them since 5.4: one more entry, of the text `topic#T#tag`.
 
-Penstock does not write them. It recognises them, so that they are taken neither for damage nor for what a
-put would keep up.
+Penstock does not write them. It recognises them, so that they do not count as corruption, nor as entries that a put
+must maintain.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from penstock.format.validity import is_valid
 from penstock_index.index_file import Peek
 
 _MARK = "#T#"
-# Records looked at, and those with a tag among them: a broker gives every tag an entry, or none.
+# Maximum of records read, and of those with a tag: a broker gives every tag an entry, or none.
 _RECORDS_MAX, _TAGGED_MAX = 256, 16
 _BYTES_MAX = 8 << 20
 
@@ -29,7 +29,7 @@ def tag_key_hashes(batch: DispatchBatch) -> tuple[np.ndarray, Int32s]:
 
 
 def has_tag_keys(peeks: Iterable[Peek], log: LogView) -> bool:
-    """Say whether the newest records with a tag have tag keys in the index; `peeks`, newest first."""
+    """Return whether the newest records with a tag have tag keys in the index; `peeks`, newest first."""
     records = tagged = size_read = 0
     for peek in peeks:
         entries = peek.newest(_RECORDS_MAX * 4)
@@ -53,7 +53,7 @@ def has_tag_keys(peeks: Iterable[Peek], log: LogView) -> bool:
 
 
 def _message(log: LogView, at: int) -> StoredMessage | None:
-    """Return the record at a log offset, None where there is none that is valid."""
+    """Return the record at a log offset, None if there is no valid one."""
     if at < log.min_offset:
         return None
     try:

@@ -1,1 +1,1 @@
-"""Retention policies: what may go."""
+"""Retention policies: they decide which segments are deleted."""

@@ -1,4 +1,4 @@
-"""What counts as old: a segment that was not written for so many hours (spec section 11.1)."""
+"""Which segments count as old: those not written for a number of hours (spec section 11.1)."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ HOUR_MS = 3_600_000
 
 
 def check_hours(_instance: object, field: object, hours: float) -> None:
-    """Refuse what is no length of time; for `attrs.field(validator=...)`."""
+    """Raise `ValueError` if `hours` is not a duration; for `attrs.field(validator=...)`."""
     if not (math.isfinite(hours) and hours >= 0):
         name = getattr(field, "name", "hours")
         raise ValueError(f"{name} is {hours}; it must be a number of hours, 0 or more")
 
 
 def count_old(segments: Sequence[SegmentInfo], now_ms: int, reserved_hours: float) -> int:
-    """Return how many of the oldest segments are old, up to the first that is not; never the last."""
+    """Return how many of the oldest segments are old, up to the first that is not; never count the last one."""
     reserved_ms = int(reserved_hours * HOUR_MS)
     count = 0
     for segment in segments[:-1]:

@@ -1,8 +1,8 @@
-"""Segments go as the disk fills, and writing stops before it is full (spec section 11.2).
+"""The `disk-ratio` policy: deletes segments as the disk fills, refuses writes before it is full (spec section 11.2).
 
-Three levels, in percent of the disk used, rounded up: above the first, old segments go at any hour; above
-the second, segments go whatever their age; above the third, writes are refused until the use is
-back at the second. Of a disk that does not tell its size nothing is concluded but that old segments go.
+Three levels, in percent of the disk used, rounded up. Above the first, old segments are deleted at any hour. Above
+the second, segments are deleted whatever their age. Above the third, writes are refused until the use is back at the
+second. If the disk does not report its size, only old segments are deleted, at any hour.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class DiskRatioOptions:
     """Options of the disk-ratio policy.
 
     Attributes:
-        early_percent: above this, segments older than `reserved_hours` go at any hour.
-        forced_percent: above this, segments go whatever their age; writing resumes at or below it.
+        early_percent: above this, segments older than `reserved_hours` are deleted at any hour.
+        forced_percent: above this, segments are deleted whatever their age; writing resumes at or below it.
         refuse_percent: above this, writes are refused as well.
         reserved_hours: how long after its last write a segment counts as old.
     """
@@ -41,7 +41,7 @@ class DiskRatioOptions:
 
 
 class DiskRatioRetention(RetentionPolicy):
-    """Makes room as the disk fills. Remembers whether it refuses writes; one round at a time asks it."""
+    """Frees space as the disk fills. Remembers whether it refuses writes; called by one retention run at a time."""
 
     name: ClassVar[str] = "disk-ratio"
     Options: ClassVar[type] = DiskRatioOptions
@@ -52,34 +52,32 @@ class DiskRatioRetention(RetentionPolicy):
         self._refuses = False
 
     def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
-        """Count what may go at this use of the disk."""
+        """Vote for the segments to delete at the present use of the disk."""
         options = self.options
         percent = _percent(disk)
         if percent is None:
             self._refuses = False
             count = count_old(segments, now_ms, options.reserved_hours)
-            old = f"what was not written for {options.reserved_hours:g} hours"
-            return Vote(count, f"the disk does not tell its size: {old} goes at any hour")
+            old = f"segments not written for {options.reserved_hours:g} hours"
+            return Vote(count, f"the disk does not report its size: {old} are deleted at any hour")
         if percent > options.refuse_percent:
             self._refuses = True
         elif percent <= options.forced_percent:
             self._refuses = False
         if percent > options.forced_percent:
-            reason = (
-                f"{percent} % of the disk is used, over {options.forced_percent} %: any age goes"
-            )
+            reason = f"{percent} % of the disk is used, over {options.forced_percent} %: segments of any age are deleted"
             return Vote(max(len(segments) - 1, 0), reason, self._refuses)
         if percent > options.early_percent:
             count = count_old(segments, now_ms, options.reserved_hours)
             reason = (
-                f"{percent} % of the disk is used, over {options.early_percent} %: what was not "
-                f"written for {options.reserved_hours:g} hours goes at any hour"
+                f"{percent} % of the disk is used, over {options.early_percent} %: segments not "
+                f"written for {options.reserved_hours:g} hours are deleted at any hour"
             )
             return Vote(count, reason, self._refuses)
         return Vote(0, f"{percent} % of the disk is used, within {options.early_percent} %")
 
 
 def _percent(disk: DiskUse) -> int | None:
-    """Return used / (used + usable) in whole percent, rounded up; None where both are 0."""
+    """Return used / (used + usable) in whole percent, rounded up; None if both are 0."""
     whole = disk.used + disk.usable
     return -(-disk.used * 100 // whole) if whole else None

@@ -1,4 +1,4 @@
-"""What this package registers."""
+"""Registers the retention policies of this package."""
 
 from penstock import hookimpl
 from penstock.contracts import RetentionPolicy
@@ -9,5 +9,5 @@ from penstock_retention.size import SizeRetention
 
 @hookimpl
 def penstock_register_retention() -> list[type[RetentionPolicy]]:
-    """Offer the built-in retention policies."""
+    """Return the built-in retention policies."""
     return [AgeRetention, SizeRetention, DiskRatioRetention]

@@ -1,4 +1,4 @@
-"""The log is kept below a size: the oldest segments go while it is larger."""
+"""The `size` policy: deletes the oldest segments while the log is larger than a limit."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -15,20 +15,20 @@ class SizeOptions:
     """Options of the size policy.
 
     Attributes:
-        bytes_max: so many bytes of segments are kept; the last segment always is.
+        bytes_max: maximum size of the segments kept; the last segment is always kept.
     """
 
     bytes_max: int = attrs.field(default=10 << 30, validator=attrs.validators.ge(0))
 
 
 class SizeRetention(RetentionPolicy):
-    """Lets the oldest segments go while the log is too large. Holds no state."""
+    """Deletes the oldest segments while the log is too large. Stateless."""
 
     name: ClassVar[str] = "size"
     Options: ClassVar[type] = SizeOptions
 
     def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
-        """Count the oldest segments that are too many."""
+        """Vote for the oldest segments that exceed the limit."""
         limit = self.options.bytes_max
         total = left = sum(segment.size for segment in segments)
         count = 0
@@ -40,5 +40,5 @@ class SizeRetention(RetentionPolicy):
         relation = "over" if total > limit else "within"
         return Vote(
             count,
-            f"the log has {total / _MIB:,.6g} MiB, {relation} the {limit / _MIB:,.6g} MiB kept",
+            f"the log has {total / _MIB:,.6g} MiB, {relation} the limit of {limit / _MIB:,.6g} MiB",
         )

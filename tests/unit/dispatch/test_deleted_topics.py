@@ -479,7 +479,7 @@ def test_queues_that_mix_two_lives_are_found(directory: Directory) -> None:
             file.write(at.to_bytes(8, "big") + size.to_bytes(4, "big") + bytes(8))
     assert len(new) == 3
     with directory.open(read_only=True) as store:
-        assert any("earlier life" in finding.text for finding in store.verify())
+        assert any("earlier generation" in finding.text for finding in store.verify())
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%group", "%DLQ%group", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC",

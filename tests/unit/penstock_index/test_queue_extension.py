@@ -21,7 +21,7 @@ from penstock.testing.kit import copy_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import OpenFiles
-from penstock_index.queue_units import ADDRESS_MAX, OFFSET_MAX, UNIT, Int64s, made, offsets_of
+from penstock_index.queue_units import ADDRESS_MAX, OFFSET_MAX, UNIT, Int64s, make_units, offsets_of
 
 COUNT = 600
 FILE_BYTES = 1000
@@ -628,7 +628,7 @@ def test_units_come_back_in_the_order_asked_for(extension: Extension, tmp_path: 
     order = np.random.default_rng(5).permutation(count)
     found, units = extension.units(codes[order])
     assert found.all()
-    assert units.tolist() == made(tags, times)[order].tolist()
+    assert units.tolist() == make_units(tags, times)[order].tolist()
     mixed = np.concatenate([codes[:5], codes_of(0, 5, -5, ADDRESS_MAX + 1), codes[5:9] + 1])
     extension.resolve(mixed)
     assert mixed[:9].tolist() == [*tags[:5].tolist(), 0, 5, -5, ADDRESS_MAX + 1]

@@ -125,9 +125,9 @@ def test_age_says_why_in_figures(tmp_path: Path) -> None:
         policy.vote(log(100), NOON, disk), policy.vote(log(100, 73, 1), NOON + 16 * HOUR, disk),
     ]  # fmt: skip
     assert [(vote.expired_count, vote.reason) for vote in said] == [
-        (0, "the oldest was written 70.0 hours ago, within the 72 kept"),
-        (0, "1 not written for 72 hours, but they go at 04 o'clock"),
-        (0, "there is only the last segment"),
+        (0, "the oldest was written 70.0 hours ago; segments are kept for 72 hours"),
+        (0, "1 not written for 72 hours, but segments are deleted at 04 o'clock"),
+        (0, "the last segment is the only one"),
         (2, "not written for 72 hours"),
     ]
 
@@ -138,7 +138,7 @@ def test_a_disk_that_does_not_tell_its_size_costs_nothing_young(tmp_path: Path) 
     assert policy.vote(log(1), NOON, DiskUse(95, 5)).refuse_writes
     vote = policy.vote(log(100, 73, 71, 1), NOON, DiskUse(0, 0))
     assert (vote.expired_count, vote.refuse_writes) == (2, False)
-    assert "does not tell its size" in vote.reason
+    assert "does not report its size" in vote.reason
 
 
 @pytest.mark.parametrize("policy", ["age", "disk-ratio"])

@@ -118,7 +118,7 @@ def test_the_reason_for_staying_names_every_policy(tmp_path: Path) -> None:
     ) as store:  # fmt: skip
         fill(store, 3)
         said = [departure.reason for departure in store.forecast(1)]
-        assert said == ["not today; the log has 0.1875 MiB, within the 1 MiB kept"] * 2 + [
+        assert said == ["not today; the log has 0.1875 MiB, within the limit of 1 MiB"] * 2 + [
             "the last segment is never deleted"
         ]
 
