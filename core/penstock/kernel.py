@@ -56,7 +56,7 @@ def load() -> None:
 
 
 def is_rescue() -> bool:
-    """Tell whether this process runs `python -m penstock.rescue`, which needs no kernel."""
+    """Return whether this process runs `python -m penstock.rescue`, which needs no kernel."""
     return sys.orig_argv[1:3] == ["-m", "penstock.rescue"]
 
 

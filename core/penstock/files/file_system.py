@@ -159,7 +159,7 @@ class Files:
         return sorted(found)
 
     def exists(self, path: Path) -> bool:
-        """Say whether anything, even a dangling link, has that name."""
+        """Return whether anything, even a dangling link, has that name."""
         return os.path.lexists(path)
 
     def mtime_ns(self, path: Path) -> int:
@@ -188,7 +188,7 @@ class Files:
         return os.lstat(path).st_nlink > 1
 
     def is_folder(self, path: Path) -> bool:
-        """Say whether `path` is a folder itself, not a link to one."""
+        """Return whether `path` is a folder itself, not a link to one."""
         try:
             return stat.S_ISDIR(os.lstat(path).st_mode)
         except FileNotFoundError:

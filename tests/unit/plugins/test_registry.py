@@ -74,7 +74,7 @@ def test_a_taken_name_is_an_error_naming_both_for_who_picks_it(
 BROKEN = {
     "no import: broken": ("import no_such_module", "no_such_module"),
     "unknown hook: misspelt": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flsh(): return []", "penstock_register_flsh"),
-    "no class: incompatible": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return [7]", "no class"),
+    "no class: incompatible": ("from penstock import hookimpl\n@hookimpl\ndef penstock_register_flush(): return [7]", "not a class"),
     "abstract: incompatible": (
         ("from penstock import FlushPolicy, hookimpl\nclass F(FlushPolicy):\n    name = 'f'\n"
          "@hookimpl\ndef penstock_register_flush(): return [F]"), "does not implement after_append",

@@ -184,7 +184,7 @@ def test_a_file_that_is_cut_short_is_an_error_to_who_waits(size: int, side: Path
         found.ask()
     assert caught.value.errno == (errno.EIO if size else errno.EFAULT)
     if not size:
-        with pytest.raises(OSError, match="is gone"):
+        with pytest.raises(OSError, match="wake word is gone"):
             found.sleep(seen, FOR_EVER_S)
     found.close()
 
