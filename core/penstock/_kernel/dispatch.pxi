@@ -94,7 +94,7 @@ def queue_entries(log_offsets, sizes, queues, queue_offsets, transaction_types, 
     whose queue offset is not from 0 to below `queue_offset_max`: their rows are returned as refused.
 
     Args:
-        log_offsets: and the others up to `store_times_ms`, the batch's columns: 32-bit or 64-bit integers.
+        log_offsets: a column of the batch, like all arguments up to `store_times_ms`: 32-bit or 64-bit integers.
         topics: the number of the batch's topics; `topic_rows` must be below it.
         queue_max: the largest valid queue number.
         queue_offset_max: the smallest queue offset that is too large.

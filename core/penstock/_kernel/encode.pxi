@@ -73,9 +73,9 @@ cdef class RecordEncoder:
     """Encodes the records of one store. Safe from any thread.
 
     Attributes:
-        store_host: the store's own host, as its records have it.
-        crc_property: whether each record ends in a CRC over the whole of it.
-        body_bytes_max: the largest body that is taken.
+        store_host: the store's own host, as encoded in its records.
+        crc_property: whether each record ends in a CRC of the whole record.
+        body_bytes_max: the maximum size of a body in bytes.
     """
 
     cdef readonly bytes store_host
@@ -200,7 +200,7 @@ cdef enum: NOGIL_BYTES = 64 << 10
 cdef class Batch:
     """Encoded records, one after the other, which an append stamps and writes. Not thread-safe.
 
-    Its bytes are lent to whoever looks at them; none can be added meanwhile.
+    While its bytes are in use as a buffer, no record can be added.
     """
 
     cdef readonly RecordEncoder encoder
@@ -410,7 +410,7 @@ cdef class Batch:
     def add_columns(self, ArrowRows columns not None, Py_ssize_t start=0):
         """Add rows of Arrow columns from `start` on, up to the first that is not plain; return that row's number.
 
-        A row that is not plain, or cannot be stored, is for `add` to take or to refuse.
+        The caller passes a row that is not plain, or cannot be stored, to `add`, which adds or refuses it.
         """
         cdef Parts m
         cdef Span keys[1]
@@ -487,9 +487,9 @@ cdef class Batch:
         """Write offsets and store time into the records, and CRCs over those that have CRCs of their own.
 
         Args:
-            pieces: (row, log offset) of each piece of the batch: from that row on records follow each other from there.
-            store_ms: the store time of all.
-            first_mark: from there on records are numbered in PREPAREDTRANSACTIONOFFSET; 0 leaves it.
+            pieces: (row, log offset) of each slice of the batch: from that row on, records are consecutive from that offset.
+            store_ms: the store time of all records.
+            first_mark: numbers the records, from this number on, in PREPAREDTRANSACTIONOFFSET; 0 leaves the field alone.
         """
         cdef Py_ssize_t row, count = len(self), cursor_count = len(self.own_cursors), piece_count = len(pieces)
         cdef int64_t *numbers
@@ -585,12 +585,12 @@ cdef class ArrowRows:
         """Hold columns of `count` values each.
 
         Args:
-            encoder: whose limits hold.
-            topic: of text: offsets (native i32), bytes or None, and the number of the first value.
-            body: as `topic`; `tag` and `keys` too, or None.
-            queue: native i64, or None; so are `flag` and `born_ms`.
-            pairs: offsets of a map column (native i32), the number of the first row, names and values as `topic`, and
-                how many pairs they have; or None.
+            encoder: the encoder whose limits apply.
+            topic: a text column: offsets (native i32), bytes or None, and the index of the first value.
+            body: a column like `topic`; `tag` and `keys` are such columns or None.
+            queue: native i64, or None; likewise `flag` and `born_ms`.
+            pairs: offsets of a map column (native i32), the index of the first row, names and values as columns like
+                `topic`, and the number of pairs; or None.
         """
         cdef Rows *rows = &self.rows
         if not 0 <= count < INT32_MAX:

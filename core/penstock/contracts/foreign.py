@@ -64,23 +64,23 @@ LIGHT_QUEUES = Kind(
     signs="a queue below `consumequeue/` of a topic whose name begins with `%LMQ%`",
     reading="they are read as any queue",
     stops_writing=True,
-    why="a put is not added to the light queues that it names, and queues made again would lose theirs",
+    why="a put is not added to the light queues that it names, and a rebuild of the queues would lose the light ones",
 )
 ROCKSDB_QUEUES = Kind(
     name="rocksdb-queues",
     what="consume queues in RocksDB",
     signs="a file `CURRENT` in `consumequeue/`, or a folder `consumequeue_rocksdb/`",
-    reading="by key, message id and log offset; what needs queues raises if they are in RocksDB only",
+    reading="by key, message id and log offset; reads by queue raise if the queues are in RocksDB only",
     stops_writing=True,
-    why="the broker would not see what was put",
+    why="the broker would not see messages put here",
 )
 ROCKSDB_CONFIG = Kind(
     name="rocksdb-config",
     what="topics, groups or offsets in RocksDB",
     signs="a folder below `config/` that has a file `CURRENT`",
-    reading="all but committed offsets, which raise",
+    reading="everything except committed offsets, which raise",
     stops_writing=True,
-    why="which topics have other queues is not known, and the broker would not see offsets committed here",
+    why="it is not known which topics have other kinds of queues, and the broker would not see offsets committed here",
 )
 ROCKSDB_STORE = Kind(
     name="rocksdb-store",
@@ -88,7 +88,7 @@ ROCKSDB_STORE = Kind(
     signs="a file in `rocksdbstore/` whose name ends in `.sst`, or in `.log` and that is not empty",
     reading="everything; finding by key looks into the files of `index/` only",
     stops_writing=True,
-    why="what was put would be missing from that database",
+    why="messages put here would be missing from that database",
 )
 TAG_KEYS = Kind(
     name="tag-keys",
@@ -96,7 +96,7 @@ TAG_KEYS = Kind(
     signs="a folder `rocksdbstore/`, or the hash of `topic#T#tag` among the newest entries of `index/`",
     reading="everything",
     stops_writing=True,
-    why="the tags of what was put would be missing from the index",
+    why="the tags of messages put here would be missing from the index",
 )
 COMPACTION = Kind(
     name="compaction-topics",
@@ -104,7 +104,7 @@ COMPACTION = Kind(
     signs="`cleanup.policy` is `COMPACTION` in `config/topics.json`, or a queue below `compaction/`",
     reading="everything that the log has; the broker shows the newest message of each key",
     stops_writing=True,
-    why="what was put would be missing from the compacted copy, which is what the broker reads",
+    why="messages put here would be missing from the compacted copy, which the broker reads",
 )
 TIMER = Kind(
     name="timer",
@@ -120,7 +120,7 @@ POP_STATE = Kind(
     signs="`kvStore/`",
     reading="everything",
     stops_writing=False,
-    why="it speaks of messages that consumers have, not of those that are put",
+    why="it concerns messages that consumers have received; a put does not change it",
 )
 BROKER_CONFIG = Kind(
     name="broker-config",
