@@ -1,5 +1,5 @@
-# The types of the compiled kernel; what each does is said in its sources, `_kernel.pyx` and `_kernel/`.
-# Columns go in and out as bytes in native order.
+# The types of the compiled kernel; the docstrings are in its sources, `_kernel.pyx` and `_kernel/`.
+# Columns are passed and returned as bytes in native order.
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -484,7 +484,7 @@ def store_records(
 
 # --- dispatch.pxi
 
-# Whole numbers of 4 or 8 bytes, of any stride.
+# Integers of 4 or 8 bytes, of any stride.
 _Column: TypeAlias = NDArray[Any]
 
 def queue_entries(

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, binding=False, auto_pickle=False
-"""The compiled kernel: one way to lay out a record, one way to take one apart, and what stands on either.
+"""The compiled kernel: the only code that encodes or parses records at speed, and the functions built on it.
 
-The C headers in `_kernel/` know no Python; the parts here turn Python's objects into pointers and numbers, and hold
-a reference to whatever a pointer leads into for as long as it is used.
+The C headers in `_kernel/` do not use Python. The `.pxi` files convert Python objects to pointers and numbers, and hold
+a reference to each object for as long as a pointer into it is used.
 """
 
 cimport cython
@@ -35,6 +35,6 @@ include "_kernel/dispatch.pxi"
 
 crc_start()
 
-# These hold memory for the parts here, and are nothing for Python.
+# Internal classes that hold memory; they are not part of the module's interface.
 for _hidden in ("Held", "HeldNumbers", "Numbers", "Pieces"):
     globals().pop(_hidden)

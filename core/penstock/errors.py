@@ -4,25 +4,25 @@
     + ConfigError                  the configuration cannot be used; nothing was opened or written
         - UnknownStrategyError     lists the installed names
         - GeometryError            the store was made with other sizes; names both
-        - ConflictError            two strategies that make no sense together, with the reason
+        - ConflictError            two strategies that cannot be combined, with the reason
     + PluginError                  an installed plugin breaks its contract
         - PluginLoadError          names the distribution
         - DuplicateStrategyError   names both offers
     + MessageError (ValueError)    the caller's message cannot be stored; nothing was written
         - TopicError               a topic name that is refused, with the reason
             + LongTopicError       a name that older brokers on this directory cannot read
-        - QueueError               a queue number that is refused
+        - QueueError               a queue number that is out of range
         - PropertyError            a property, key or tag that the format cannot hold
         - MessageTooLargeError     body, properties or record over a limit
         - NotYetError              a feature of the format that Penstock does not deliver yet
         - CommitError              a consumer group's offset that is refused, with the reason
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
-        - NoRecordError            no record begins at that log offset; names the nearest ones
+        - NoRecordError            no record begins at that log offset; names the nearest records
     + MissingExtraError            an optional package is needed; names the install line
     + StorageError
         - NotAStoreError           the directory is not a message store
-        - StrayFileError           a file that does not belong into a store's folder
-        - ForeignContentError      a broker's queues, keys or offsets in a form that is not understood
+        - StrayFileError           a file that does not belong in a store's folder
+        - ForeignContentError      a broker's queues, keys or offsets in a form that Penstock does not understand
         - CorruptionError          path, position, what was expected, what was found
         - FormatVersionError       written by another version
         - StoreLockedError         another process has it open
@@ -32,11 +32,11 @@
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
         - SystemLimitError         no descriptor or memory left; nothing of the message was stored
-        - BusyError                the store cannot keep up just now; nothing was stored, try again
-        - DispatcherFailedError    queues or index lack stored messages; an answer would leave them out
+        - BusyError                the store cannot keep up; nothing was stored, try again
+        - DispatcherFailedError    queues or index lack stored messages; an answer would omit them
 
-Facts are attributes; each message says what, where and what now. An `OSError` passes through unless
-it makes the store unusable.
+Facts are attributes. Each message says what happened, to which file or argument, and what to do. An `OSError`
+passes through unless the failure makes the store unusable.
 """
 
 import difflib
@@ -49,8 +49,8 @@ from penstock.escape import visible
 class PenstockError(Exception):
     """Base of every error raised on purpose; nothing else derives from it.
 
-    Its text is safe to print: what a caller, a disk or a plugin put into it is escaped. The attributes
-    hold the same things as they are.
+    The text is safe to print: parts that come from a caller, a disk or a plugin are escaped. The attributes
+    hold the same values unescaped.
     """
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class UnknownStrategyError(ConfigError):
 
 
 class GeometryError(ConfigError):
-    """The store was made with other sizes than the configuration asks for."""
+    """The configured file sizes differ from those that the store was created with."""
 
     def __init__(self, key: str, asked: int, found: int, source: str) -> None:
         self.key = key
@@ -83,12 +83,12 @@ class GeometryError(ConfigError):
         self.found = found
         super().__init__(
             f"{key} is {asked} in the configuration, but the store has {found} ({source}); "
-            f"sizes are fixed when a store is made: leave {key} out, or set it to {found}"
+            f"sizes are fixed when a store is created: remove {key} from the configuration, or set it to {found}"
         )
 
 
 class ConflictError(ConfigError):
-    """The strategies picked make no sense together."""
+    """The configured strategies cannot be combined."""
 
     def __init__(self, kind: str, name: str, reason: str) -> None:
         self.kind = kind
@@ -115,7 +115,7 @@ class PluginLoadError(PluginError):
 
 
 class DuplicateStrategyError(PluginError):
-    """Two plugins offer the same strategy name, so a name would not decide."""
+    """Two plugins offer a strategy of the same kind and name, so the name is ambiguous."""
 
     def __init__(self, kind: str, name: str, first: str, second: str) -> None:
         self.kind = kind
@@ -130,7 +130,7 @@ class MessageError(PenstockError, ValueError):
 
 
 class TopicError(MessageError):
-    """A topic name that cannot be a folder of the store, or that the format cannot hold."""
+    """A topic name that cannot be the name of a folder, or that the format cannot hold."""
 
     def __init__(self, topic: str, reason: str) -> None:
         self.topic = topic
@@ -139,13 +139,13 @@ class TopicError(MessageError):
 
 
 class LongTopicError(TopicError):
-    """A topic of over 127 bytes, in a directory whose brokers may not know such records."""
+    """A topic of over 127 bytes, in a directory whose brokers may be too old to read such records."""
 
     def __init__(self, topic: str, size: int, limit: int) -> None:
         super().__init__(
             topic,
-            f"it has {size} bytes, and this directory was made by a broker. Brokers before 5.0 end their log at "
-            f"the first record whose topic has over {limit}; set log.long_topics = true if no such broker opens it",
+            f"it has {size} bytes, and a broker created this directory. Brokers before 5.0 end their log at the first "
+            f"record whose topic has over {limit} bytes; set log.long_topics = true if no such broker opens this directory",
         )
 
 
@@ -178,11 +178,11 @@ class MessageTooLargeError(MessageError):
 
 
 class NotYetError(MessageError):
-    """A feature of the format that Penstock does not deliver yet, refused rather than faked."""
+    """A feature of the format that Penstock does not deliver yet; the message is refused."""
 
 
 class CommitError(MessageError):
-    """A consumer group's offset that is refused; the offset committed before is kept."""
+    """A consumer group's offset that is refused; the offset committed earlier is kept."""
 
     def __init__(self, group: str, topic: str, queue: int, offset: object, reason: str) -> None:
         self.group = group
@@ -192,7 +192,7 @@ class CommitError(MessageError):
         self.reason = reason
         super().__init__(
             f"offset {offset!r} of group {group!r} in queue {topic}/{queue} is refused: {reason}; "
-            f"nothing was written, the offset committed before is kept"
+            f"nothing was written, the offset committed earlier is kept"
         )
 
 
@@ -204,7 +204,7 @@ class OffsetError(PenstockError, LookupError):
         self.low = low
         self.high = high
         super().__init__(
-            f"{what} {offset} is outside what the store holds, {low} to {high} (exclusive)"
+            f"{what} {offset} is outside the range that the store holds, {low} to {high} (exclusive)"
         )
 
 
@@ -212,8 +212,8 @@ class NoRecordError(OffsetError):
     """No record begins at that log offset, and the log is intact there.
 
     Attributes:
-        before: the log offset of the nearest record before it; None for none.
-        after: where the next record begins, or will; None where that is not known.
+        before: the log offset of the nearest record before this offset; None if there is none.
+        after: the log offset at which the next record begins, or will begin; None if that is not known.
     """
 
     def __init__(self, offset: int, before: int | None, after: int | None, why: str) -> None:
@@ -245,7 +245,7 @@ class MissingExtraError(PenstockError):
 
 
 class StorageError(PenstockError):
-    """What the disk holds, or does, keeps the store from working."""
+    """The content of the disk, or a failing disk, keeps the store from working."""
 
 
 class NotAStoreError(StorageError):
@@ -258,22 +258,22 @@ class NotAStoreError(StorageError):
 
 
 class StrayFileError(StorageError):
-    """A file stands where the format allows none of its kind; nothing was changed."""
+    """The folder holds a file that the format does not allow there; nothing was changed."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path = path
         self.reason = reason
         super().__init__(
-            f"{path} does not belong there: {reason}; move it out of the store and open again"
+            f"{path} does not belong there: {reason}; nothing was changed. Move it out of the store and open again"
         )
 
 
 class ForeignContentError(StorageError):
-    """The directory holds a broker's data in a form that is not understood, and what was asked needs it.
+    """The directory holds a broker's data in a form that Penstock does not understand, and the call needs that data.
 
     Attributes:
         path: the store's folder.
-        kinds: the names of what was found, as in docs/broker-directories.md.
+        kinds: the names of the kinds found, as in docs/broker-directories.md.
     """
 
     def __init__(self, path: Path, what: str, found: Iterable[tuple[str, str]]) -> None:
@@ -282,13 +282,13 @@ class ForeignContentError(StorageError):
         self.kinds = tuple(kind for kind, _ in listed)
         texts = "; ".join(text for _, text in listed)
         super().__init__(
-            f"{what}: {path} holds what this Penstock does not understand: {texts}. Nothing was changed. Read what "
-            f"can be read with read_only=True, and leave writing to the broker (docs/broker-directories.md)"
+            f"{what}: {path} holds data that this Penstock does not understand: {texts}. Nothing was changed. Open it "
+            f"with read_only=True to read the rest, and leave writing to the broker (docs/broker-directories.md)"
         )
 
 
 class CorruptionError(StorageError):
-    """Bytes on disk are not what was written there."""
+    """Bytes on disk differ from those that were written there."""
 
     def __init__(
         self, path: Path, position: int, expected: str, found: str, advice: str = ""
@@ -299,7 +299,7 @@ class CorruptionError(StorageError):
         self.found = found
         tail = f"; {advice}" if advice else ""
         super().__init__(
-            f"{path} is damaged at byte {position}: expected {expected}, found {found}{tail}"
+            f"{path} is corrupt at byte {position}: expected {expected}, found {found}{tail}"
         )
 
 
@@ -310,7 +310,7 @@ class FormatVersionError(StorageError):
         self.path = path
         self.found = found
         super().__init__(
-            f"{path} has format version {found}; this Penstock knows {known}: update it"
+            f"{path} has format version {found}; this Penstock knows {known}: upgrade Penstock"
         )
 
 
@@ -327,14 +327,14 @@ class StoreLockedError(StorageError):
 
 
 class StoreFailedError(StorageError):
-    """A sync or a write failed: what was not durable by then is unknown, and writing has stopped."""
+    """A sync or a write failed: the store takes no more writes, and may have lost what was not durable yet."""
 
     def __init__(self, reason: str, durable_offset: int) -> None:
         self.reason = reason
         self.durable_offset = durable_offset
         super().__init__(
             f"the store takes no more writes: {reason}; every byte below log offset {durable_offset} "
-            f"is on disk, what lies behind it is unknown: close the store, look to the disk, open it again"
+            f"is on disk, bytes after it may be lost: close the store, check the disk, open the store again"
         )
 
 
@@ -346,19 +346,19 @@ class StoreClosedError(StorageError):
 
 
 class ForkedStoreError(StorageError):
-    """The process was forked with the store open: it is the parent's, and nothing of it is this one's."""
+    """The process was forked while the store was open: the store belongs to the parent process only."""
 
     def __init__(self, path: Path, parent: int) -> None:
         self.path = path
         self.parent = parent
         super().__init__(
-            f"{path} was opened by process {parent}, and a child that it forked cannot use it; nothing "
-            f"was changed. Open it in the child, with read_only=True while the parent has it open"
+            f"{path} was opened by process {parent}, and its forked child processes cannot use it; nothing was "
+            f"changed. Open the store again in the child, with read_only=True while the parent has it open"
         )
 
 
 class ReadOnlyError(StorageError):
-    """The store was opened for reading only, or has damage that stops writing."""
+    """The store was opened for reading only, or has corruption that prevents writing."""
 
     def __init__(self, reason: str = "it was opened with read_only=True") -> None:
         self.reason = reason
@@ -366,42 +366,42 @@ class ReadOnlyError(StorageError):
 
 
 class DiskFullError(StorageError):
-    """No space is left; nothing of the message was stored, and reading goes on."""
+    """No space is left; nothing of the message was stored, and reads continue to work."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
         self.size = size
         super().__init__(
             f"no space for {size} bytes at {path}; nothing was stored. Free space and try again: "
-            f"the store goes on without a restart"
+            f"the store continues without a restart"
         )
 
 
 class SystemLimitError(StorageError):
-    """The system gives this process no more descriptors, memory or file size; nothing was stored."""
+    """This process has reached a system limit (descriptors, memory, file size); nothing was stored."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"a limit of the system is reached: {reason}; nothing was stored. Raise the limit (ulimit -n, -v, "
-            f"-f), or close other files, and try again: the store goes on without a restart"
+            f"a system limit is reached: {reason}; nothing was stored. Raise the limit (ulimit -n, -v, "
+            f"-f), or close other files, and try again: the store continues without a restart"
         )
 
 
 class BusyError(StorageError):
-    """The store cannot keep up just now; nothing of the message was stored, and it may be put again."""
+    """The store cannot keep up; nothing of the message was stored, and the caller may put it again."""
 
     def __init__(self, what: str, waited_ms: int) -> None:
         self.what = what
         self.waited_ms = waited_ms
         super().__init__(
             f"{what} for {waited_ms} ms; nothing was stored. Put more slowly and try again: "
-            f"the disk, or another thread's large batch, is not keeping up"
+            f"the disk is too slow, or another thread appends a large batch"
         )
 
 
 class DispatcherFailedError(StorageError):
-    """A dispatcher fails, so its files lack messages that are stored; an answer from them would be wrong."""
+    """A dispatcher fails, so its files lack messages that are stored; an answer from those files would be wrong."""
 
     def __init__(self, name: str, reason: str, reached: int, end: int) -> None:
         self.name = name
@@ -409,7 +409,7 @@ class DispatcherFailedError(StorageError):
         self.reached = reached
         self.end = end
         super().__init__(
-            f"dispatcher {name} fails ({reason}): it has the messages below log offset {reached}, and lacks those "
-            f"from there to {end}, which are stored and not lost. Nothing that needs it is answered until it has "
-            f"them; look to the disk, it is tried again by itself, see stats()"
+            f"dispatcher {name} fails ({reason}): its files have the messages below log offset {reached} and lack those "
+            f"from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until it "
+            f"catches up. Check the disk; the store retries by itself, see stats()"
         )

@@ -1,16 +1,16 @@
 r"""Makes text from a caller, a disk or a plugin safe to show: on a terminal, in a log line, in an error.
 
-A topic, tag, key, group, path or argument may hold characters that move the cursor, hide or reorder what
-is printed, or begin a line of their own. They are shown as Python writes them in a literal (`\x1b`,
-`\u202e`), so that the reader sees what is there:
+A topic, tag, key, group, path or argument may hold characters that move the cursor, hide or reorder the
+printed text, or begin a new line. They are shown as Python writes them in a literal (`\x1b`,
+`\u202e`), so that the reader sees them:
 
     * control characters: C0 (newline and tab too, unless kept), DEL, C1;
     * marks and overrides of writing direction, U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+206F;
     * the line and paragraph separators U+2028 and U+2029;
-    * lone surrogates, which stand for bytes of a file name that are no UTF-8.
+    * lone surrogates, which stand for bytes of a file name that are not UTF-8.
 
 A backslash stays one backslash: the escaped text is for people, and is not meant to be parsed. Text that
-is escaped already stays as it is.
+is already escaped is not changed.
 """
 
 import logging
@@ -28,19 +28,19 @@ _IN_JSON = re.compile(f"[{_DANGEROUS}]")
 def visible(text: object, *, keep_lines: bool = False) -> str:
     """Return the text of an object with every dangerous character escaped.
 
-    With `keep_lines` newlines and tabs stay: for text that the program itself laid out in lines.
+    With `keep_lines`, newlines and tabs are kept, for text that the program itself laid out in lines.
     """
     pattern = _LINES_KEPT if keep_lines else _SHOWN
     return pattern.sub(lambda found: ascii(found[0])[1:-1], str(text))
 
 
 def visible_json(line: str) -> str:
-    r"""Return JSON text with the dangerous characters in its strings as `\uXXXX`; it parses to the same."""
+    r"""Return JSON text with the dangerous characters in its strings as `\uXXXX`; it parses to the same value."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of a module; what it is given to say is escaped, tracebacks too."""
+    """Return the logger of a module; it escapes the arguments and tracebacks of its records."""
     logger = logging.getLogger(name)
     if not any(isinstance(each, _EscapeArguments) for each in logger.filters):
         logger.addFilter(_EscapeArguments())
@@ -48,7 +48,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 class EscapingFormatter(logging.Formatter):
-    """Formats log records as they are, then escapes the lines: for records of other packages."""
+    """Formats a log record, then escapes the resulting lines; for records of other packages."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
@@ -71,7 +71,7 @@ class _Shown:
 
 
 class _EscapeArguments(logging.Filter):
-    """Escapes a record's arguments and traceback, and lets every record pass. Safe from any thread."""
+    """Escapes a record's arguments and traceback, and accepts every record. Safe from any thread."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):

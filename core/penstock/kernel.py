@@ -1,13 +1,13 @@
-"""Loads the compiled kernel, `penstock._kernel`, wherever the package lies; refuses one that does not belong to these modules.
+"""Loads the compiled kernel, `penstock._kernel`, from where the package is; refuses a kernel that does not match these modules.
 
-`penstock/__init__` calls `load` before anything else, so every other module may say `from penstock._kernel import ...`.
+`penstock/__init__` calls `load` before anything else, so every other module may use `from penstock._kernel import ...`.
 
-* In a checkout the object lies beside its sources, and was built from just those, or it is refused.
-* In a wheel it lies beside the modules; `_kernel.abi` holds the digest of the sources that both were made from.
-* In a zip (Spark's `--py-files`) there may be one for each Python and machine. The right one is copied out once, under the
-  digest of its bytes, into a folder of the user's own. Where nothing may be run from there it is loaded from memory.
+* In a checkout the shared object is beside its sources. It is refused unless it was built from exactly these sources.
+* In a wheel it is beside the modules; `_kernel.abi` holds the digest of the sources that it was built from.
+* In a zip (Spark's `--py-files`) there may be one object for each Python and machine. The matching one is copied once, under
+  the digest of its bytes, into a folder of the user's own. If that folder is mounted `noexec`, it is loaded from memory.
 
-Imports nothing of ours: all else may need the kernel, and `hatch_build.py` takes the digest and the paths from here.
+Imports no other Penstock module: all of them may need the kernel, and `hatch_build.py` takes the digest and the paths from here.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 NAME = "penstock._kernel"
-# As in `_kernel.cpython-311-x86_64-linux-gnu.so`: it names version, machine and C library.
+# For example `_kernel.cpython-311-x86_64-linux-gnu.so`: the suffix names version, machine and C library.
 OBJECT = "_kernel" + importlib.machinery.EXTENSION_SUFFIXES[0]
 ABI = "_kernel.abi"
 _SOURCE = "_kernel.pyx"
@@ -31,7 +31,7 @@ _SUFFIXES = {".pyx", ".pxi", ".pxd", ".h"}
 
 
 def load() -> None:
-    """Load the kernel as `penstock._kernel`; raises `ImportError` with one sentence that says what to do."""
+    """Load the kernel as `penstock._kernel`; raises `ImportError` with a message that says what to do."""
     if NAME in sys.modules:
         return
     _check_interpreter()
@@ -48,26 +48,26 @@ def load() -> None:
     if found != expected:
         del sys.modules[NAME]
         raise ImportError(
-            f"the compiled kernel {path} was built from other sources than the modules beside it; {cure}",
+            f"the compiled kernel {path} was built from other sources than the installed Python modules; {cure}",
             name=NAME,
         )
-    # What the import system does for a submodule that it has found by itself.
+    # The import system does this for a submodule that it has found by itself.
     sys.modules["penstock"].__dict__["_kernel"] = module
 
 
 def is_rescue() -> bool:
-    """Tell whether this process runs `python -m penstock.rescue`, which needs no kernel."""
+    """Return whether this process runs `python -m penstock.rescue`, which needs no kernel."""
     return sys.orig_argv[1:3] == ["-m", "penstock.rescue"]
 
 
 def sources(package: Path) -> list[Path]:
-    """Return all files that the object is compiled from, in the order of their names."""
+    """Return all files that the object is compiled from, sorted by name."""
     parts = (path for path in (package / "_kernel").iterdir() if path.suffix in _SUFFIXES)
     return [package / _SOURCE, *sorted(parts)]
 
 
 def digest_of_sources(package: Path) -> str:
-    """Return the digest of the kernel's sources below `package`: of their names and their bytes."""
+    """Return the digest of the names and bytes of the kernel's sources below `package`."""
     digest = hashlib.sha256()
     for path in sources(package):
         data = path.read_bytes()
@@ -77,13 +77,13 @@ def digest_of_sources(package: Path) -> str:
 
 
 def sanitizers() -> str:
-    """Return the sanitizers asked for by `PENSTOCK_SANITIZE`, in order of their names, as `-fsanitize` takes them."""
+    """Return the sanitizers listed in `PENSTOCK_SANITIZE`, sorted, in the form that `-fsanitize` takes."""
     given = os.environ.get("PENSTOCK_SANITIZE", "")
     return ",".join(sorted({word.strip() for word in given.split(",") if word.strip()}))
 
 
 def object_in_checkout(root: Path) -> Path:
-    """Return the path of the object in the checkout `root`; one with sanitizers is kept apart."""
+    """Return the path of the object in the checkout `root`; an object with sanitizers has a folder of its own."""
     with_checks = sanitizers()
     if with_checks:
         return root / "build" / "sanitize" / with_checks.replace(",", "-") / OBJECT
@@ -91,7 +91,7 @@ def object_in_checkout(root: Path) -> Path:
 
 
 def _check_interpreter() -> None:
-    """Refuse what the kernel is not built for, where the interpreter itself would say less or crash."""
+    """Raise `ImportError` in an interpreter that the kernel does not support; loading would crash or fail unclearly."""
     if sys.implementation.name != "cpython":
         raise ImportError(f"Penstock needs CPython, this is {sys.implementation.name}", name=NAME)
     if "t" in sys.abiflags:
@@ -104,7 +104,7 @@ def _check_interpreter() -> None:
 
 
 def _is_main_interpreter() -> bool:
-    """Tell whether this is the process's first interpreter; where nothing can tell, it is the only one."""
+    """Return whether this is the process's main interpreter; True on a Python without sub-interpreters."""
     for name in ("_interpreters", "_xxsubinterpreters"):
         try:
             interpreters = importlib.import_module(name)
@@ -130,7 +130,7 @@ def _from_checkout(package: Path) -> tuple[Path, str, str]:
 
 
 def _from_wheel(package: Path) -> tuple[Path, str, str]:
-    """Return the object of an installed package, the digest it must have, and what to do if it has another."""
+    """Return the object of an installed package, the digest it must have, and what to do if the digest differs."""
     path, cure = (
         package / OBJECT,
         f"run `{sys.executable} -m pip install --force-reinstall penstock`",
@@ -146,9 +146,9 @@ def _from_wheel(package: Path) -> tuple[Path, str, str]:
 
 
 def _from_zip(loader: zipimport.zipimporter) -> tuple[Path, str, str]:
-    """Return the object copied out of a zip, the digest it must have, and what to do if it has another.
+    """Return the object copied out of a zip, the digest it must have, and what to do if the digest differs.
 
-    Files are asked for by their names within the zip: how its own path is written (Spark says `./penstock.zip`) is nothing to rely on.
+    Files are read by their names within the zip, since the form of the zip's own path varies (Spark uses `./penstock.zip`).
     """
     name = Path(loader.archive).name
     cure = f"make {name} from wheels of one version, one of them for this Python and machine"
@@ -163,7 +163,7 @@ def _from_zip(loader: zipimport.zipimporter) -> tuple[Path, str, str]:
 
 
 def _read(loader: zipimport.zipimporter, name: str) -> bytes | None:
-    """Return a file that lies beside this module in its zip."""
+    """Return the bytes of a file beside this module in its zip; None if there is no such file."""
     try:
         return loader.get_data(loader.prefix + name)
     except OSError:
@@ -180,31 +180,31 @@ def _objects_in(loader: zipimport.zipimporter) -> Iterator[str]:
 
 
 def copy_out(data: bytes) -> Path:
-    """Return a path from which `data` can be loaded: a file in a folder of this user's own, or else memory."""
+    """Return a path from which `data` can be loaded: a file in this user's own folder, or a file in memory if that fails."""
     try:
         folder = _own_folder()
         if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
-            return _kept(folder, data)
+            return _store_object(folder, data)
     except OSError:
-        # Somebody else's folder, a full disk, no temporary folder: none of them stops a load from memory.
+        # The folder is another user's, the disk is full, or there is no temporary folder: load from memory.
         pass
-    return _in_memory(data)
+    return _store_in_memory(data)
 
 
 def _own_folder() -> Path:
-    """Return the folder for objects out of zips; raises `OSError` unless it is this user's alone."""
+    """Return the folder for objects from zips; raises `OSError` unless only this user may access it."""
     import tempfile  # noqa: PLC0415 - only where there is a zip
 
     folder = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a folder of this user alone")
+        raise PermissionError(f"{folder} is not a folder that only this user may access")
     return folder
 
 
-def _kept(folder: Path, data: bytes) -> Path:
-    """Return the file of just these bytes; made unless it is there, made again if a power cut emptied it."""
+def _store_object(folder: Path, data: bytes) -> Path:
+    """Return the file in `folder` that holds `data`; written if it is missing or has other content (a power cut)."""
     path = folder / f"{hashlib.sha256(data).hexdigest()[:32]}-{OBJECT}"
     if path.is_file() and path.read_bytes() == data:
         return path
@@ -221,11 +221,11 @@ def _kept(folder: Path, data: bytes) -> Path:
     return path
 
 
-def _in_memory(data: bytes) -> Path:
-    """Return a path to `data` in memory, which lives as long as this process.
+def _store_in_memory(data: bytes) -> Path:
+    """Return a path to `data` in memory, which stays valid as long as this process runs.
 
-    Its descriptor stays open: the dynamic loader takes two objects of one path for the same, and a number that is
-    free again may become another's.
+    The descriptor stays open. The dynamic loader treats two objects with the same path as one, and a closed
+    descriptor's number, and so its path, could be used again for another object.
     """
     descriptor = os.memfd_create("penstock-kernel")
     with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -234,7 +234,7 @@ def _in_memory(data: bytes) -> Path:
 
 
 def _load_object(path: Path) -> ModuleType:
-    """Load the object at `path` as `penstock._kernel`, the name that pickles hold, wherever it lies."""
+    """Load the object at `path` as `penstock._kernel`, which is the name that pickles hold."""
     loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
     spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
     assert spec is not None

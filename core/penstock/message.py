@@ -1,4 +1,4 @@
-"""What a caller hands in and gets back: messages, receipts, read results and their statuses.
+"""What a caller passes and gets back: messages, receipts, read results and their statuses.
 
 The statuses carry RocketMQ's names (spec sections 7.4 and 10.2).
 """
@@ -20,14 +20,14 @@ __all__ = [
 
 
 class PutStatus(StrEnum):
-    """What became of a message that is in the log. A message that is not in it raises instead."""
+    """The outcome of a put whose message is in the log. A put that stores nothing raises instead."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
 
 
 class Durability(StrEnum):
-    """What is known of a message's bytes when its receipt is made."""
+    """How safe a message's bytes are known to be when its receipt is made."""
 
     ACCEPTED = "accepted"
     ON_DISK = "on disk"
@@ -48,10 +48,10 @@ class ReadStatus(StrEnum):
 
 
 class ReadResult(NamedTuple):
-    """The answer of `read`: RocketMQ's status, the messages, and where to go on.
+    """The answer of `read`: RocketMQ's status, the messages, and the queue offset to read next.
 
-    `next_offset` is the queue offset to read next; `min_offset` and `max_offset` (exclusive) bound
-    what the queue holds.
+    `next_offset` is the queue offset to read next. The queue holds the offsets from `min_offset` to
+    `max_offset` (exclusive).
     """
 
     status: ReadStatus

@@ -125,7 +125,7 @@ def test_a_note_of_verify_is_no_failure(tmp_path: Path) -> None:
     shown, told = found.stdout.decode(), found.stderr.decode()
     assert (found.returncode, shown.count("\n")) == (0, 1)
     assert shown.startswith("note on the log: ")
-    assert "a new life of the queue" in shown
+    assert "a new generation of the queue" in shown
     assert "82 records, 0 findings, 1 notes: everything agrees" in told
     (line,) = lines(run("verify", "data", "--json", "--quiet", cwd=tmp_path))
     assert (line["is_note"], line["part"], line["what_now"]) == (True, "log", "")

@@ -77,7 +77,7 @@ BROKEN = {
         @hookimpl
         def penstock_register_writer():
             return [Forgetful]
-        """, "write.forgetful", "crash_exploration", "so the writer lost it"),
+        """, "write.forgetful", "crash_exploration", "the segment writer lost it"),
     "an allocator that brings old records back": ("""
         from penstock_alloc.recycle import RecycleAllocator
         from penstock import hookimpl

@@ -207,7 +207,7 @@ def test_a_mark_that_cannot_be_written_leaves_nobody_waiting() -> None:
     store, _ = opened(disk)
     store.put(T, b"x")
     disk.plan.fail("pwrite", path="progress")
-    with pytest.raises(StoreFailedError, match="no mark could be written"):
+    with pytest.raises(StoreFailedError, match="the progress file could not be written"):
         store.flush()
     with pytest.raises(StoreFailedError):
         store.put(T, b"y")

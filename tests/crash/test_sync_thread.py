@@ -198,7 +198,7 @@ say(store.stats()["failure"])
 """
     lines = Child(shim, script, tmp_path / "s", write, 1, 1000, 100, MARK_AT=12).lines(0)
     assert lines[-2][:2] == ["failed", "0"]
-    assert "no mark could be written" in " ".join(lines[-1])
+    assert "the progress file could not be written" in " ".join(lines[-1])
     check(tmp_path / "s", acknowledged(lines), "abnormal")
 
 

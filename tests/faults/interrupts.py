@@ -17,7 +17,7 @@ LOOKS = {
     if name in opcode.opmap
 }
 LOAD_CONST, SWAP = opcode.opmap["LOAD_CONST"], opcode.opmap["SWAP"]
-CLEANING = {"_put_right", "_finish", "settle", "forget", "_forget"}
+CLEANING = {"_complete_or_undo", "_complete_or_undo_batch", "settle", "forget", "_forget"}
 
 
 class Interrupt:

@@ -85,7 +85,7 @@ def test_a_stale_object_is_named_with_the_command_that_builds_it(
     changed.write_text(changed.read_text() + "\n")
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
     told = refused(tmp_path, checkout / "core")
-    assert "was built from other sources than the modules beside it" in told
+    assert "was built from other sources than the installed Python modules" in told
     assert told.endswith(f"; run `{sys.executable} hatch_build.py` in {checkout}")
 
 

@@ -159,7 +159,7 @@ def test_damage_is_named_with_the_url(memory: Any) -> None:
     data = bytearray(memory.cat(name))
     data[500] ^= 1
     memory.pipe(name, bytes(data))
-    with pytest.raises(CorruptionError, match=r"memory://b/store/commitlog/0+ is damaged at byte"):
+    with pytest.raises(CorruptionError, match=r"memory://b/store/commitlog/0+ is corrupt at byte"):
         rows("memory://b/store")
 
 

@@ -186,7 +186,7 @@ def test_a_damaged_segment_is_named_with_its_position(tmp_path: Path) -> None:
     with segment.open("r+b") as file:
         file.seek(at)
         file.write(b"y")
-    with pytest.raises(CorruptionError, match=f"{segment} is damaged at byte") as caught:
+    with pytest.raises(CorruptionError, match=f"{segment} is corrupt at byte") as caught:
         rows(tmp_path / "s")
     assert caught.value.position == receipts[3].log_offset
     assert len(rows(tmp_path / "s", verifyChecksums="false")) == 5

@@ -1,44 +1,44 @@
-# The end of the log: the lock that orders appends, and the one step that puts a record there.
+# The end of the log: the append lock, and the step that stores a single record there.
 
 cdef enum:
-    # Who waits for the append lock looks up so often, for signals and for the limit.
+    # A thread that waits for the append lock checks for signals and for the limit at this interval.
     NAP_NS = 50_000_000
     STARVING_NS = 20_000_000
 
 
 @cython.final
 cdef class AppendLock:
-    """The one lock that orders appends, with figures of its own and a limit to waiting.
+    """The lock that serialises appends, with statistics and a limit to waiting.
 
-    A record that goes straight into mapped memory needs no lock: between the look at the log's end and the
-    assignment of the new one no Python runs, and nothing lets another thread have the interpreter. This is for all
-    that may let others run meanwhile: a roll, a channel's write, a batch.
+    A record that is stored directly into mapped memory needs no lock: between reading the log's end and setting the
+    new one, no Python code runs and the GIL is not released. The lock is for all other appends, which may release the
+    GIL: a roll, a channel's write, a batch.
 
-    Whoever finds it taken waits without the interpreter's lock; when one holder keeps it for longer than the limit,
-    those who wait are turned away with `BusyError`, so that callers slow down instead of piling up (RocketMQ's "page
-    cache busy", spec section 7.1). The thread that holds it is refused at once: it can only be a signal handler, a
-    finaliser or a log handler that interrupted an append.
+    A waiting thread releases the GIL. When one holder keeps the lock for longer than the limit, waiting threads raise
+    `BusyError`, so that callers slow down instead of queueing up (RocketMQ's "page cache busy", spec section 7.1). The
+    thread that holds the lock is refused at once: it can only be a signal handler, a finaliser or a log handler that
+    interrupted an append.
 
-    An interrupt (Ctrl-C) may come right after it was taken: its handler asks `is_owned`.
+    An interrupt (Ctrl-C) may come right after the lock was taken; cleanup code then checks `is_owned`.
     """
 
     cdef unsigned long owner
-    # Python's numbers: a clock that is handed in may say anything.
+    # Python integers: a clock that is passed in may return any number.
     cdef object since_ns, limit_ns, longest_ns, now_ns
     cdef readonly int64_t waits, refused
     cdef int32_t turns
     cdef int64_t waiting, starving
 
     def __cinit__(self, int64_t limit_ms, now_ns):
-        """`now_ns()` tells nanoseconds that never go back."""
+        """`now_ns()` returns nanoseconds that never go back."""
         self.limit_ns, self.now_ns, self.since_ns, self.longest_ns = limit_ms * 1_000_000, now_ns, 0, 0
 
     cpdef bint is_owned(self) noexcept:
-        """Say whether this thread holds it."""
+        """Return whether this thread holds the lock."""
         return self.owner != 0 and self.owner == PyThread_get_thread_ident()
 
     def refuse_within(self):
-        """Raise if this very thread is within an append: a signal handler may not begin another."""
+        """Raise `BusyError` if this thread is within an append: a signal handler must not begin another."""
         if self.is_owned():
             self._refuse("an append that this thread interrupted has been under way", 0)
 
@@ -48,14 +48,14 @@ cdef class AppendLock:
         raise BusyError(what, held_ns // 1_000_000)
 
     cdef inline bint is_free(self) noexcept:
-        """Say whether a thread that comes now may go on: nobody holds it, or has waited for it for long."""
+        """Return whether a new thread may take the lock: nobody holds it, or has waited for it for long."""
         return self.owner == 0 and self.starving == 0
 
     cdef int wait(self, bint for_ever) except -1:
-        """Return when nobody holds it; raises what `acquire` does.
+        """Return when the lock is free; raises what `acquire` does.
 
-        Whoever runs finds it free more often than who must be woken first. So from some time on a waiter
-        goes first; not from the beginning, since each hand-over costs a switch of threads.
+        A running thread finds the lock free more often than a thread that must be woken first. So after some time a
+        waiter gets precedence; not from the beginning, since each hand-over costs a thread switch.
         """
         cdef int64_t began_ns = clock_ns()
         cdef bint starves = False
@@ -78,7 +78,7 @@ cdef class AppendLock:
         return 0
 
     cdef int _nap(self) except -1:
-        """Sleep until it is given back, or for a short while."""
+        """Sleep until the lock is released, or for a short while."""
         cdef int32_t seen = self.turns
         self.waiting += 1
         with nogil:
@@ -87,23 +87,23 @@ cdef class AppendLock:
         return PyErr_CheckSignals()
 
     def acquire(self, *, bint for_ever=False):
-        """Take it; `BusyError` when one other holds it for longer than the limit, unless `for_ever`."""
+        """Take the lock; raises `BusyError` if one thread holds it for longer than the limit, unless `for_ever`."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if not self.is_free():
             self.wait(for_ever)
-        # Nothing ran since.
+        # No other thread has run since.
         self.owner = me
         self.since_ns = self.now_ns()
 
     def release(self):
-        """Give it back, and note how long it was held."""
+        """Release the lock, and note how long it was held."""
         held_ns = self.now_ns() - self.since_ns
         if held_ns > self.longest_ns:
             self.longest_ns = held_ns
         self.owner, self.since_ns = 0, 0
         self.turns += 1
         if self.waiting:
-            # One who was woken may have to let another go first, who sleeps.
+            # Wakes more than one: a woken thread may have to let another waiter go first, which still sleeps.
             futex_wake(&self.turns, INT32_MAX if self.starving else 1)
 
     def __enter__(self):
@@ -113,13 +113,13 @@ cdef class AppendLock:
         self.release()
 
     def stats(self):
-        """Return how often somebody waited, or was turned away, and the longest hold in microseconds."""
+        """Return how often threads waited, how often they were refused, and the longest hold in microseconds."""
         return {"waits": self.waits, "refused": self.refused, "longest_hold_us": self.longest_ns // 1000}
 
 
 @cython.final
 cdef class Extent:
-    """How far a segment is written, and how far that was handed to the system; bytes from its start."""
+    """How far a segment is written, and how far it is committed to the system; bytes from its start."""
 
     cdef public int64_t wrote, committed
 
@@ -127,17 +127,17 @@ cdef class Extent:
         self.wrote = self.committed = position
 
     def commit_to(self, int64_t position):
-        """Note that all before a position was handed over; the thread that syncs may have done more by now."""
+        """Note that all bytes before a position are committed; the sync thread may have committed more already."""
         move_up(&self.committed, position)
 
 
 @cython.final
 cdef class Draft:
-    """One message on its way into the log, all of it converted, and held by this or by who puts it."""
+    """One converted message that is being appended. The caller or this object holds the Python objects of its parts."""
 
     cdef Parts parts
     cdef Span spans[KEYS_MAX]
-    # What the parts lead into, beside what the caller's arguments are.
+    # Objects that the parts point into, other than the caller's arguments.
     cdef object body, texts, host
     cdef readonly QueueCursor cursor
     cdef readonly int64_t size
@@ -169,12 +169,12 @@ cdef class Draft:
         return 0
 
     cdef inline void let_go(self) noexcept:
-        """Hold nothing more of the message, which was put, and be none."""
+        """Release the message, which was appended; the draft is empty afterwards."""
         self.body = self.texts = self.host = self.cursor = None
 
     @property
     def log_offset(self):
-        """Where it was put, or would have been."""
+        """The log offset at which the record was written, or was to be written."""
         return self.parts.log_offset
 
     cdef inline void place(self, int64_t log_offset, int64_t now_ms) noexcept nogil:
@@ -186,7 +186,7 @@ cdef class Draft:
         """Return the record's bytes, with the cursor's next queue offset."""
         cdef bytes made
         if self.cursor is None:
-            raise ValueError("a draft without a message")
+            raise ValueError("the draft has no message")
         made = PyBytes_FromStringAndSize(NULL, self.size)
         self.place(log_offset, now_ms)
         self.parts.queue_offset = self.cursor.next_offset
@@ -199,37 +199,37 @@ cdef class Appender:
     """The end of the log as single puts see it. Safe from any thread.
 
     Attributes:
-        last_time_ms: no record is later than that, and no next one earlier.
-        refusals: reasons (bits) for which puts ask first whether they may: see `refuse`.
+        last_time_ms: no record has a later store time, and no later put gets an earlier one.
+        refusals: the reasons (bits) for which puts must check first whether they may append: see `refuse`.
         is_idle: the tail follower sleeps until it is woken.
-        is_pausing: it looks again by itself.
+        is_pausing: the tail follower checks again by itself.
     """
 
     cdef readonly RecordEncoder encoder
     cdef AppendLock lock
     cdef public int64_t last_time_ms
-    # The thread that syncs sets one too.
+    # The sync thread sets a bit too.
     cdef readonly int refusals
     cdef public bint is_idle, is_pausing
     cdef object append_slowly, settle, accepted, durability
     cdef bint settles
-    # Where puts that wait for the disk do so; None where the flush policy is asked.
+    # The gate at which puts wait for durability; None if the flush policy is called.
     cdef SyncGate gate
     cdef int64_t timeout_ms
     cdef tuple on_disk, late
     cdef object on_durable
-    # Of the segment being written, where stores into its memory are allowed: below `end`.
+    # The segment being written; stores into its memory are allowed below `end`.
     cdef Held held
     cdef uint8_t *memory
-    # Where they are gathered instead.
+    # The buffer that takes records instead.
     cdef GatherBuffer gathered
     cdef Extent extent
     cdef int64_t base_offset, capacity, end
-    # A page that a forked child finds empty.
+    # A page that is zero in a forked child.
     cdef uint8_t *open_page
 
     def __cinit__(self, RecordEncoder encoder not None, AppendLock lock not None, append_slowly):
-        """`append_slowly(draft)` puts one record under the lock, by a roll or a channel's write; returns where it went."""
+        """`append_slowly(draft)` appends one record under the lock, with a roll or a channel's write; sets its log offset."""
         self.encoder, self.lock, self.append_slowly = encoder, lock, append_slowly
         self.open_page = page_of_this_process()
         if self.open_page is NULL:
@@ -237,11 +237,11 @@ cdef class Appender:
         self.refusals, self.is_idle, self.is_pausing = 0, True, True
 
     def refuse(self, int reason):
-        """Let puts ask before anything else whether they may; until `allow` is called with the same reason."""
+        """Make puts check first whether they may append, until `allow` is called with the same reason."""
         set_bits(&self.refusals, reason)
 
     def allow(self, int reason):
-        """Take a reason back."""
+        """Remove a reason that `refuse` has set."""
         keep_bits(&self.refusals, ~reason)
 
     def __dealloc__(self):
@@ -254,61 +254,61 @@ cdef class Appender:
         return self.open_page[0] == 0
 
     def connect(self, settle, accepted, durability, *, bint settles):
-        """Say what follows a put.
+        """Set what is done after a put.
 
         Args:
-            settle: called with the log's end behind the record and the caller's `wait`; returns status and durability.
-            accepted: the status of a put that nothing follows, and `durability` its durability.
-            settles: whether `settle` is called at all, or only while the follower is idle.
+            settle: called with the log offset after the record and the caller's `wait`; returns status and durability.
+            accepted: the status of a put for which `settle` is not called, and `durability` its durability.
+            settles: whether `settle` is called for every put, or only while the follower is idle.
         """
         self.settle, self.accepted, self.durability, self.settles = settle, accepted, durability, settles
 
     def wait_at(self, SyncGate gate, int64_t timeout_ms, tuple on_disk not None, tuple late not None, on_durable):
-        """Let puts that wait for the disk wait there, and ask `settle` only about what else follows a put.
+        """Make puts wait for durability at a gate; `settle` is called only for puts that do not wait.
 
         Args:
-            gate: the gate; None for `settle` in every case.
-            timeout_ms: how long they wait at most.
-            on_disk: status and durability of a put that was synced; `late` those of one whose time has passed.
-            on_durable: called after such a sync, if the follower does not look by itself.
+            gate: the gate; None to call `settle` in every case.
+            timeout_ms: the maximum wait.
+            on_disk: status and durability of a put that was synced; `late` those of a put that timed out.
+            on_durable: called after such a sync, if the follower does not check by itself.
         """
         self.gate, self.timeout_ms, self.on_disk, self.late = gate, timeout_ms, on_disk, late
         self.on_durable = on_durable
 
     def attach(self, Extent extent not None, int64_t base_offset, int64_t capacity, memory=None, int64_t end=0,
                GatherBuffer gathered=None):
-        """Go on in a segment; under the lock.
+        """Append to a segment from now on; called under the lock.
 
         Args:
-            extent: how far it is written; moved by each put.
-            base_offset: where it begins.
-            capacity: how many bytes it can hold.
-            memory: what lies in the file, writable; None where records go by the channel's `write`.
+            extent: how far the segment is written; each put advances it.
+            base_offset: the segment's first log offset.
+            capacity: the segment's size in bytes.
+            memory: the file's bytes, writable; None if records must be written by the channel's `write`.
             end: stores into the memory are allowed below this position.
-            gathered: where records wait for their write instead, below `end`.
+            gathered: the buffer that takes records instead of the memory, below `end`.
         """
         cdef Held held = None
         if memory is not None:
             held = Held(memory, True)
             if held.view.len < min(end, capacity):
-                raise ValueError("less memory than the segment has")
+                raise ValueError("the memory is smaller than the segment")
         self.memory = NULL if held is None else <uint8_t *>held.view.buf
         self.held, self.extent, self.base_offset, self.capacity = held, extent, base_offset, capacity
         self.gathered = gathered
         self.end = min(end, capacity)
 
     def pause(self):
-        """Let the next record go by the slow way, which asks the channel anew; from any thread, at any time."""
+        """Make the next put take the slow path, which reads the channel's properties again; safe at any time."""
         self.end = 0
 
     def detach(self):
-        """Let go of the segment; under the lock."""
+        """Release the segment; called under the lock."""
         self.memory, self.held, self.gathered, self.extent = NULL, None, None, None
 
     cdef bint store(self, Draft draft, int64_t now_ms) noexcept nogil:
-        """Put a record into the segment's memory, or where it is gathered; False where it has no room, or may not go there.
+        """Store a record in the segment's memory or gather buffer; return False if it does not fit or is not allowed.
 
-        No Python object is touched but those that the draft and this hold; nothing here can fail half way.
+        Only Python objects that the draft and the appender hold are accessed, and no step can fail after the first byte.
         """
         cdef int64_t position
         cdef uint8_t *at = NULL
@@ -339,7 +339,7 @@ cdef class Appender:
         return True
 
     cdef tuple known(self, int64_t end_offset, int64_t store_ms, bint wait):
-        """Return status and durability of a put, after what follows it."""
+        """Do what follows a put; return its status and durability."""
         cdef Wanted target
         cdef GateOutcome outcome
         if not wait or self.gate is None or self.is_idle:
@@ -350,7 +350,7 @@ cdef class Appender:
             if not self.is_pausing:
                 self.on_durable()
             return self.on_disk
-        # It knows what the store has failed with.
+        # `settle` raises the error with which the store has failed.
         return self.late if outcome == GATE_LATE else self.settle(end_offset, wait)
 
     cdef Receipt append(self, Draft draft, bint wait):
@@ -372,18 +372,18 @@ cdef class Appender:
 
 
 cdef class Producer:
-    """The putting half of a store: see `penstock.store.store`."""
+    """The write side of a store: see `penstock.store.store`."""
 
     cdef Appender appender
     # The draft of the last put, for the next one.
     cdef Draft spare
 
     def _produce_by(self, Appender appender):
-        """Append by this; None for a store that takes no messages."""
+        """Set the appender; None for a store that takes no messages."""
         self.appender = appender
 
     def _check_writable(self):
-        """Raise if messages may not be put now."""
+        """Raise if messages cannot be put now."""
         raise NotImplementedError
 
     def put(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, bint wait=True,
@@ -391,9 +391,9 @@ cdef class Producer:
         """Append one message and return its receipt; see `Message` for the arguments.
 
         Under a flush policy that waits, returns when the message is on disk, or when the policy's
-        time-out has passed: then the status is `FLUSH_DISK_TIMEOUT`, and the message may become
-        durable yet. Raises `MessageError` for a message that cannot be stored, `DiskFullError`
-        when there is no room, `StoreFailedError` once a sync has failed.
+        time-out has passed: then the status is `FLUSH_DISK_TIMEOUT`, and the message may still become
+        durable. Raises `MessageError` for a message that cannot be stored, `DiskFullError`
+        when there is no room, `StoreFailedError` after a sync has failed.
         """
         cdef Appender appender = self.appender
         cdef Draft draft
@@ -401,8 +401,8 @@ cdef class Producer:
         if appender is None or appender.refusals or appender.open_page[0] == 0:
             self._check_writable()
         if appender is None:
-            raise ValueError("a store that takes no messages")
-        # A put meanwhile, from another thread or a signal handler, finds none.
+            raise ValueError("the store takes no messages")
+        # A concurrent put, from another thread or a signal handler, must not use the same draft.
         draft = self.spare
         self.spare = None
         if draft is None:
@@ -415,24 +415,24 @@ cdef class Producer:
 
 
 def store_records(memory, int64_t position, data, sizes):
-    """Copy whole records into a file's memory, each so that none counts before all of it is there.
+    """Copy complete records into a file's memory; each record's size is written last, so that no partial record is valid.
 
     Args:
-        memory: the file's, writable.
-        position: where the first begins in it.
-        data: the records, one behind the other.
-        sizes: the size of each (any sequence), of `data` in all.
+        memory: the file's memory, writable.
+        position: where the first record begins in it.
+        data: the records, one after the other.
+        sizes: the size of each record (any sequence); together the size of `data`.
     """
     cdef Held target = Held(memory, True)
     cdef Held source = Held(data)
     cdef int64_t at = 0, size
     if position < 0 or source.view.len > target.view.len - position:
-        raise ValueError("less memory than the records need")
+        raise ValueError("the memory is too small for the records")
     for each in sizes:
         size = each
         if size < 0 or size > source.view.len - at:
-            raise ValueError("sizes of other records")
+            raise ValueError("the sizes do not match the records")
         record_copy(<uint8_t *>target.view.buf + position + at, <const uint8_t *>source.view.buf + at, size)
         at += size
     if at != source.view.len:
-        raise ValueError("sizes of other records")
+        raise ValueError("the sizes do not match the records")

@@ -1,8 +1,8 @@
-/* What the kernel is built for, and from what: the part of every build, whatever else the kernel holds.
+/* The platform that the kernel is built for, and the digests of its sources; part of every build.
  *
- * The build hook (hatch_build.py) passes two digests. PENSTOCK_SOURCES is that of the sources: `penstock.kernel`
- * compares it with the sources beside it, or with the one noted in the wheel. PENSTOCK_BUILD is that of sources, flags
- * and versions of the tools: the hook finds it in an object's bytes, without loading it, and so knows whether to build.
+ * The build hook (hatch_build.py) passes two digests. PENSTOCK_SOURCES is the digest of the sources: `penstock.kernel`
+ * compares it with the sources beside it, or with the digest in the wheel. PENSTOCK_BUILD is the digest of sources, flags
+ * and tool versions: the hook searches an object's bytes for it, without loading the object, to decide whether to build.
  */
 #ifndef PENSTOCK_BUILD_H
 #define PENSTOCK_BUILD_H
@@ -15,14 +15,14 @@
 #error "Penstock runs on Linux only"
 #endif
 
-/* Records are laid out by storing whole numbers; on a big-endian machine each would be written reversed. */
+/* Records are written by storing integers; on a big-endian machine their bytes would be reversed. */
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "Penstock runs on little-endian machines only"
 #endif
 
-/* Between reading the log's end and moving it, the interpreter's lock is the append lock. */
+/* Between reading the log's end and advancing it, the GIL serves as the append lock. */
 #if defined(Py_GIL_DISABLED)
-#error "Penstock does not run on a Python without the interpreter's lock"
+#error "Penstock does not run on a free-threaded Python: it needs the GIL"
 #endif
 
 static const char penstock_build[] __attribute__((used)) = "penstock-kernel-build:" PENSTOCK_BUILD;

@@ -1,4 +1,4 @@
-# Which sources this object was built from; see build.h. Every kernel includes this file.
+# The digest of the sources that this object was built from; see build.h. Every kernel includes this file.
 
 cdef extern from "_kernel/build.h":
     const char *PENSTOCK_SOURCES

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Unix milliseconds, which may jump either way. */
+/* The wall-clock time in Unix milliseconds; it may jump either way. */
 static inline int64_t clock_ms(void)
 {
     struct timespec now;
@@ -11,7 +11,7 @@ static inline int64_t clock_ms(void)
     return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-/* Nanoseconds that never go back. */
+/* The monotonic clock in nanoseconds; it never goes back. */
 static inline int64_t clock_ns(void)
 {
     struct timespec now;

@@ -1,4 +1,4 @@
-/* Texts as they go into an Arrow column, which holds UTF-8 only: what is not UTF-8 is U+FFFD there. */
+/* Writes texts into an Arrow column, which must be UTF-8: bytes that are not UTF-8 are replaced by U+FFFD. */
 #pragma once
 #include <stdlib.h>
 #include "text.h"
@@ -19,7 +19,7 @@ static inline int is_ascii(Span s)
     return (seen & 0x8080808080808080u) == 0;
 }
 
-/* How many bytes a text takes in a column. */
+/* Returns how many bytes a text takes in a column. */
 static inline int64_t text_room(Span s)
 {
     const uint8_t *at = s.p, *end = s.p + s.n;
@@ -51,8 +51,8 @@ static inline uint8_t *replaced_put(uint8_t *to, const uint8_t *stop, Span s)
     return to;
 }
 
-/* Writes a text and returns where it ends; NULL without memory. The window may lie in a file that somebody changes
-   meanwhile, so it is looked at as it was copied, and what takes more than the room up to `stop` is cut off. */
+/* Writes a text and returns where it ends; NULL if memory could not be allocated. The window may be a file that another
+   process changes meanwhile, so the text is copied before it is checked, and is cut off at `stop`. */
 static inline uint8_t *text_put(uint8_t *to, const uint8_t *stop, Span s)
 {
     Span copy = {to, s.n < stop - to ? s.n : stop - to};

@@ -1,13 +1,13 @@
-# Columns as Arrow has them: 32-bit offsets, the bytes of all values, and a bit for each row that has one.
-# Each is made in two passes without the interpreter's lock: how large it gets, then its bytes, never more than that.
+# Columns in Arrow's layout: 32-bit offsets, the bytes of all values, and a bit for each row that has a value.
+# Each column is made in two passes without the GIL: the first computes its size, the second writes at most that many bytes.
 
 cdef enum: BORN_HOST_END = 56
-# While one record is checked, the memory of the one so many entries later is fetched.
+# While one record is checked, the memory of the record this many entries later is prefetched.
 cdef enum: ROWS_AHEAD = 4
 
 
 cdef class Pieces:
-    """One piece of a window for each row; p is NULL for a row without one."""
+    """One slice of a window for each row; `p` is NULL for a row without a value."""
 
     cdef Span *spans
     cdef int64_t count
@@ -34,7 +34,7 @@ cdef int64_t room_of(Pieces pieces, bint is_text, int64_t *missing) noexcept nog
 
 
 cdef bint fill(Pieces pieces, bint is_text, int32_t *offsets, uint8_t *data, int64_t room) noexcept nogil:
-    """Write offsets and bytes; False without memory."""
+    """Write offsets and bytes; return False if memory could not be allocated."""
     cdef int64_t i
     cdef uint8_t *at = data
     offsets[0] = 0
@@ -48,7 +48,7 @@ cdef bint fill(Pieces pieces, bint is_text, int32_t *offsets, uint8_t *data, int
 
 
 cdef tuple column_of(Pieces pieces, bint is_text):
-    """Return a bit a row, None where all rows have a value; offsets; bytes."""
+    """Return three parts: a bit a row, or None if all rows have a value; offsets; bytes."""
     cdef int64_t missing = 0, room, i
     cdef uint8_t *bits
     cdef int32_t *offsets
@@ -57,7 +57,7 @@ cdef tuple column_of(Pieces pieces, bint is_text):
     with nogil:
         room = room_of(pieces, is_text, &missing)
     if room > INT32_MAX:
-        raise OverflowError(f"{room} bytes of one column in a batch; take fewer rows at a time")
+        raise OverflowError(f"one column of the batch needs {room} bytes, which is too many; read fewer rows at a time")
     starts = PyBytes_FromStringAndSize(NULL, 4 * (pieces.count + 1))
     values = PyBytes_FromStringAndSize(NULL, room)
     offsets, data = <int32_t *>PyBytes_AS_STRING(starts), <uint8_t *>PyBytes_AS_STRING(values)
@@ -104,7 +104,7 @@ def topic_column(window, const Record[::1] rows):
 
 
 def property_column(window, const Record[::1] rows, bytes name not None):
-    """Return one property of each row: a bit for each that has it, or None if all have; offsets; UTF-8."""
+    """Return one property of each row: a bit for each row that has it, or None if all have it; offsets; UTF-8."""
     cdef Held held = Held(window)
     cdef Span span = held.span(), wanted = wanted_name(name), value
     cdef Pieces pieces = Pieces(rows.shape[0])
@@ -120,7 +120,7 @@ def property_column(window, const Record[::1] rows, bytes name not None):
 
 
 def pair_columns(window, const Record[::1] rows, bytes but not None):
-    """Return all properties but one name: offsets of each row's pairs; offsets and UTF-8 of names; the same of values."""
+    """Return all properties except one: offsets of each row's pairs; offsets and UTF-8 of names; the same of values."""
     cdef Held held = Held(window)
     cdef Span span = held.span(), skipped = span_of(but), text, name, value
     cdef int64_t i, count = 0, rows_count = rows.shape[0]
@@ -145,7 +145,7 @@ def pair_columns(window, const Record[::1] rows, bytes but not None):
                             count += 1
                 first[i + 1] = <int32_t>count
         if count > INT32_MAX:
-            raise OverflowError("too many properties in one batch; take fewer rows at a time")
+            raise OverflowError("the batch has too many properties; read fewer rows at a time")
         keys, items = Pieces(count), Pieces(count)
         if count:
             memcpy(keys.spans, names.p, <size_t>names.n)
@@ -179,7 +179,7 @@ def message_ids(window, const Record[::1] rows):
     cdef bytes text = PyBytes_FromStringAndSize(NULL, 2 * 28 * count)
     data = at = <uint8_t *>PyBytes_AS_STRING(text)
     if 2 * 28 * count > INT32_MAX:
-        raise OverflowError("too many rows in one batch; take fewer at a time")
+        raise OverflowError("the batch has too many rows; read fewer rows at a time")
     with nogil:
         for i in range(count):
             if row_within(span, rows, i, &row):
@@ -202,7 +202,7 @@ cdef struct Place:
 
 
 cdef inline bint is_of(const uint8_t *p, const Record *r, const Place *place, int64_t ordinal) noexcept nogil:
-    """Say whether a record belongs to a queue, at that ordinal. Shared queues point to records of others."""
+    """Return whether a record belongs to a queue, at that ordinal. Shared queues may point to records of any queue."""
     cdef Span topic
     topic.p, topic.n = p + r.topic_at, r.topic_size
     return place.is_shared or (
@@ -211,7 +211,7 @@ cdef inline bint is_of(const uint8_t *p, const Record *r, const Place *place, in
 
 
 cdef inline bint entry_row(Span window, int64_t position, int64_t log_offset, int64_t size, Record *row) noexcept nogil:
-    """Take apart the record that a queue entry points at; say whether it is of that size and at its place."""
+    """Parse the record that a queue entry points at; return whether it has that size and states that log offset."""
     memset(row, 0, sizeof(Record))
     row.position = position
     if not (0 <= position <= window.n and FIXED_SIZE <= size <= window.n - position):
@@ -224,20 +224,20 @@ cdef inline bint entry_row(Span window, int64_t position, int64_t log_offset, in
 
 def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offsets, const int64_t[::1] sizes,
                const int64_t[::1] ordinals, const int64_t[::1] numbers, list places not None, bytes ranges=None):
-    """Take apart the records that queue entries point at, and hold each against its entry and its queue.
+    """Parse the records that queue entries point at, and compare each with its entry and its queue.
 
     Args:
         window: bytes of the log.
-        positions: where the records are in the window.
-        log_offsets: what the entries say, with sizes and ordinals.
-        sizes: as above.
-        ordinals: as above.
-        numbers: which of the places each entry belongs to.
-        places: topic (bytes; None where other topics' records are expected) and queue of each.
-        ranges: see `scan`; CRCs are checked where these are given.
+        positions: the records' positions in the window.
+        log_offsets: the entries' log offsets.
+        sizes: the entries' sizes.
+        ordinals: the entries' queue offsets.
+        numbers: for each entry, the index of its queue in `places`.
+        places: topic (bytes; None if records of other topics are expected) and queue number of each queue.
+        ranges: see `scan`; CRCs are checked if these are given.
 
     Returns:
-        Rows (see `penstock.format.columns.ROW`), and the first that is not as its entry says, or not valid, or -1.
+        Rows (see `penstock.format.columns.ROW`), and the first row that is not valid or does not match its entry, or -1.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
@@ -249,12 +249,12 @@ def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offs
     cdef bint is_checked = ranges is not None
     cdef Checks c = checks_of(CHECK_CRC, ranges if is_checked else b"", INT64_MAX, 512)
     if not (log_offsets.shape[0] == sizes.shape[0] == ordinals.shape[0] == numbers.shape[0] == count):
-        raise ValueError("as many of each as positions")
+        raise ValueError("all columns must have as many rows as positions")
     all_places = <Place *>calloc(known + 1, sizeof(Place))
     if all_places is NULL:
         raise MemoryError
     try:
-        # `places` holds the topics meanwhile.
+        # `places` keeps the topics' memory meanwhile.
         for i in range(known):
             topic, all_places[i].queue = places[i]
             all_places[i].is_shared = topic is None
@@ -262,7 +262,7 @@ def entry_rows(window, const int64_t[::1] positions, const int64_t[::1] log_offs
                 all_places[i].topic = span_of(topic)
         with nogil:
             for i in range(count):
-                # Each is read once: another thread may change it.
+                # Each value is read once: another thread may change it.
                 at, number = positions[i], numbers[i]
                 if i + ROWS_AHEAD < count:
                     ahead = positions[i + ROWS_AHEAD]

@@ -1,10 +1,10 @@
-/* CRC-32 as zlib has it (polynomial 0xEDB88320, reflected): the checksum of bodies and of whole records.
+/* CRC-32 as in zlib (polynomial 0xEDB88320, reflected): the checksum of bodies and of whole records.
 
-   Where the processor multiplies without carry (x86-64), 64 or 256 bytes are folded a step: a block that lies d bits
-   before another is multiplied by x^d modulo the polynomial and added to it. What is left, 16 bytes or fewer, goes
-   through the tables. On aarch64 the processor has the CRC itself. Chosen once, when the module is loaded.
+   If the processor has carry-less multiplication (x86-64), 64 or 256 bytes are folded a step: a block that is d bits
+   before another is multiplied by x^d modulo the polynomial and added to it. The remaining bytes, 16 or fewer, are
+   processed with tables. On aarch64, the processor's CRC instructions are used. The choice is made when the module loads.
 
-   No state, no locks, no Python: callable without the interpreter's lock. Only [p, p + n) is read. */
+   No state, no locks, no Python: callable without the GIL. Only [p, p + n) is read. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -48,13 +48,13 @@ static uint32_t crc_by_tables(uint32_t state, const uint8_t *p, size_t n)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* What the two halves of 16 bytes are multiplied by to move them `bits` on. */
+/* The factors by which the two halves of 16 bytes are multiplied to advance them by `bits`. */
 typedef struct { uint64_t first, second; } CrcFold;
 
 static CrcFold crc_fold_16, crc_fold_64, crc_fold_256;
 static int crc_folds, crc_folds_wide;
 
-/* x to the power `n`, reflected; the product of two reflected numbers lies one bit too low, so it is moved up. */
+/* x to the power `n`, reflected; the product of two reflected numbers is one bit too low, so the factor is shifted up. */
 static uint64_t crc_power(int n)
 {
     uint32_t value = 0x80000000u;
@@ -74,7 +74,7 @@ static CrcFold crc_fold_of(int bits)
     _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)), next)
 #define CRC_LOAD(at) _mm_loadu_si128((const __m128i *)(at))
 
-/* 256 bytes a step, in four registers of 64: leaves 64 bytes' worth in `queue_cursors`. At least 256 bytes. */
+/* Folds 256 bytes a step, in four registers of 64; leaves 64 bytes in `cursors`. Needs at least 256 bytes. */
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
 static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i *cursors)
 {
@@ -97,14 +97,15 @@ static size_t crc_fold_wide(uint32_t state, const uint8_t *p, size_t n, __m128i 
     return (size_t)(p - start);
 }
 
-/* Sixteen of them from place n on move bytes up by 16 - n places, from place 16 + n on down by n; zeros come in. */
+/* Shuffle masks: sixteen entries from index n on move bytes up by 16 - n places, from index 16 + n on down by n; the
+   other places become zero. */
 static const uint8_t crc_moves[48] = {
     128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
     128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
 };
 
-/* At least 64 bytes. */
+/* Needs at least 64 bytes. */
 __attribute__((target("pclmul,sse4.1")))
 static uint32_t crc_by_folding(uint32_t state, const uint8_t *p, size_t n)
 {
@@ -127,13 +128,13 @@ static uint32_t crc_by_folding(uint32_t state, const uint8_t *p, size_t n)
     for (; n >= 16; p += 16, n -= 16)
         x[0] = CRC_FOLD(x[0], near, CRC_LOAD(p));
     if (n) {
-        /* What is folded so far and the n bytes left are 16 + n bytes: the first n of them, behind zeros, are folded into
-           the last 16. Before the bytes left there are others of the same, so 16 may be loaded. */
+        /* The folded bytes and the n remaining ones are 16 + n bytes: the first n of them, after zeros, are folded into
+           the last 16. There are at least 16 bytes before the end, so 16 may be loaded. */
         const __m128i over = CRC_LOAD(crc_moves + 16 + n);
         const __m128i last = _mm_blendv_epi8(_mm_shuffle_epi8(x[0], over), CRC_LOAD(p + n - 16), over);
         x[0] = CRC_FOLD(_mm_shuffle_epi8(x[0], CRC_LOAD(crc_moves + n)), near, last);
     }
-    /* The sixteen bytes that have the same remainder as all. */
+    /* These sixteen bytes have the same remainder as the whole input. */
     _mm_storeu_si128((__m128i *)rest, x[0]);
     return crc_by_tables(0, rest, 16);
 }
@@ -185,12 +186,12 @@ static void crc_choose(void) {}
 static inline uint32_t crc_state(uint32_t state, const uint8_t *p, size_t n) { return crc_by_tables(state, p, n); }
 #endif
 
-/* To be called once, before anything else here. */
+/* Must be called once, before any other function of this file. */
 static void crc_start(void)
 {
     crc_make_tables();
     crc_choose();
 }
 
-/* The CRC of some bytes that follow others whose CRC is `crc`; 0 for none. */
+/* Returns the CRC of bytes that continue others whose CRC is `crc`; pass 0 to begin. */
 static inline uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n) { return ~crc_state(~crc, p, n); }

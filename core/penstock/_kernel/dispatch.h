@@ -1,14 +1,14 @@
-/* What dispatchers make of records: queue entries, keys in an index file, and the way back from a key or a time.
+/* Queue entries and keys in an index file, and the search for records by key or time.
 
    No Python. Columns, index files and queue entries may hold anything: every number from them is checked against the
-   memory that it leads into, and no sum of two numbers from disk is compared. */
+   memory that it points into, and no sum of two numbers from disk is compared, which could overflow. */
 #pragma once
 #include <stdlib.h>
 #include "text.h"
 
 /* --- columns of a batch */
 
-/* Whole numbers of 4 or 8 bytes, `stride` bytes apart. */
+/* Integers of 4 or 8 bytes, `stride` bytes apart. */
 typedef struct {
     const uint8_t *p;
     int64_t n, stride, width;
@@ -26,7 +26,7 @@ static inline int64_t at_row(const NumberColumn *c, int64_t row)
 
 /* --- queue entries */
 
-/* A pre-blank entry has this size; it stands for one whose record is gone. */
+/* PRE_BLANK_SIZE is the size in a pre-blank entry, whose record has been deleted. */
 enum { QUEUE_ENTRY_SIZE = 20, PRE_BLANK_SIZE = INT32_MAX, TYPE_PREPARED = 0x4, TYPE_ROLLBACK = 0xC };
 
 typedef struct {
@@ -34,17 +34,17 @@ typedef struct {
     int64_t count, topics, queue_max, queue_offset_max;
 } EntryRows;
 
-/* One queue of the batch; `next` is how many rows it has, and then where its next one goes. */
+/* One queue of the batch; `next` is first the number of its rows, and later the position of its next entry. */
 typedef struct {
     int64_t topic, queue, next;
 } QueueLane;
 
-/* Entries of consecutive queue offsets, which begin at row `start` of those that are grouped. */
+/* Entries of consecutive queue offsets; `start` is the first one's index among the grouped entries. */
 typedef struct {
     int64_t topic, queue, queue_offset, start, log_offset;
 } EntryRun;
 
-/* Memory of one grouping: all is for `count` rows, `table` for a power of two above twice as many. */
+/* Memory of one grouping: arrays for `count` rows; `table` has a power of two above twice as many places. */
 typedef struct {
     QueueLane *cursors;
     int32_t *table, *row_cursors;
@@ -74,8 +74,8 @@ static inline int grouping_make(Grouping *g, int64_t count)
     return 1;
 }
 
-/* Where a queue is looked for first. The table's own address is part of it: queue numbers that somebody chose to
-   collide do so in no other process. */
+/* Returns the table place at which the search for a queue begins. The table's address is part of the hash, so that nobody
+   can choose queue numbers that collide. */
 static inline uint64_t cursor_place(const Grouping *g, int64_t topic, int64_t queue)
 {
     uint64_t v = (uint64_t)topic * 0x9E3779B97F4A7C15u + (uint64_t)queue + (uint64_t)(uintptr_t)g->table;
@@ -97,7 +97,7 @@ static inline int32_t queue_lane_of(Grouping *g, int64_t topic, int64_t queue)
     return g->table[at] = (int32_t)g->n_cursors++;
 }
 
-/* Gives each row its queue. Returns how many rows have an entry; -1 for a topic that is none of the batch's. */
+/* Assigns each row to its queue. Returns how many rows have an entry; -1 for a topic that is not in the batch. */
 static inline int64_t group_rows(const EntryRows *rows, Grouping *g, int64_t *refused)
 {
     int64_t kept = 0, last_topic = -1, last_queue = -1;
@@ -128,8 +128,8 @@ static inline void put_entry(uint8_t *p, int64_t log_offset, int64_t size, int64
     put64(p, (uint64_t)log_offset), put32(p + 8, (uint32_t)size), put64(p + 12, (uint64_t)tag_code);
 }
 
-/* Lays the entries out queue by queue, in the order of the log within each; `runs` has room for one a row. Returns
-   how many runs there are. */
+/* Writes the entries queue by queue, in log order within each queue; `runs` has room for one run a row. Returns
+   the number of runs. */
 static inline int64_t lay_entries(const EntryRows *rows, Grouping *g, uint8_t *entries, int64_t *times, EntryRun *runs)
 {
     int64_t start = 0, n_runs = 0;
@@ -168,7 +168,7 @@ enum {
 };
 #define SECONDS_MAX INT32_MAX
 
-/* A file as it lies in memory; `n` may be less than its size, where nothing beyond may be looked at. */
+/* A file in memory; `n` may be less than the file's size, and nothing after `n` may be read. */
 typedef struct {
     uint8_t *p;
     int64_t n, slots, entries;
@@ -185,21 +185,21 @@ static inline int64_t entry_at(const IndexMemory *x, int64_t number)
     return INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * x->slots + INDEX_ENTRY_SIZE * number;
 }
 
-/* Whole seconds since the base: 0 without a base or before it. */
+/* Returns whole seconds since the base: 0 without a base or before it. */
 static inline int64_t seconds_since(int64_t time_ms, int64_t base_ms)
 {
     int64_t seconds = base_ms > 0 && time_ms > base_ms ? (time_ms - base_ms) / 1000 : 0;
     return seconds > SECONDS_MAX ? SECONDS_MAX : seconds;
 }
 
-/* The next entry's number; what a header says that cannot be one is 1 below, and the end of the entries above. */
+/* Returns the next entry's number; a corrupt one in the header is limited to the range from 1 to the number of entries. */
 static inline int64_t index_count(const IndexMemory *x)
 {
     int64_t count = get32(x->p + INDEX_COUNT_AT);
     return count < 1 ? 1 : count > x->entries ? x->entries : count;
 }
 
-/* What the records of keys are, by the keys' rows. */
+/* Keys, and the columns of their records; `rows` are the keys' rows in these columns. */
 typedef struct {
     NumberColumn rows, hashes, log_offsets, times;
 } KeyRows;
@@ -209,7 +209,7 @@ static inline int put_key(const IndexMemory *x, int64_t number, int32_t hash, in
 {
     uint8_t *entry = x->p + entry_at(x, number), *slot = x->p + slot_at(x, hash);
     int32_t previous = get32(slot);
-    /* Chains lead downwards: a number that is not smaller is damage. */
+    /* Each entry's predecessor has a smaller number: any other number is corrupt. */
     if (previous < 0 || previous >= number)
         previous = 0;
     put32(entry, (uint32_t)hash), put64(entry + ENTRY_OFFSET_AT, (uint64_t)log_offset);
@@ -219,9 +219,9 @@ static inline int put_key(const IndexMemory *x, int64_t number, int32_t hash, in
     return previous == 0;
 }
 
-/* Adds keys in order, as many as fit, from key `first` on; returns how many, -1 for a row that is none. All of the
-   file must be in memory, and may be stored to, up to the last entry that is added. The header comes last: killed
-   before it, the file counts no entry that is not there. */
+/* Adds keys in order, as many as fit, from key `first` on; returns how many, -1 for an invalid row. The file must be in
+   writable memory up to the last added entry. The header is written last: if the process is killed before that, the
+   header counts only complete entries. */
 static inline int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64_t first)
 {
     int64_t number = index_count(x), start = number, used = get32(x->p + SLOT_COUNT_AT), stop, time_ms = 0, log_offset = 0;
@@ -232,15 +232,15 @@ static inline int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64
             return -1;
     for (int64_t key = first; key < stop; key++, number++) {
         int64_t row = at_row(&keys->rows, key);
-        /* Once more: another thread may change the column. */
+        /* Checked again: another thread may change the column. */
         if (row < 0 || row >= keys->log_offsets.n)
             return -1;
         if (key + SLOTS_AHEAD < stop)
             __builtin_prefetch(x->p + slot_at(x, (int32_t)at_row(&keys->hashes, key + SLOTS_AHEAD)), 1);
         time_ms = at_row(&keys->times, row), log_offset = at_row(&keys->log_offsets, row);
         used += put_key(x, number, (int32_t)at_row(&keys->hashes, key), log_offset, seconds_since(time_ms, begin_ms));
-        /* The first entry of a file counts from what the header said before (the full file's end, after a roll),
-           and only then sets the base for the others. */
+        /* The first entry's seconds count from the header's previous base (the full file's end, after a roll). Then the
+           first entry sets the base for the others. */
         if (number == 1)
             begin_ms = time_ms, begin_offset = log_offset;
     }
@@ -255,7 +255,7 @@ static inline int64_t index_add(const IndexMemory *x, const KeyRows *keys, int64
     return number - start;
 }
 
-/* What slots and predecessors are after adding `count` entries in order; both come in zeroed. */
+/* Sets slots and predecessors as they are after adding `count` entries in order; both arrays must be zero. */
 static inline void index_links(const uint8_t *entries, int64_t count, int64_t slot_count, int32_t *slots, int32_t *previous)
 {
     IndexMemory x = {NULL, 0, slot_count, 0};
@@ -265,7 +265,7 @@ static inline void index_links(const uint8_t *entries, int64_t count, int64_t sl
     }
 }
 
-/* What a look-up wants: times between -2^62 and 2^62. */
+/* The key hash and time range of a look-up; times must be between -2^62 and 2^62. */
 typedef struct {
     int32_t hash;
     int64_t begin_ms, end_ms;
@@ -276,8 +276,9 @@ static inline int may_hold(const IndexMemory *x, const Sought *s)
     return get32(x->p + INDEX_COUNT_AT) > 1 && get64(x->p + BEGIN_MS_AT) <= s->end_ms && get64(x->p + END_MS_AT) >= s->begin_ms;
 }
 
-/* Whether an entry's record may have a time that is wanted. Entries have whole seconds, so the bounds are widened by one; the
-   first entry's seconds count from another base, without a base nothing is known, and the greatest number stands for all beyond. */
+/* Returns whether an entry's record may have a time in the range. Entries have whole seconds, so the bounds are widened by
+   one second. The result is 1 for the first entry, whose seconds have another base, and without a base. The largest
+   number of seconds also means any later time. */
 static inline int may_be_timed(const Sought *s, int64_t log_offset, int64_t first_offset, int64_t base_ms, int64_t seconds)
 {
     int64_t since_ms = 1000 * seconds;
@@ -286,9 +287,9 @@ static inline int may_be_timed(const Sought *s, int64_t log_offset, int64_t firs
     return base_ms <= s->end_ms + 1000 - since_ms && (base_ms > s->begin_ms - 1000 - since_ms || seconds == SECONDS_MAX);
 }
 
-/* Follows a chain from entry `*number` on, from its slot if that is 0, for some steps; puts the log offsets of those that may
-   be what is sought into `found` and returns how many. `*number` is where to go on then, 0 at the end. Entries that the header
-   does not count yet are taken too: each was whole before its slot. */
+/* Follows a chain from entry `*number` on, or from its slot if that is 0, for at most `steps` entries. Stores the log offsets
+   of entries that may match in `found`, and returns how many. `*number` is set to the entry to continue with, 0 at the end.
+   Entries that the header does not count yet are included: each was complete before its slot was written. */
 static inline int64_t index_follow(const IndexMemory *x, const Sought *s, int64_t *number, int64_t *found, int64_t steps)
 {
     int64_t count = 0, at = *number, bound = x->entries, base_ms, first_offset;
@@ -318,7 +319,7 @@ static inline int64_t index_follow(const IndexMemory *x, const Sought *s, int64_
 
 /* --- from a candidate to a record */
 
-/* Whether a phrase stands in a text between spaces, or the text's ends. */
+/* Returns whether a text contains a phrase that is delimited by spaces or the text's ends. */
 static inline int has_phrase(Span text, Span phrase)
 {
     for (int64_t at = 0; at <= text.n - phrase.n;) {
@@ -336,7 +337,7 @@ static inline int has_phrase(Span text, Span phrase)
 
 static inline Span span_at(const uint8_t *p, int64_t at, int64_t n) { return (Span){p + at, n}; }
 
-/* Whether a record, which is valid, is of a topic and has a key: a word or a phrase of KEYS, or its UNIQ_KEY. */
+/* Returns whether a valid record has this topic and this key: a word or a phrase of KEYS, or its UNIQ_KEY. */
 static inline int is_keyed(const uint8_t *p, const Record *r, Span topic, Span key)
 {
     static const Span keys = {(const uint8_t *)"KEYS", 4}, unique = {(const uint8_t *)"UNIQ_KEY", 8};

@@ -1,5 +1,5 @@
-# What dispatchers make of records, and how they find them again. All of it works on plain buffers: columns of a batch,
-# an index file as it lies in memory, a window of the log.
+# Queue entries and index entries of records, and how records are found by them. All functions work on plain buffers:
+# columns of a batch, an index file in memory, a window of the log.
 
 cdef extern from "_kernel/dispatch.h" nogil:
     ctypedef struct NumberColumn:
@@ -39,16 +39,16 @@ cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
-# Fewer rows are done before another thread could be let run.
+# For fewer rows, releasing the GIL costs more than the work.
 cdef enum: LONG_ROWS = 512
-# Entries of a chain that one call follows, with the interpreter's lock.
+# The maximum number of entries of a chain that one call follows while it holds the GIL.
 cdef enum: CHAIN_STEPS = 1024
-# Rows of one call: what is made for each is then far below the largest size there is.
+# The maximum number of rows of one call, so that no allocated size can overflow.
 cdef enum: ROWS_MAX = 1 << 30
 
 
 cdef class HeldNumbers:
-    """The whole numbers of a column, of 4 or 8 bytes and any stride, held until this goes."""
+    """The integers of a column, of 4 or 8 bytes and any stride, held while this object exists."""
 
     cdef Py_buffer view
     cdef bint is_held
@@ -59,7 +59,7 @@ cdef class HeldNumbers:
         self.is_held = True
         kind = self.view.format.decode("ascii") if self.view.format is not NULL else "B"
         if self.view.ndim != 1 or kind.lstrip("@=<") not in _WHOLE.get(self.view.itemsize, ()):
-            raise ValueError(f"a column is one row of 32-bit or 64-bit whole numbers, not {kind!r}")
+            raise ValueError(f"a column must be one row of 32-bit or 64-bit integers, not {kind!r}")
 
     def __dealloc__(self):
         if self.is_held:
@@ -75,11 +75,11 @@ _WHOLE = {4: ("i", "l"), 8: ("l", "q")}
 
 
 cdef NumberColumn numbers_of(owner, list held, int64_t count) except *:
-    """Return a column of so many rows, any number for -1; `held` keeps its memory."""
+    """Return a column of `count` rows, any number for -1; `held` keeps its memory."""
     cdef HeldNumbers made = HeldNumbers(owner)
     cdef NumberColumn c = made.column()
     if (count >= 0 and c.n != count) or c.n > ROWS_MAX:
-        raise ValueError(f"a column of {c.n} rows, not {count}")
+        raise ValueError(f"a column has {c.n} rows; it must have {count}")
     held.append(made)
     return c
 
@@ -88,16 +88,16 @@ cdef NumberColumn numbers_of(owner, list held, int64_t count) except *:
 
 def queue_entries(log_offsets, sizes, queues, queue_offsets, transaction_types, tag_codes, topic_rows, store_times_ms,
                   int64_t topics, int64_t queue_max, int64_t queue_offset_max):
-    """Encode the queue entries that a batch calls for, grouped by queue and in log order within each.
+    """Encode the queue entries of a batch's records, grouped by queue and in log order within each queue.
 
-    Prepared and rolled back records have none. Nor have those whose queue is not within 0 and `queue_max`, or whose
-    queue offset is not within 0 and below `queue_offset_max`: their rows come back as refused.
+    Prepared and rolled back records have no entry. Neither have records whose queue is not from 0 to `queue_max`, or
+    whose queue offset is not from 0 to below `queue_offset_max`: their rows are returned as refused.
 
     Args:
-        log_offsets: and the others up to `store_times_ms`, the batch's columns: 32-bit or 64-bit whole numbers.
-        topics: how many topics `topic_rows` may name.
-        queue_max: largest number of a queue.
-        queue_offset_max: the first queue offset that is too large.
+        log_offsets: a column of the batch, like all arguments up to `store_times_ms`: 32-bit or 64-bit integers.
+        topics: the number of the batch's topics; `topic_rows` must be below it.
+        queue_max: the largest valid queue number.
+        queue_offset_max: the smallest queue offset that is too large.
 
     Returns:
         The entries, 20 bytes each; their store times, native i64; their runs of consecutive queue offsets, five
@@ -125,7 +125,7 @@ def queue_entries(log_offsets, sizes, queues, queue_offsets, transaction_types, 
         else:
             kept = group_rows(&rows, &g, &refused)
         if kept < 0:
-            raise ValueError("a row names a topic that is none of the batch's")
+            raise ValueError("a row names a topic that is not in the batch")
         return _laid(&rows, &g, kept) + (_refused(&g, count, refused),)
     finally:
         grouping_free(&g)
@@ -164,9 +164,9 @@ cdef bytes _refused(const Grouping *g, int64_t count, int64_t refused):
 
 
 def entry_columns(entries):
-    """Take queue entries apart: columns of log offset, size and tag code, native i64, and the smallest tag code or 0.
+    """Parse queue entries: return columns of log offset, size and tag code, native i64, and the smallest tag code or 0.
 
-    The size of an entry that leads to no record is 0; a rest below 20 bytes is left out.
+    The size of an entry that points at no record is 0; a remainder of fewer than 20 bytes is ignored.
     """
     cdef Held held = Held(entries)
     cdef Span span = held.span()
@@ -193,7 +193,7 @@ def key_hash(topic, key):
     """Return the index's hash of `topic#key`: Java's, never negative."""
     cdef Span span
     cdef int32_t value
-    # Subclasses say what they like of themselves; both must be exact below.
+    # A subclass of str may redefine its conversion; below, both must be exactly str.
     topic, key = str.__str__(topic), str.__str__(key)
     if not (PyUnicode_IS_ASCII(topic) and PyUnicode_IS_ASCII(key)):
         return index_hash(java_hash(f"{topic}#{key}"))
@@ -206,25 +206,26 @@ def key_hash(topic, key):
 cdef IndexMemory index_in(Span memory, int64_t slots, int64_t entries) except *:
     cdef IndexMemory x
     if not (0 < slots <= ROWS_MAX and 0 < entries <= ROWS_MAX):
-        raise ValueError(f"an index file of {slots} slots and {entries} entries")
+        raise ValueError(f"an index file cannot have {slots} slots and {entries} entries")
     x.p, x.n, x.slots, x.entries = <uint8_t *>memory.p, memory.n, slots, entries
     return x
 
 
 def index_file_add(memory, int64_t slots, int64_t entries, rows, hashes, log_offsets, store_times_ms, int64_t first=0):
-    """Add keys to an index file in order, as many as fit; returns how many were added.
+    """Add keys to an index file in order, as many as fit; return how many were added.
 
-    Entry, then slot, of each; the header last. The bytes are those of adding them one by one.
+    For each key the entry is written first, then the slot; the header is written last. The resulting bytes are the same
+    as those of adding the keys one by one.
 
     Args:
         memory: the whole file, writable.
-        slots: how many slots it has.
-        entries: how many entries, the first of which is never used.
-        rows: of which record each key is.
+        slots: its number of slots.
+        entries: its number of entries; the first one is never used.
+        rows: the record of each key, as a row of the next columns.
         hashes: the keys' index hashes.
         log_offsets: the records' log offsets.
         store_times_ms: the records' store times.
-        first: the first key that is to be added.
+        first: the first key to add.
     """
     cdef Held to = Held(memory, True)
     cdef IndexMemory x = index_in(to.span(), slots, entries)
@@ -237,25 +238,25 @@ def index_file_add(memory, int64_t slots, int64_t entries, rows, hashes, log_off
     if entry_at(&x, entries) > x.n:
         raise ValueError(f"{x.n} bytes are too few for an index file of {slots} slots and {entries} entries")
     if not 0 <= first <= keys.rows.n:
-        raise ValueError(f"there is no key {first} of {keys.rows.n}")
+        raise ValueError(f"first is {first}; it must be 0 to {keys.rows.n}")
     if keys.rows.n - first >= LONG_ROWS:
         with nogil:
             added = index_add(&x, &keys, first)
     else:
         added = index_add(&x, &keys, first)
     if added < 0:
-        raise ValueError("a key names a row that is none of the batch's")
+        raise ValueError("a key names a row that is not in the batch")
     return added
 
 
 def index_file_links(entries, int64_t slots):
-    """Return the slots, and each entry's predecessor, native i32, that adding these entries in order gives."""
+    """Return the slots, and each entry's predecessor, native i32, as they are after adding these entries in order."""
     cdef Held held = Held(entries)
     cdef Span span = held.span()
     cdef int64_t count = span.n // INDEX_ENTRY_SIZE
     cdef IndexMemory x = index_in(span, slots, 1)
     if count > ROWS_MAX:
-        raise ValueError(f"{count} entries are more than an index file has")
+        raise ValueError(f"{count} entries are more than an index file can have")
     cdef bytearray table = bytearray(4 * slots), previous = bytearray(4 * count)
     cdef int32_t *slot = <int32_t *><char *>table
     cdef int32_t *before = <int32_t *><char *>previous
@@ -265,19 +266,19 @@ def index_file_links(entries, int64_t slots):
 
 
 def index_file_find(memory, int64_t slots, int64_t entries, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t number=0):
-    """Find entries of a key in an index file: log offsets, newest first, and the number to go on with, 0 at the end.
+    """Find entries of a key in an index file: return log offsets, newest first, and the number to continue with, 0 at the end.
 
-    Hashes collide, and an entry's time is rounded: the caller compares. A chain that does not lead downwards, or out of the
-    memory, ends there.
+    Hashes collide, and an entry's time is rounded, so the caller must check the records. A chain ends at an entry whose
+    predecessor's number is not smaller, or is outside of the memory.
 
     Args:
-        memory: the file, or as much of it from its start as may be looked at.
-        slots: how many slots the file has.
-        entries: how many entries.
+        memory: the file, or a part of it from its start.
+        slots: the file's number of slots.
+        entries: the file's number of entries.
         key_hash: see `key_hash`.
-        begin_ms: entries of records stored from here on,
-        end_ms: up to here; both between -2^62 and 2^62.
-        number: what the call before returned; 0 begins with the newest.
+        begin_ms: the earliest store time.
+        end_ms: the latest store time; both must be between -2^62 and 2^62.
+        number: the number that the previous call returned; 0 begins with the newest entry.
     """
     cdef Held held = Held(memory)
     cdef IndexMemory x = index_in(held.span(), slots, entries)
@@ -285,7 +286,7 @@ def index_file_find(memory, int64_t slots, int64_t entries, int32_t key_hash, in
     cdef int64_t found[CHAIN_STEPS]
     cdef int64_t i, count
     if not (-(1 << 62) <= begin_ms <= 1 << 62 and -(1 << 62) <= end_ms <= 1 << 62):
-        raise ValueError(f"times from {begin_ms} to {end_ms}")
+        raise ValueError(f"times from {begin_ms} to {end_ms} are out of range")
     sought.hash, sought.begin_ms, sought.end_ms = key_hash, begin_ms, end_ms
     count = index_follow(&x, &sought, &number, found, CHAIN_STEPS)
     return [found[i] for i in range(count)], number
@@ -295,20 +296,20 @@ def index_file_find(memory, int64_t slots, int64_t entries, int32_t key_hash, in
 
 def record_with_key(window, int64_t position, int64_t log_offset, bytes topic not None, bytes key not None,
                     int64_t begin_ms, int64_t end_ms, bytes ranges not None):
-    """Return the message at a position, if it is valid, of a topic, has a key, and was stored within these times.
+    """Return the message at a position if its record is valid and has this topic, this key, and a time within the bounds.
 
     Args:
         window: bytes of the log.
-        position: where in it the record is said to begin.
-        log_offset: which log offset that is.
+        position: the position in the window at which the record begins.
+        log_offset: the log offset of that position.
         topic: the topic, UTF-8.
         key: the key, UTF-8: a word or a phrase of KEYS, or the UNIQ_KEY.
-        begin_ms: stored from here on,
-        end_ms: up to here.
+        begin_ms: the earliest store time.
+        end_ms: the latest store time.
         ranges: see `scan`.
 
     Returns:
-        None where topic, key or time is another; False where there is no valid record within the window.
+        The message; None if topic, key or time differ; False if there is no valid record within the window.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
@@ -328,18 +329,18 @@ def record_with_key(window, int64_t position, int64_t log_offset, bytes topic no
 
 
 def record_time(window, int64_t position, int64_t log_offset, int64_t size, bytes topic, int64_t queue, int64_t ordinal):
-    """Return the store time of the record at a position, if it says that it is the one asked for; else None.
+    """Return the store time of the record at a position, if it states the requested size, queue and ordinal; else None.
 
-    Lengths, log offset and place are looked at, and no checksum: only for what a wrong answer does no harm to.
+    Lengths, log offset, queue and ordinal are checked, but no checksum: use it only if a wrong time is harmless.
 
     Args:
         window: bytes of the log.
-        position: where in it the record is said to begin.
-        log_offset: which log offset that is.
-        size: the size that it is said to have.
-        topic: its topic, UTF-8; None for a record of any topic and queue.
-        queue: its queue.
-        ordinal: its ordinal there.
+        position: the position in the window at which the record begins.
+        log_offset: the log offset of that position.
+        size: the expected size.
+        topic: the expected topic, UTF-8; None for a record of any topic and queue.
+        queue: the expected queue.
+        ordinal: the expected ordinal in that queue.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()

@@ -1,19 +1,19 @@
-# One way in: whatever a caller hands over becomes `Parts`, and `record_write` makes the record of them.
+# The only encoder: all input of callers is converted to `Parts`, from which `record_write` makes the record.
 
 cdef enum:
     KEYS_MAX = 16
-    # Each property is held against those before it; where a row has more, a table of names is quicker.
+    # Each property is compared with those before it; for rows with more properties, a table of names is faster.
     PAIRS_MAX = 64
-    # From here on a text is looked at for more than its names and values.
+    # Texts of at least this size are also checked for sectors of zeros.
     LONG_TEXT = 512
-    # So much memory is kept for the next batch.
+    # At most this much memory is kept for the next batch.
     SPARE_BYTES = 16 << 20
 
 
 
 @cython.final
 cdef class QueueCursor:
-    """One queue as the append path knows it: its topic, its number, and the offset that comes next."""
+    """One queue on the append path: its topic, its number, and its next offset."""
 
     cdef readonly str topic
     cdef readonly bytes topic_bytes
@@ -25,7 +25,7 @@ cdef class QueueCursor:
 
 
 cdef inline bint utf8_of(object text, Span *span) noexcept:
-    """Give the UTF-8 of a text, which lives as long as it does; False for what is no exact `str` or has none."""
+    """Set `span` to the UTF-8 of a text, valid as long as the text; return False if it is not exactly a `str`, or has no UTF-8."""
     cdef Py_ssize_t n = 0
     span.p, span.n = NULL, 0
     if type(text) is not str:
@@ -39,14 +39,14 @@ cdef inline bint utf8_of(object text, Span *span) noexcept:
 
 
 cdef inline bint is_words(Span text) noexcept nogil:
-    """Say whether a text can be keys: it holds no separator of properties, and more than spaces."""
+    """Return whether a text can be keys: it has no separator of properties, and not only spaces."""
     cdef const uint8_t *at = text.p
     cdef Span word
     return is_plain(text) and word_next(&at, text.p + text.n, &word)
 
 
 cdef int64_t whole(object value, int64_t low, int64_t high, str name) except? -1:
-    """Return a whole number of any integer type that fits its field; no bool, no float."""
+    """Return an integer of any integer type that fits its field; raises for a bool, a float, or a number out of range."""
     cdef int overflow = 0
     cdef long long number
     if type(value) is not int:
@@ -63,19 +63,19 @@ cdef object ZERO = 0
 
 
 cdef encode_words():
-    """Return the module that says in words what is refused."""
+    """Return the Python module that checks refused messages and raises the errors."""
     from penstock.write import validation
     return validation
 
 
 @cython.final
 cdef class RecordEncoder:
-    """How the records of one store are made. Safe from any thread.
+    """Encodes the records of one store. Safe from any thread.
 
     Attributes:
-        store_host: the store's own host, as its records have it.
-        crc_property: whether each record ends in a CRC over the whole of it.
-        body_bytes_max: the largest body that is taken.
+        store_host: the store's own host, as encoded in its records.
+        crc_property: whether each record ends in a CRC of the whole record.
+        body_bytes_max: the maximum size of a body in bytes.
     """
 
     cdef readonly bytes store_host
@@ -87,9 +87,9 @@ cdef class RecordEncoder:
     cdef Growing spare
 
     def __cinit__(self, bytes store_host not None, *, bint crc_property, int64_t body_bytes_max, make_cursor=None, time_ms=None):
-        """`make_cursor(topic, queue)` checks both and returns the one cursor of a queue; `time_ms()` is the system's if None."""
+        """`make_cursor(topic, queue)` checks both and returns the queue's only cursor; `time_ms()` is the system's clock if None."""
         if len(store_host) not in (8, 20):
-            raise ValueError("a host has 8 or 20 bytes")
+            raise ValueError("store_host must have 8 or 20 bytes")
         self.store_host, self.crc_property, self.body_bytes_max = store_host, crc_property, body_bytes_max
         self.make_cursor, self.time_ms, self.cursors = make_cursor, time_ms, {}
 
@@ -97,7 +97,7 @@ cdef class RecordEncoder:
         free(self.spare.p)
 
     cpdef int64_t now_ms(self) except? -1:
-        """Return the wall-clock time, which a message gets that brings none of its own."""
+        """Return the wall-clock time, for messages without a time of their own."""
         return clock_ms() if self.time_ms is None else self.time_ms()
 
     cdef QueueCursor cursor(self, topic, queue):
@@ -115,14 +115,14 @@ cdef class RecordEncoder:
         return self._new_cursor(topic, queue)
 
     def cursor_of(self, topic, queue):
-        """Return the cursor of a queue; raises what refuses topic or number."""
+        """Return the cursor of a queue; raises `TopicError` or `QueueError` for an invalid topic or number."""
         return self.cursor(topic, queue)
 
     cdef QueueCursor _new_cursor(self, topic, queue):
         cdef QueueCursor cursor = self.make_cursor(topic, queue)
         cdef list queues
         if cursor is None or cursor.queue < 0:
-            raise ValueError("make_cursor must return the cursor of a queue from 0 on")
+            raise ValueError("make_cursor must return a cursor whose queue is not negative")
         queues = self.cursors.setdefault(cursor.topic, [])
         while len(queues) <= cursor.queue:
             queues.append(None)
@@ -136,7 +136,7 @@ cdef class RecordEncoder:
         return body
 
     cdef object text(self, Parts *m, Span *spans, tag, keys, properties):
-        """Fill in tag, keys and further text; returns what must be held for as long as they are used, beside `tag`."""
+        """Fill in tag, keys and other properties; return the object that, besides `tag`, must be held while the parts are used."""
         cdef Py_ssize_t i, count
         cdef object held = None
         m.tag.p, m.tag.n, m.text.p, m.text.n, m.keys, m.n_keys = NULL, 0, NULL, 0, spans, 0
@@ -156,14 +156,14 @@ cdef class RecordEncoder:
             if properties:
                 m.text = span_of(held)
             if text_size(m) < LONG_TEXT:
-                # The spans lead into these.
+                # The spans point into these objects.
                 return (held, keys) if properties else keys
         made = encode_words().text_of(tag, keys, properties, crc_property=self.crc_property)
         m.tag.n, m.n_keys, m.text = 0, 0, span_of(made)
         return made
 
     cdef bytes _pairs(self, properties):
-        """Return the text of properties that are plain, or None."""
+        """Return the text of the properties; None if one of them is not plain."""
         cdef Span name_span, value_span
         cdef int64_t size = 0
         cdef uint8_t *at
@@ -192,20 +192,20 @@ cdef struct LaneName:
     int32_t queue
 
 
-# A batch up to this size keeps the interpreter's lock while it is stamped: another thread would run within the append lock.
+# A batch up to this size keeps the GIL while it is stamped: otherwise another thread would run while the append lock is held.
 cdef enum: NOGIL_BYTES = 64 << 10
 
 
 @cython.final
 cdef class Batch:
-    """Encoded records one behind the other, which an append stamps and writes. Not thread-safe.
+    """Encoded records, one after the other, which an append stamps and writes. Not thread-safe.
 
-    Its bytes are lent to whoever looks at them; none can be added meanwhile.
+    While its bytes are in use as a buffer, no record can be added.
     """
 
     cdef readonly RecordEncoder encoder
     cdef list own_cursors
-    # Receipts were made of it, or another thread is adding to it.
+    # Whether its receipts were taken, and whether another thread is adding to it.
     cdef bint is_spent, is_busy
     cdef bint seals
     cdef QueueCursor last_cursor
@@ -215,16 +215,16 @@ cdef class Batch:
     cdef Span host
     cdef int64_t born_ms
     cdef Py_ssize_t lent
-    # Lanes met lately, by a number made of topic and queue; -1 for none.
+    # A cache of cursor numbers, by a hash of topic and queue; -1 for an empty place.
     cdef int32_t near[64]
 
     def __cinit__(self, RecordEncoder encoder not None, *, bint seals=True):
-        """Begin an empty batch; without `seals` its records get their own CRCs only by `stamp`."""
+        """Create an empty batch; without `seals`, only `stamp` writes the records' own CRCs."""
         self.seals = seals
         self.encoder, self.own_cursors, self.numbers, self.host = encoder, [], {}, span_of(encoder.store_host)
         self.born_ms = encoder.now_ms()
         memset(self.near, 255, sizeof(self.near))
-        # Memory that was used before costs no fresh pages.
+        # Reused memory needs no new pages.
         self.data, encoder.spare.p, encoder.spare.room = encoder.spare, NULL, 0
         self.data.n = 0
 
@@ -241,17 +241,17 @@ cdef class Batch:
 
     @property
     def cursors(self):
-        """The cursors that its records belong to, in the order in which they were met."""
+        """The cursors of the records' queues, in the order of their first records."""
         return tuple(self.own_cursors)
 
     cdef int check_free(self) except -1:
         if self.is_busy or self.is_spent or self.lent:
-            raise BufferError("the batch's bytes are looked at, it was appended, or another thread adds to it")
+            raise BufferError("the batch cannot be changed: its bytes are in use, it was appended, or another thread adds to it")
         return 0
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         if self.is_busy:
-            raise BufferError("another thread adds to the batch")
+            raise BufferError("the batch cannot be read: another thread adds to it")
         PyBuffer_FillInfo(view, self, self.data.p, self.data.n, 1, flags)
         self.lent += 1
 
@@ -268,7 +268,7 @@ cdef class Batch:
 
     @property
     def largest(self):
-        """Bytes of the largest record; 0 for none."""
+        """Bytes of the largest record; 0 if there is none."""
         cdef Appended *places = <Appended *>self.places.p
         cdef int32_t largest = 0
         cdef Py_ssize_t row
@@ -279,7 +279,7 @@ cdef class Batch:
 
     @property
     def end_offset(self):
-        """Log offset behind the last record; of a batch that was appended."""
+        """Log offset after the last record; only for a batch that was appended."""
         cdef Appended *last
         if self.places.n == 0:
             return 0
@@ -301,7 +301,7 @@ cdef class Batch:
     # --- filling
 
     cdef int32_t number_of(self, QueueCursor cursor) except -1:
-        """Return the place of a cursor among this batch's."""
+        """Return the index of a cursor in this batch's cursors; adds it if it is new."""
         cdef LaneName *name
         if cursor is self.last_cursor:
             return self.last_number
@@ -317,7 +317,7 @@ cdef class Batch:
         return found
 
     cdef int32_t number_at(self, Span topic, int64_t queue) except -1 nogil:
-        """As `number_of` for the bytes of a topic; makes the cursor where there is none yet."""
+        """Like `number_of`, for the bytes of a topic; creates the cursor if there is none yet."""
         cdef uint32_t mixed = <uint32_t>queue * 31 + <uint32_t>topic.n * 7 + (topic.p[topic.n - 1] if topic.n else 0)
         cdef int32_t *near = &self.near[mixed & 63]
         cdef LaneName *name
@@ -343,7 +343,7 @@ cdef class Batch:
         size = record_size(m, text)
         if size > INT32_MAX or text > TEXT_MAX:
             with gil:
-                raise ValueError("a record or its text is too large")
+                raise ValueError("the record or its properties text is too large")
         grow(&self.data, size)
         grow(&self.places, sizeof(Appended))
         record_write(self.data.p + self.data.n, m, size, text)
@@ -355,17 +355,17 @@ cdef class Batch:
         return 0
 
     def add_all(self, list messages not None):
-        """Add messages up to the first that is refused; raises what refuses it."""
+        """Add messages up to the first that is refused; raises the reason, and keeps the messages before it."""
         cdef Py_ssize_t number = 0
-        # Whoever holds the list may change it meanwhile.
+        # The caller may change the list meanwhile.
         while number < PyList_GET_SIZE(messages):
             self.add(messages[number])
             number += 1
 
     cpdef int add(self, Message message) except -1:
-        """Add a message; raises what refuses it, and nothing was added."""
+        """Add a message; if it is refused, raises the reason and adds nothing."""
         if message is None:
-            raise TypeError("a message, not None")
+            raise TypeError("message must be a Message, not None")
         cdef Parts m
         cdef Span spans[KEYS_MAX]
         cdef RecordEncoder encoder = self.encoder
@@ -408,9 +408,9 @@ cdef class Batch:
         return 0
 
     def add_columns(self, ArrowRows columns not None, Py_ssize_t start=0):
-        """Add rows of Arrow columns from `start` on, as far as each is plain; returns the row where that ends.
+        """Add rows of Arrow columns from `start` on, up to the first that is not plain; return that row's number.
 
-        A row that is not plain, or cannot be stored, is for `add` to take or to refuse.
+        The caller passes a row that is not plain, or cannot be stored, to `add`, which adds or refuses it.
         """
         cdef Parts m
         cdef Span keys[1]
@@ -432,24 +432,24 @@ cdef class Batch:
         return row
 
     def add_record(self, QueueCursor cursor not None, record, *, bint has_crc):
-        """Add a whole valid record that was encoded before, in the form of this batch; `has_crc`: it ends in a CRC of its own."""
-        # A copy: it may lie in a file that somebody changes meanwhile.
+        """Add a complete valid record, converted to this batch's form; `has_crc` says whether it ends in a CRC of its own."""
+        # Copied: the bytes may be in a file that another process changes meanwhile.
         cdef bytes own = bytes(record), text = None
         cdef Span span = span_of(own)
         cdef Record row
         cdef Parts m
         self.check_free()
         if record_parse(span.p, span.n, &row) != RECORD_OK or row.size != span.n:
-            raise ValueError("no whole record")
+            raise ValueError("record must be one complete record")
         if has_crc and row.text_size < CRC_PROPERTY_SIZE:
-            raise ValueError("a record without room for a CRC of its own")
+            raise ValueError("the record has no CRC of its own")
         m.body.p, m.body.n = span.p + row.body_at, row.body_size
         m.tag.n, m.n_keys, m.keys = 0, 0, NULL
         m.text.p, m.text.n = span.p + row.text_at, row.text_size
         if has_crc:
             m.text.n -= CRC_PROPERTY_SIZE
         if m.text.n and not self.encoder.crc_property and m.text.p[m.text.n - 1] != 2:
-            # Ours end in the end of a pair: one that ends in zero looks like a sector that was never written.
+            # Penstock's texts end with a pair's end: a text that ends in zero looks like a sector that was never written.
             text = m.text.p[:m.text.n] + b"\x02"
             m.text = span_of(text)
         if m.text.n >= LONG_TEXT:
@@ -462,7 +462,7 @@ cdef class Batch:
     # --- appending
 
     def fit(self, Py_ssize_t start, int64_t room):
-        """Return the first row from `start` on that `room` bytes have no room for, and how many bytes those before it have."""
+        """Return the first row, from `start` on, that does not fit into `room` bytes, and the total size of the rows before it."""
         cdef Appended *places = <Appended *>self.places.p
         cdef Py_ssize_t row, count = len(self)
         cdef int64_t size = 0
@@ -484,12 +484,12 @@ cdef class Batch:
         return memoryview(made).cast("i")
 
     def stamp(self, list pieces not None, int64_t store_ms, int64_t first_mark=0):
-        """Write offsets and store time into the records, and CRCs over them where they have such.
+        """Write offsets and store time into the records, and CRCs over those that have CRCs of their own.
 
         Args:
-            pieces: (row, log offset) of each piece of the batch: from that row on records follow each other from there.
-            store_ms: the store time of all.
-            first_mark: from there on records are numbered in PREPAREDTRANSACTIONOFFSET; 0 leaves it.
+            pieces: (row, log offset) of each slice of the batch: from that row on, records are consecutive from that offset.
+            store_ms: the store time of all records.
+            first_mark: numbers the records, from this number on, in PREPAREDTRANSACTIONOFFSET; 0 leaves the field alone.
         """
         cdef Py_ssize_t row, count = len(self), cursor_count = len(self.own_cursors), piece_count = len(pieces)
         cdef int64_t *numbers
@@ -533,16 +533,16 @@ cdef class Batch:
             at += place.size
 
     def count_up(self):
-        """Move the cursors on, past the records that were stamped last."""
+        """Advance the cursors past the records that were stamped last."""
         cdef int64_t *numbers = <int64_t *>self.nexts.p
         cdef Py_ssize_t row
         if self.nexts.n != <int64_t>len(self.own_cursors) * <int64_t>sizeof(int64_t):
-            raise ValueError("nothing was stamped")
+            raise ValueError("the batch was not stamped")
         for row in range(len(self.own_cursors)):
             (<QueueCursor>PyList_GET_ITEM(self.own_cursors, row)).next_offset = numbers[row]
 
     def receipts(self, int64_t store_ms, status, durability):
-        """Return the receipts of records that were appended; the batch is empty then, and takes no more."""
+        """Return the receipts of appended records; the batch is empty afterwards, and takes no more records."""
         cdef Receipts made = Receipts.__new__(Receipts)
         made.places, made.length = <Appended *>self.places.p, len(self)
         self.places.p, self.places.n, self.places.room = NULL, 0, 0
@@ -555,7 +555,7 @@ cdef class Batch:
 # --- rows of Arrow columns
 
 cdef struct Texts:
-    # Values of variable length; no bounds for a column that is not there.
+    # Values of variable length; the bounds are NULL if the column is missing.
     const int32_t *bounds
     const uint8_t *data
     int64_t size
@@ -575,26 +575,26 @@ cdef struct Rows:
 
 @cython.final
 cdef class ArrowRows:
-    """The rows of an Arrow table, as columns of buffers, held until this goes."""
+    """The rows of an Arrow table, as columns of buffers, held while this object exists."""
 
     cdef Rows rows
     cdef list held
 
     def __cinit__(self, RecordEncoder encoder not None, Py_ssize_t count, topic, body, *, queue=None, tag=None, keys=None,
                   flag=None, born_ms=None, pairs=None):
-        """Take columns of `count` values each.
+        """Hold columns of `count` values each.
 
         Args:
-            encoder: whose limits hold.
-            topic: of text: offsets (native i32), bytes or None, and the number of the first value.
-            body: as `topic`; `tag` and `keys` too, or None.
-            queue: native i64, or None; so are `flag` and `born_ms`.
-            pairs: offsets of a map column (native i32), the number of the first row, names and values as `topic`, and
-                how many pairs they have; or None.
+            encoder: the encoder whose limits apply.
+            topic: a text column: offsets (native i32), bytes or None, and the index of the first value.
+            body: a column like `topic`; `tag` and `keys` are such columns or None.
+            queue: native i64, or None; likewise `flag` and `born_ms`.
+            pairs: offsets of a map column (native i32), the index of the first row, names and values as columns like
+                `topic`, and the number of pairs; or None.
         """
         cdef Rows *rows = &self.rows
         if not 0 <= count < INT32_MAX:
-            raise ValueError(f"{count} rows at once")
+            raise ValueError(f"{count} rows at once are too many")
         self.held = []
         rows.count, rows.body_bytes_max = count, encoder.body_bytes_max
         rows.text_bytes_max = TEXT_MAX - (CRC_PROPERTY_SIZE if encoder.crc_property else 0)
@@ -609,7 +609,7 @@ cdef class ArrowRows:
         if pairs is not None:
             bounds, first, names, values, rows.pair_count = pairs
             if not 0 <= rows.pair_count < INT32_MAX:
-                raise ValueError(f"{rows.pair_count} properties at once")
+                raise ValueError(f"{rows.pair_count} properties at once are too many")
             rows.pairs = <const int32_t *>self._numbers(bounds, 4, first, count + 1)
             self._texts(&rows.names, names, rows.pair_count)
             self._texts(&rows.values, values, rows.pair_count)
@@ -620,7 +620,7 @@ cdef class ArrowRows:
             return NULL
         held = Held(numbers)
         if first < 0 or count > held.view.len // width - first:
-            raise ValueError("too few numbers for so many rows")
+            raise ValueError("a column has fewer numbers than there are rows")
         self.held.append(held)
         return <const char *>held.view.buf + first * width
 
@@ -638,7 +638,7 @@ cdef class ArrowRows:
 
 
 cdef inline bint value_of(const Texts *texts, Py_ssize_t row, Span *span) noexcept nogil:
-    """Give one value; False for offsets that do not fit. Each is read once: another thread may change them."""
+    """Set `span` to one value; return False if its offsets are invalid. Each is read once: another thread may change them."""
     cdef int32_t start, stop
     span.p, span.n = texts.data, 0
     if texts.bounds is NULL:
@@ -651,7 +651,7 @@ cdef inline bint value_of(const Texts *texts, Py_ssize_t row, Span *span) noexce
 
 
 cdef inline int take_text(Growing *scratch, Span text, int64_t *at) except -1 nogil:
-    """Copy a text, so that what is looked at is what is stored; gives the copy's place."""
+    """Copy a text, so that the checked bytes are those that are stored; set `at` to the copy's position."""
     grow(scratch, text.n + 1)
     put_span(scratch.p + scratch.n, text)
     at[0] = scratch.n
@@ -660,7 +660,7 @@ cdef inline int take_text(Growing *scratch, Span text, int64_t *at) except -1 no
 
 
 cdef bint fill_row(const Rows *rows, Py_ssize_t row, Parts *m, Span *keys, Growing *scratch, Span *topic, int64_t *queue) except -1 nogil:
-    """Fill in the parts of a row; False if it is not plain."""
+    """Fill in the parts of a row; return False if it is not plain."""
     cdef Span tag, word
     cdef int64_t number, size, topic_at, tag_at, keys_at, text_at
     scratch.n = 0
@@ -674,7 +674,7 @@ cdef bint fill_row(const Rows *rows, Py_ssize_t row, Parts *m, Span *keys, Growi
     text_at = scratch.n
     if rows.pairs is not NULL and not take_pairs(rows, row, scratch):
         return False
-    # Nothing more is copied: the memory stays where it is.
+    # Nothing more is copied, so the memory does not move any more.
     topic.p, tag.p, word.p = scratch.p + topic_at, scratch.p + tag_at, scratch.p + keys_at
     m.tag, keys[0], m.n_keys = tag, word, 1 if word.n else 0
     m.text.p, m.text.n = scratch.p + text_at, scratch.n - text_at
@@ -695,7 +695,7 @@ cdef bint fill_row(const Rows *rows, Py_ssize_t row, Parts *m, Span *keys, Growi
 
 
 cdef bint take_pairs(const Rows *rows, Py_ssize_t row, Growing *scratch) except -1 nogil:
-    """Add the text of a row's properties; False if one is not plain, or given twice, or they are many."""
+    """Add the text of a row's properties; return False if one is not plain or occurs twice, or there are too many."""
     cdef int32_t first = rows.pairs[row], stop = rows.pairs[row + 1], pair
     cdef int64_t start = scratch.n
     cdef Span name, value, other, ignored
@@ -725,7 +725,7 @@ cdef bint take_pairs(const Rows *rows, Py_ssize_t row, Growing *scratch) except 
 
 
 cdef bint is_reserved(Span name) noexcept nogil:
-    """Say whether a property is not the caller's to give, or asks for what is not done."""
+    """Return whether a caller must not set this property, or it requests something unsupported."""
     cdef const char **reserved = RESERVED_NAMES
     cdef Span other
     while reserved[0] is not NULL:

@@ -1,4 +1,4 @@
-# What the C headers declare.
+# Declarations of the C headers.
 
 cdef extern from "_kernel/record.h" nogil:
     ctypedef struct Span:

@@ -1,14 +1,15 @@
-/* Group commit: one thread of a store makes its log durable, for all who wait for that.
+/* Group commit: one thread of a store makes its log durable, for all waiters.
  *
- * Whoever waits says up to which log offset. The thread takes the farthest, and syncs each file from the flushed offset up
- * to there, oldest first. What is asked for meanwhile is for the next sync; before that it waits a short while for those
- * who were just told, who are likely to be back. It knows nothing of the interpreter.
+ * Each waiter requests a log offset. The thread takes the largest one, and syncs each file from the flushed offset up to
+ * there, oldest first. Requests that arrive meanwhile are for the next sync. Before the next sync, the thread waits a short
+ * while for the waiters that were just notified, which are likely to append again. It does not use the interpreter.
  *
  * Invariants:
- *   - `flushed` moves over bytes that were synced, in a file that still has its name, read back if a put waits for them,
- *     and noted in a mark; over a file's end only when its folder was synced too. Then, not before, waiters are told.
- *   - Failure is for good, and set (puts are refused, the mark says so) before anybody is told of it.
- *   - What a pointer of the store's leads into is used only while `is_busy`; who takes it away waits for that.
+ *   - `flushed` advances over bytes that were synced, in a file that still has its name, that were read back if a put waits
+ *     for them, and that a slot of the progress file records; over a file's end only after its folder was synced too.
+ *     Waiters are notified after that.
+ *   - A failure is permanent. It is set (puts are refused, the progress file records it) before anybody is notified of it.
+ *   - Memory of the store is accessed only while `is_busy`; code that releases the memory waits until that is false.
  */
 #pragma once
 #include <fcntl.h>
@@ -22,7 +23,7 @@
 #include "system.h"
 
 enum {
-    /* Files in one sync; a longer stretch takes several. */
+    /* The maximum number of files in one sync; a longer range takes multiple syncs. */
     GATE_FILES = 16,
     GATHER_NS = 50000,
     GATHER_SHARE = 4,
@@ -34,15 +35,15 @@ typedef enum { GATE_FLUSHED, GATE_LATE, GATE_FAILED, GATE_AGAIN } GateOutcome;
 
 typedef enum {
     FAILURE_NONE,
-    FAILURE_TOLD,    /* by the store, which knows why */
-    FAILURE_WRITE,   /* what was gathered could not be written */
+    FAILURE_TOLD,    /* reported by the store, which knows the reason */
+    FAILURE_WRITE,   /* gathered records could not be written */
     FAILURE_SYNC,
     FAILURE_GONE,    /* a file lost its name */
-    FAILURE_LOST,    /* what was appended cannot be read back */
+    FAILURE_LOST,    /* appended records cannot be read back */
     FAILURE_MARK,
 } GateFailure;
 
-/* One file of the log. The descriptor, and all that pointers lead into, belong to the store, which holds them. */
+/* One file of the log. The descriptor, and the memory that the pointers point into, belong to the store, which holds them. */
 typedef struct {
     int file, folder;
     char *path;
@@ -50,10 +51,11 @@ typedef struct {
     ino_t inode;
     int64_t base, end;       /* log offsets */
     const uint8_t *view;
-    Gathered *gathered;      /* NULL where appended bytes are in the file at once */
+    Gathered *gathered;      /* NULL if appended bytes are in the file at once */
 } GateFile;
 
-/* What somebody waits for. `newest_ms` is the store time of a record before `end`; none before it is later than `latest_ms`. */
+/* The target of a waiter. `newest_ms` is the store time of a record before `end`; no record before `end` is later than
+   `latest_ms`. */
 typedef struct {
     int64_t end, newest_ms, latest_ms;
     int checks;              /* whether it is read back */
@@ -88,9 +90,9 @@ typedef struct {
     uint64_t sequence;
 } Gate;
 
-/* --- marks; see `penstock.durability.progress` for the layout */
+/* --- slots of the progress file ("marks"); see `penstock.durability.progress` for the layout */
 
-/* Writes the slot with what is known here; 0 or the system's error. */
+/* Writes the slot with the fields that the gate sets; returns 0 or the system's error. */
 static int mark_write(Gate *g)
 {
     int64_t latest_ms = get64(g->slot + 40);
@@ -115,7 +117,7 @@ static int mark_flushed(Gate *g, int64_t flushed, int64_t latest_ms)
     return error;
 }
 
-/* Writes a mark whose other fields are the store's. */
+/* Writes a slot whose other fields come from the store. */
 static int mark_state(Gate *g, const uint8_t *slot)
 {
     int error;
@@ -134,7 +136,8 @@ static void gate_tell(Gate *g, int which)
     futex_wake(&g->turns[which], INT_MAX);
 }
 
-/* With the lock held. The first failure counts; `at` below the flushed offset takes that back: it was not what was appended. */
+/* With the lock held. Only the first failure counts. If `at` is below the flushed offset, that offset is lowered: the synced
+   bytes were not those that were appended. */
 static void gate_fail(Gate *g, GateFailure failure, int error, int64_t at)
 {
     if (at < g->flushed)
@@ -150,7 +153,7 @@ static void gate_fail(Gate *g, GateFailure failure, int error, int64_t at)
             __atomic_or_fetch(g->refusals, g->refusal, __ATOMIC_SEQ_CST);
         __atomic_store_n(&g->failure, failure, __ATOMIC_RELEASE);
     }
-    /* As well as can be. */
+    /* Best effort: an error of this write is ignored. */
     (void)mark_write(g);
     pthread_mutex_unlock(&g->marking);
     gate_tell(g, 0), gate_tell(g, 1);
@@ -168,8 +171,8 @@ static int gate_is_done(Gate *g, int64_t end, GateOutcome *outcome)
     return 0;
 }
 
-/* Waits until all before the target's end is durable, at most until `slice_ns`: then GATE_AGAIN, or GATE_LATE from
-   `deadline_ns` on, by the clock that never goes back. */
+/* Waits until all bytes before the target's end are durable, at most until `slice_ns`. Then it returns GATE_AGAIN, or
+   GATE_LATE from `deadline_ns` on. Both are times of the monotonic clock. */
 static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, int64_t deadline_ns)
 {
     GateOutcome outcome;
@@ -199,7 +202,7 @@ static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, in
             g->waiting[which]--;
         pthread_mutex_unlock(&g->lock);
         if (!gate_is_done(g, target->end, &outcome) && clock_ns() < until_ns)
-            /* A signal, perhaps: the caller looks. */
+            /* Perhaps a signal: the caller checks. */
             return GATE_AGAIN;
     }
     return outcome;
@@ -207,7 +210,7 @@ static GateOutcome gate_wait(Gate *g, const Wanted *target, int64_t slice_ns, in
 
 /* --- syncing */
 
-/* Whether the file still has its name, and all bytes that are to be looked at through its map. */
+/* Returns whether the file still has its name, and is long enough for the bytes that are read through its map. */
 static int file_is_there(const GateFile *f, int64_t end)
 {
     struct stat found;
@@ -215,7 +218,7 @@ static int file_is_there(const GateFile *f, int64_t end)
         && found.st_size >= end - f->base;
 }
 
-/* Makes one file durable up to `end`. */
+/* Makes one file durable up to `end`, and its folder if that is the file's end. */
 static GateFailure file_sync(const GateFile *f, int64_t end, int *error)
 {
     if (fdatasync(f->file))
@@ -227,7 +230,7 @@ static GateFailure file_sync(const GateFile *f, int64_t end, int *error)
     return FAILURE_NONE;
 }
 
-/* Returns the log offset of the first bytes in [start, end) that are no valid record; `end` where there are none. */
+/* Returns the log offset of the first bytes in [start, end) that are not a valid record; `end` if all are. */
 static int64_t first_lost(const GateFile *f, int64_t start, int64_t end, const Checks *checks)
 {
     int64_t at = start;
@@ -252,7 +255,7 @@ typedef struct {
     Checks checks;
 } Round;
 
-/* With the lock held: what one sync is about. */
+/* With the lock held: copies the files and the target of one sync. */
 static void round_take(Gate *g, Round *r)
 {
     r->start = g->flushed, r->target = g->wanted, r->n_files = 0;
@@ -260,7 +263,7 @@ static void round_take(Gate *g, Round *r)
         if (g->files[i].end > r->start && g->files[i].base < r->target.end)
             r->files[r->n_files++] = g->files[i];
     if (r->n_files && r->files[r->n_files - 1].end < r->target.end)
-        /* Its records' times are not known; the last ones that are known hold. */
+        /* The times of the records up to there are not known; the last known ones are kept. */
         r->target.end = r->files[r->n_files - 1].end, r->target.newest_ms = g->flushed_ms;
     g->taken = r->target.end;
 }
@@ -298,7 +301,7 @@ static GateFailure round_check(const Round *r, int64_t *at)
     return FAILURE_NONE;
 }
 
-/* Says, with the lock held, whether the store's memory may be used from now on. */
+/* With the lock held: marks the store's memory as in use; returns 0 if the gate was stopped. */
 static int gate_enter(Gate *g) { return g->is_busy = !g->is_stopped; }
 
 static void gate_leave(Gate *g)
@@ -307,7 +310,7 @@ static void gate_leave(Gate *g)
     pthread_cond_broadcast(&g->changed);
 }
 
-/* Does one sync; the lock is held before and after, not in between. */
+/* Does one sync; the lock is held before and after, but not during the sync. */
 static GateFailure gate_sync(Gate *g, Round *r, int *error, int64_t *at)
 {
     GateFailure failure;
@@ -322,7 +325,7 @@ static GateFailure gate_sync(Gate *g, Round *r, int *error, int64_t *at)
     pthread_mutex_unlock(&g->lock);
     failure = round_sync(r, error);
     pthread_mutex_lock(&g->lock);
-    /* A loss that was noted meanwhile must not be marked as durable. */
+    /* A loss that was noted meanwhile must not be recorded as durable. */
     if (failure || g->failure || !gate_enter(g))
         return failure ? failure : FAILURE_TOLD;
     r->checks = g->checks;
@@ -332,7 +335,7 @@ static GateFailure gate_sync(Gate *g, Round *r, int *error, int64_t *at)
         failure = FAILURE_MARK;
     pthread_mutex_lock(&g->lock);
     if (!failure && !r->target.checks && g->wanted.checks) {
-        /* For those who began to wait meanwhile, and are told of this sync. */
+        /* For waiters that began to wait meanwhile, and are notified of this sync. */
         pthread_mutex_unlock(&g->lock);
         failure = round_check(r, at);
         pthread_mutex_lock(&g->lock);
@@ -341,7 +344,7 @@ static GateFailure gate_sync(Gate *g, Round *r, int *error, int64_t *at)
     return failure;
 }
 
-/* With the lock held: what was reached is published, and told. */
+/* With the lock held: publishes the new flushed offset and notifies the waiters. */
 static void gate_reached(Gate *g, const Round *r)
 {
     int which = (int)(g->syncs & 1), gone = 0;
@@ -365,7 +368,7 @@ static void until(Gate *g, int64_t deadline_ns)
     (void)pthread_cond_timedwait(&g->asked, &g->lock, &at);
 }
 
-/* With the lock held: those who were told of the last sync may be about to append again. */
+/* With the lock held: waits a short while, because threads that were notified of the last sync may append again. */
 static void gate_gather(Gate *g)
 {
     int64_t share_ns = g->last_ns / GATHER_SHARE;
@@ -392,7 +395,7 @@ static void gate_step(Gate *g)
     g->last_ns = clock_ns() - began_ns;
     __atomic_store_n(&g->since_ns, 0, __ATOMIC_RELAXED);
     if (g->failure || g->is_stopped)
-        ;  /* Whoever waits was told, or there is nobody. */
+        ;  /* The waiters were notified, or there are none. */
     else if (failure)
         gate_fail(g, failure, error, at);
     else
@@ -400,7 +403,7 @@ static void gate_step(Gate *g)
     pthread_cond_broadcast(&g->changed);
 }
 
-/* Lets go of it: the store's part, or the thread's. The last one frees it. */
+/* Releases the store's reference or the thread's; the last release frees the gate. */
 static void gate_release(Gate *g)
 {
     int left;
@@ -415,8 +418,8 @@ static void gate_release(Gate *g)
     free(g->files), free((void *)g->checks.ranges), free(g);
 }
 
-/* With the lock held: whether there is anything to sync. Who flushes may ask for bytes of a file that whoever appends has
-   begun, and adds in a moment. */
+/* With the lock held: returns whether there is anything to sync. A flush may request bytes of a file that the appending
+   thread has created, and adds to the gate a moment later. */
 static int gate_has_work(const Gate *g)
 {
     return !g->failure && g->wanted.end > g->flushed && g->n_files && g->files[g->n_files - 1].end > g->flushed;
@@ -426,7 +429,7 @@ static void *gate_run(void *given)
 {
     Gate *g = given;
     pthread_setname_np(pthread_self(), "penstock-sync");
-    /* Else what is to be 50 us lasts 100. */
+    /* Without this, a wait of 50 us lasts 100 us. */
     (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     pthread_mutex_lock(&g->lock);
     while (!g->is_stopped) {
@@ -442,9 +445,9 @@ static void *gate_run(void *given)
     return NULL;
 }
 
-/* --- made, and taken away */
+/* --- creation and release */
 
-/* Begins with the log durable up to `flushed`; NULL where there is no memory. */
+/* Returns a gate for a log that is durable up to `flushed`; NULL if memory could not be allocated. */
 static Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, int mark)
 {
     Gate *g = calloc(1, sizeof *g);
@@ -461,7 +464,7 @@ static Gate *gate_new(int64_t flushed, int64_t flushed_ms, uint64_t sequence, in
     return g;
 }
 
-/* Begins the thread; 0 or the system's error. Signals are for others. */
+/* Starts the thread; returns 0 or the system's error. Other threads handle signals. */
 static int gate_start(Gate *g)
 {
     pthread_attr_t about;
@@ -481,8 +484,8 @@ static int gate_start(Gate *g)
     return error;
 }
 
-/* Whether a file is the next one: each byte of the log is in some file, so the flushed offset passes over none. EEXIST
-   for one that it has already. */
+/* Returns 0 if a file is the next one, so that the files have no gap; EEXIST for a file that was added already, else
+   another error number. */
 static int gate_misfit(const Gate *g, const GateFile *file)
 {
     int64_t end = g->n_files ? g->files[g->n_files - 1].end : g->flushed;
@@ -491,7 +494,7 @@ static int gate_misfit(const Gate *g, const GateFile *file)
     return (g->n_files ? file->base != end : file->base > end) ? EINVAL : 0;
 }
 
-/* Takes in one more file; 0 or the system's error. The path is copied, the folder's descriptor becomes the gate's. */
+/* Adds a file; returns 0 or the system's error. The path is copied; the gate owns the folder's descriptor afterwards. */
 static int gate_add(Gate *g, GateFile file)
 {
     struct stat about;
@@ -516,7 +519,7 @@ static int gate_add(Gate *g, GateFile file)
     return error;
 }
 
-/* Notes a failure that the store knows of; see `gate_fail`. */
+/* Notes a failure that the store reports; see `gate_fail`. */
 static void gate_note_failure(Gate *g, int64_t at)
 {
     pthread_mutex_lock(&g->lock);
@@ -524,7 +527,7 @@ static void gate_note_failure(Gate *g, int64_t at)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Says in which ranges of the log records end in a CRC of their own; the memory becomes the gate's. */
+/* Sets the ranges of the log in which records end in a CRC of their own; the gate owns the memory afterwards. */
 static void gate_cover(Gate *g, int64_t *ranges, int32_t count)
 {
     pthread_mutex_lock(&g->lock);
@@ -535,7 +538,7 @@ static void gate_cover(Gate *g, int64_t *ranges, int32_t count)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Waits, at most so long, until no sync runs; says whether that is so. */
+/* Waits until no sync is running, at most until `deadline_ns`; returns whether none is. */
 static int gate_idle(Gate *g, int64_t deadline_ns, int is_over)
 {
     struct timespec at = {deadline_ns / 1000000000, deadline_ns % 1000000000};
@@ -549,7 +552,7 @@ static int gate_idle(Gate *g, int64_t deadline_ns, int is_over)
     return is_idle;
 }
 
-/* Ends the thread, after the sync that it is in. From the return on it uses nothing of the store's. */
+/* Ends the thread after its current sync. After the return, the thread does not access the store's memory. */
 static void gate_stop(Gate *g)
 {
     pthread_mutex_lock(&g->lock);
@@ -558,7 +561,7 @@ static void gate_stop(Gate *g)
     pthread_cond_signal(&g->asked);
     while (g->is_busy)
         pthread_cond_wait(&g->changed, &g->lock);
-    /* Who still waits learns that nothing more is synced. */
+    /* Remaining waiters are notified that nothing more is synced. */
     gate_tell(g, 0), gate_tell(g, 1);
     pthread_mutex_unlock(&g->lock);
 }

@@ -1,10 +1,10 @@
-# Syncs of the log: records that gather for one write, and the thread that syncs for all who wait.
+# Syncs of the log: records that are gathered for one write, and the thread that syncs for all waiters.
 
 cdef enum:
-    # Who waits looks up so often, for signals.
+    # A waiting thread checks for signals at this interval.
     SLICE_NS = 50_000_000
 
-# What `SyncGate.wait` returns, and why a gate has failed.
+# The results of `SyncGate.wait`, and the reasons why a gate has failed.
 FLUSHED, LATE = GATE_FLUSHED, GATE_LATE
 WRITE, SYNC, GONE, LOST, MARK = FAILURE_WRITE, FAILURE_SYNC, FAILURE_GONE, FAILURE_LOST, FAILURE_MARK
 
@@ -15,10 +15,10 @@ cdef raise_system_error(int number):
 
 @cython.final
 cdef class GatherBuffer:
-    """Records that wait in memory for one write to their file. One who appends, any number who commit.
+    """Records in memory that wait for one write to their file. One thread appends, any number may commit.
 
-    A channel that has one puts records there, and its `commit` writes them: by `commit` of the descriptor, or, where the
-    file has none, by a write of its own between `peek` and `drop`.
+    A channel with such a buffer puts records there, and its `commit` writes them: with `commit` and the file's descriptor,
+    or, if the file has none, with a write of its own between `peek` and `drop`.
     """
 
     cdef Gathered state
@@ -33,7 +33,7 @@ cdef class GatherBuffer:
         gathered_end(&self.state)
 
     def put(self, int64_t position, data):
-        """Take bytes that belong to a position of the file; False where they do not fit: then commit, or write them."""
+        """Add bytes for a position of the file; return False if they do not fit: the caller commits, or writes them."""
         cdef Held held = Held(data)
         cdef uint8_t *at = gathered_place(&self.state, position, held.view.len)
         if at is NULL:
@@ -43,35 +43,35 @@ cdef class GatherBuffer:
         return True
 
     def commit(self, int descriptor):
-        """Write what waits. Raises `OSError` (EIO): then it is lost, and nothing more is taken."""
+        """Write the waiting bytes. After an `OSError` (EIO) they are lost, and no more bytes are accepted."""
         cdef int error
         with nogil:
             error = gathered_commit(&self.state, descriptor)
         if error:
-            raise OSError(EIO, f"what was gathered could not be written: {strerror(error).decode()}")
+            raise OSError(EIO, f"gathered records could not be written: {strerror(error).decode()}")
 
     def peek(self):
         """Return a position of the file, and a copy of the bytes that wait to be written there."""
-        # Appended under the interpreter's lock, committed otherwise by `commit` only.
+        # Safe: appends hold the GIL, and only `commit` removes bytes otherwise.
         self.state.rewritten = INT64_MAX
         return self.state.start, PyBytes_FromStringAndSize(<const char *>self.state.bytes, self.state.count)
 
     def drop(self, int64_t stop):
-        """Forget what is in the file now, up to a position of it; but not what was appended again since `peek`."""
+        """Drop bytes that are in the file now, up to a position; bytes that were appended again since `peek` are kept."""
         gathered_drop(&self.state, stop)
 
 
 @cython.final
 @cython.no_gc_clear
 cdef class SyncGate:
-    """The thread that makes a store's log durable, for all who wait for it; see `gate.h`. Safe from any thread.
+    """The thread that makes a store's log durable, for all waiters; see `gate.h`. Safe from any thread.
 
-    It ends with `close`, or with this object. In a child of a fork there is none.
+    The thread ends with `close`, or with this object. A forked child does not have it.
     """
 
     cdef Gate *gate
     cdef Appender appender
-    # Whose memory and descriptors it uses: end offset to the parts of a segment.
+    # By end offset of a segment: the objects whose memory and descriptors the thread uses.
     cdef dict parts
     cdef uint8_t *open_page
 
@@ -80,17 +80,17 @@ cdef class SyncGate:
 
     def __init__(self, Appender appender not None, int refusal, int64_t flushed, int64_t flushed_ms, uint64_t sequence,
                  int mark_descriptor):
-        """Begin with a log that is durable up to `flushed`.
+        """Start the thread for a log that is durable up to `flushed`.
 
         Args:
-            appender: its puts are refused from a failure on, with the reason `refusal`.
+            appender: after a failure, its puts are refused with the reason `refusal`.
             flushed: the log offset; `flushed_ms` is the store time of a record before it.
-            sequence: number of the mark that was written last.
-            mark_descriptor: of the file of marks; it is duplicated.
+            sequence: the number of the progress file's slot that was written last.
+            mark_descriptor: the descriptor of the progress file; it is duplicated.
         """
         cdef int error, mark
         if self.gate is not NULL:
-            raise RuntimeError("it has begun")
+            raise RuntimeError("the sync thread was started already")
         self.open_page = page_of_this_process()
         if self.open_page is NULL:
             raise MemoryError
@@ -117,11 +117,11 @@ cdef class SyncGate:
 
     cdef Gate *here(self) except NULL:
         if self.gate is NULL or self.open_page[0] == 0:
-            raise RuntimeError("there is no such thread in this process")
+            raise RuntimeError("the sync thread does not exist in this process")
         return self.gate
 
     def cover(self, bytes ranges not None):
-        """Say where records end in a CRC of their own: pairs of log offsets, native i64, ascending."""
+        """Set the ranges in which records end in a CRC of their own: pairs of log offsets, native i64, ascending."""
         cdef Gate *gate = self.here()
         cdef Py_ssize_t size = PyBytes_GET_SIZE(ranges)
         cdef int64_t *own = <int64_t *>malloc(size + 1)
@@ -133,22 +133,22 @@ cdef class SyncGate:
 
     def add(self, int64_t base_offset, int64_t capacity, int descriptor, view, bytes path not None, bytes folder not None,
             GatherBuffer gathered, Extent extent, owner):
-        """Take in the next file of the log; does nothing for one that it has already.
+        """Add the next file of the log; does nothing for a file that was added already.
 
         Args:
-            base_offset: where it begins in the log; `capacity` is its size.
-            descriptor: what is synced; `owner` keeps it open, and is held until the file is durable to its end.
+            base_offset: the file's first log offset; `capacity` is its size.
+            descriptor: the descriptor to sync; `owner` keeps it open, and is held until the file is durable to its end.
             view: the file's bytes as readers see them.
-            path: its name, which it must keep; `folder` is where that is.
-            gathered: records that are not in the file yet; None where all are.
-            extent: moved up as they are written.
+            path: the file's name, which it must keep; `folder` is its folder.
+            gathered: the buffer of records that are not in the file yet; None if there is none.
+            extent: its committed position is advanced when gathered records are written.
         """
         cdef Gate *gate = self.here()
         cdef Held held = Held(view)
         cdef GateFile file
         cdef int error
         if held.view.len < capacity:
-            raise ValueError("a view of less than the file")
+            raise ValueError("the view is smaller than the file")
         file.file, file.base, file.end = descriptor, base_offset, base_offset + capacity
         file.path, file.view, file.gathered = PyBytes_AS_STRING(path), <const uint8_t *>held.view.buf, NULL
         if gathered is not None:
@@ -166,18 +166,18 @@ cdef class SyncGate:
                 del self.parts[file.end]
             else:
                 self.parts[file.end] = known
-        # One that it has already: an interrupt came before the caller knew.
+        # Added already: an interrupt came before the caller noted that.
         if error and not (error == EEXIST and known is not None):
             raise_system_error(error)
 
     def forget(self):
-        """Let go of the parts of files that are durable to their end."""
+        """Release the objects of files that are durable to their end."""
         cdef int64_t flushed = load_acquire(&self.gate.flushed)
         for end in [end for end in self.parts if end <= flushed]:
             del self.parts[end]
 
     cdef GateOutcome wait_until(self, const Wanted *target, int64_t timeout_ms) except *:
-        """Wait, for ever if the time-out is negative; whoever runs meanwhile may be interrupted by a signal."""
+        """Wait, without limit if the time-out is negative; signal handlers run meanwhile."""
         cdef Gate *gate = self.here()
         cdef int64_t now_ns = clock_ns()
         cdef int64_t deadline_ns = INT64_MAX if timeout_ms < 0 else now_ns + timeout_ms * 1_000_000
@@ -193,37 +193,37 @@ cdef class SyncGate:
         """Return `FLUSHED` when the log is durable up to `end_offset`, `LATE` after the time-out, or `FAILED`.
 
         Args:
-            end_offset: where a record ends, or the log.
-            newest_ms: store time of a record before it.
-            latest_ms: no record before it is later.
-            checks: whether what was synced is read back first.
-            timeout_ms: how long to wait; for ever if that is negative.
+            end_offset: the end of a record, or of the log.
+            newest_ms: store time of a record before `end_offset`.
+            latest_ms: no record before `end_offset` has a later store time.
+            checks: whether the synced bytes are read back first.
+            timeout_ms: how long to wait; without limit if negative.
         """
         cdef Wanted target
         target.end, target.newest_ms, target.latest_ms, target.checks = end_offset, newest_ms, latest_ms, checks
         return <int>self.wait_until(&target, timeout_ms)
 
     def write_mark(self, bytes slot not None):
-        """Write a mark whose flushed offset, times and number are known here."""
+        """Write a slot of the progress file; its flushed offset, time and number are filled in by the gate."""
         cdef Gate *gate = self.here()
         cdef const uint8_t *bytes_ = <const uint8_t *>PyBytes_AS_STRING(slot)
         cdef int error
         if PyBytes_GET_SIZE(slot) != MARK_BYTES:
-            raise ValueError("not a slot")
+            raise ValueError("the slot has the wrong size")
         with nogil:
             error = mark_state(gate, bytes_)
         if error:
             raise_system_error(error)
 
     def fail(self, int64_t log_offset):
-        """Tell everybody that the store has failed, and that nothing from a log offset on is durable."""
+        """Notify all waiters that the store has failed, and that nothing from a log offset on is durable."""
         cdef Gate *gate = self.here()
         with nogil:
             gate_note_failure(gate, log_offset)
 
     @property
     def failure(self):
-        """Why it has failed, what the system said, and the log offset; None if it has not."""
+        """The kind of the failure, the system's error text, and the log offset; None if there is no failure."""
         cdef int failure = load_failure(&self.gate.failure), error = self.gate.error
         if not failure:
             return None
@@ -236,26 +236,26 @@ cdef class SyncGate:
 
     @property
     def flushed_time_ms(self):
-        """Store time of a record before it."""
+        """Store time of a record before the flushed offset."""
         return load_acquire(&self.gate.flushed_ms)
 
     @property
     def count(self):
-        """How many syncs there were."""
+        """How many syncs have succeeded."""
         return load_acquire(&self.gate.syncs)
 
     @property
     def sequence(self):
-        """The number of the mark that was written last."""
+        """The number of the progress file's slot that was written last."""
         return self.gate.sequence
 
     @property
     def since_ns(self):
-        """When the sync that runs began, by the clock that never goes back; 0 between two."""
+        """When the current sync began, by the monotonic clock; 0 if none is running."""
         return load_acquire(&self.gate.since_ns)
 
     def is_idle(self, int64_t timeout_ms=0):
-        """Wait, at most so long, until no sync runs; return whether that is so."""
+        """Wait until no sync is running, up to the time-out; return whether none is."""
         cdef Gate *gate = self.gate
         cdef bint is_idle
         if self.open_page[0] == 0:
@@ -265,7 +265,7 @@ cdef class SyncGate:
         return is_idle
 
     def close(self, int64_t timeout_ms=0):
-        """End the thread; return whether it ended in time. It uses nothing more in any case."""
+        """End the thread; return whether it ended in time. In any case it does not access the store's memory any more."""
         cdef Gate *gate = self.gate
         cdef bint has_ended
         if self.open_page[0] == 0:

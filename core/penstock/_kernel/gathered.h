@@ -1,10 +1,10 @@
 /* Records that wait in memory for one write to their file.
  *
- * Appended under the log's append lock, written by whoever commits: the thread that syncs, or a reader. There are two
- * buffers: while one is written the other takes what is appended.
+ * They are appended under the log's append lock, and written by the thread that commits: the sync thread, or a reader.
+ * There are two buffers: while one is written, the other takes appended records.
  *
- * Invariants: `bytes[0 .. count)` belong to the file at `start`; what is dropped is in the file, or `error` says that it
- * is lost, and then nothing more is taken.
+ * Invariants: `bytes[0 .. count)` belong to the file at `start`. Dropped bytes are in the file, or `error` is set: then they
+ * are lost, and no more bytes are accepted.
  */
 #pragma once
 #include <errno.h>
@@ -14,16 +14,16 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What may wait; more goes to the file at once. */
+/* The maximum size of waiting bytes; larger records are written to the file at once. */
 enum { GATHERED_BYTES = 1 << 20 };
 
 typedef struct {
-    pthread_mutex_t writing;  /* one writes to the file at a time; taken before `lock` */
-    pthread_mutex_t lock;     /* guards all that follows */
+    pthread_mutex_t writing;  /* one thread writes to the file at a time; taken before `lock` */
+    pthread_mutex_t lock;     /* guards all following fields */
     uint8_t *bytes, *spare;
     int64_t start, count;
-    int64_t rewritten;        /* what waits from there on was appended after the last look */
-    int64_t *committed;       /* of the segment's extent; NULL while nobody asks */
+    int64_t rewritten;        /* waiting bytes from this position on were appended after the last copy was taken */
+    int64_t *committed;       /* the segment's committed position; NULL if it is not tracked */
     int error;
 } Gathered;
 
@@ -40,8 +40,8 @@ static inline int gathered_begin(Gathered *g)
 
 static inline void gathered_end(Gathered *g) { free(g->bytes), free(g->spare); }
 
-/* Returns memory for `size` bytes at a position of the file, with the lock held; NULL, without it, where they do not fit.
-   What waits from that position on was left by an append that was interrupted, and goes. */
+/* Returns memory for `size` bytes at a position of the file, with the lock held; NULL, without the lock, if they do not fit.
+   Waiting bytes from that position on were left by an interrupted append, and are overwritten. */
 static inline uint8_t *gathered_place(Gathered *g, int64_t position, int64_t size)
 {
     pthread_mutex_lock(&g->lock);
@@ -59,7 +59,7 @@ static inline uint8_t *gathered_place(Gathered *g, int64_t position, int64_t siz
 
 static inline void gathered_placed(Gathered *g) { pthread_mutex_unlock(&g->lock); }
 
-/* An extent's position only grows, whoever moves it. */
+/* Advances an extent's position atomically; it never decreases. */
 static inline void move_up(int64_t *position, int64_t to)
 {
     int64_t seen = __atomic_load_n(position, __ATOMIC_RELAXED);
@@ -80,7 +80,7 @@ static inline int write_all(int file, const uint8_t *bytes, int64_t size, int64_
     return 0;
 }
 
-/* Writes what waits; 0, or the system's error: then what waited is lost. */
+/* Writes the waiting bytes; returns 0, or the system's error: then the bytes are lost. */
 static inline int gathered_commit(Gathered *g, int file)
 {
     uint8_t *bytes;
@@ -104,7 +104,7 @@ static inline int gathered_commit(Gathered *g, int file)
     return error;
 }
 
-/* Drops what is in the file up to a position, unless it was appended again since `rewritten` was set to that. */
+/* Drops bytes that are in the file, up to a position, except those that were appended again since `rewritten` was set. */
 static inline void gathered_drop(Gathered *g, int64_t stop)
 {
     pthread_mutex_lock(&g->lock);

@@ -1,7 +1,7 @@
-# What a caller hands in and gets back: messages and receipts.
+# The objects that a caller passes and gets back: messages and receipts.
 
 def _made_message(dict fields, kind=Message):
-    """Return a message again, for pickles."""
+    """Return an unpickled message."""
     return kind(**fields)
 
 
@@ -11,19 +11,19 @@ cdef class Message:
     Attributes:
         topic: 1 to 127 UTF-8 bytes (up to 255 with long topics), no `/`, no control characters.
         body: any bytes, up to `log.body_bytes_max` (4 MiB).
-        queue: which queue of the topic, from 0.
-        tag: one word to filter by; empty for none.
-        keys: texts to find the message by. The format separates keys by a space: one that has spaces
-            is stored as several words and found as a phrase.
+        queue: the queue's number within the topic, from 0.
+        tag: one word to filter by; empty for no tag.
+        keys: texts to find the message by. The format separates keys by a space: a key with spaces
+            is stored as multiple words and found as a phrase.
         properties: further text pairs; values must not be empty.
-        flag: 32 bits for the caller, kept as they are.
-        delay_level: 0; others are refused until delayed delivery exists.
-        born_time_ms: when the message came to be; the time of the put if None.
+        flag: 32 bits for the caller, stored unchanged.
+        delay_level: must be 0; others are refused until delayed delivery is supported.
+        born_time_ms: when the message was created; the time of the put if None.
         born_host: "address:port" of the producer; the store's own if None.
         wait: False returns at once under a flush policy that would wait.
         sys_flag: RocketMQ's SYSFLAG bits; address bits are set by the store.
-        reconsume_times: how often it was delivered before, for copies.
-        prepared_offset: log offset of the half message, for copies of transactions.
+        reconsume_times: how often the message was delivered before, for copies.
+        prepared_offset: log offset of the prepared message, for copies of transactions.
     """
 
     cdef public object topic, body, queue, tag, properties, flag, delay_level, born_time_ms, born_host, wait
@@ -33,7 +33,7 @@ cdef class Message:
     def __init__(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0,
                  born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0):
         self.topic, self.body, self.queue, self.tag = topic, body, queue, tag
-        # One string is kept as it is, so that it can be refused by name.
+        # A single string is not converted, so that `put` can refuse it with a clear message.
         self._keys = keys if type(keys) is tuple or isinstance(keys, str) else tuple(keys)
         self.properties = {} if properties is None else properties
         self.flag, self.delay_level, self.born_time_ms, self.born_host = flag, delay_level, born_time_ms, born_host
@@ -70,7 +70,7 @@ cdef class Message:
         return _made_message, (dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), type(self))
 
     def __replace__(self, **changes):
-        """Return a copy with some fields changed, as `copy.replace` asks for it."""
+        """Return a copy with some fields changed, for `copy.replace`."""
         return type(self)(**{**dict(zip(MESSAGE_FIELDS, self._fields(), strict=True)), **changes})
 
 
@@ -81,28 +81,28 @@ cdef tuple MESSAGE_FIELDS = (
 
 
 def _made_receipt(*fields):
-    """Return a receipt again, for pickles."""
+    """Return an unpickled receipt."""
     return Receipt(*fields)
 
 
-# What it holds is in no cycle: numbers, words, bytes.
+# It holds only numbers, enum values and bytes, so it cannot be part of a reference cycle.
 @cython.final
 @cython.no_gc
 @cython.freelist(64)
 cdef class Receipt:
-    """The answer to a put: where the message is, and how much is known of its durability.
+    """The answer to a put: where the message is, and how durable it is known to be.
 
-    Behaves as a named tuple of its fields: it is iterated, indexed, compared and hashed as one.
+    Behaves like a named tuple of its fields when it is iterated, indexed, compared or hashed.
 
     Attributes:
-        status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` when it is in the log but was not synced in time.
+        status: `PUT_OK`, or `FLUSH_DISK_TIMEOUT` if the message is in the log but was not synced in time.
         log_offset: byte address of the record in the commit log.
         queue: the queue's number.
         queue_offset: the message's ordinal in its queue.
-        store_time_ms: Unix milliseconds, never less than that of the record before it.
+        store_time_ms: Unix milliseconds, never less than that of the record before it in the log.
         size: the record's length in bytes.
-        durability: accepted, on disk, or unknown; a time-out never says ok.
-        store_host: address and port as the record holds them, for `message_id`.
+        durability: accepted, on disk, or unknown; after a time-out it is never "on disk".
+        store_host: address and port as the record stores them, for `message_id`.
     """
 
     cdef readonly object status, durability, store_host
@@ -133,7 +133,7 @@ cdef class Receipt:
 
     @property
     def is_durable(self):
-        """True only when the message is known to be on disk."""
+        """True only if the message is known to be on disk."""
         return self.durability == "on disk"
 
     def _replace(self, **changes):
@@ -178,7 +178,7 @@ cdef struct Appended:
 
 @cython.final
 cdef class Receipts:
-    """The receipts of a batch, in the order of its messages: a sequence that makes each when it is asked for."""
+    """The receipts of a batch, in the order of its messages: a sequence that creates each receipt when it is read."""
 
     cdef Appended *places
     cdef Py_ssize_t length
@@ -193,7 +193,7 @@ cdef class Receipts:
         free(self.places)
 
     def __init__(self):
-        raise TypeError("receipts are made by put_many")
+        raise TypeError("Receipts cannot be created directly; put_many returns them")
 
     cdef Receipt _at(self, Py_ssize_t row):
         cdef Receipt made = Receipt.__new__(Receipt)
@@ -213,7 +213,7 @@ cdef class Receipts:
         if row < 0:
             row += self.length
         if not 0 <= row < self.length:
-            raise IndexError("there are fewer receipts")
+            raise IndexError("receipt index out of range")
         return self._at(row)
 
     def __iter__(self):
@@ -227,7 +227,7 @@ cdef class Receipts:
         return iter(list(self)[::-1])
 
     def index(self, value, start=0, stop=None):
-        """Return the place of the first receipt that equals `value`; see `list.index`."""
+        """Return the index of the first receipt that equals `value`; see `list.index`."""
         return list(self).index(value, start, self.length if stop is None else stop)
 
     def count(self, value):

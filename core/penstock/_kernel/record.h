@@ -1,8 +1,8 @@
-/* The one place that lays out a record and takes one apart. `penstock.format.record` says the same in plain Python, field by
-   field; property tests hold the two to each other.
+/* The only C code that encodes and parses records. `penstock.format.record` does the same in plain Python, field by
+   field; property tests compare the two.
 
-   No Python: callable without the interpreter's lock. Bytes from disk are hostile: `record_parse` never reads
-   outside [p, p + room), and no sum of two numbers from disk is compared. */
+   No Python: callable without the GIL. Bytes from disk may be hostile: `record_parse` never reads outside
+   [p, p + room), and no sum of two numbers from disk is compared, which could overflow. */
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #error "Penstock's kernel is built for little-endian machines only"
 #endif
 
-/* What was stored before a fence is seen before what is stored after it, by other processes too. */
+/* Stores before the fence become visible before stores after it, in other processes too. */
 #define RELEASE __atomic_thread_fence(__ATOMIC_RELEASE)
 
 static inline void put16(uint8_t *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
@@ -32,12 +32,12 @@ enum {
 
 typedef struct { const uint8_t *p; int64_t n; } Span;
 
-/* --- a record written */
+/* --- encoding */
 
 enum { CRC_NOW = 1, CRC_LATER = 2 };
 
-/* What a caller gives of a record. Hosts are 8 or 20 bytes; `text` is what follows tag and keys in the properties; of a CRC
-   of its own (`has_crc`) there may only be the room: then the record is sealed later. */
+/* The parts of a record. Hosts are 8 or 20 bytes; `text` follows tag and keys in the properties. If `has_crc` is CRC_LATER,
+   only room for the record's own CRC is reserved, and `record_seal` writes it later. */
 typedef struct {
     Span body, topic, tag, text, born_host, store_host;
     const Span *keys;
@@ -45,7 +45,7 @@ typedef struct {
     int32_t n_keys, queue, flag, sys_flag, reconsume, has_crc;
 } Parts;
 
-/* Bytes of the properties text, the CRC property's among them. */
+/* Returns the size of the properties text, including the CRC property. */
 static inline int64_t text_size(const Parts *m)
 {
     int64_t n = m->text.n + (m->tag.n ? m->tag.n + 6 : 0);
@@ -71,7 +71,7 @@ static inline uint8_t *put_span(uint8_t *at, Span s)
     return at + s.n;
 }
 
-/* The CRC property: its name, ten digits of which the least significant comes first, and its end. */
+/* Writes the CRC property: its name, ten digits with the least significant first, and its end. */
 static inline void crc_property(uint8_t *at, uint32_t value)
 {
     memcpy(at, "__CRC32#\1", 9);
@@ -80,7 +80,7 @@ static inline void crc_property(uint8_t *at, uint32_t value)
     at[19] = 2;
 }
 
-/* The CRC of a whole record, over its bytes as they lie, into its last twenty. */
+/* Writes the CRC property of a whole record, over its current bytes, into its last twenty bytes. */
 static inline void record_seal(uint8_t *p, int64_t size)
 {
     uint32_t crc = crc32_more(0, p, (size_t)(size - CRC_PROPERTY_SIZE));
@@ -117,9 +117,9 @@ static inline int32_t flags_of(const Parts *m)
 
 /* Writes a record of `size` bytes at p, which has room, and returns where it ends.
 
-   The order of stores: size and own log offset, everything else, magic. Killed in between, the record is in
-   flight: its magic is not whole, so the log ends before it. The body is copied first, and summed in the copy:
-   another thread may change the caller's meanwhile. */
+   The order of stores: size and own log offset, everything else, magic. If the process is killed in between, the magic is
+   incomplete, so the log ends before this record. The body is copied first, and its CRC is computed from the copy:
+   another thread may change the caller's bytes meanwhile. */
 static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, int64_t text)
 {
     int is_v2 = m->topic.n > V1_TOPIC_MAX;
@@ -147,7 +147,7 @@ static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, in
     at = put_text(at + 2, m);
     put32(p + 8, crc32_more(0, body, (size_t)m->body.n) & CRC_MASK);
     if (m->has_crc == CRC_NOW) {
-        /* As if the magic, which comes last, were there. */
+        /* Computed as if the magic, which is stored last, were present. */
         uint8_t magic[4];
         put32(magic, (uint32_t)(is_v2 ? MAGIC_V2 : MAGIC_V1));
         crc = crc32_more(crc32_more(crc32_more(0, p, 4), magic, 4), p + 8, (size_t)(size - 8 - CRC_PROPERTY_SIZE));
@@ -159,7 +159,7 @@ static inline uint8_t *record_write(uint8_t *p, const Parts *m, int64_t size, in
     return at;
 }
 
-/* Copies a whole record of `size` bytes in the order in which `record_write` writes one; less than 8 are copied as they are. */
+/* Copies a complete record of `size` bytes in the store order of `record_write`; fewer than 8 bytes are copied in any order. */
 static inline void record_copy(uint8_t *to, const uint8_t *from, int64_t size)
 {
     if (size < 8) {
@@ -177,7 +177,8 @@ static inline void record_copy(uint8_t *to, const uint8_t *from, int64_t size)
     RELEASE;
 }
 
-/* What is known of a record only when it is appended, into one that is private yet: its CRC, if it has one, comes after. */
+/* Writes the fields that are known only when a record is appended; the record is still private. Its own CRC, if it has one,
+   must be written afterwards. */
 static inline void record_stamp(uint8_t *p, int64_t queue_offset, int64_t log_offset, int64_t store_ms)
 {
     int born = get32(p + 36) & BORN_IPV6 ? 20 : 8;
@@ -185,14 +186,14 @@ static inline void record_stamp(uint8_t *p, int64_t queue_offset, int64_t log_of
     put64(p + BORN_HOST_AT + born, (uint64_t)store_ms);
 }
 
-/* Whether a record has a queue offset of its own: a prepared or rolled back message has none. */
+/* Returns whether a record has a queue offset of its own: a prepared or rolled back message has none. */
 static inline int record_is_counted(const uint8_t *p)
 {
     int32_t type = get32(p + 36) & 0xC;
     return type != 0x4 && type != 0xC;
 }
 
-/* A number in PREPAREDTRANSACTIONOFFSET, which only transactions use otherwise. */
+/* Writes a number to PREPAREDTRANSACTIONOFFSET, which is otherwise used only by transactions. */
 static inline void record_mark(uint8_t *p, int64_t mark)
 {
     int32_t flags = get32(p + 36);
@@ -200,11 +201,11 @@ static inline void record_mark(uint8_t *p, int64_t mark)
     put64(p + BORN_HOST_AT + hosts + 12, (uint64_t)mark);
 }
 
-/* --- a record taken apart */
+/* --- parsing */
 
-/* Where the parts of a record lie, from its first byte, and its numbers. One row of `penstock.format.columns`, byte for byte. */
+/* The positions of a record's parts, from its first byte, and its numbers. One row of `penstock.format.columns`, byte for byte. */
 typedef struct {
-    int64_t position;  /* of the record, from the start of the memory that it was parsed in */
+    int64_t position;  /* the record's position in the memory that it was parsed in */
     int64_t queue_offset, log_offset, born_ms, store_ms, prepared;
     int32_t size, queue, flag, sys_flag, reconsume, crc;
     int32_t body_at, body_size, topic_at, topic_size, text_at, text_size;
@@ -213,14 +214,14 @@ typedef struct {
 
 typedef enum {
     RECORD_OK,
-    RECORD_MORE,     /* a record may begin, and does not end within the room */
+    RECORD_MORE,     /* a record may begin, but does not end within the room */
     RECORD_BLANK,    /* filler */
     RECORD_NONE,     /* no record begins */
-    RECORD_INVALID,  /* size and magic are a record's, the rest is not */
+    RECORD_INVALID,  /* size and magic are those of a record, but the rest is not valid */
 } RecordState;
 
-/* Takes a record apart and checks that the lengths of its parts add up. Only for RECORD_OK is all of `r` set; `size` and
-   `magic` are, where there are eight bytes. */
+/* Parses a record and checks that the lengths of its parts add up. All of `r` is set only if RECORD_OK is returned; `size`
+   and `magic` are set if there are eight bytes. */
 static inline RecordState record_parse(const uint8_t *p, int64_t room, Record *r)
 {
     int32_t size, magic, at, n;
@@ -238,7 +239,7 @@ static inline RecordState record_parse(const uint8_t *p, int64_t room, Record *r
     r->born_ms = get64(p + 40);
     at = BORN_HOST_AT + (r->sys_flag & BORN_IPV6 ? 20 : 8);
     n = r->sys_flag & STORE_IPV6 ? 20 : 8;
-    /* Store time and host, three numbers, and the lengths of topic and properties: three bytes in the smallest record. */
+    /* These follow: store time and host, three numbers, and the lengths of topic and properties (three bytes at least). */
     if (size - at - n - 8 < 16 + 3)
         return RECORD_INVALID;
     r->store_ms = get64(p + at), at += 8 + n;
@@ -261,7 +262,7 @@ static inline RecordState record_parse(const uint8_t *p, int64_t room, Record *r
     return RECORD_OK;
 }
 
-/* Whether a record without its body has its parts where another look found them. */
+/* Returns whether a record without its body has its parts at the positions that were parsed before. */
 static inline int is_laid_out(const uint8_t *p, const Record *r)
 {
     const uint8_t *tail = p + r->body_at;
@@ -275,7 +276,7 @@ static inline int body_crc_is_right(const uint8_t *p, const Record *r)
     return (int32_t)(crc32_more(0, p + r->body_at, (size_t)r->body_size) & CRC_MASK) == r->crc;
 }
 
-/* Whether a record, whose text has room for one, ends in the CRC property of all bytes before it. */
+/* Returns whether a record, if its text is long enough, ends in a CRC property that matches all bytes before it. */
 static inline int ends_in_own_crc(const uint8_t *p, const Record *r)
 {
     uint8_t own[CRC_PROPERTY_SIZE];
@@ -286,20 +287,20 @@ static inline int ends_in_own_crc(const uint8_t *p, const Record *r)
     return memcmp(end, own, CRC_PROPERTY_SIZE) == 0;
 }
 
-/* Brings a record that is looked at soon nearer, the first of its lines at least; anything may be given. */
+/* Prefetches the first cache lines of a record that is read soon; any pointer may be passed. */
 static inline void record_prefetch(const uint8_t *p, int64_t size)
 {
     for (int64_t at = 0; at < size && at < 512; at += 64)
         __builtin_prefetch(p + at);
 }
 
-/* --- what makes a record valid at its place */
+/* --- validity */
 
 enum { CHECK_CRC = 1, CHECK_TORN = 2 };
 
-/* What is to be checked beside the lengths and the stated log offset. `ranges` are pairs of log offsets, ascending,
-   between which every record ends in a CRC of its own; records from `torn_from` on were written by Penstock, and
-   perhaps not synced. */
+/* The checks in addition to the lengths and the stated log offset. `ranges` are pairs of log offsets, ascending, between
+   which every record ends in a CRC of its own; records from `torn_from` on were written by Penstock, and perhaps not
+   synced. */
 typedef struct {
     int32_t checks, n_ranges;
     const int64_t *ranges;
@@ -326,8 +327,8 @@ static inline int is_zero(const uint8_t *p, int64_t n)
     return n <= 0 || (p[0] == 0 && memcmp(p, p + 1, (size_t)(n - 1)) == 0);
 }
 
-/* Whether topic or properties look like a sector that was never written: ours end in no zero, and our texts hold no
-   sector of zeros. A record that ends in a CRC of its own is whole whatever they are. */
+/* Returns whether topic or properties look like a sector that was never written: Penstock's do not end in zero, and hold no
+   sector of zeros. A record that ends in a matching CRC of its own is never torn. */
 static inline int is_torn(const uint8_t *p, const Record *r, int64_t log_offset, const Checks *c)
 {
     int looks_torn = (r->topic_size && !p[r->topic_at + r->topic_size - 1]) || (r->text_size && !p[r->size - 1]);
@@ -340,7 +341,7 @@ static inline int is_torn(const uint8_t *p, const Record *r, int64_t log_offset,
     return looks_torn && !ends_in_own_crc(p, r);
 }
 
-/* Whether a record that was taken apart is a valid one at that log offset; see `penstock.format.validity`. */
+/* Returns whether a parsed record is valid at that log offset; see `penstock.format.validity`. */
 static inline int is_valid_at(const uint8_t *p, const Record *r, int64_t log_offset, const Checks *c)
 {
     if (r->log_offset != log_offset)

@@ -1,16 +1,16 @@
-# Records taken apart: one after the other from a window's start, or at given positions.
+# Parses records: consecutive ones from a window's start, or those at given positions.
 
-# For Python: how long a row is, what to check, and why a scan ends.
+# Constants for Python: the size of a row, the checks, and the reasons why a scan ends.
 ROW_BYTES = sizeof(Record)
 CRC, TORN = CHECK_CRC, CHECK_TORN
 MORE, BLANK, NONE, INVALID = RECORD_MORE, RECORD_BLANK, RECORD_NONE, RECORD_INVALID
 
-# Smaller windows are done before another thread could be let run.
+# For smaller windows, releasing the GIL costs more than the work.
 cdef enum: LONG_BYTES = 64 << 10
 
 
 cdef class Held:
-    """The bytes of a buffer, held until this goes."""
+    """The bytes of a buffer, held while this object exists."""
 
     cdef Py_buffer view
     cdef bint is_held
@@ -36,7 +36,7 @@ cdef struct Table:
 
 
 cdef inline Record *table_next(Table *table) noexcept nogil:
-    """Return memory for one more row; NULL for none."""
+    """Return memory for one more row; NULL if there is none."""
     cdef Record *grown
     if table.count == table.room:
         table.room = 256 if table.room == 0 else 2 * table.room
@@ -48,10 +48,10 @@ cdef inline Record *table_next(Table *table) noexcept nogil:
 
 
 cdef Checks checks_of(int checks, bytes ranges, int64_t torn_from, int64_t sector_bytes) except *:
-    """`ranges` must be held by the caller for as long as these checks are used."""
+    """Return the checks; the caller must hold `ranges` for as long as they are used."""
     cdef Checks c
     if sector_bytes < 1:
-        raise ValueError(f"a sector of {sector_bytes} bytes")
+        raise ValueError(f"sector_bytes is {sector_bytes}; it must be at least 1")
     c.checks, c.torn_from, c.sector_bytes = checks, torn_from, sector_bytes
     c.ranges = <const int64_t *><const char *>PyBytes_AS_STRING(ranges)
     c.n_ranges = <int32_t>(PyBytes_GET_SIZE(ranges) // 16)
@@ -59,9 +59,9 @@ cdef Checks checks_of(int checks, bytes ranges, int64_t torn_from, int64_t secto
 
 
 cdef RecordState scan_rows(Span window, int64_t base, const Checks *checks, Table *table, int64_t *stop) noexcept nogil:
-    """Fill a table with the valid records from the window's start on; says why they end at `stop`.
+    """Fill a table with the valid records from the window's start on; return why they end at `stop`.
 
-    RECORD_OK stands for memory that could not be had.
+    RECORD_OK means that memory could not be allocated.
     """
     cdef int64_t at = 0
     cdef RecordState state
@@ -82,19 +82,19 @@ cdef RecordState scan_rows(Span window, int64_t base, const Checks *checks, Tabl
 
 
 def scan(window, int64_t base, int checks, bytes ranges not None, int64_t torn_from=INT64_MAX, int64_t sector_bytes=512):
-    """Take apart the records that follow each other from a window's start; stop at the first that is not valid.
+    """Parse consecutive records from a window's start; stop at the first that is not valid.
 
     Args:
         window: bytes of the log.
-        base: log offset of the first of them.
+        base: log offset of the first byte.
         checks: `CRC`, `TORN`, both, or neither; lengths and stated log offsets are always checked.
-        ranges: pairs of log offsets, native i64, ascending: where records end in a CRC of their own.
-        torn_from: first log offset whose records `TORN` is about.
-        sector_bytes: what of a record may be missing as a whole.
+        ranges: pairs of log offsets, native i64, ascending: the ranges in which records end in a CRC of their own.
+        torn_from: first log offset whose records `TORN` applies to.
+        sector_bytes: the size of a disk sector, which is either written completely or not at all.
 
     Returns:
-        Rows (see `penstock.format.columns.ROW`), the position where they end, why (a RecordState), and the size that
-        the bytes there claim, 0 where there are too few.
+        Rows (see `penstock.format.columns.ROW`), the position where they end, why (a RecordState), and the record size
+        that the bytes there state, 0 if there are too few bytes.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
@@ -118,9 +118,9 @@ def scan(window, int64_t base, int checks, bytes ranges not None, int64_t torn_f
 
 
 def parse(window, const int64_t[::1] positions):
-    """Take apart the records at positions of a window; a row's `is_valid` says whether its lengths add up.
+    """Parse the records at positions of a window; a row's `is_valid` says whether its lengths add up.
 
-    Of a row that is not valid all else but position, size and magic is zero.
+    In a row that is not valid, all fields but position, size and magic are zero.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
@@ -143,7 +143,7 @@ def parse(window, const int64_t[::1] positions):
 
 def valid_rows(window, const Record[::1] rows, const int64_t[::1] log_offsets, int checks, bytes ranges not None,
                int64_t torn_from=INT64_MAX, int64_t sector_bytes=512):
-    """Say of each row, a byte each, whether its record is valid at a log offset; see `scan`."""
+    """Return for each row, a byte each, whether its record is valid at its log offset; see `scan`."""
     cdef Held held = Held(window)
     cdef Span span = held.span()
     cdef Checks c = checks_of(checks, ranges, torn_from, sector_bytes)
@@ -161,7 +161,7 @@ def valid_rows(window, const Record[::1] rows, const int64_t[::1] log_offsets, i
 
 
 def own_crcs(window, const Record[::1] rows):
-    """Say of each row, a byte each, whether its record ends in the CRC property of all bytes before it."""
+    """Return for each row, a byte each, whether its record ends in a CRC property that matches all bytes before it."""
     cdef Held held = Held(window)
     cdef Span span = held.span()
     cdef int64_t i, count = rows.shape[0]
@@ -176,9 +176,9 @@ def own_crcs(window, const Record[::1] rows):
 
 
 cdef inline bint row_within(Span window, const Record[::1] rows, int64_t number, Record *row) noexcept nogil:
-    """Take a row, which came from Python and may be anything, and say whether it is of a valid record in the window.
+    """Copy a row, which came from Python and may hold anything; return whether it is valid and within the window.
 
-    What is used is the copy: another thread may change the rows.
+    The caller must use the copy: another thread may change the rows.
     """
     row[0] = rows[number]
     return (
@@ -190,7 +190,7 @@ cdef inline bint row_within(Span window, const Record[::1] rows, int64_t number,
 
 
 def is_valid(record, int64_t log_offset, bint is_covered):
-    """Say whether these bytes are one whole valid record of that log offset; see `penstock.format.validity`."""
+    """Return whether these bytes are exactly one valid record of that log offset; see `penstock.format.validity`."""
     cdef Held held = Held(record)
     cdef Span span = held.span()
     cdef Checks c
@@ -204,7 +204,7 @@ def is_valid(record, int64_t log_offset, bint is_covered):
 
 
 def crc32(data, uint32_t value=0):
-    """Return the CRC-32 of bytes that follow others whose CRC-32 is `value`, as `zlib.crc32` does."""
+    """Return the CRC-32 of bytes that continue others whose CRC-32 is `value`, as `zlib.crc32` does."""
     cdef Held held = Held(data)
     cdef Span span = held.span()
     if span.n >= LONG_BYTES:
@@ -215,9 +215,9 @@ def crc32(data, uint32_t value=0):
 
 
 def tails(window, const int64_t[::1] starts, const int64_t[::1] sizes, int64_t head_bytes):
-    """Return where the part behind the body begins, native i64 each, of records of which only the head is there.
+    """Return the position after the body, native i64 each, of records of which only the head is in the window.
 
-    Each lies between the head's end and the record's end, whatever the head says.
+    Each position is between the head's end and the record's end, whatever the head states.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span()
@@ -227,11 +227,11 @@ def tails(window, const int64_t[::1] starts, const int64_t[::1] sizes, int64_t h
     cdef const uint8_t *p
     cdef int32_t flags
     if sizes.shape[0] != count:
-        raise ValueError("as many sizes as starts")
+        raise ValueError("there must be as many sizes as starts")
     for i in range(count):
         start, high = starts[i], sizes[i]
         if not (0 <= start <= span.n and 0 <= high <= span.n - start):
-            raise ValueError("a record outside of the window")
+            raise ValueError("a record is outside of the window")
         p = span.p + start
         low = head_bytes if head_bytes < high else high
         at = 0

@@ -1,4 +1,4 @@
-# Messages as they are read back: checked where they lie, then copied out, body and all else apart.
+# Messages that are read: checked in the window, then copied out of it, with the body apart from the rest.
 
 cimport cython
 
@@ -7,7 +7,7 @@ cdef object decode_host = None, decode_record = None
 
 
 cdef int plain_words() except -1:
-    """Take from the plain Python what is shown once in a while."""
+    """Return a function of `penstock.format.record`; used for fields that are rarely read."""
     global decode_host, decode_record
     if decode_record is None:
         from penstock.format import record
@@ -15,24 +15,24 @@ cdef int plain_words() except -1:
     return 0
 
 
-# A record with nothing in it: what a message is before it is filled in, whoever made it.
+# An empty record: the content of a message before it is filled in.
 cdef bytes NOTHING = (<int>FIXED_SIZE).to_bytes(4, "big") + bytes.fromhex("daa320a7") + bytes(FIXED_SIZE - 8)
 
 
-# It holds nothing but bytes, so it is in no cycle.
+# It holds only bytes, so it cannot be part of a reference cycle.
 @cython.no_gc
 @cython.freelist(256)
 cdef class StoredMessage:
     """One message of the store.
 
-    Holds a copy of its record, so it stays good after the store is closed or the segment deleted; texts and numbers are
-    decoded when they are asked for. Safe from any thread.
+    Holds a copy of its record, so it stays valid after the store is closed or the segment is deleted; texts and numbers
+    are decoded when they are read. Safe from any thread.
 
     Args:
-        record: the bytes of a whole record; `MalformedRecordError` if they are not one. CRCs are not looked at.
+        record: the bytes of one complete record; raises `MalformedRecordError` if they are not. CRCs are not checked.
     """
 
-    # The record without its body, and the body: a body is asked for more often than a record.
+    # The record without its body, and the body: a body is read more often than a whole record.
     cdef bytes outside
     cdef bytes inside
 
@@ -132,7 +132,7 @@ cdef class StoredMessage:
 
     @property
     def born_time_ms(self):
-        """When the producer made it, Unix milliseconds."""
+        """When the producer created the message, in Unix milliseconds."""
         return get64(self.start() + 40)
 
     @property
@@ -143,7 +143,7 @@ cdef class StoredMessage:
 
     @property
     def store_time_ms(self):
-        """When it was stored, Unix milliseconds."""
+        """When the message was stored, in Unix milliseconds."""
         return get64(self.start() + 48 + self.born_host_size())
 
     cdef bytes store_host_bytes(self):
@@ -158,27 +158,27 @@ cdef class StoredMessage:
 
     @property
     def reconsume_times(self):
-        """How often it was delivered again."""
+        """How often the message was redelivered."""
         return get32(self.start() + self.body_at() - 16)
 
     @property
     def prepared_offset(self):
-        """Log offset of the half message of a transaction; 0 for none."""
+        """Log offset of a transaction's prepared message; 0 if there is none."""
         return get64(self.start() + self.body_at() - 12)
 
     @property
     def all_properties(self):
-        """Every property of the record, TAGS and KEYS and RocketMQ's own among them, in a new dictionary."""
+        """All properties of the record, including TAGS, KEYS and RocketMQ's own, in a new dictionary."""
         return pairs_of(self.text_span(), ())
 
     @property
     def properties(self):
-        """The properties without TAGS and KEYS, which have fields of their own, in a new dictionary."""
+        """The properties without TAGS and KEYS, which are separate attributes, in a new dictionary."""
         return pairs_of(self.text_span(), ("TAGS", "KEYS"))
 
     @property
     def tag(self):
-        """The tag; empty for none."""
+        """The tag; empty if there is none."""
         return text_from(self.value(b"TAGS"))
 
     @property
@@ -217,7 +217,7 @@ cdef inline str text_from(Span text):
 
 
 cdef dict pairs_of(Span text, tuple but):
-    """Return the properties of a text but some, and but the record's CRC; see `penstock.format.properties`."""
+    """Return the properties of a text, except those in `but` and the record's CRC; see `penstock.format.properties`."""
     cdef Span name, value
     cdef const uint8_t *at = text.p
     cdef dict made = {}
@@ -234,9 +234,9 @@ cdef struct Target:
 
 
 cdef inline bint copy_out(Span window, const Record *row, Target to) noexcept nogil:
-    """Copy a record out of a window; False if it is another than the one that was taken apart.
+    """Copy a record out of a window; return False if it is not the record that was parsed.
 
-    The window may lie in a file that another process changes meanwhile, and what a message says later leads into its copy.
+    The window may be a file that another process changes meanwhile; the message reads its fields from the copy later.
     """
     cdef const uint8_t *p = window.p + row.position
     cdef int64_t end = row.body_at + row.body_size
@@ -247,7 +247,7 @@ cdef inline bint copy_out(Span window, const Record *row, Target to) noexcept no
 
 
 cdef inline StoredMessage blank_message(const Record *row, Target *to):
-    """Return a message whose bytes are to be filled in before anybody sees it."""
+    """Return a message whose bytes the caller must fill in before it is used."""
     cdef StoredMessage made = StoredMessage.__new__(StoredMessage)
     made.outside = PyBytes_FromStringAndSize(NULL, row.size - row.body_size)
     made.inside = PyBytes_FromStringAndSize(NULL, row.body_size)
@@ -257,7 +257,7 @@ cdef inline StoredMessage blank_message(const Record *row, Target *to):
 
 
 cdef Place place_from(topic, int64_t queue):
-    """`topic` must be held by the caller."""
+    """Return the expected queue of records; the caller must hold `topic`."""
     cdef Place place
     place.queue, place.is_shared = queue, topic is None
     place.topic.p, place.topic.n = NULL, 0
@@ -267,14 +267,14 @@ cdef Place place_from(topic, int64_t queue):
 
 
 def message(window, int64_t log_offset, bytes topic, int64_t queue, int64_t ordinal, bytes ranges not None):
-    """Return the one record that these bytes of the log are, or None if they are not a valid one.
+    """Return these bytes of the log as a message, or None if they are not exactly one valid record of that queue.
 
     Args:
-        window: bytes of the log from the log offset on, as many as the record is to have.
-        log_offset: where they are.
-        topic: the record's topic and queue, and its ordinal there, must be these; None for any.
-        queue: as above.
-        ordinal: as above.
+        window: bytes of the log from the log offset on, as many as the record should have.
+        log_offset: their offset in the log.
+        topic: the record's expected topic; None accepts any topic, queue and ordinal.
+        queue: the record's expected queue.
+        ordinal: the record's expected queue offset.
         ranges: see `scan`.
     """
     cdef Held held = Held(window)
@@ -318,14 +318,14 @@ cdef struct Entries:
 
 
 cdef int64_t leading(Span window, const Entries *e, const Place *place, const Checks *c, Record *rows) noexcept nogil:
-    """Take apart and check the records of entries up to the first that is not valid; return how many are."""
+    """Parse and check the records of entries up to the first that is not valid; return how many are valid."""
     cdef int64_t i, at
     for i in range(e.count):
         if i + ROWS_AHEAD < e.count:
             at = e.log_offsets[i + ROWS_AHEAD]
             if at >= e.base and at - e.base < window.n:
                 record_prefetch(window.p + (at - e.base), e.sizes[i + ROWS_AHEAD])
-        # Read once: another thread may change it.
+        # Each value is read once: another thread may change it.
         at = e.log_offsets[i]
         if at < e.base or not is_entry_valid(window, at - e.base, at, e.sizes[i], e.ordinals[i], place, c, &rows[i]):
             return i
@@ -334,16 +334,16 @@ cdef int64_t leading(Span window, const Entries *e, const Place *place, const Ch
 
 def messages(window, int64_t base, const int64_t[::1] log_offsets, const int64_t[::1] sizes,
              const int64_t[::1] ordinals, bytes topic, int64_t queue, bytes ranges not None):
-    """Return the records that queue entries point at as messages, up to the first that is not a valid one.
+    """Return the records that queue entries point at as messages, up to the first that is not valid.
 
     Args:
         window: bytes of the log.
         base: log offset of the window's first byte, not negative.
-        log_offsets: what the entries say, with sizes and ordinals.
-        sizes: as above.
-        ordinals: as above.
-        topic: what the records must belong to; None for any.
-        queue: as above.
+        log_offsets: the entries' log offsets.
+        sizes: the entries' sizes.
+        ordinals: the entries' queue offsets.
+        topic: the expected topic of the records; None accepts any topic and queue.
+        queue: the expected queue.
         ranges: see `scan`.
     """
     cdef Held held = Held(window)
@@ -354,9 +354,9 @@ def messages(window, int64_t base, const int64_t[::1] log_offsets, const int64_t
     cdef int64_t count = log_offsets.shape[0], good = 0
     cdef Record *rows
     if base < 0:
-        raise ValueError("a window begins at a log offset, which is not negative")
+        raise ValueError(f"base is {base}; it must not be negative")
     if not (sizes.shape[0] == ordinals.shape[0] == count):
-        raise ValueError("as many of each as log offsets")
+        raise ValueError("there must be as many sizes and ordinals as log offsets")
     if count == 0:
         return []
     e.base, e.log_offsets, e.sizes = base, &log_offsets[0], &sizes[0]
@@ -384,13 +384,13 @@ cdef int64_t copy_all(Span window, const Record *rows, const Target *to, int64_t
 
 
 cdef list copied(Span window, const Record *rows, int64_t count):
-    """Return a copy of each record as a message, up to the first that is another one by now."""
+    """Return a copy of each record as a message, up to the first that has changed since it was parsed."""
     cdef list made = [None] * count
     cdef Target *to = <Target *>malloc((count + 1) * sizeof(Target))
     cdef int64_t i, total = 0
     if to is NULL:
         raise MemoryError
-    # Until its messages are filled in, nobody finds the list.
+    # Untracked until its messages are filled in, so that the garbage collector does not expose the list.
     PyObject_GC_UnTrack(made)
     try:
         for i in range(count):
@@ -409,14 +409,14 @@ cdef list copied(Span window, const Record *rows, int64_t count):
 
 
 def run_of(const int64_t[::1] log_offsets, const int64_t[::1] sizes, int64_t limit, int64_t room, int64_t gap):
-    """Return how many entries can be read together, and where the last of them ends.
+    """Return how many entries can be read together, and the end of the last one's record.
 
-    Each begins where the one before ends or after it, at most `gap` bytes after it, and ends at or before the log offset
-    `limit`; together they span at most `room` bytes. The first is always taken where it ends before the limit.
+    Each record begins at or after the end of the one before, at most `gap` bytes after it, and ends at or before the log
+    offset `limit`; together they span at most `room` bytes. The first record is included if it ends before the limit.
     """
     cdef int64_t i, end, count = log_offsets.shape[0]
     if sizes.shape[0] != count:
-        raise ValueError("as many sizes as log offsets")
+        raise ValueError("there must be as many sizes as log offsets")
     if count == 0 or not is_before(log_offsets[0], sizes[0], limit):
         return 0, 0
     end = log_offsets[0] + sizes[0]

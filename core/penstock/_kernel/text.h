@@ -4,7 +4,7 @@
 
 enum { NAME_END = 1, PAIR_END = 2 };
 
-/* The next pair of a properties text that has a name and a value; 0 at its end. `*at` moves behind it. */
+/* Finds the next pair of a properties text that has a name and a value; returns 0 at the end. `*at` is moved after the pair. */
 static inline int pair_next(const uint8_t **at, const uint8_t *end, Span *name, Span *value)
 {
     while (*at < end) {
@@ -25,8 +25,8 @@ static inline int pair_next(const uint8_t **at, const uint8_t *end, Span *name, 
 
 static inline int is_same(Span a, Span b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, (size_t)a.n) == 0); }
 
-/* The value of a property; n = 0 where there is none. Of a name given twice the last counts, as in Java. A name wanted
-   is not empty and has no NAME_END: so a pair's name is the one if it is there up to its first NAME_END. */
+/* Returns the value of a property; n = 0 if there is none. If a name occurs twice the last value counts, as in Java. `wanted`
+   must not be empty or contain NAME_END: so it suffices to compare a pair's name up to its first NAME_END. */
 static inline Span property(Span text, Span wanted)
 {
     Span found = {text.p, 0};
@@ -41,7 +41,7 @@ static inline Span property(Span text, Span wanted)
     return found;
 }
 
-/* The values that dispatchers index, n = 0 where there is none: found as `property` finds each, by one walk. */
+/* Returns the values that dispatchers index, n = 0 if there is none: the same as by `property`, but in one scan. */
 typedef struct {
     Span tag, keys, unique;
 } Indexed;
@@ -68,7 +68,7 @@ static inline Indexed indexed_values(Span text)
     return found;
 }
 
-/* The next word of a text whose words are separated by single spaces; empty ones are passed over. */
+/* Finds the next word of a text whose words are separated by single spaces; empty words are skipped. */
 static inline int word_next(const uint8_t **at, const uint8_t *end, Span *word)
 {
     while (*at < end) {
@@ -85,8 +85,8 @@ static inline int word_next(const uint8_t **at, const uint8_t *end, Span *word)
     return 0;
 }
 
-/* One character of UTF-8. What is not UTF-8 is U+FFFD, one for each longest beginning of a character, as Python and
-   Java replace it; `*is_whole` becomes 0 then. */
+/* Returns one character of UTF-8. Bytes that are not UTF-8 give U+FFFD, one for each longest incomplete character, as in
+   Python and Java; `*is_whole` is set to 0 then. */
 static inline uint32_t utf8_next(const uint8_t **at, const uint8_t *end, int *is_whole)
 {
     const uint8_t *p = *at;
@@ -128,7 +128,7 @@ static inline int is_utf8(Span s)
     return is_whole;
 }
 
-/* `java_hash_more` from the first character on that is not ASCII. */
+/* The part of `java_hash_more` from the first non-ASCII character on. */
 static uint32_t java_hash_wide(uint32_t value, const uint8_t *at, const uint8_t *end)
 {
     int is_whole = 1;
@@ -144,12 +144,12 @@ static uint32_t java_hash_wide(uint32_t value, const uint8_t *at, const uint8_t 
     return value;
 }
 
-/* `String.hashCode` of what was hashed to `hash` followed by `s`: over UTF-16 units. */
+/* Returns `String.hashCode` (over UTF-16 units) of a text whose hash is `hash`, continued by `s`. */
 static inline int32_t java_hash_more(int32_t hash, Span s)
 {
     const uint8_t *at = s.p, *end = s.p + s.n;
     uint32_t value = (uint32_t)hash, four;
-    /* Four at a time: one multiplication by a power of 31 need not wait for the one before. */
+    /* Four at a time: multiplications by powers of 31 do not depend on each other. */
     for (; end - at >= 4; at += 4) {
         memcpy(&four, at, 4);
         if (four & 0x80808080u)
@@ -161,10 +161,10 @@ static inline int32_t java_hash_more(int32_t hash, Span s)
     return (int32_t)(at < end ? java_hash_wide(value, at, end) : value);
 }
 
-/* The form of the hash index: never negative, and 0 where Java's abs() overflows. */
+/* Returns the hash in the form of the hash index: never negative, and 0 if Java's abs() overflows. */
 static inline int32_t index_hash(int32_t hash) { return hash == INT32_MIN ? 0 : hash < 0 ? -hash : hash; }
 
-/* Whether a text holds neither of the two bytes that separate properties. */
+/* Returns whether a text contains neither of the two bytes that separate properties. */
 static inline int is_plain(Span s)
 {
     int found = 0;
@@ -180,8 +180,8 @@ static inline uint8_t *put_pair(uint8_t *at, Span name, Span value)
     return at;
 }
 
-/* Properties that a caller may not give as such: they have arguments of their own, or are the store's, or ask for
-   delayed delivery. */
+/* Properties that a caller must not set: they have arguments of their own, are set by the store, or request delayed
+   delivery. */
 static const char *RESERVED_NAMES[] = {
     "TAGS", "KEYS", "__CRC32#", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", NULL,
 };

@@ -1,4 +1,4 @@
-# Topics, tags, keys and properties of many records. Rows come from Python: each is held against the window first.
+# Topics, tags, keys and properties of many records. Rows come from Python: each is checked against the window first.
 
 cdef struct Growing:
     uint8_t *p
@@ -28,7 +28,7 @@ cdef inline int put_number(Growing *memory, int64_t value) except -1 nogil:
 
 
 cdef class Numbers:
-    """Columns of whole numbers that grow."""
+    """Growing columns of integers."""
 
     cdef Growing columns[5]
     cdef int count
@@ -65,7 +65,7 @@ cdef inline Span span_of(bytes text) noexcept:
 
 
 cdef Span wanted_name(bytes name) except *:
-    """Return a property's name, which must be one."""
+    """Return the span of a property's name; raises `ValueError` if no property can have that name."""
     cdef Span wanted = span_of(name)
     if wanted.n == 0 or not is_plain(wanted):
         raise ValueError(f"no property can be named {name!r}")
@@ -73,7 +73,7 @@ cdef Span wanted_name(bytes name) except *:
 
 
 def named(window, const Record[::1] rows, bytes name not None):
-    """Find the values of one property, at most one a row: columns of row, start and size, native i64."""
+    """Return the values of one property, at most one a row: columns of row, start and size, native i64."""
     cdef Held held = Held(window)
     cdef Span span = held.span(), wanted = wanted_name(name), value
     cdef Numbers found = Numbers(3)
@@ -92,11 +92,12 @@ def named(window, const Record[::1] rows, bytes name not None):
 
 
 def indexed(window, const Record[::1] rows):
-    """Find what dispatchers index of each record.
+    """Return the tag codes and keys that dispatchers index.
 
     Returns:
-        What a queue entry says of each row's tag: Java's hash, 0 for none; native i64. And every key, UNIQ_KEY first,
-        then the words of KEYS, as columns of row (i64) and of the index hash of `topic#key` (i64), in log order.
+        The tag code of each row's queue entry: Java's hash of the tag, 0 if there is none; native i64. And every key,
+        UNIQ_KEY first, then the words of KEYS, as columns of row (i64) and of the index hash of `topic#key` (i64), in log
+        order.
     """
     cdef Held held = Held(window)
     cdef Span span = held.span(), hash_sign = span_of(b"#"), word, topic, last
@@ -132,7 +133,7 @@ def indexed(window, const Record[::1] rows):
 
 
 def tag_keys(window, const Record[::1] rows):
-    """Find every tag: columns of row (i64) and of the index hash of `topic#T#tag` (i64)."""
+    """Return every tag: columns of row (i64) and of the index hash of `topic#T#tag` (i64)."""
     cdef Held held = Held(window)
     cdef Span span = held.span(), wanted = span_of(b"TAGS"), mark = span_of(b"#T#"), value
     cdef Numbers found = Numbers(2)
@@ -152,7 +153,7 @@ def tag_keys(window, const Record[::1] rows):
 
 
 def topics(window, const Record[::1] rows):
-    """Return the distinct topics in the order of the log, and for each row the index of its own (native i64)."""
+    """Return the distinct topics in log order, and for each row the index of its topic (native i64)."""
     cdef Held held = Held(window)
     cdef Span span = held.span(), topic
     cdef int64_t i, count = rows.shape[0], number = 0
@@ -182,8 +183,8 @@ def java_hash(text):
     cdef const uint8_t *p
     cdef Py_ssize_t i
     if not isinstance(text, str):
-        raise TypeError(f"a text, not {type(text).__name__}")
-    # Lone surrogates have no UTF-8; Java hashes them as they are.
+        raise TypeError(f"text must be a str, not {type(text).__name__}")
+    # Lone surrogates have no UTF-8 form; Java hashes them like other code units.
     units = str.encode(text, "utf-16-le", "surrogatepass")
     p = <const uint8_t *>PyBytes_AS_STRING(units)
     for i in range(0, PyBytes_GET_SIZE(units), 2):
@@ -192,14 +193,14 @@ def java_hash(text):
 
 
 def hash_pieces(data, const int64_t[::1] starts, const int64_t[::1] sizes):
-    """Return Java's hash of UTF-8 pieces of `data`, native i32 each."""
+    """Return Java's hash of UTF-8 slices of `data`, native i32 each."""
     cdef Held held = Held(data)
     cdef Span span = held.span(), piece
     cdef int64_t i, at, size, count = starts.shape[0]
     cdef bytearray made = bytearray(4 * count)
     cdef int32_t *hashes = <int32_t *><char *>made
     if sizes.shape[0] != count:
-        raise ValueError("as many sizes as starts")
+        raise ValueError("there must be as many sizes as starts")
     with nogil:
         for i in range(count):
             at, size = starts[i], sizes[i]

@@ -1,7 +1,7 @@
-# Waiting for a fact that another thread or process makes true: the wake word of system.h, in a file's memory.
+# Waiting for another thread or process: the wake word of system.h, in a file's memory.
 
 cdef enum:
-    # A signal that comes just before the sleep does not end it: so often one looks for signals.
+    # A signal that arrives just before the sleep does not end it, so signals are checked at this interval.
     SIGNALS_NS = 100_000_000
 
 
@@ -9,8 +9,8 @@ cdef enum:
 cdef class WakeWord:
     """A word in shared memory on which threads and processes sleep. Safe from any thread.
 
-    Nobody stores into the memory or reads it, but has the system do it, and reads the file: memory of a file that is cut
-    short meanwhile answers with an error then.
+    The memory is accessed only through system calls, and the word is read from the file. So if the file is truncated
+    meanwhile, an access returns an error instead of killing the process.
     """
 
     cdef Held held
@@ -20,10 +20,10 @@ cdef class WakeWord:
     cdef int64_t position
 
     def __cinit__(self, memory, int64_t position, int64_t aside, int file=-1):
-        """Take the words at two positions in writable shared memory; nobody may sleep on the one `aside`.
+        """Use the words at two positions in writable shared memory; nobody may sleep on the word at `aside`.
 
-        `file` is a descriptor of the file in whose memory they lie, open for as long as this is used; -1 for memory that
-        cannot be cut short.
+        `file` is the descriptor of the mapped file, which must stay open while this object is used; -1 for memory that
+        cannot be truncated.
         """
         self.file, self.position = file, position
         self.held = Held(memory, True)
@@ -34,16 +34,16 @@ cdef class WakeWord:
         self.aside = <int32_t *>(<uint8_t *>self.held.view.buf + aside)
 
     def ask(self):
-        """Say that somebody waits; from now on whoever wakes changes the word. `OSError` where the memory is gone."""
+        """Request that the next wake changes the word. Raises `OSError` if the file was truncated."""
         cdef int error = wake_ask(self.word, self.aside)
         if error:
-            raise OSError(error, "the word to wait on cannot be changed")
+            raise OSError(error, "the wake word cannot be changed")
 
     def sleep(self, int32_t seen, int64_t at_most_ns):
-        """Return True when the word is no longer `seen` or somebody wakes, False after so long.
+        """Return True when the word is not `seen` or a wake comes, False after `at_most_ns` nanoseconds.
 
-        Without the interpreter's lock. A signal's handler runs meanwhile, and what it raises is raised here; `OSError` where
-        the memory is gone.
+        Releases the GIL. Signal handlers run meanwhile, and their exceptions are raised here. Raises `OSError` if the file
+        was truncated.
         """
         cdef int64_t until = clock_ns() + at_most_ns
         cdef int64_t left = at_most_ns
@@ -55,14 +55,14 @@ cdef class WakeWord:
                 return True
             PyErr_CheckSignals()
             if error != EINTR and error != ETIMEDOUT:
-                raise OSError(error, "the word to wait on is gone")
+                raise OSError(error, "the wake word is gone: its file was truncated")
             left = until - clock_ns()
         return False
 
     def wake(self, *, bint always=False):
-        """Wake all that sleep, and say whether somebody waited; no system call where nobody does, unless `always`."""
+        """Wake all sleepers; return whether there were any. Makes no system call if nobody waits, unless `always`."""
         return wake_all(self.word, self.file, self.position, always) != 0
 
     def read(self):
-        """Return the word, of memory that cannot be cut short."""
+        """Return the word; only for memory that cannot be truncated."""
         return self.word[0]

@@ -1,4 +1,4 @@
-"""What a RocketMQ `broker.conf` asks for, as settings of ours; and what a broker must be told of a store of ours."""
+"""Converts a RocketMQ `broker.conf` to Penstock's settings, and a store's sizes to lines of a `broker.conf`."""
 
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ def _broker_number(name: str, value: str) -> int:
         number = int(value)
     except ValueError as error:
         raise ConfigError(f"{name} is {value!r} in the broker.conf; it must be a number") from error
-    # In Java the level of 85 acts first, whatever this one says.
+    # A broker deletes files from 85 percent on, even if this setting is higher.
     return min(number, 85) if name == "diskMaxUsedSpaceRatio" else number
 
 
 def from_broker_conf(text: str) -> dict[str, Any]:
-    """Return overrides that a RocketMQ `broker.conf` asks for; keys without a meaning here are passed over."""
+    """Return the overrides that correspond to a RocketMQ `broker.conf`; keys without a counterpart are ignored."""
     found: dict[str, Any] = {"profile": "rocketmq", "retention.use": ["age", "disk-ratio"]}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
@@ -56,15 +56,15 @@ def from_broker_conf(text: str) -> dict[str, Any]:
 
 
 def to_broker_conf(geometry: Geometry, root: Path) -> str:
-    """Return the lines of a `broker.conf` without which a broker does not open the store at `root`.
+    """Return the lines of a `broker.conf` that a broker needs to open the store at `root`.
 
-    Text of ours that a broker's own file may be put before or after: it names nothing but sizes. Paths and the
-    time of retention are comments, since the directory may be served from elsewhere.
+    The lines set only sizes, so they can be added to a broker's own file. Paths and the retention time are
+    comments, since the directory may be served from elsewhere.
     """
-    # As properties files have it: a backslash begins an escape there.
+    # A backslash begins an escape in a properties file.
     path = str(root).replace("\\", "\\\\")
     return "\n".join([
-        "# The sizes of the files that are there: with others a broker refuses or misreads them.",
+        "# The sizes of the existing files: with other sizes a broker refuses or misreads them.",
         f"mappedFileSizeCommitLog={geometry.segment_bytes}",
         f"mappedFileSizeConsumeQueue={geometry.queue_file_bytes}",
         f"maxHashSlotNum={geometry.index_slots}",
@@ -72,7 +72,7 @@ def to_broker_conf(geometry: Geometry, root: Path) -> str:
         "# Where they are.",
         f"# storePathRootDir={path}",
         f"# storePathCommitLog={path}/commitlog",
-        "# A broker deletes segments after so many hours unless it is told otherwise.",
+        "# A broker deletes segments after 72 hours unless this is set.",
         "# fileReservedTime=72",
         "",
     ])  # fmt: skip

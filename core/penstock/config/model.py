@@ -1,7 +1,7 @@
-"""The configuration: defaults, then a TOML file, the environment, and overrides; later beats earlier.
+"""The configuration. Sources, by precedence, lowest to highest: defaults, a TOML file, the environment, overrides.
 
-Read once into frozen classes and passed down; nothing reads a file or the environment later. Every
-table is checked, used or not: an unknown key is an error that offers the nearest one.
+It is read once into frozen classes and passed down; nothing reads a file or the environment later. Every
+table is checked, used or not: an unknown key is an error that suggests the nearest known key.
 """
 
 import difflib
@@ -31,7 +31,7 @@ _DEPTH_MAX = 8
 
 @attrs.frozen(kw_only=True)
 class GeometryConfig:
-    """File sizes asked for; None takes them from the store's files, or for a new store from the profile.
+    """File sizes. None takes a size from the store's files, or for a new store from the profile.
 
     Attributes:
         segment_bytes: size of a commit-log file.
@@ -52,14 +52,14 @@ class LogConfig:
 
     Attributes:
         checksum: "crc32" covers bodies, as RocketMQ does; "crc32+record" adds a CRC over each whole
-            record (20 bytes and about 0.3 us a message), which RocketMQ 5.2 and later check. None for
+            record (20 bytes and about 0.3 us a message), which RocketMQ 5.2 and later check. None is
             the default of the store's profile.
-        body_bytes_max: the largest body that is taken.
+        body_bytes_max: the maximum size of a message body in bytes.
         store_host: address and port written into records and message ids.
-        long_topics: take topics of over 127 bytes in a directory that a broker made: their records are of a
-            version that brokers before 5.0 do not know, and end their log at. Stores that Penstock made
-            take them always.
-        busy_ms: when one append holds the append lock for longer, those who wait get `BusyError`.
+        long_topics: accept topics of over 127 bytes in a directory that a broker created. Brokers before 5.0 do not
+            know the version of such records, and end their log at the first one. Stores that Penstock created
+            always accept them.
+        busy_ms: when one append holds the append lock for longer than this, waiting appends raise `BusyError`.
     """
 
     checksum: str | None = None
@@ -72,7 +72,7 @@ class LogConfig:
 def _check_mode(_instance: object, _field: object, mode: int | None) -> None:
     if mode is not None and (~mode & FILE_MODE or mode & ~_MODE_MAX):
         raise ValueError(
-            f"mode is {mode:#o}; it must let the owner read and write, and run nothing"
+            f"mode is {mode:#o}; it must allow the owner to read and write, and must not include execute bits"
         )
 
 
@@ -81,8 +81,8 @@ class FilesConfig:
     """The files of the store.
 
     Attributes:
-        mode: permissions of new files, as 0o640; folders may be entered where files may be read. None
-            is 0o600 and 0o700, less what the umask takes away.
+        mode: permissions of new files, such as 0o640; whoever may read the files may enter the folders. None
+            is 0o600 for files and 0o700 for folders, less what the umask removes.
     """
 
     mode: int | None = attrs.field(default=None, validator=_check_mode)
@@ -111,14 +111,14 @@ class FlushConfig:
 
 @attrs.frozen(kw_only=True)
 class IndexConfig:
-    """What is derived from the log.
+    """The files that are derived from the log: queues and index.
 
     Attributes:
-        use: dispatchers, in the order they are fed; one must know the queues.
+        use: dispatchers, in the order in which they get records; exactly one must be a queue index.
         feed: "follow" reads new records from the log; "direct" takes them from the append path.
-        follow_interval_ms: pause of the tail follower between two batches; less shows messages to
-            other processes sooner and costs the writer time.
-        flush_interval_ms: how often queues and index are synced; less shortens recovery.
+        follow_interval_ms: pause of the tail follower between two batches; a shorter pause shows messages
+            to other processes sooner and costs the writer time.
+        flush_interval_ms: how often queues and index are synced; a shorter interval shortens recovery.
     """
 
     use: list[str] = attrs.Factory(lambda: ["consume-queue", "hash-index"])
@@ -129,13 +129,13 @@ class IndexConfig:
 
 @attrs.frozen(kw_only=True)
 class RetentionConfig:
-    """What may go.
+    """Which segments are deleted, and when.
 
     Attributes:
         use: retention policies; the largest vote counts. An empty list keeps everything; None is the
             default of the store's profile.
-        interval_ms: how often they are asked.
-        pause_ms: pause between two segments of a round, so that removing them does not crowd the disk.
+        interval_ms: how often the policies vote.
+        pause_ms: pause between the deletion of two segments of a run, so that deletions do not overload the disk.
     """
 
     use: list[str] | None = None
@@ -145,14 +145,14 @@ class RetentionConfig:
 
 @attrs.frozen(kw_only=True)
 class ScrubConfig:
-    """Care for full segments, in the background of a store that is open for writing.
+    """Background checks of full segments, in a store that is open for writing.
 
     Attributes:
         digests: keep a digest of each full segment; `False` turns scrubbing off as well.
         seal_mib_per_s: how fast a segment that became full is read for its digest.
-        mib_per_s: how fast sealed segments are read again; more finds damage sooner, less leaves the
-            disk to others.
-        interval_hours: pause before each pass over all sealed segments; 0 for none at all.
+        mib_per_s: how fast sealed segments are read again; a higher rate finds corruption sooner, a lower rate
+            leaves the disk to others.
+        interval_hours: pause before each pass over all sealed segments; 0 disables these passes.
     """
 
     digests: bool = True
@@ -168,8 +168,8 @@ class PluginsConfig:
     Attributes:
         block: entry points that are not loaded.
         require: entry points without which the store does not open.
-        slow_ms: a step of background work that takes longer is named in a warning, with its place.
-        close_limit_ms: how long close waits for background work that hangs.
+        slow_ms: a step of background work that takes longer is reported in a warning, with its source line.
+        close_limit_ms: how long close waits for background work that does not return.
     """
 
     block: list[str] = attrs.Factory(list)
@@ -182,9 +182,9 @@ class PluginsConfig:
 class Config:
     """Everything that can be configured, checked.
 
-    What is None was not given, and depends on the store: `for_store` returns the configuration that holds
-    for one. `profile` is the one that was asked for. `options` holds each strategy's options by (section, name); `origins` says for each dotted key
-    that was given where it came from.
+    A value of None was not given and depends on the store: `for_store` fills it in. `profile` is the requested
+    profile. `options` holds each strategy's options by (section, name). `origins` names the source of each dotted
+    key that was given.
     """
 
     profile: str | None = None
@@ -202,7 +202,7 @@ class Config:
     origins: Mapping[str, str] = attrs.Factory(dict)
 
     def for_store(self, profile: Profile, geometry: Geometry | None = None) -> "Config":
-        """Return what holds for a store with these defaults; its file sizes are filled in where they are known."""
+        """Return the configuration with None replaced by these defaults, and by the store's file sizes if they are given."""
         found: dict[str, dict[str, Any]] = {
             "log": {"checksum": profile.checksum},
             "retention": {"use": list(profile.retention)},
@@ -218,12 +218,12 @@ class Config:
         return attrs.evolve(self, profile=profile.name, origins=origins, **changes)
 
     def for_new_store(self) -> "Config":
-        """Return what holds for a store that is made with this configuration."""
+        """Return the complete configuration of a new store."""
         profile = PROFILES[self.profile or EMBEDDED.name]
         return self.for_store(profile, profile.geometry)
 
     def picks(self) -> dict[str, list[str]]:
-        """Return section to the names of the strategies that are picked."""
+        """Return the names of the configured strategies by section."""
         one = (("write", self.write), ("alloc", self.alloc), ("flush", self.flush))
         return {kind: [section.use] for kind, section in one} | {
             "index": self.index.use,
@@ -231,12 +231,12 @@ class Config:
         }
 
     def options_for(self, kind: str, strategy: type[Strategy]) -> Any:
-        """Return the options of one strategy: as configured, or its defaults."""
+        """Return the configured options of a strategy, or its defaults."""
         found = self.options.get((kind, strategy.name))
         return strategy.Options() if found is None else found
 
     def items(self) -> Iterator[tuple[str, Any, str]]:
-        """Return (dotted key, value, origin) of everything, strategies' options included."""
+        """Return (dotted key, value, origin) of every setting, including strategies' options."""
         yield "profile", self.profile, self.origins.get("profile", "default")
         for name, section in SECTIONS.items():
             for field in attrs.fields(section):
@@ -260,14 +260,14 @@ SECTIONS: dict[str, type] = {
     "scrub": ScrubConfig,
     "plugins": PluginsConfig,
 }
-# As keywords of `penstock.open`: a strategy's name alone says its section's `use`.
+# Keywords of `penstock.open` that take a strategy's name as the section's `use`.
 _SHORTCUTS = ("write", "alloc", "flush", "index", "retention")
 
 Given = dict[str, tuple[Any, str]]
 
 
 def gather(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Given:
-    """Return dotted key to (value, origin) from all sources, later beating earlier."""
+    """Return (value, origin) by dotted key from all sources; precedence, lowest to highest: file, environment, overrides."""
     given: Given = {}
     if path is not None:
         given.update(_from_file(path))
@@ -283,13 +283,14 @@ def gather(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str
 
 
 def _from_file(path: Path) -> Given:
+    """Return the settings of a TOML file; raises `ConfigError` if it is missing or not valid TOML."""
     try:
         with path.open("rb") as file:
             tree = tomllib.load(file)
     except FileNotFoundError as error:
         raise ConfigError(f"there is no configuration file {path}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
     given: Given = {}
     for key, value in tree.items():
         given.update(_flatten(key, value, str(path)))
@@ -319,7 +320,7 @@ def _from_environment(environ: Mapping[str, str]) -> Given:
 
 
 def parse_value(text: str) -> Any:
-    """Return a value written as in TOML; what is no TOML value is taken as text."""
+    """Return a value written in TOML; anything that is not a TOML value is taken as text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -327,7 +328,7 @@ def parse_value(text: str) -> Any:
 
 
 def plugin_lists(given: Given) -> PluginsConfig:
-    """Return which plugins to load; needed before the others can be checked."""
+    """Return the section `plugins`, which is needed before the other sections can be checked."""
     found: PluginsConfig = _fill(PluginsConfig, "plugins", given, {})
     return found
 
@@ -339,7 +340,9 @@ def build(given: Given, registry: Registry) -> Config:
     sections = {name: _fill(section, name, given, origins) for name, section in SECTIONS.items()}
     profile, origin = given.get("profile", (None, "default"))
     if profile is not None and (not isinstance(profile, str) or profile not in PROFILES):
-        raise ConfigError(f"profile is {profile!r} ({origin}); there are: {', '.join(PROFILES)}")
+        raise ConfigError(
+            f"profile is {profile!r} ({origin}); it must be one of: {', '.join(PROFILES)}"
+        )
     if sections["log"].checksum is not None:
         _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
     _check_word("index.feed", sections["index"].feed, FEEDS)
@@ -354,10 +357,11 @@ def build(given: Given, registry: Registry) -> Config:
 
 def _check_word(key: str, value: str, words: Sequence[str]) -> None:
     if value not in words:
-        raise ConfigError(f"{key} is {value!r}; there are: {', '.join(words)}")
+        raise ConfigError(f"{key} is {value!r}; it must be one of: {', '.join(words)}")
 
 
 def _check_keys(given: Given, registry: Registry) -> None:
+    """Raise `ConfigError` for a key that no section and no strategy has; it suggests the nearest known key."""
     known = {"profile"}
     for name, section in SECTIONS.items():
         known.update(f"{name}.{field.name}" for field in attrs.fields(section))
@@ -373,23 +377,25 @@ def _check_keys(given: Given, registry: Registry) -> None:
 
 
 def _fill(cls: type, prefix: str, given: Given, origins: Mapping[str, str]) -> Any:
+    """Return an instance of a section's class with the given values, checked; raises `ConfigError`."""
     hints = typing.get_type_hints(cls)
     values = {}
     for field in attrs.fields(cls):
         key = f"{prefix}.{field.name}"
         if key in given:
             value, origin = given[key]
-            values[field.name] = _typed(key, value, hints[field.name], origin)
+            values[field.name] = _convert(key, value, hints[field.name], origin)
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{prefix}: {error}") from error
 
 
-def _typed(key: str, value: object, hint: Any, origin: str) -> object:
+def _convert(key: str, value: object, hint: Any, origin: str) -> object:
+    """Return a value as the type of its field; raises `ConfigError` if it has another type."""
     if isinstance(hint, types.UnionType):
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        return value if value is None else _typed(key, value, kinds[0], origin)
+        return value if value is None else _convert(key, value, kinds[0], origin)
     if typing.get_origin(hint) is list:
         if isinstance(value, str):
             value = [value] if value else []

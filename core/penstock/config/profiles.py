@@ -1,8 +1,8 @@
-"""Profiles: what holds for a store where its configuration says nothing.
+"""Profiles: the defaults of settings that the configuration of a store leaves out.
 
-That depends on who made the store. Two profiles can be asked for by name; the others are those of stores that are
-there already. A store that Penstock makes, or takes over, notes its profile in `penstock/geometry.json`, so
-that it keeps these defaults for as long as it lives.
+They depend on who created the store. Two profiles can be requested by name; the others apply to existing stores.
+When Penstock creates a store, or opens another program's store for writing, it records the profile in
+`penstock/geometry.json`, so that the store keeps these defaults permanently.
 """
 
 import attrs
@@ -15,8 +15,8 @@ class Profile:
     """Defaults of one kind of store.
 
     Attributes:
-        name: what is noted in the store.
-        geometry: file sizes, where neither the configuration nor the store's files tell them.
+        name: the name that is recorded in the store.
+        geometry: file sizes, used if neither the configuration nor the store's files determine them.
         checksum: the default of `log.checksum`.
         retention: the default of `retention.use`.
     """
@@ -29,9 +29,9 @@ class Profile:
 
 EMBEDDED = Profile(name="embedded", geometry=Geometry(), checksum="crc32+record", retention=())
 JAVA = Profile(name="rocketmq", geometry=ROCKETMQ, checksum="crc32", retention=("age",))
-# A directory that another program made. Nobody has asked us to delete anything from it.
+# A directory that another program created. Nobody has told Penstock to delete anything from it.
 BROKER = Profile(name="broker", geometry=ROCKETMQ, checksum="crc32", retention=())
-# A store of version 0.1, which noted no profile: it goes on as it began.
+# A store of version 0.1, which recorded no profile: it keeps the defaults of 0.1.
 FIRST = Profile(
     name="penstock-0.1",
     geometry=Geometry(queue_entries=300_000),
@@ -39,6 +39,6 @@ FIRST = Profile(
     retention=("age",),
 )
 
-# Those that may be asked for, and all that a store may have noted.
+# The profiles that may be requested, and all that a store may have recorded.
 PROFILES = {profile.name: profile for profile in (EMBEDDED, JAVA)}
 KNOWN = {profile.name: profile for profile in (EMBEDDED, JAVA, BROKER, FIRST)}

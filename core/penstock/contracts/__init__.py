@@ -1,13 +1,13 @@
-"""What a plugin author implements and is handed: abstract classes and plain data.
+"""The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
-In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`; then what they are handed:
+In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`; then the data:
 `dispatch_batch`, `index_entries`, `geometry`, `history`, `foreign`, `findings`.
 
-A strategy is picked by name in the configuration. Its class has a `name`, an `Options` class (frozen
-attrs, filled from the strategy's own table of the configuration) and `capabilities`; the kernel makes
-one instance a store and passes in files, clock and whatever else it may touch.
+The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
+filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
+instance a store, and passes files, clock and everything else that the strategy may use.
 
-A whole third-party flush policy::
+A complete third-party flush policy::
 
     import attrs
     from penstock import FlushPolicy, hookimpl
@@ -17,7 +17,7 @@ A whole third-party flush policy::
         bytes: int = 1_000_000
 
     class EveryFlush(FlushPolicy):
-        "Flushes whenever so many bytes wait."
+        "Flushes whenever that many bytes are not durable yet."
         name = "every"
         Options = EveryOptions
 

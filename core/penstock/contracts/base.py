@@ -1,4 +1,4 @@
-"""What every strategy has, and what the kernel lends it."""
+"""The base of every strategy, and the context that the kernel provides to it."""
 
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from penstock.contracts.history import NO_HISTORY, History
 from penstock.files import Files
 from penstock.runtime.clock import Clock
 
-# Raised when a contract changes so that a strategy written for the older one may fail.
+# Incremented when a contract changes so that a strategy written for the older version may fail.
 CONTRACT_VERSION = 1
 
 
@@ -25,33 +25,33 @@ class Stoppable(Protocol):
     """A thread that the kernel started for a strategy."""
 
     def wake(self) -> None:
-        """Make it run its step now."""
+        """Run the step now."""
 
     def stop(self) -> None:
-        """End it and wait for its last step."""
+        """End the thread and wait for its last step."""
 
 
 class SpawnWorker(Protocol):
-    """Starts a background thread; in tests it may give one that only runs when told."""
+    """Starts a background thread; in tests, the returned object may run its step only when the test requests it."""
 
     def __call__(self, name: str, step: Callable[[], float | None]) -> Stoppable:
-        """Call `step` at once and again after as many seconds as it returns; None waits for `wake`."""
+        """Call `step` now, and repeatedly after as many seconds as it returns; None waits for `wake`."""
 
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """What the kernel lends every strategy.
+    """The services that the kernel provides to every strategy.
 
     Attributes:
         root: the store's folder.
-        files: the only way to the disk.
-        clock: the only way to the time.
+        files: the file system; a strategy must access the disk only through it.
+        clock: the clock; a strategy must read the time only from it.
         geometry: the store's file sizes.
         spawn: starts a background worker.
-        read_only: nothing on disk may change, and another process may be writing.
-        log_min_offset: tells the first byte that the commit log still has.
+        read_only: the strategy must not change anything on disk, and another process may be writing.
+        log_min_offset: returns the log offset of the first byte that the commit log still has.
         appenders_wait: puts return only when their bytes are durable (`FlushPolicy.appender_waits`).
-        read_history: reads from the store's folder what is known of the log beyond its records, as it is now.
+        read_history: reads from the store's folder the current facts about the log beyond its records.
     """
 
     root: Path
@@ -69,12 +69,12 @@ class Strategy(ABC):
     """Base of every contract.
 
     Attributes:
-        name: what the configuration calls it, in kebab-case.
+        name: its name in the configuration, in kebab-case.
         Options: a frozen attrs class, filled from the strategy's own table of the configuration.
-        capabilities: what it can do beyond its contract's least; the contract suites test what is
-            named here, and `penstock plugins` shows it. The contract's docstring has the words.
-        needs_contract: the `CONTRACT_VERSION` it was written for; a later one than this Penstock's
-            is set aside as incompatible.
+        capabilities: optional features of its contract that it implements, as listed in the contract's
+            docstring. The contract suites test them, and `penstock plugins` shows them.
+        needs_contract: the `CONTRACT_VERSION` it was written for; a plugin whose version is later than
+            this Penstock's is set aside as incompatible.
     """
 
     name: ClassVar[str]
@@ -88,10 +88,10 @@ class Strategy(ABC):
 
     @classmethod
     def conflict(cls, picks: Mapping[str, Sequence[str]]) -> str | None:
-        """Say why this makes no sense beside the other strategies picked; None if it does.
+        """Return why this strategy cannot be combined with the other configured ones; None if it can.
 
         Args:
-            picks: section to the names that are configured, as `{"flush": ["sync"], ...}`.
+            picks: the configured names by section, such as `{"flush": ["sync"], ...}`.
         """
         return None
 

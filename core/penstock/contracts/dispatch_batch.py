@@ -1,4 +1,4 @@
-"""A stretch of the log as dispatchers get it: one row a record, in log order."""
+"""A range of the log as dispatchers receive it: one row a record, in log order."""
 
 import re
 from functools import cached_property
@@ -12,7 +12,7 @@ from penstock.format.text_columns import Indexed, Keys
 from penstock.message import StoredMessage
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-# Anybody can write the property, and Python refuses numbers of some thousand digits.
+# Any caller can set the property, and Python refuses to convert numbers of some thousand digits.
 _LEVEL = re.compile(rb"[0-9]{1,9}")
 # RocketMQ's messageDelayLevel, in seconds; level 1 is the first.
 DELAY_SECONDS = (
@@ -39,10 +39,10 @@ DELAY_SECONDS = (
 
 @attrs.define(slots=False, eq=False)
 class DispatchBatch:
-    """Sound records of the log in [start_offset, end_offset), as columns of one row a record.
+    """Valid records of the log in [start_offset, end_offset), as columns of one row a record.
 
-    `end_offset` may lie behind the last record: filler at a segment's end counts as consumed.
-    A dispatcher must not keep the batch, nor views of its columns: the memory is lent.
+    `end_offset` may be after the end of the last record: filler at a segment's end counts as consumed.
+    A dispatcher must not keep the batch or views of its columns: the memory is reused afterwards.
     """
 
     columns: RecordColumns
@@ -64,7 +64,7 @@ class DispatchBatch:
 
     @property
     def queues(self) -> Int64s:
-        """Queue numbers as the records have them; from a hostile log they may be anything."""
+        """Queue numbers as the records state them; in a hostile log they may be any number."""
         return self.columns.queues
 
     @property
@@ -103,7 +103,7 @@ class DispatchBatch:
         return self._with_delivery_times(codes) if SCHEDULE_TOPIC in self.topics else codes
 
     def _with_delivery_times(self, tag_codes: Int64s) -> Int64s:
-        """Spec section 3.2: on the schedule topic the code is the time of delivery."""
+        """Return the tag codes with delivery times for records of the schedule topic (spec section 3.2)."""
         codes = tag_codes.copy()
         scheduled = self.topic_rows == self.topics.index(SCHEDULE_TOPIC)
         delays = self.columns.properties.named(DELAY.encode())
@@ -115,10 +115,10 @@ class DispatchBatch:
 
     @cached_property
     def keys(self) -> Keys:
-        """Every key to be indexed, with the index hash of `topic#key`, in the order of the log."""
+        """Every key to be indexed, with the index hash of `topic#key`, in log order."""
         return self._indexed.keys
 
     def message(self, row: int) -> StoredMessage:
-        """Return one record as a message of its own."""
+        """Return one record as a message, copied out of the batch."""
         start = int(self.columns.positions[row])
         return StoredMessage(bytes(self.columns.window[start : start + int(self.sizes[row])]))

@@ -1,4 +1,4 @@
-"""What is derived from the log."""
+"""Dispatchers: the strategies that derive files, such as queues and index, from the log."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -20,40 +20,40 @@ class LogView(Protocol):
 
     @property
     def min_offset(self) -> int:
-        """The first byte that the log still has."""
+        """Log offset of the first byte that the log still has."""
 
     @property
     def end_offset(self) -> int:
-        """One past the last sound record."""
+        """Log offset after the last valid record."""
 
     def read(self, log_offset: int, size: int) -> Buffer:
-        """Return `size` bytes; `OffsetError` where the log has none."""
+        """Return `size` bytes; raises `OffsetError` if the log does not have them."""
 
     def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
-        """Return the sound records from `start`, which must begin a record, up to `stop`."""
+        """Return the valid records in [start, stop); a record must begin at `start`."""
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the stretches of bytes the log has, one a segment, oldest first."""
+        """Return the ranges of bytes that the log has, one a segment, oldest first."""
 
 
 @attrs.frozen(kw_only=True)
 class Trust:
-    """How far a dispatcher may believe what it finds on disk when a store is opened.
+    """How far a dispatcher may trust its files when a store is opened.
 
     Attributes:
-        log: the recovered commit log; derived files are never trusted over it.
-        durable_offset: what the dispatcher's `flush` last answered, or 0 if that is not known:
-            entries for records behind it may be torn or missing.
-        is_clean: the store was closed well and no file has changed since: all may be believed.
-        index_time_ms: the checkpoint's indexMsgTimestamp, which the Java store's rule looks at.
+        log: the recovered commit log; if derived files differ from it, the log is right.
+        durable_offset: the offset that the dispatcher's `flush` last returned, or 0 if that is not known:
+            entries of records after it may be torn or missing.
+        is_clean: the store was closed cleanly and no file has changed since: all files may be trusted.
+        index_time_ms: the checkpoint's indexMsgTimestamp, which the Java store's rule uses.
         was_abnormal: the last writer did not close the store.
-        history: tells which topics a broker may have deleted. A record of such a topic that Penstock did not
-            write gets no queue entry, unless an entry of the topic survives at it or before it.
-        survivors: the queues as they are, where they are built again beside the old ones. What an entry there
-            says of where a queue begins counts as if it were the dispatcher's own.
-        summary: what the dispatcher's own `closing_summary` answered at the clean close, of files that nobody has changed
-            since; None where there is none. Only ever given with `is_clean`. A sum and a digest vouch for it, so bytes
-            are those that were written; all the same, nothing in it may make `load` raise, or use more than its size.
+        history: returns which topics a broker may have deleted. A record of such a topic that Penstock did not
+            write gets no queue entry, unless there is an entry of the topic for that record or for an earlier one.
+        survivors: the existing queues, if queues are rebuilt beside them. An entry there that shows where a queue
+            begins counts like an entry of the dispatcher itself.
+        summary: the result of the dispatcher's own `closing_summary` at the clean close, of files that have not changed
+            since; None if there is none. Only passed if `is_clean`. A CRC and a digest protect it, so its bytes are those
+            that were written. Nevertheless, no content may make `load` raise, or use more memory than its size.
     """
 
     log: LogView
@@ -67,12 +67,12 @@ class Trust:
 
 
 class Dispatcher(Strategy):
-    """Turns new records into a derived file (`[index]`), and keeps its own progress.
+    """Derives files from new records (`[index]`), and keeps its own progress.
 
-    The kernel hands over batches in log order; batches may come again after a restart, from any
-    offset at or below `progress`, and must change nothing then.
+    The kernel passes batches in log order. After a restart it may pass batches again, from any offset at or
+    below `progress`; they must not change anything then.
     Capabilities: "queues" (a `QueueIndex`), "keys" (a `KeyIndex`), "checks" (has a `checker`),
-    "own-files" (its files are not touched through `Context.files`, as those of a database).
+    "own-files" (does not access its files through `Context.files`; for example a database).
     """
 
     @property
@@ -82,70 +82,70 @@ class Dispatcher(Strategy):
 
     @abstractmethod
     def load(self, trust: Trust) -> list[str]:
-        """Take stock of the files, cut what is not to be trusted, set `progress`.
+        """Read the files, remove content that cannot be trusted, and set `progress`.
 
         Everything from `progress` on is dispatched again afterwards. Returns one sentence for each
-        thing that had to be mended.
+        repair.
         """
 
     @abstractmethod
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Take in a batch and move `progress` to its end; on an error `progress` stays."""
+        """Process a batch and move `progress` to its end; on an error `progress` must not change."""
 
     @abstractmethod
     def flush(self) -> int:
-        """Make the derived files durable; returns the log offset below which they are."""
+        """Make the derived files durable; return the log offset below which all records are durable in them."""
 
     def give_back(self) -> None:
-        """At a clean close, after the last `flush`: return blocks that were allocated ahead to the disk, durably."""
+        """At a clean close, after the last `flush`: free blocks that were allocated ahead, durably."""
 
     def closing_summary(self) -> bytes | None:
-        """At a clean close, when no file changes any more: return what saves the next `load` looking at the files.
+        """At a clean close, after the last change of a file: return a summary, so that the next `load` need not read the files.
 
-        None for nothing. It must say no more than the files do; they go without it from time to time.
+        None for no summary. It must not hold facts that the files do not hold: a summary may be lost.
         """
         return None
 
     def compare_summary(self, summary: bytes) -> Iterator[str]:
-        """Return what a summary gets wrong of the files as they are, a sentence each; asked for by `verify`."""
+        """Yield one sentence for each difference between a summary and the files; called by `verify`."""
         yield from ()
 
     @abstractmethod
     def truncate(self, log_offset: int) -> None:
-        """Forget every record at or after `log_offset`, where the log now ends, and erase what said so.
+        """Forget every record at or after `log_offset`, where the log now ends, and erase what was derived from them.
 
         Called while a store is opened for writing, after `load` and before any batch, if bytes after the log's
-        end were cut in this opening (a torn tail after a crash), or if the dispatcher's progress or what its
-        `flush` last answered is beyond that end (a log that lost its tail, a repair that cut it). Never while
-        batches come, and never for a store that is opened to read. `progress` is at most `log_offset` afterwards,
-        and the next `flush` makes it durable. A second call with the same offset changes nothing, nor does one
-        where nothing lies at or after `log_offset`. Other records will come at these offsets. If it raises, the store
-        is not opened.
+        end were cut in this opening (a torn tail after a crash), or if the dispatcher's progress or the offset that
+        `flush` last returned is after that end (a log that lost its tail, a repair that cut it). Never called while
+        batches are dispatched, and never for a store that is opened for reading. `progress` must be at most `log_offset`
+        afterwards, and the next `flush` must make the change durable. A second call with the same offset must change
+        nothing, and neither must a call if no record is at or after `log_offset`. Other records will be written at these
+        offsets. If this raises, the store is not opened.
         """
 
     @abstractmethod
     def trim(self, log_offset: int) -> None:
-        """Forget what lies before `log_offset`, where retention has cut the log."""
+        """Forget records before `log_offset`, which retention has deleted from the log."""
 
     def not_understood(self, log: LogView) -> Iterator[Foreign]:
-        """Return what another program keeps in the derived files that this dispatcher does not write.
+        """Return data of another program in the derived files that this dispatcher does not write.
 
-        Asked of an instance with a read-only context, before `load`: opening for writing is refused for
-        kinds that stop it. Files that are missing or damaged are no reason to raise.
+        Called before `load`, on an instance with a read-only context. Opening for writing is refused for kinds of data
+        that prevent it. Missing or corrupt files must not make this raise.
         """
         yield from ()
 
     def checker(self) -> Checker | None:
-        """Return what compares the derived files with the log, if this can be done."""
+        """Return an object that compares the derived files with the log; None if the dispatcher has none."""
         return None
 
     def strays(self) -> list[Path]:
-        """Return what lies among its files and is none of them; it stays there when they are rebuilt."""
+        """Return files in the dispatcher's folders that do not belong to it; a rebuild does not remove them."""
         return []
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of all files; nothing is flushed by this."""
+        """Close all files; nothing is flushed."""
 
 
 class QueueEntries(NamedTuple):
@@ -160,10 +160,10 @@ class QueueEntries(NamedTuple):
 
 
 class EntryChunk(NamedTuple):
-    """Entries of one queue that follow each other, as `QueueEntries`; at least one.
+    """Consecutive entries of one queue, as in `QueueEntries`; at least one.
 
     Attributes:
-        start: the queue offset of the first one.
+        start: the queue offset of the first entry.
     """
 
     start: int
@@ -173,15 +173,15 @@ class EntryChunk(NamedTuple):
 
 
 class QueueBounds(NamedTuple):
-    """What there is to read of one queue: messages [min_offset, max_offset).
+    """The readable messages of one queue: queue offsets [min_offset, max_offset).
 
     Attributes:
         topic: the topic.
         queue: the queue's number.
         min_offset: the first queue offset whose record the log still has.
-        max_offset: the one behind the last entry.
-        first_log_offset: log offset of the first of them; 0 where there is none.
-        last_log_offset: log offset of the last of them; 0 where there is none.
+        max_offset: the queue offset after the last entry.
+        first_log_offset: log offset of the first message; 0 if there is none.
+        last_log_offset: log offset of the last message; 0 if there is none.
         record_bytes: the mean size of the last few records.
     """
 
@@ -194,53 +194,53 @@ class QueueBounds(NamedTuple):
     record_bytes: float = 0.0
 
 
-# Entries looked at in one read at a queue's end, and in one of many.
+# Entries that are read at once: at a queue's end, and in a loop over a queue.
 _LAST = 64
 _CHUNK = 512
 
 
 class QueueIndex(Dispatcher):
-    """A dispatcher that knows the order of each queue. Exactly one is configured."""
+    """A dispatcher that maps each queue's offsets to records. Exactly one must be configured."""
 
     @abstractmethod
     def queues(self) -> list[tuple[str, int]]:
-        """Return every (topic, queue) there is, sorted."""
+        """Return all queues as (topic, queue), sorted."""
 
     @abstractmethod
     def min_offset(self, topic: str, queue: int) -> int:
-        """Return the first queue offset whose record the log still has; 0 for no such queue."""
+        """Return the first queue offset whose record the log still has; 0 if there is no such queue."""
 
     @abstractmethod
     def max_offset(self, topic: str, queue: int) -> int:
-        """Return the queue offset behind the last entry; 0 for no such queue."""
+        """Return the queue offset after the last entry; 0 if there is no such queue."""
 
     def reaches(self, topic: str, queue: int, offset: int) -> bool:
-        """Return whether a queue ends at or after an offset; what the last clean close noted is enough to say yes."""
+        """Return whether a queue ends at or after an offset; may return True on the basis of the last clean close."""
         return offset <= self.max_offset(topic, queue)
 
     @abstractmethod
     def entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
-        """Return the entries [start, stop), fewer where the queue ends or a file is missing."""
+        """Return the entries [start, stop), fewer if the queue ends or a file is missing."""
 
     def place(self, topic: str, queue: int, offset: int) -> tuple[int, int] | None:
-        """Return log offset and size of the record that one entry leads to, None where there is none.
+        """Return log offset and size of the record that an entry points at; None if there is no entry.
 
-        What `entries` says; an index that can tell it in less should.
+        Must agree with `entries`; an index that has a faster way should override it.
         """
         log_offsets, sizes, _ = self.entries(topic, queue, offset, offset + 1)
         return (int(log_offsets[0]), int(sizes[0])) if len(sizes) and sizes[0] else None
 
     def resume_at(self, topic: str, queue: int, offset: int) -> int:
-        """Return from where to read on when `entries` has nothing at `offset`: behind a missing file, say.
+        """Return the next queue offset to read if `entries` has nothing at `offset`, for example after a missing file.
 
-        `max_offset` where nothing lies behind, and for an index that has no gaps.
+        Returns `max_offset` if there are no later entries, or the index has no gaps.
         """
         return self.max_offset(topic, queue)
 
     def iter_entries(
         self, topic: str, queue: int, start: int, stop: int, chunk: int = _CHUNK
     ) -> Iterator[EntryChunk]:
-        """Yield the entries [start, stop), at most `chunk` at a time, without the ranges whose files are missing."""
+        """Yield the entries [start, stop), at most `chunk` at a time; ranges whose files are missing are skipped."""
         at = start
         while at < stop:
             found = self.entries(topic, queue, at, min(at + chunk, stop))
@@ -249,20 +249,20 @@ class QueueIndex(Dispatcher):
                 at += len(found.sizes)
             else:
                 following = self.resume_at(topic, queue, at)
-                # Not forwards where another process has cut the queue, or taken it away.
+                # Stop if it does not advance: another process has cut or removed the queue.
                 at = following if following > at else stop
 
     def bounds(self, wanted: Callable[[str], bool], below: int | None) -> Iterator[QueueBounds]:
-        """Return what there is to read of each queue of the wanted topics, sorted.
+        """Return the readable messages of each queue of the wanted topics, sorted.
 
-        Only entries of records that end at or before log offset `below` count, if it is given.
+        If `below` is given, only entries of records that end at or before that log offset count.
         """
         for topic, queue in self.queues():
             if wanted(topic):
                 yield self.bounds_of(topic, queue, below)
 
     def bounds_of(self, topic: str, queue: int, below: int | None) -> QueueBounds:
-        """Return what there is to read of one queue; see `bounds`."""
+        """Return the readable messages of one queue; see `bounds`."""
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
         end, chunk = high if below is None else 0, _LAST
         while high > low:
@@ -285,23 +285,27 @@ class QueueIndex(Dispatcher):
 
     @abstractmethod
     def end_log_offset(self) -> int:
-        """Return the log offset behind the newest record that any queue points to; 0 for none."""
+        """Return the log offset after the newest record that any queue points to; 0 if there is none."""
 
     def move_min(self, log_offset: int) -> None:
-        """From now on name no queue offset below that of the first record at or after `log_offset` as there.
+        """Move each queue's `min_offset` to that of its first record at or after `log_offset`.
 
-        Called before retention refuses readers the records before it; their files go later, see `trim`. An
-        index that can move its bounds without taking files away should: a crash may come between.
+        Called before retention makes earlier records unreadable; their files are deleted later, see `trim`. An index that
+        can move its bounds without deleting files should do so: a crash may come in between.
         """
         self.trim(log_offset)
 
     def adopt(self, old: "QueueIndex", damages: Sequence[tuple[int, int]]) -> None:
-        """Take over from `old` what the log does not tell any more.
+        """Copy from `old` the entries and queue ends that cannot be derived from the log any more.
 
-        Called when the queues are made anew beside the old ones, after the last batch. That is the
-        entries of records that lie within damaged stretches of the log: RocketMQ reads a record by its
-        entry and does not check it, so an entry that led somewhere must go on to. And the ends of queues
-        of which the log has no record left, or their offsets would begin at 0 again.
+        Called when the queues are rebuilt beside the old ones, after the last batch. These are the entries of records
+        within corrupt ranges of the log: RocketMQ reads a record by its entry and does not check it, so such an entry
+        must be kept. And the ends of queues of which the log has no record left: otherwise their offsets would begin at
+        0 again.
+
+        Args:
+            old: the existing queues.
+            damages: the corrupt ranges of the log.
         """
 
 
@@ -312,5 +316,5 @@ class KeyIndex(Dispatcher):
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Return log offsets, newest first, of records that may have this key and store time.
 
-        The caller checks topic, key and time in the record. None that matches may be left out.
+        The caller checks topic, key and time of each record. The result must include every matching record.
         """

@@ -1,4 +1,4 @@
-"""When appended bytes become durable."""
+"""Flush policies: the strategies that decide when appended bytes become durable."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, Protocol
@@ -7,7 +7,7 @@ from penstock.contracts.base import Context, Strategy
 
 
 class Flusher(Protocol):
-    """The kernel's side of flushing, as a policy uses it. Safe from any thread."""
+    """The kernel's interface for flush policies. Safe from any thread."""
 
     @property
     def flushed_offset(self) -> int:
@@ -19,28 +19,28 @@ class Flusher(Protocol):
 
     @property
     def committed_offset(self) -> int:
-        """Every byte of the log below it was handed to the operating system."""
+        """Every byte of the log below it was passed to the operating system."""
 
     def flush(self) -> int:
-        """Commit and make durable all that was appended, tell the waiters; returns the new flushed offset.
+        """Commit everything appended and make it durable, notify the waiters; return the new flushed offset.
 
-        Raises `StoreFailedError` once a sync has failed, and ever after.
+        Raises `StoreFailedError` if a sync fails, and on every call after that.
         """
 
 
 class FlushPolicy(Strategy):
     """Decides when appended bytes become durable (`[flush]`).
 
-    Capabilities: "waits" (`appender_waits` is True), "syncs" (what was put becomes durable in time
-    without anybody asking).
+    Capabilities: "waits" (`appender_waits` is True), "syncs" (messages become durable after some time
+    without a request).
 
     Attributes:
         appender_waits: a put with `wait=True` returns only when its bytes are durable, or in doubt.
-        hears_appends: `after_append` is called; a policy that does nothing there saves each put a call by False.
-        group_commit: puts that wait are synced as soon as possible, each sync for all who have come by then. The kernel
-            does that by itself where the writer's files allow it (`SegmentChannel.descriptor`), and `request` is called
-            only for those who do not wait; it must lead to a `flush`, even if nothing is left to sync.
-        timeout_ms: how long such a put waits before its receipt says `FLUSH_DISK_TIMEOUT`.
+        hears_appends: whether `after_append` is called; False saves each put a call if the policy does nothing there.
+        group_commit: waiting puts are synced as soon as possible, with one sync for all puts that wait by then. The kernel
+            does that by itself if the writer's files allow it (`SegmentChannel.descriptor`). Then `request` is called
+            only for puts that do not block; it must lead to a `flush`, even if nothing is left to sync.
+        timeout_ms: how long a waiting put waits before its receipt has the status `FLUSH_DISK_TIMEOUT`.
     """
 
     appender_waits: ClassVar[bool] = False
@@ -60,8 +60,8 @@ class FlushPolicy(Strategy):
         """Called after each append, outside the append lock, if the policy `hears_appends`; must be cheap."""
 
     def request(self) -> None:
-        """Somebody waits for durability: flush soon. Called from any thread."""
+        """Flush soon, because a put waits for durability. Called from any thread."""
         self.flusher.flush()
 
     def close(self) -> None:
-        """End background work; the kernel flushes once more after this."""
+        """End background work; the kernel flushes once more afterwards."""

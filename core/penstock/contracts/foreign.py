@@ -1,15 +1,15 @@
-"""What a broker keeps in its directory that Penstock does not understand: one table, and its signs on disk.
+"""Data in a broker's directory that Penstock does not understand: a table of its kinds, and how they are recognised.
 
 A RocketMQ broker can keep queues, keys, topics and offsets in forms that Penstock neither reads nor
-writes. What a put would have to keep up there, and cannot, stops writing: opening for writing, repair
-and reindex raise `ForeignContentError` and change nothing. What no put has to keep up is left alone.
-Reading goes on with what can be served; it raises for the rest, and never shows it as empty.
+writes. If a put would have to update such data, writing is refused: opening for writing, repair and
+reindex raise `ForeignContentError` and change nothing. Data that no put has to update is ignored.
+Reading works for everything that Penstock understands; it raises for the rest, and never shows it as empty.
 
-`KINDS` is that list with its reasons; docs/broker-directories.md shows the same, and a test compares them.
-What can only be told from the content of a derived file is reported by the dispatcher that owns the file
+`KINDS` is the list with the reasons; docs/broker-directories.md shows the same, and a test compares them.
+Kinds that only the content of a derived file reveals are reported by the dispatcher that owns the file
 (`Dispatcher.not_understood`).
 
-Not followed: links. What cannot be read (permissions, hostile JSON) is reported as far as its name tells.
+Links are not followed. Data that cannot be read (permissions, hostile JSON) is reported if its name suffices.
 """
 
 import json
@@ -20,9 +20,9 @@ import attrs
 
 from penstock.files import Files
 
-# Queues of a broker's light message queues: their entries point to records of other topics.
+# The topic prefix of a broker's light message queues: their entries point to records of other topics.
 LIGHT_PREFIX = "%LMQ%"
-# What a broker of 4.x or 5.x leaves beside a store, and Penstock does not write.
+# Files that a broker of 4.x or 5.x leaves in a store, and Penstock does not write.
 BROKER_FILES = ("config/topics.json", "config/topics", "timerwheel", "timerlog", "abort.bak")
 _BATCH = ("queue.type", "BatchCQ")
 _JSON_BYTES_MAX = 256 << 20
@@ -34,12 +34,12 @@ class Kind:
     """One row of the table.
 
     Attributes:
-        name: what `stats()` and errors call it.
-        what: what it is.
+        name: its name in `stats()` and errors.
+        what: a description.
         signs: how it is recognised.
-        reading: what reading does.
+        reading: what can be read.
         stops_writing: whether opening for writing, repair and reindex are refused.
-        why: the reason for that.
+        why: the reason why they are refused, or are not.
     """
 
     name: str
@@ -64,23 +64,23 @@ LIGHT_QUEUES = Kind(
     signs="a queue below `consumequeue/` of a topic whose name begins with `%LMQ%`",
     reading="they are read as any queue",
     stops_writing=True,
-    why="a put is not added to the light queues that it names, and queues made again would lose theirs",
+    why="a put is not added to the light queues that it names, and a rebuild of the queues would lose the light ones",
 )
 ROCKSDB_QUEUES = Kind(
     name="rocksdb-queues",
     what="consume queues in RocksDB",
     signs="a file `CURRENT` in `consumequeue/`, or a folder `consumequeue_rocksdb/`",
-    reading="by key, message id and log offset; what needs queues raises if they are in RocksDB only",
+    reading="by key, message id and log offset; reads by queue raise if the queues are in RocksDB only",
     stops_writing=True,
-    why="the broker would not see what was put",
+    why="the broker would not see messages put here",
 )
 ROCKSDB_CONFIG = Kind(
     name="rocksdb-config",
     what="topics, groups or offsets in RocksDB",
     signs="a folder below `config/` that has a file `CURRENT`",
-    reading="all but committed offsets, which raise",
+    reading="everything except committed offsets, which raise",
     stops_writing=True,
-    why="which topics have other queues is not known, and the broker would not see offsets committed here",
+    why="it is not known which topics have other kinds of queues, and the broker would not see offsets committed here",
 )
 ROCKSDB_STORE = Kind(
     name="rocksdb-store",
@@ -88,7 +88,7 @@ ROCKSDB_STORE = Kind(
     signs="a file in `rocksdbstore/` whose name ends in `.sst`, or in `.log` and that is not empty",
     reading="everything; finding by key looks into the files of `index/` only",
     stops_writing=True,
-    why="what was put would be missing from that database",
+    why="messages put here would be missing from that database",
 )
 TAG_KEYS = Kind(
     name="tag-keys",
@@ -96,7 +96,7 @@ TAG_KEYS = Kind(
     signs="a folder `rocksdbstore/`, or the hash of `topic#T#tag` among the newest entries of `index/`",
     reading="everything",
     stops_writing=True,
-    why="the tags of what was put would be missing from the index",
+    why="the tags of messages put here would be missing from the index",
 )
 COMPACTION = Kind(
     name="compaction-topics",
@@ -104,7 +104,7 @@ COMPACTION = Kind(
     signs="`cleanup.policy` is `COMPACTION` in `config/topics.json`, or a queue below `compaction/`",
     reading="everything that the log has; the broker shows the newest message of each key",
     stops_writing=True,
-    why="what was put would be missing from the compacted copy, which is what the broker reads",
+    why="messages put here would be missing from the compacted copy, which the broker reads",
 )
 TIMER = Kind(
     name="timer",
@@ -120,7 +120,7 @@ POP_STATE = Kind(
     signs="`kvStore/`",
     reading="everything",
     stops_writing=False,
-    why="it speaks of messages that consumers have, not of those that are put",
+    why="it concerns messages that consumers have received; a put does not change it",
 )
 BROKER_CONFIG = Kind(
     name="broker-config",
@@ -146,7 +146,7 @@ KINDS = (
 
 @attrs.frozen
 class Foreign:
-    """Something in a directory that is not understood: its kind, where it is, and which names it has."""
+    """Data in a directory that Penstock does not understand: its kind, where it is, and the names in it."""
 
     kind: Kind
     path: Path
@@ -154,7 +154,7 @@ class Foreign:
 
     @property
     def text(self) -> str:
-        """Say it in a few words; names are escaped, since anybody may have chosen them."""
+        """A short description; names are escaped, since they may come from anybody."""
         named = ", ".join(map(repr, self.names[:_NAMED_MAX]))
         more = len(self.names) - _NAMED_MAX
         named += f" and {more} more" if more > 0 else ""
@@ -162,43 +162,43 @@ class Foreign:
 
 
 def batch_topics(files: Files, root: Path) -> set[str]:
-    """Return the topics whose queues are batch queues."""
+    """Return the topics that have batch queues."""
     declared = topics_with(files, root, *_BATCH)
     return declared | set(filled(files, root / "batchconsumequeue"))
 
 
 def is_light(topic: str) -> bool:
-    """Say whether a topic's queues may be light ones."""
+    """Return whether a topic's queues may be light ones."""
     return topic.startswith(LIGHT_PREFIX)
 
 
 def is_database(files: Files, folder: Path) -> bool:
-    """Say whether a folder is one of RocksDB's."""
+    """Return whether a folder is one of RocksDB's."""
     return files.is_folder(folder) and files.exists(folder / "CURRENT")
 
 
 def has_broker_files(files: Files, root: Path) -> bool:
-    """Say whether a broker has been in this directory."""
+    """Return whether a broker has been in this directory."""
     return any(files.exists(root / name) for name in BROKER_FILES)
 
 
 def stopping(found: Iterable[Foreign]) -> tuple[Foreign, ...]:
-    """Return what stops writing."""
+    """Return those of the found kinds that prevent writing."""
     return tuple(each for each in found if each.kind.stops_writing)
 
 
 def names_in(files: Files, folder: Path) -> list[str]:
-    """Return the names in a folder; none where there is no such folder."""
+    """Return the names in a folder; empty if there is no such folder."""
     return [entry.name for entry in files.entries(folder)] if files.is_folder(folder) else []
 
 
 def folders_in(files: Files, folder: Path) -> list[str]:
-    """Return the names of the folders in a folder; none where there is no such folder."""
+    """Return the names of the folders in a folder; empty if there is no such folder."""
     return files.folders(str(folder)) if files.is_folder(folder) else []
 
 
 def filled(files: Files, folder: Path, wanted: Callable[[str], bool] = bool) -> list[str]:
-    """Return the topics below a folder that have a queue with files: a deleted topic may leave its folder."""
+    """Return the topics below a folder that have a queue with files; a deleted topic may leave an empty folder."""
     return [
         name for name in folders_in(files, folder)
         if wanted(name) and any(
@@ -208,7 +208,7 @@ def filled(files: Files, folder: Path, wanted: Callable[[str], bool] = bool) -> 
 
 
 def topics_with(files: Files, root: Path, attribute: str, value: str) -> set[str]:
-    """Return the topics that a broker declares with an attribute; of the backup where the file is no JSON."""
+    """Return the topics that a broker declares with an attribute; from the backup if the file is not valid JSON."""
     for name in ("topics.json", "topics.json.bak"):
         try:
             about = json.loads(files.read_whole(root / "config" / name, _JSON_BYTES_MAX))

@@ -1,4 +1,4 @@
-"""The sizes that shape a store's files. They are fixed when a store is made."""
+"""The sizes of a store's files. They are fixed when a store is created."""
 
 import attrs
 from attrs import validators
@@ -16,7 +16,8 @@ class Geometry:
     """File sizes of one store.
 
     The defaults suit embedding: files are sparse, and a store of 200 topics with a message each has an
-    apparent size under 150 MB. `ROCKETMQ` has the Java defaults. The bytes are the same in both; a Java broker only needs to be told the sizes.
+    apparent size under 150 MB. `ROCKETMQ` has the Java defaults. The format is the same with any sizes; a Java broker
+    only needs them in its configuration.
 
     Attributes:
         segment_bytes: size of a commit-log file, a multiple of 4096.
@@ -40,7 +41,7 @@ class Geometry:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value}; it must be {low} to {high}")
-        # Pages of 4096 bytes never lie across two segments: maps, erasing and syncs count on it.
+        # A page of 4096 bytes must not span two segments: maps, erasing and syncs rely on that.
         if self.segment_bytes % 4096:
             raise ConfigError(
                 f"segment_bytes is {self.segment_bytes}; it must be a multiple of 4096"

@@ -1,4 +1,4 @@
-"""What is known of a log beyond its records."""
+"""Facts about a log beyond its records."""
 
 from typing import Any, Protocol
 
@@ -8,19 +8,19 @@ from penstock.format.java_hash import Int64s
 
 
 class History(Protocol):
-    """What is known of a log beyond its records: which topics a broker may have deleted, and who wrote what."""
+    """Facts about a log beyond its records: topics that a broker may have deleted, and which program wrote which range."""
 
     def is_unlisted(self, topic: str) -> bool:
-        """Return whether the broker's list of topics is there and lacks this one, which it should have."""
+        """Return whether the broker's list of topics exists and lacks this topic, which it should have."""
 
     def are_ours(self, log_offsets: Int64s) -> Any:
         """Return, as an array of bool, which records Penstock wrote, or may have written."""
 
     def may_have_ours(self, first: int, last: int) -> bool:
-        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+        """Return whether Penstock wrote, or may have written, a record from log offset `first` to `last` inclusive."""
 
     def is_one_run(self, first: int, last: int) -> bool:
-        """Return whether Penstock surely wrote everything from one log offset to another."""
+        """Return whether Penstock certainly wrote everything from log offset `first` to `last`."""
 
 
 class NoHistory:

@@ -1,8 +1,8 @@
-"""What dispatchers make of a batch, and how they find it again: the kernel's work on plain buffers, open to any plugin.
+"""Derives index entries from a batch, and finds them again: functions of the kernel on plain buffers, for any plugin.
 
-The built-in dispatchers use nothing else. Columns may be numpy arrays of 32-bit or 64-bit whole numbers of any stride;
-files are given as memory: a map, or what was read. Numbers in them are checked against that memory, so a hostile file
-gives wrong answers at worst.
+The built-in dispatchers use only these functions. Columns may be numpy arrays of 32-bit or 64-bit integers of any
+stride. Files are passed as memory: a map, or bytes that were read. Numbers in them are checked against that memory, so a
+hostile file causes wrong answers at worst.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ __all__ = [
     "split_entries",
 ]
 
-# Beyond every store time; the kernel takes no times further from 0.
+# Later than every store time; the kernel takes only times between -2^62 and 2^62.
 _TIME_MAX = 1 << 62
 _RUN_NUMBERS = 5
 
@@ -40,9 +40,9 @@ class EntryRuns(NamedTuple):
 
     Attributes:
         entries: 20 bytes each, in log order within a queue.
-        store_times_ms: the store time of each one's record.
+        store_times_ms: the store time of each entry's record.
         runs: one row for each run of consecutive queue offsets: index of its topic, queue, first queue offset,
-            which entry is its first, log offset of that one's record.
+            index of its first entry, log offset of that entry's record.
         refused: rows of the batch whose queue or queue offset is out of bounds.
     """
 
@@ -55,12 +55,12 @@ class EntryRuns(NamedTuple):
 def queue_entries(
     batch: DispatchBatch, *, queue_max: int = QUEUE_MAX, queue_offset_max: int
 ) -> EntryRuns:
-    """Return the queue entries that a batch calls for; prepared and rolled back records have none.
+    """Return the queue entries of a batch's records; prepared and rolled back records have none.
 
     Args:
         batch: the records.
-        queue_max: the largest number that a queue may have.
-        queue_offset_max: the first queue offset that is too large.
+        queue_max: the largest valid queue number.
+        queue_offset_max: the smallest queue offset that is too large.
     """
     entries, times, runs, refused = _queue_entries(
         batch.log_offsets, batch.sizes, batch.queues, batch.queue_offsets, batch.transaction_types,
@@ -75,9 +75,9 @@ def queue_entries(
 
 
 def split_entries(entries: Buffer) -> tuple[QueueEntries, int]:
-    """Return queue entries as columns of their own memory, and the smallest tag code, or 0 if none is negative.
+    """Return copied columns of queue entries, and the smallest tag code, or 0 if none is negative.
 
-    An entry that leads to no record has size 0; a rest of fewer than 20 bytes is left out.
+    An entry that points at no record has size 0; a remainder of fewer than 20 bytes is ignored.
     """
     log_offsets, sizes, tag_codes, least_code = _entry_columns(entries)
     columns = QueueEntries(
@@ -93,14 +93,15 @@ def find_in_index_file(
 ) -> Iterable[int]:
     """Return log offsets of a key's records in an index file, newest first.
 
-    Hashes collide and an entry's time is rounded, so some may be of other keys or times; none is left out.
+    Hashes collide and an entry's time is rounded, so the result may include records of other keys or times. It includes
+    every record of the key that is in the file.
 
     Args:
-        memory: the file, or as much of it from its start as may be looked at.
-        geometry: its number of slots and entries.
-        hashed: see `key_hash`.
-        begin_ms: entries of records stored from here on,
-        end_ms: up to here.
+        memory: the file, or a part of it from its start.
+        geometry: the file's number of slots and entries.
+        hashed: the key's hash; see `key_hash`.
+        begin_ms: the earliest store time.
+        end_ms: the latest store time.
     """
     if begin_ms < -_TIME_MAX or end_ms > _TIME_MAX:
         begin_ms, end_ms = max(begin_ms, -_TIME_MAX), min(end_ms, _TIME_MAX)

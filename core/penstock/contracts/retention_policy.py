@@ -1,4 +1,4 @@
-"""What may go."""
+"""Retention policies: the strategies that decide which segments are deleted."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from penstock.contracts.base import Strategy
 
 
 class SegmentInfo(NamedTuple):
-    """What a retention policy is told of a segment, oldest first."""
+    """The facts about one segment for a retention policy."""
 
     base_offset: int
     size: int
@@ -25,12 +25,12 @@ class DiskUse(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """What a retention policy asks for.
+    """The decision of a retention policy.
 
     Attributes:
-        expired_count: how many of the oldest segments may go; never the last one.
+        expired_count: how many of the oldest segments may be deleted; never includes the last one.
         reason: one phrase, for logs and for `retain --dry-run`.
-        refuse_writes: no message may be put while this stands.
+        refuse_writes: puts are refused until a later vote has False here.
     """
 
     expired_count: int
@@ -39,11 +39,17 @@ class Vote(NamedTuple):
 
 
 class RetentionPolicy(Strategy):
-    """Says which segments may go (`[retention]`). Any number are configured; the largest vote counts.
+    """Decides which segments may be deleted (`[retention]`). Any number may be configured; the largest vote counts.
 
-    Capabilities: "refuses-writes" (may ask for a stop to writing).
+    Capabilities: "refuses-writes" (may refuse puts).
     """
 
     @abstractmethod
     def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
-        """Return how many of the oldest segments may go, and why. Must not touch the disk."""
+        """Return how many of the oldest segments may be deleted, and why. Must not access the disk.
+
+        Args:
+            segments: all segments, oldest first.
+            now_ms: the time in Unix milliseconds.
+            disk: the use of the disk that holds the log.
+        """

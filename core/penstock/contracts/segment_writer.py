@@ -1,4 +1,4 @@
-"""How bytes reach a segment file, and how files come to be and go."""
+"""Segment writers and allocators: how bytes reach a segment file, and how files are created and deleted."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from penstock.contracts.base import Strategy
 from penstock.files import File
 from penstock.format.columns import Buffer
 
-# What a writer may use of the compiled kernel: buffers that it fills in one call, and a store of records whose sizes come last.
+# `GatherBuffer` and `store_records` are parts of the compiled kernel for writers: a buffer that takes a record in one call,
+# and a copy of records that writes each record's size last.
 __all__ = [
     "Allocator",
     "Committer",
@@ -31,82 +32,84 @@ class SegmentChannel(ABC):
     @property
     @abstractmethod
     def view(self) -> memoryview:
-        """The whole file as readers see it; bytes that were not committed may be missing."""
+        """The whole file as readers see it; uncommitted bytes may be missing."""
 
     @property
     def memory(self) -> memoryview | None:
-        """The whole file as writable memory, if single records may be stored there; None if they go by `write`.
+        """The whole file as writable memory into which the kernel stores single records; None if it must call `write`.
 
-        Held until the segment is sealed, or the channel is asked again. Only of a writer that commits at once.
+        The kernel keeps it until the segment is sealed, or the property is read again. Only for a writer that commits at
+        once.
         """
         return None
 
     @property
     def memory_end(self) -> int:
-        """Where stores into `memory` or `gathered` end that cannot run out of room; asked again after each `write` and `reserve`."""
+        """Stores into `memory` or `gathered` before this position cannot run out of room; read again after each `write` and `reserve`."""
         return 0
 
     @property
     def gathered(self) -> GatherBuffer | None:
-        """Where single records may be put instead of by `write`, below `memory_end`; None if they go by `write`.
+        """The buffer into which the kernel puts single records below `memory_end`; None if it must call `write`.
 
-        Only of a writer that holds bytes back. `commit` writes what is in there.
+        Only for a writer that holds bytes back. `commit` must write the buffer's content.
         """
         return None
 
     @property
     def descriptor(self) -> int | None:
-        """The file's descriptor, if `fdatasync` of it is all that `flush` does; None if `flush` must be called.
+        """The file's descriptor, if `flush` does nothing but `fdatasync`; None if `flush` must be called.
 
-        Then one thread of the kernel's makes the log durable, without the interpreter's lock. Only where nothing has to
-        be committed first, or what must be is in `gathered` and written by the same descriptor. The same answer for
-        every segment of a store, and the descriptor stays open until `close`.
+        With a descriptor, a thread of the kernel makes the log durable, without the GIL. That is allowed only if nothing
+        has to be committed first, or all uncommitted bytes are in `gathered` and written through the same descriptor. All
+        segments of a store must have a descriptor, or none; it must stay open until `close`.
         """
         return None
 
     @abstractmethod
     def write(self, position: int, data: Buffer) -> None:
-        """Put `data` at `position`; raises `OSError` and leaves nothing that counts when it cannot."""
+        """Write `data` at `position`; raises `OSError` if that fails, and must not leave a valid record then."""
 
     def write_batch(self, position: int, data: Buffer, sizes: Sequence[int]) -> None:
-        """Put several records at `position`, as `write` does; `sizes` are theirs, empty where nobody knows.
+        """Write multiple records at `position`, as `write` does; `sizes` are their sizes, empty if not known.
 
-        What a process leaves that is killed meanwhile must be a beginning of them: a sound record behind one
-        that is not looks like damage. One copy of several into a map is done in any order, and may not be used here.
+        If the process is killed meanwhile, the file must hold the first records and none of the later ones: a valid record
+        after an incomplete one looks like corruption. So one copy of all records into a map, which copies bytes in any
+        order, must not be used here.
         """
         self.write(position, data)
 
     def reserve(self, stop: int) -> None:  # noqa: B027 - a file with all its blocks has nothing to do
-        """See that writing up to byte `stop` cannot run out of room; `OSError` (ENOSPC) if it could.
+        """Allocate blocks so that writes up to byte `stop` cannot run out of room; raises `OSError` (ENOSPC).
 
-        Called before the first byte of a batch is written, whose pieces may lie in several segments. A channel
-        whose file has not all its blocks must see to it in `write` as well.
+        Called before the first byte of a batch, which may span multiple segments, is written. A channel whose file does
+        not have all its blocks must allocate them in `write` as well.
         """
 
     def give_back(self, stop: int) -> None:  # noqa: B027 - as above
-        """At a clean close: return the blocks after byte `stop` that were allocated ahead, durably."""
+        """At a clean close: free the blocks after byte `stop` that were allocated ahead, durably."""
 
     def end(self) -> None:  # noqa: B027 - most have nothing to do
-        """Hear that nothing more will be written; the rest of the file stays zero. Must return at once."""
+        """Called after the last write; the rest of the file stays zero. Must return at once."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Hand all that was written to the operating system. Runs beside `write`, never beside itself."""
+        """Pass all written bytes to the operating system. May run concurrently with `write`, never with itself."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Make all that was committed durable; an `OSError` means that nothing is known."""
+        """Make all committed bytes durable; after an `OSError` it is not known which bytes are."""
 
     def synced(self) -> None:  # noqa: B027 - most have nothing to do
-        """Hear that the file was synced by the descriptor that was lent, not by `flush`; from any thread."""
+        """Called, from any thread, after the file was synced through `descriptor` and not by `flush`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of file and memory; nothing is flushed by this."""
+        """Close the file and drop its memory; nothing is flushed."""
 
 
 class Committer(Protocol):
-    """The kernel's side of committing, as a writer that holds bytes back uses it. Safe from any thread."""
+    """The kernel's interface for writers that hold bytes back. Safe from any thread."""
 
     @property
     def wrote_offset(self) -> int:
@@ -114,28 +117,28 @@ class Committer(Protocol):
 
     @property
     def committed_offset(self) -> int:
-        """Every byte of the log below it was handed to the operating system."""
+        """Every byte of the log below it was passed to the operating system."""
 
     def commit(self) -> int:
-        """Hand over all that was written, oldest first; returns the new committed offset.
+        """Pass all written bytes to the operating system, oldest first; return the new committed offset.
 
-        Raises `StoreFailedError` when the system refuses, and ever after.
+        Raises `StoreFailedError` if that fails, and on every call after that.
         """
 
 
 class SegmentWriter(Strategy):
     """How appended bytes reach a segment file (`[write]`).
 
-    Capabilities: "mapped" (writes through the map that `File.map` gives, so prefaulting helps),
+    Capabilities: "mapped" (writes through the map that `File.map` returns, so prefaulting helps),
     "holds-back" (`commits_at_once` is False).
 
     Attributes:
         needs_allocated_file: the file must have all its blocks before the first write. A store
-            through a map into a hole kills the process when the disk is full; for others it moves
-            "disk full" from the middle of a record to the roll. A writer that allocates ahead of its
-            writes by itself (`SegmentChannel.reserve`, `penstock.files.blocks`) says False.
-        commits_at_once: what was written is readable, and survives the process, as soon as `write`
-            returns. A writer without it holds bytes back, and commits them by itself from `start` on;
+            through a map into a hole kills the process when the disk is full; for other writers, this
+            makes a full disk fail at the roll and not within a record. A writer that allocates ahead of
+            its writes by itself (`SegmentChannel.reserve`, `penstock.files.blocks`) sets False.
+        commits_at_once: written bytes are readable, and survive a crash of the process, as soon as `write`
+            returns. A writer that sets False holds bytes back, and commits them by itself from `start` on;
             under a flush policy that waits (`Context.appenders_wait`) it may leave that to the syncs.
     """
 
@@ -149,43 +152,43 @@ class SegmentWriter(Strategy):
     def open(self, file: File, capacity: int, position: int) -> SegmentChannel:
         """Return a channel for `file`, whose first `position` bytes are already written.
 
-        The channel owns the file from then on and closes it. `BusyError` when this cannot be done
+        The channel owns the file from then on and closes it. Raises `BusyError` if this is not possible
         now, but may be later; the caller still owns the file then.
         """
 
     def close(self) -> None:
-        """End background work and let go of what all channels share."""
+        """End background work and release resources that the channels share."""
 
 
 class Allocator(Strategy):
-    """How the next segment file comes to be, and what becomes of an old one (`[alloc]`).
+    """How the next segment file is created, and what is done with an old one (`[alloc]`).
 
     `obtain` and `expect` are called under the append lock, `discard` and `sealed` from other threads.
-    Capabilities: "ahead" (makes expected files in the background), "recycles" (uses discarded
-    files again).
+    Capabilities: "ahead" (creates expected files in the background), "recycles" (reuses discarded
+    files).
     """
 
     def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
-        """Hear which files will be asked for next, nearest first; must return at once."""
+        """Called with the files that will be obtained next, the first one first; must return at once."""
 
     @abstractmethod
     def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
         """Return a new file of `size` bytes, all zero, durable under its name in its folder.
 
-        With `allocated` it has all its blocks. Raises `OSError` (ENOSPC) and leaves no trace if not,
-        `BusyError` when it is not there in time.
+        With `allocated` it has all its blocks. Raises `OSError` (ENOSPC), and leaves no file, if the disk is
+        full; raises `BusyError` if the file is not ready in time.
         """
 
     def sealed(self, path: Path) -> None:
-        """Hear that a segment is full and will not be written again; must return at once."""
+        """Called when a segment is full and will not be written again; must return at once."""
 
     @abstractmethod
     def discard(self, path: Path, *, in_use: bool = False) -> None:
-        """Take a segment's file away; its name is gone, durably, when this returns.
+        """Delete or recycle a segment's file; its name is removed, durably, when this returns.
 
-        With `in_use` a reader may still look at its bytes: they must not change, so the file must
-        not be used again.
+        With `in_use` a reader may still access its bytes: they must not change, so the file must
+        not be reused.
         """
 
     def close(self) -> None:
-        """End background work and remove files made in advance."""
+        """End background work and remove files created in advance."""

@@ -1,6 +1,6 @@
-"""The one place that syncs the log, and the small files that say how far it is synced.
+"""The only folder that syncs the log, and the small files that record how far it is synced.
 
-In reading order: `log_flusher` (sync, and who waits for it), `checkpoint` (RocketMQ's file), `progress` (Penstock's), `side_folder`
-(the folder `penstock/` and who wrote last), `written_ranges` (which ranges Penstock wrote), `manifest` (what dispatchers
-note at a clean close).
+In reading order: `log_flusher` (syncs, and notifies the waiters), `checkpoint` (RocketMQ's file), `progress` (Penstock's
+file), `side_folder` (the folder `penstock/`, and which program wrote last), `written_ranges` (which ranges of the log
+Penstock wrote), `manifest` (summaries of the dispatchers' files at a clean close).
 """

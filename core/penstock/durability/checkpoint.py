@@ -3,11 +3,11 @@
 Layout (big-endian, 4096 bytes, the rest zero)::
 
     0 physicMsgTimestamp i64   8 logicsMsgTimestamp i64   16 indexMsgTimestamp i64
-    24 masterFlushedOffset i64   32 confirmPhyOffset i64   (both left 0: replication is not ours)
+    24 masterFlushedOffset i64   32 confirmPhyOffset i64   (both 0: Penstock does not replicate)
 
-Each time says: every record up to it is durable in the log, in the queues, in the index. A time that
-is too small only makes recovery start earlier; one that is too large loses entries, so a time is
-written only after the sync that it speaks of. Not checksummed, as the Java store reads it as it is.
+Every record up to the first time is durable in the log, up to the second in the queues, up to the third in the index.
+A time that is too early only makes recovery start earlier; one that is too late loses entries. So a time is written
+only after the sync of the files it describes. Not checksummed, because the Java store reads the values directly.
 Source: spec section 5.
 """
 
@@ -22,7 +22,7 @@ _TIMES = struct.Struct(">qqqqq")
 
 
 class Times(NamedTuple):
-    """The three times, Unix milliseconds; 0 means not known."""
+    """The three times in Unix milliseconds; 0 means not known."""
 
     log_ms: int = 0
     queues_ms: int = 0

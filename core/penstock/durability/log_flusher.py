@@ -1,17 +1,16 @@
-"""Durability: the one place that syncs the log, tells the waiters, and stops the store when a sync fails.
+"""Durability: the only module that syncs the log, notifies the waiters, and stops the store when a sync fails.
 
-When a sync fails, nothing is known of the bytes it was for: the system marks the pages clean, so a
-second sync would succeed and lie. So nothing is retried, the flushed offset does not move, every
-waiter gets the one error, and each later flush and append gets it too. The next open rewrites what
-was in doubt.
+When a sync fails, nothing is known of its bytes: the system marks the pages clean, so a second sync would succeed
+although the bytes are not on disk. So nothing is retried, the flushed offset does not move, and every waiter, later flush
+and later append gets the same error. The next open rewrites the bytes in doubt.
 
-Where the writer's channels lend their descriptors the kernel's thread syncs (`SyncGate`): it gathers what was
-appended, syncs, looks that the segment has its name and that its bytes can be read back, writes the mark, and tells those
-who wait, all without the interpreter. What is done here then is what needs Python: futures, sealed segments, errors.
-Else, with a channel or files of another kind, all of it is done here, one sync at a time.
+If the writer's channels provide their descriptors, the kernel's thread syncs (`SyncGate`): it gathers the appended
+bytes, syncs, checks that the segment still has its name and that its bytes can be read back, writes the progress file, and
+notifies the waiters, all without the interpreter. This module then does only what needs Python: futures, sealed
+segments, errors. With a channel or files of another kind, this module does all of it, one sync at a time.
 
-Invariants: `flushed_offset <= committed_offset`; neither decreases, except where the writer lost bytes (`_read_back`). A waiter is told once, and
-once more if an interrupt came between.
+Invariants: `flushed_offset <= committed_offset`; neither decreases, except when the writer lost bytes (`_read_back`). A
+waiter is notified once, and a second time only if an interrupt came during the first.
 """
 
 import contextlib
@@ -52,9 +51,9 @@ class LogFlusher:
         self.on_flushed: Callable[[int], None] = _ignore
         self.on_failed: Callable[[StoreFailedError], None] = _ignore
         self.on_gate: Callable[[SyncGate], None] = _ignore
-        # Whether puts that wait are synced without being asked for; see `FlushPolicy`.
+        # Whether waiting puts are synced without a call of `request`; see `FlushPolicy`.
         self.group_commit = False
-        # After the waiters were told; nothing is held then.
+        # Called after the waiters were notified; no lock is held then.
         self.on_durable: Callable[[], None] = lambda: None
         self._flushing = threading.Lock()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -65,13 +64,13 @@ class LogFlusher:
         self._progress: Progress | None = None
         self._crew: WorkerGroup | None = None
         self._gate: SyncGate | None = None
-        # Of the last segment that was looked at, and what is known of the CRCs in the log.
+        # The end of the last segment that `take_in` has processed, and the coverage that the gate has.
         self._seen_to = -1
         self._covered = b""
         self._sealing = threading.Lock()
 
     def start(self, progress: Progress, crew: WorkerGroup) -> None:
-        """Let the kernel's thread sync from the first segment on whose channel lends its descriptor."""
+        """Let the kernel's thread sync, from the first segment whose channel provides its descriptor."""
         self._progress, self._crew = progress, crew
         with self._log.lock:
             self._log.on_segment = self.take_in
@@ -84,17 +83,17 @@ class LogFlusher:
 
     @property
     def flushed_time_ms(self) -> int:
-        """Store time of a record that is durable, the newest or one before it."""
+        """Store time of a durable record: the newest one, or an earlier one."""
         return self._flushed_ms if self._gate is None else self._gate.flushed_time_ms
 
     @property
     def count(self) -> int:
-        """How many syncs there were."""
+        """How many syncs have succeeded."""
         return self._count if self._gate is None else self._count + self._gate.count
 
     @property
     def failure(self) -> StoreFailedError | None:
-        """Why the store takes no more messages; None while it does."""
+        """The failure for which the store takes no more messages; None if there is none."""
         if not self._failures and self._gate is not None and self._gate.failure is not None:
             self._learn(*self._gate.failure)
         return self._failures[0] if self._failures else None
@@ -106,27 +105,27 @@ class LogFlusher:
 
     @property
     def committed_offset(self) -> int:
-        """Every byte of the log below it was handed to the system."""
+        """Every byte of the log below it was passed to the system."""
         return self._log.log.committed_offset
 
     def flush(self) -> int:
-        """Make durable all that was appended before the call; see `contracts.Flusher`."""
+        """Make everything durable that was appended before the call; see `contracts.Flusher`."""
         if self._gate is not None:
             return self._flush_at(self._gate)
         failed: _SyncError | None = None
         if self._failures:
-            # Whoever noted it may have been interrupted before all were told.
+            # The thread that noted the failure may have been interrupted before it notified all waiters.
             self._tell()
         with self._flushing:
             self.check()
             try:
                 self._sync()
             except _SyncError as error:
-                # No other sync may be taken for the one that failed.
+                # Noted under the lock, so that no later sync succeeds after the failed one.
                 failed = error
                 self._note_failure(failed.failure)
         if failed is not None:
-            # Whoever is told may do what he likes, close the store among it: nothing is held.
+            # No lock is held: a notified caller may do anything, for example close the store.
             self._announce(failed.failure)
             raise self._failures[0] from failed.__cause__
         self._tell()
@@ -134,12 +133,12 @@ class LogFlusher:
         return self._flushed
 
     def _sync(self) -> None:
-        """Sync all that was appended, look that it is there, and note it; raises `_SyncError`."""
+        """Sync everything appended, check that it can be read back, and record it; raises `_SyncError`."""
         time_ms = self._log.newest_time_ms
         try:
             self._log.log.commit()
             reached = self._log.log.flush(self._flushed)
-            # A channel may prepare its memory in another way after a sync.
+            # A channel may prepare its memory differently after a sync.
             self._log.appender.pause()
         except OSError as error:
             raise self._not_synced(f"a sync of the log failed ({error})") from error
@@ -152,7 +151,7 @@ class LogFlusher:
             self.on_flushed(reached)
         except OSError as error:
             raise self._not_synced(
-                f"the log is synced, but no mark could be written ({error})"
+                f"the log is synced, but the progress file could not be written ({error})"
             ) from error
 
     def _not_synced(self, reason: str) -> "_SyncError":
@@ -161,7 +160,7 @@ class LogFlusher:
     # --- syncs by the kernel's thread
 
     def take_in(self) -> None:
-        """Let the gate sync the segments that the log has now; under the append lock."""
+        """Add the log's new segments to the gate; called under the append lock."""
         segments = self._log.log.segments
         if not segments or segments[-1].end_offset <= self._seen_to:
             return
@@ -170,7 +169,7 @@ class LogFlusher:
             self._open_gate()
         gate = self._gate
         for segment in fresh if gate is not None else ():
-            # One by one: an interrupt in between must not leave out a segment.
+            # Recorded one by one: an interrupt in between must not skip a segment.
             self._add(gate, segment)
             self._seen_to = segment.end_offset
         self._seen_to = segments[-1].end_offset
@@ -178,11 +177,11 @@ class LogFlusher:
             self.settle()
 
     def _open_gate(self) -> None:
-        """Begin the thread; where that cannot be, syncs stay here."""
+        """Start the kernel's thread; if that fails, this module syncs."""
         progress, crew = self._progress, self._crew
         if progress is None or crew is None:
             return
-        # Nobody may be in a sync here while the other way is taken.
+        # No sync of this module may run while the gate takes over.
         with self._flushing:
             try:
                 mark = progress.descriptor
@@ -193,7 +192,9 @@ class LogFlusher:
                 )  # fmt: skip
                 progress.share(gate)
             except OSError as error:
-                logger.warning("no thread for syncs, puts do them one by one: %s", error)
+                logger.warning(
+                    "the sync thread could not be started (%s); puts sync one by one, which is slower", error
+                )  # fmt: skip
                 return
             self._gate = gate
         crew.adopt(SyncThread(gate, crew.limit_s))
@@ -203,7 +204,9 @@ class LogFlusher:
         log, channel, descriptor = self._log.log, segment.channel, segment.descriptor
         assert gate is not None
         if channel is None or descriptor is None:
-            self.fail(f"the writer lends no descriptor for {segment.path.name}, as it did before")
+            self.fail(
+                f"the writer provides no descriptor for {segment.path.name}, but did for earlier segments"
+            )
             return
         if log.coverage.packed != self._covered:
             self._covered = log.coverage.packed
@@ -227,7 +230,7 @@ class LogFlusher:
         if outcome != _kernel.FLUSHED:
             raise self._closed()
         if not self.group_commit:
-            # Where puts wait for syncs themselves, nothing is prepared in another way after one.
+            # With group commit, channels do not prepare their memory differently after a sync.
             for segment in self._log.log.segments[-2:]:
                 if segment.channel is not None:
                     segment.channel.synced()
@@ -236,7 +239,7 @@ class LogFlusher:
         return gate.flushed_offset
 
     def _wait_at(self, gate: SyncGate, timeout_ms: int, *, checks: bool) -> int:
-        # Of a record before the end that is looked at next; no record before it is later than the last one.
+        # Read before the end offset: the time of a record below it. No record below it is later than `last_time_ms`.
         newest_ms = self._log.newest_time_ms
         return gate.wait(
             self.wrote_offset, newest_ms, self._log.last_time_ms,
@@ -244,7 +247,7 @@ class LogFlusher:
         )  # fmt: skip
 
     def settle(self) -> None:
-        """After syncs by the kernel's thread: seal what is full, learn of a failure, tell who is told in Python."""
+        """After syncs of the kernel's thread: seal full segments, take over a failure, notify the waiters in Python."""
         gate = self._gate
         if gate is None:
             return
@@ -264,52 +267,52 @@ class LogFlusher:
         """Take over a failure of the kernel's thread."""
         gone = OSError(errno.ENOENT, "the segment was removed")
         reasons = {
-            _kernel.WRITE: f"what was gathered could not be written ({error})",
+            _kernel.WRITE: f"gathered records could not be written ({error})",
             _kernel.SYNC: f"a sync of the log failed ({error})",
             _kernel.GONE: f"a sync of the log failed ({gone})",
             _kernel.LOST: _lost_text(log_offset),
-            _kernel.MARK: f"the log is synced, but no mark could be written ({error})",
+            _kernel.MARK: f"the log is synced, but the progress file could not be written ({error})",
         }
-        # Of any other whoever told the gate knows.
+        # Any other failure was reported to the gate by this process, and is known already.
         if kind in reasons:
             self._fail(reasons[kind], _NOWHERE)
 
     def close(self) -> None:
-        """End the kernel's thread; nothing is synced after this, and who still waits is told so."""
+        """End the kernel's thread; nothing is synced afterwards, and the remaining waiters are notified of that."""
         self._is_closed = True
         if self._gate is not None:
             self._gate.close(PATIENCE_MS)
         self._tell()
 
-    # --- reading back, marks, failure
+    # --- reading back, failure, waiters
 
     def _read_back(self, reached: int) -> None:
-        """Raise, where somebody waits to hear "on disk", if the log has not got what was synced.
+        """Raise `_SyncError` if a put waits for durability and the synced bytes cannot be read back.
 
-        The one case in which the flushed offset goes back: what was synced there was not what was appended.
+        Only here the flushed offset may decrease: the synced bytes are not those that were appended.
         """
         if not self._waiting or self._log.has_copies:
             return
         try:
             lost = first_unreadable(self._log.log, self._flushed, reached)
         except OSError as error:
-            raise self._not_synced(f"what was synced cannot be read back ({error})") from error
+            raise self._not_synced(f"synced bytes cannot be read back ({error})") from error
         if lost is not None:
             self._flushed = min(self._flushed, lost)
             raise self._not_synced(_lost_text(lost))
 
     def lost(self, log_offset: int) -> StoreFailedError:
-        """Stop the store: the log has not got what was appended at `log_offset`; returns the error."""
+        """Stop the store because the log lacks the bytes appended at `log_offset`; return the error."""
         self._flushed = min(self._flushed, log_offset)
         return self._fail(_lost_text(log_offset), log_offset)
 
     def commit(self) -> int:
-        """Hand all that was written to the system; see `contracts.Committer`."""
+        """Pass all written bytes to the system; see `contracts.Committer`."""
         self.check()
         try:
             return self._log.log.commit()
         except OSError as error:
-            raise self.fail(f"the system took no more bytes ({error})") from error
+            raise self.fail(f"written bytes could not be passed to the system ({error})") from error
 
     def check(self) -> None:
         """Raise if the store has failed."""
@@ -317,7 +320,7 @@ class LogFlusher:
             raise self.failure
 
     def fail(self, reason: str) -> StoreFailedError:
-        """Stop the store for writing: note the failure and tell every waiter; returns the error."""
+        """Stop the store for writing: note the failure and notify every waiter; return the error."""
         return self.failure or self._fail(reason, _NOWHERE)
 
     def _fail(self, reason: str, log_offset: int) -> StoreFailedError:
@@ -327,14 +330,14 @@ class LogFlusher:
         return self._failures[0]
 
     def _note_failure(self, failure: StoreFailedError, log_offset: int = _NOWHERE) -> None:
-        """From now on nothing is appended or synced."""
+        """Note a failure: from now on nothing is appended or synced."""
         self._log.appender.refuse(FAILED)
         self._failures.append(failure)
         if self._gate is not None:
             self._gate.fail(log_offset)
 
     def _announce(self, failure: StoreFailedError) -> None:
-        """Tell everybody of a failure that was noted, if it was the first."""
+        """Log a noted failure and report it to the engine, if it is the first; notify all waiters."""
         if self._failures[0] is failure:
             logger.error("%s", failure)
             self.on_failed(failure)
@@ -348,7 +351,7 @@ class LogFlusher:
             self._tell()
 
     def outcome(self, end_offset: int) -> StoreFailedError | None:
-        """Return for a waiter that was told why its bytes are not durable; None if they are."""
+        """Return why a notified waiter's bytes are not durable; None if they are."""
         if self.flushed_offset >= end_offset:
             return None
         return self.failure or (self._closed() if self._is_closed else None)
@@ -357,24 +360,25 @@ class LogFlusher:
         return StoreFailedError("the store was closed before it was synced", self.flushed_offset)
 
     def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
-        """Wait until durable; False when it took too long. Raises when the store has failed.
+        """Wait until everything below `end_offset` is durable; return False after `timeout_ms`.
 
-        Each waiter has a lock of its own: waking many by one condition is several times slower.
+        Raises the store's failure. Each waiter has a lock of its own: waking many by one condition is multiple
+        times slower.
         """
         if self.flushed_offset >= end_offset:
             return True
         if self._gate is not None and self.group_commit:
-            # That waits for what others have appended since, too.
+            # This also waits for records that others have appended since.
             outcome = self._wait_at(self._gate, timeout_ms, checks=True)
-            is_told = outcome != _kernel.LATE or self.flushed_offset >= end_offset
+            is_notified = outcome != _kernel.LATE or self.flushed_offset >= end_offset
             self.on_durable()
         else:
-            told = threading.Lock()
-            told.acquire()
-            self.add_waiter(end_offset, functools.partial(_release, told))
+            notified = threading.Lock()
+            notified.acquire()
+            self.add_waiter(end_offset, functools.partial(_release, notified))
             request()
-            is_told = told.acquire(timeout=timeout_ms / 1000)
-        if not is_told:
+            is_notified = notified.acquire(timeout=timeout_ms / 1000)
+        if not is_notified:
             return False
         failure = self.outcome(end_offset)
         if failure is not None:
@@ -382,9 +386,9 @@ class LogFlusher:
         return True
 
     def _tell(self) -> None:
-        """Tell all that are done. Runs in several threads at once: each waiter is taken by one."""
+        """Notify all waiters whose bytes are durable or in doubt. May run in multiple threads: each waiter is taken by one."""
         flushed, has_ended = -1, False
-        # Again where more is durable meanwhile: who told of that did not see the waiter that was held here.
+        # Repeated if more became durable meanwhile: the thread that synced it did not see a waiter that this one held.
         while (flushed, has_ended) != (self.flushed_offset, self._has_ended):
             flushed, has_ended = self.flushed_offset, self._has_ended
             self._tell_once(flushed, has_ended)
@@ -404,18 +408,18 @@ class LogFlusher:
                 try:
                     waiting.remove(waiter)
                 except ValueError:
-                    # Another thread has told it.
+                    # Another thread has notified it.
                     continue
                 told()
             except BaseException:
-                # An interrupt: told twice does no harm, never told would.
+                # An interrupt: a second notification is harmless, a missing one is not.
                 if waiter not in waiting:
                     waiting.appendleft(waiter)
                 raise
 
 
 class _SyncError(Exception):
-    """A sync here that failed, and what that means for the store."""
+    """A sync of this module that failed, with the store's failure."""
 
     def __init__(self, failure: StoreFailedError) -> None:
         super().__init__(str(failure))
@@ -428,10 +432,8 @@ def _release(lock: threading.Lock) -> None:
 
 
 def _lost_text(log_offset: int) -> str:
-    return (
-        f"what was appended at log offset {log_offset} cannot be read back, so the writer lost it"
-    )
+    return f"the record appended at log offset {log_offset} cannot be read back: the segment writer lost it"
 
 
 def _ignore(_fact: object) -> None:
-    """Nobody listens yet."""
+    """Do nothing: no callback is set yet."""

@@ -1,19 +1,19 @@
-"""What dispatchers note of their files at a clean close, for the next opening: the file `penstock/manifest`.
+"""Summaries of the dispatchers' files, written at a clean close for the next opening: the file `penstock/manifest`.
 
-A store of 20,000 queues has as many files, and to open each of them costs more than all else of an opening. So a
-dispatcher may sum up what it knows of its files (`Dispatcher.closing_summary`), and gets that back when it loads.
+A store of 20,000 queues has as many files, and opening each of them costs more than the rest of an opening. So a
+dispatcher may summarise its files (`Dispatcher.closing_summary`), and gets the summary back when it loads.
 
 Layout (big-endian)::
 
     file := magic 8s  digest 32s  count u32  part{count}  crc32c u32     # the last 4 bytes, over all before them
     part := name 24s  size u64  byte{size}
 
-`digest` is the one of the clean mark: over the names, sizes and times of all files that the mark vouches for. The
-file is written before that mark and removed after it, so it says something only beside a clean mark, only with the
-same digest, and only if the files give that digest still: then nobody has written them since. Otherwise, or where a
-byte of it is wrong, it counts as not there, and dispatchers read their files.
+`digest` is the digest in the clean-close file: over the names, sizes and times of all files that the clean-close file
+covers. The manifest is written before the clean-close file and removed after it. It is valid only beside a clean-close
+file with the same digest, and only if the files still have that digest: then nobody has written them since. Otherwise,
+or if any byte of it is wrong, it is ignored, and dispatchers read their files.
 
-It says nothing that the files do not say. Losing it costs time at the next opening, never data.
+It holds nothing that the files do not hold. Losing it costs time at the next opening, never data.
 """
 
 import struct
@@ -33,26 +33,26 @@ _MAGIC = b"PSTKMAN1"
 _HEAD = struct.Struct(">8s32sI")
 _PART = struct.Struct(">24sQ")
 _CRC = struct.Struct(">I")
-# About 50 bytes a queue, and a topic's name now and then: that many queues no store has.
+# A queue takes about 50 bytes, plus some topic names; no store has enough queues to reach this limit.
 MANIFEST_BYTES_MAX = 256 << 20
 
 
 def manifest_path(root: Path) -> Path:
-    """Return where a store's manifest is."""
+    """Return the path of a store's manifest."""
     return root / SIDE_FOLDER / "manifest"
 
 
 def encode_manifest(digest: str, parts: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of a manifest: the digest of a clean mark, and the summary of each dispatcher."""
-    pieces = [_HEAD.pack(_MAGIC, bytes.fromhex(digest), len(parts))]
+    """Return the bytes of a manifest: the digest in the clean-close file, and the summary of each dispatcher."""
+    chunks = [_HEAD.pack(_MAGIC, bytes.fromhex(digest), len(parts))]
     for name, summary in sorted(parts.items()):
-        pieces += [_PART.pack(name.encode()[:24], len(summary)), summary]
-    body = b"".join(pieces)
+        chunks += [_PART.pack(name.encode()[:24], len(summary)), summary]
+    body = b"".join(chunks)
     return body + _CRC.pack(crc32c.crc32c(body))
 
 
 def decode_manifest(data: bytes) -> tuple[str, dict[str, bytes]] | None:
-    """Return the digest and the summaries of a manifest; None where any byte of it is wrong."""
+    """Return the digest and the summaries of a manifest; None if any byte of it is wrong."""
     if len(data) < _HEAD.size + _CRC.size:
         return None
     body = memoryview(data)[: -_CRC.size]
@@ -73,7 +73,7 @@ def decode_manifest(data: bytes) -> tuple[str, dict[str, bytes]] | None:
 
 
 def read_manifest(files: Files, root: Path) -> tuple[str, dict[str, bytes]] | None:
-    """Return what a store's manifest says; None where there is none, or none that can be understood."""
+    """Return the digest and the summaries of a store's manifest; None if it is missing or not valid."""
     try:
         return decode_manifest(files.read_whole(manifest_path(root), MANIFEST_BYTES_MAX))
     except OSError:
@@ -81,13 +81,13 @@ def read_manifest(files: Files, root: Path) -> tuple[str, dict[str, bytes]] | No
 
 
 def summaries_for(files: Files, root: Path, digest: str) -> dict[str, bytes]:
-    """Return each dispatcher's summary of the files that have this digest; empty where there is none."""
+    """Return each dispatcher's summary of the files with this digest; empty if there is no such manifest."""
     found = read_manifest(files, root)
     return found[1] if found is not None and found[0] == digest else {}
 
 
 def write_manifest(files: Files, root: Path, digest: str, parts: Mapping[str, bytes]) -> None:
-    """Write a manifest, durably; none where there is nothing to say, or no room to say it."""
+    """Write a manifest durably; write none if there are no summaries or the disk has no room."""
     data = encode_manifest(digest, parts)
     if not parts or len(data) > MANIFEST_BYTES_MAX:
         return
@@ -96,4 +96,7 @@ def write_manifest(files: Files, root: Path, digest: str, parts: Mapping[str, by
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        logger.warning("%s: no room for the manifest, so the next opening takes longer", root)
+        logger.warning(
+            "%s: the disk has no room for the manifest; no data is lost, the next opening only takes longer",
+            root,
+        )

@@ -2,15 +2,14 @@
 
     penstock/progress   how far the log is durable, and how far each dispatcher's files are
     penstock/clean      written last at a clean close: the log's end and a digest of all files
-    penstock/manifest   what dispatchers noted of their files before that (see `manifest`)
+    penstock/manifest   the dispatchers' summaries of their files, written before `clean` (see `manifest`)
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
     penstock/holder     who has the store open for writing
-    penstock/saved/     what recovery cut off, if it held whole records
+    penstock/saved/     bytes that recovery cut off, if they held whole records
 
-`progress` has two slots of 512 bytes, written in turns, each with a sequence number and a CRC; the
-younger sound one counts. It is written after every flush (not synced: the offset in it is then true
-after a crash of the process, and only too small after a crash of the machine) and synced with the
-checkpoint. Layout (big-endian)::
+`progress` has two slots of 512 bytes, written alternately, each with a sequence number and a CRC; the valid slot with
+the higher number counts. The file is written after every flush, without a sync: its offset is exact after a crash of the
+process, and at most too small after a crash of the machine. It is synced with the checkpoint. Layout (big-endian)::
 
     slot := magic 8s  sequence u64  flushed_offset i64  visible_offset i64  lock_mtime_ns i64
             last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}  zero*
@@ -18,17 +17,17 @@ checkpoint. Layout (big-endian)::
 
 No record below `flushed_offset` has a later store time than `last_time_ms`. Slots of version 0.1 are read as
 well: PSTKPRG2 has the same fields, PSTKPRG1 lacks `last_time_ms`. Version 0.1 refuses a store whose slots have
-the present magic: it knows nothing of `penstock/ranges`, and would write records that a covered range forbids.
+the current magic: it does not know `penstock/ranges`, and would write records that a covered range forbids.
 `visible_offset` is for readers in other processes: below it, queues and index have every record.
 
 Every value is only a lower bound, so losing the folder costs time at the next open, never data.
-`lock_mtime_ns` tells whether anyone else, the Java store say, has locked the store since: it writes
-to the lock file whenever it starts. Then nothing in here is believed. `lock_ctime_ns`, which no program
-can set, tells a copy: its log may have been copied before its marks, so after a crash they say too much.
-`lock_inode` tells a copy that was made without file times from a store that another program opened; 0 where
-an older version wrote the slot.
+`lock_mtime_ns` shows whether another program, such as the Java store, has locked the store since: every program writes
+to the lock file when it starts. Then no value of the file is used. `lock_ctime_ns`, which no program can set, shows
+whether the store is a copy: the log may have been copied before the progress file, whose offsets are too large then.
+`lock_inode` distinguishes a copy that was made without file times from a store that another program opened; it is 0
+if an older version wrote the slot.
 
-Another process may read the file while it is written: a slot that was caught half written is read again.
+Another process may read the file while it is written: a half-written slot is read again.
 """
 
 import struct
@@ -52,14 +51,14 @@ _HEAD_1 = struct.Struct(">8sQqqqii")
 _ITEM = struct.Struct(">24sq")
 _CRC = struct.Struct(">I")
 _TAIL = struct.Struct(">QqI")
-# A reader beside a writer tries so often: a slot is written in one call, so the next look shows it whole.
+# Reads that find a half-written slot are repeated this often; a slot is written in one call, so the next read is complete.
 _READS_MAX = 4
 _ITEMS_MAX = (_SLOT_BYTES - _HEAD.size - _TAIL.size) // _ITEM.size
 
 
 @attrs.define(kw_only=True)
 class State:
-    """What the progress file says."""
+    """The content of the progress file."""
 
     flushed_offset: int = 0
     visible_offset: int = 0
@@ -91,7 +90,7 @@ def encode_slot(state: State, sequence: int) -> bytes:
 
 
 def decode_slot(data: bytes, path: Path) -> tuple[int, State] | None:
-    """Return sequence and state of a sound slot, or None."""
+    """Return sequence and state of a valid slot, or None; raises `FormatVersionError` for an unknown magic."""
     if len(data) != _SLOT_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32(data[: -_CRC.size]):
         return None
     head, time_ms = _HEAD, 0
@@ -134,41 +133,41 @@ class Progress:
 
     @property
     def sequence(self) -> int:
-        """The number of the slot that was read or written last; 0 for none."""
+        """The sequence number of the slot that was read or written last; 0 if there is none."""
         return self._sequence if self._gate is None else self._gate.sequence
 
     def read(self) -> State:
-        """Take in what the file says; nothing is known where there is no valid slot."""
+        """Read the file into `state` and return it; `state` is not changed if there is no valid slot."""
         for _ in range(_READS_MAX):
             if self._read_once():
                 break
         return self.state
 
     def _read_once(self) -> bool:
-        """Take in the youngest valid slot; False where one may have been caught half written."""
+        """Read the newest valid slot into `state`; return False if a slot may be half written."""
         if not self._files.exists(self._path):
             return True
         data = self._files.read_whole(self._path)
-        pieces = [data[at : at + _SLOT_BYTES] for at in (0, _SLOT_BYTES)]
-        slots = [decode_slot(piece, self._path) for piece in pieces]
+        parts = [data[at : at + _SLOT_BYTES] for at in (0, _SLOT_BYTES)]
+        slots = [decode_slot(part, self._path) for part in parts]
         for slot in slots:
             if slot is not None and slot[0] > self._sequence:
                 self._sequence, self.state = slot
         return all(
-            slot is not None or not piece.strip(b"\0")
-            for slot, piece in zip(slots, pieces, strict=True)
+            slot is not None or not part.strip(b"\0")
+            for slot, part in zip(slots, parts, strict=True)
         )
 
     def replace(self, state: State) -> None:
-        """Begin the file anew with a state, durably and at once, whatever stands in it."""
+        """Reinitialise the file with a state, durably, discarding its content."""
         assert self._file is None
         self.state, self._sequence = state, 1
         self._files.write_whole(self._path, bytes(_SLOT_BYTES) + encode_slot(state, 1))
 
     def write(self) -> None:
-        """Write the state; it survives this process, and the machine after `sync`."""
+        """Write the state. It survives a crash of this process; after `sync`, also a crash of the machine."""
         with self._lock:
-            file = self._opened()
+            file = self._open_file()
             if self._gate is not None:
                 self._gate.write_mark(encode_slot(self.state, 0))
                 return
@@ -176,7 +175,7 @@ class Progress:
             slot = encode_slot(self.state, self._sequence)
             file.pwrite(slot, self._sequence % 2 * _SLOT_BYTES)
 
-    def _opened(self) -> File:
+    def _open_file(self) -> File:
         if self._file is None:
             if not self._files.exists(self._path):
                 self._files.write_whole(self._path, bytes(2 * _SLOT_BYTES))
@@ -187,10 +186,10 @@ class Progress:
     def descriptor(self) -> int | None:
         """The file's descriptor; None if only `File` may write to it."""
         with self._lock:
-            return self._opened().descriptor
+            return self._open_file().descriptor
 
     def share(self, gate: SyncGate) -> None:
-        """From now on write by a gate, which writes after each sync and knows the flushed offset better."""
+        """From now on write through a gate, which writes after each sync and has the latest flushed offset."""
         with self._lock:
             self._gate = gate
         self.write()
@@ -202,7 +201,7 @@ class Progress:
         self._file.sync()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,14 +1,14 @@
-"""The side folder `penstock/` of a store: what Penstock knows of it beyond RocketMQ's own files.
+"""The side folder `penstock/` of a store: what Penstock records in addition to RocketMQ's own files.
 
     penstock/progress   how far the log is durable, and how far each dispatcher's files are (see `progress`)
     penstock/clean      written last at a clean close: the log's end and a digest of all files
-    penstock/manifest   what dispatchers noted of their files before that (see `manifest`)
+    penstock/manifest   the dispatchers' summaries of their files, written before `clean` (see `manifest`)
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
     penstock/holder     who has the store open for writing
-    penstock/saved/     what recovery cut off, if it held whole records
+    penstock/saved/     bytes that recovery cut off, if they held whole records
 
-Losing the folder costs time at the next open, never data. Every writer, RocketMQ's store included, writes to the lock
-file when it starts; a lock file that is another than the one noted says that another program has written, or that the
+Losing the folder costs time at the next open, never data. Every writer, including RocketMQ's store, writes to the lock
+file when it starts. If the lock file differs from the recorded one, another program has written to the store, or the
 store is a copy.
 """
 
@@ -26,38 +26,38 @@ from penstock.format.names import SIDE_FOLDER
 
 
 def lock_mtime_ns(files: Files, root: Path) -> int:
-    """Return when the lock file was last written: every writer, Java too, writes it when it starts."""
+    """Return when the lock file was last written; every writer, including Java, writes it when it starts."""
     return files.mtime_ns(root / "lock")
 
 
 def penstock_wrote_last(files: Files, root: Path, *noted_ns: int) -> bool:
-    """Return whether no other program has opened the store for writing since one of these times was noted.
+    """Return whether no other program has opened the store for writing since one of these times was recorded.
 
-    They are times of the lock file, as `lock_mtime_ns` returned them; 0 where none was noted.
+    They are times of the lock file, as `lock_mtime_ns` returned them; 0 if none was recorded.
     """
     now = lock_mtime_ns(files, root)
     return now != 0 and now in noted_ns
 
 
 def lock_ctime_ns(files: Files, root: Path) -> int:
-    """Return when the lock file was made or last changed in any way: a copy of it was made later."""
+    """Return when the lock file's inode was created or last changed; a copy of the file has a later time."""
     return files.ctime_ns(root / "lock")
 
 
 def lock_inode(files: Files, root: Path) -> int:
-    """Return the number of the lock file on its disk; 0 where there is none."""
+    """Return the inode number of the lock file; 0 if there is none."""
     return files.inode(root / "lock")
 
 
 def note_lock(state: State, files: Files, root: Path) -> None:
-    """Note in a state what the lock file is now, so that a copy or another writer is known later."""
+    """Record the lock file's times and inode in a state, so that a copy or another writer can be detected later."""
     state.lock_mtime_ns = lock_mtime_ns(files, root)
     state.lock_ctime_ns = lock_ctime_ns(files, root)
     state.lock_inode = lock_inode(files, root)
 
 
 def visible_offset(files: Files, root: Path) -> int | None:
-    """Return what the writer has published for readers; None if the last writer was not Penstock."""
+    """Return the offset up to which the writer has published records; None if the last writer was not Penstock."""
     state = Progress(files, root).read()
     return state.visible_offset if penstock_wrote_last(files, root, state.lock_mtime_ns) else None
 
@@ -80,13 +80,13 @@ def fingerprint(files: Files, folders: Iterable[Path]) -> str:
 
 
 def vouched_for(root: Path) -> list[Path]:
-    """Return the folders whose files a clean mark vouches for."""
+    """Return the folders whose files the clean-close file covers."""
     return [root / name for name in ("commitlog", "consumequeue", "consumequeue_ext", "index")]
 
 
 @attrs.frozen(kw_only=True)
 class CleanClose:
-    """What the clean mark says: where the log ended, its last store time, and what the files were."""
+    """The content of the clean-close file: the log's end, its last store time, and a digest of the files."""
 
     log_end: int
     last_time_ms: int
@@ -94,7 +94,7 @@ class CleanClose:
 
 
 class SideFolder:
-    """The marks in the side folder: clean, holder, saved pieces. One writer."""
+    """The files `clean`, `holder` and `saved/` of the side folder. One writer."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
@@ -102,18 +102,18 @@ class SideFolder:
 
     @property
     def saved(self) -> Path:
-        """The folder for what recovery cut off."""
+        """The folder for bytes that recovery cut off."""
         return self.path / "saved"
 
     def make(self) -> None:
-        """Make the folder if it is not there; remove what an interrupted run left half made."""
+        """Create the folder if it is missing; remove unfinished files that an interrupted run left."""
         self._files.make_folder_durably(self.path)
         for entry in self._files.entries(self.path):
             if entry.is_file and (entry.name.startswith("new-") or entry.name.endswith(".new")):
                 self._files.remove(entry.path)
 
     def read_clean(self) -> CleanClose | None:
-        """Return the clean mark, or None where there is none that can be understood."""
+        """Return the content of the clean-close file, or None if it is missing or not valid."""
         path = self.path / "clean"
         if not self._files.exists(path):
             return None
@@ -128,11 +128,11 @@ class SideFolder:
             return None
 
     def write_clean(self, mark: CleanClose) -> None:
-        """Write the clean mark, durably."""
+        """Write the clean-close file durably."""
         self._files.write_whole(self.path / "clean", json.dumps(attrs.asdict(mark)).encode())
 
     def remove_clean(self) -> None:
-        """Take the clean mark away, durably, before the first change; and the manifest, which says nothing without it."""
+        """Remove the clean-close file durably, before the first change; also the manifest, which is not valid without it."""
         gone = [self.path / name for name in ("clean", "manifest")]
         gone = [path for path in gone if self._files.exists(path)]
         for path in gone:
@@ -141,21 +141,21 @@ class SideFolder:
             self._files.sync_folder(self.path)
 
     def write_holder(self, process_id: int) -> None:
-        """Say who has the store open; an open-file-description lock does not."""
+        """Record which process has the store open; an open-file-description lock does not show it."""
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         text = f"process {process_id}, since {since}"
         self._files.write_whole(self.path / "holder", text.encode())
 
     def read_holder(self) -> str:
-        """Return who has, or had, the store open."""
+        """Return a description of the process that has, or had, the store open."""
         try:
             return self._files.read_whole(self.path / "holder", 4096).decode("utf-8", "replace")
         except OSError:
-            # Missing, or far too long to be ours: it only names who is to be asked.
+            # Missing, or too long to be written by Penstock; the text is only part of a message.
             return "another program, perhaps a RocketMQ broker"
 
     def save(self, name: str, data: bytes) -> Path:
-        """Keep bytes that recovery is about to cut off, under a name with a number after it; returns where."""
+        """Save bytes that recovery is about to cut off, as `name` with a number appended; return the path."""
         self._files.make_folder_durably(self.saved)
         path = self._files.unused(self.saved / name)
         self._files.write_whole(path, data)
@@ -163,10 +163,10 @@ class SideFolder:
 
 
 def is_copy(files: Files, root: Path, state: State) -> bool:
-    """Say whether the lock file is another one than the last writer noted: the store is a copy then.
+    """Return whether the store is a copy: its lock file is not the one that the last writer recorded.
 
-    A copy that kept the time of the last write has another time of the last change, which no program can set.
-    One that did not keep it looks like a store that another program has opened, but for the file's number.
+    A copy that kept the modification time has another change time (ctime), which no program can set. A copy that did
+    not keep the modification time looks like a store that another program has opened, but has another inode number.
     """
     if state.lock_mtime_ns == 0:
         return False
@@ -176,7 +176,7 @@ def is_copy(files: Files, root: Path, state: State) -> bool:
 
 
 def is_unfinished_copy(files: Files, root: Path, state: State) -> bool:
-    """Say whether the store is a copy, and was not closed when it was made."""
+    """Return whether the store is a copy that was made while the original was open."""
     if not is_copy(files, root, state):
         return False
     return files.exists(root / "abort") or SideFolder(files, root).read_clean() is None

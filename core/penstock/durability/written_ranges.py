@@ -6,20 +6,20 @@ Layout: JSON, one object::
                "perhaps": [[0, 900]], "gaps": [[8192, 65536]], "lock_mtime_ns": 1700000000000000000},
      "crc32": CRC-32 of `about` as `json.dumps` writes it}
 
-All are log offsets, and ascend. Only the last range may be open (`stop` is null): it goes on as far as Penstock does.
-`perhaps` are ranges of which nobody can tell whether Penstock wrote them or another program. `gaps` are
-covered with a blank record by a repair: queue offsets are missing after them.
+All numbers but the times are log offsets, and ascend. Only the last range may be open (`stop` is null): it includes
+whatever Penstock appends. `perhaps` lists ranges that Penstock or another program may have written. `gaps` lists ranges
+that a repair covered with a blank record: queue offsets are missing after them.
 
-The file is written, durably, before the first record of a new range. Two questions are asked of it, and
-doubt answers them in opposite ways:
+The file is written, durably, before the first record of a new range. It answers two questions:
 
-    * Must this record end in a CRC of its own (see `validity.Coverage`), and is its queue offset ours (see `queue_continuity`)?
-      In doubt not: losing the file costs protection, never data.
-    * May this record be one of a topic that a broker has deleted (see `deleted_topics`)? In doubt not: it may be ours.
+    * Must this record end in a CRC of its own (see `validity.Coverage`), and did Penstock assign its queue offset (see
+      `queue_continuity`)? If in doubt, no: losing the file costs protection, never data.
+    * May this record belong to a topic that a broker has deleted (see `deleted_topics`)? If in doubt, no: Penstock may
+      have written it.
 
-`lock_mtime_ns` is when the lock file was last written when this file was: as in `progress`, it tells whether any
-other program has opened the store for writing since. After that an open range ends where the log was known to be
-durable: behind that the other program may have cut the log and written records of its own.
+`lock_mtime_ns` is the lock file's modification time when this file was written. As in `progress`, it shows whether another
+program has opened the store for writing since. If so, an open range ends where the log was known to be durable: after
+that offset, the other program may have cut the log and written records of its own.
 """
 
 import itertools
@@ -49,7 +49,7 @@ Pair = tuple[int, int]
 
 NO_END = 1 << 62
 _SIZE_MAX = 1 << 20
-# So many records, one right after the other, without a CRC of their own are another program's.
+# This many consecutive records without a CRC of their own were written by another program.
 _LOOKED_AT = 3
 _WINDOW_BYTES_MIN = 64 << 10
 _NOT_UNDERSTOOD = (
@@ -65,7 +65,7 @@ _NOT_UNDERSTOOD = (
 
 @attrs.frozen(kw_only=True)
 class WrittenRange:
-    """Records that begin in [start, stop) were written by Penstock, with that checksum."""
+    """A range [start, stop) whose records Penstock wrote, with that checksum."""
 
     start: int
     stop: int
@@ -73,13 +73,13 @@ class WrittenRange:
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on with whatever is appended."""
+        """Whether the range includes whatever is appended."""
         return self.stop >= NO_END
 
 
 @attrs.frozen(kw_only=True)
 class Ranges:
-    """What `penstock/ranges` says. Safe from any thread."""
+    """The content of `penstock/ranges`. Safe from any thread."""
 
     written: tuple[WrittenRange, ...] = ()
     perhaps: tuple[Pair, ...] = ()
@@ -88,15 +88,15 @@ class Ranges:
 
     @property
     def coverage(self) -> Coverage:
-        """Where records must end in a CRC of the whole record."""
+        """The ranges in which records must end in a CRC of the whole record."""
         return Coverage.of((r.start, r.stop) for r in self.written if r.checksum == COVERING)
 
     def is_own(self, log_offset: int) -> bool:
-        """Return whether Penstock is known to have written the record that begins there."""
+        """Return whether Penstock is known to have written the record that begins at `log_offset`."""
         return any(r.start <= log_offset < r.stop for r in self.written)
 
     def may_have_own(self, first: int, last: int) -> bool:
-        """Return whether Penstock wrote, or may have written, a record between two log offsets, or at one of them."""
+        """Return whether Penstock wrote, or may have written, a record from log offset `first` to `last` inclusive."""
         return any(
             start <= last and first < stop for start, stop in (*self._pairs(), *self.perhaps)
         )
@@ -109,14 +109,17 @@ class Ranges:
         return own
 
     def is_one_run(self, first: int, last: int) -> bool:
-        """Return whether Penstock, and no other program, surely wrote everything from one log offset to another."""
+        """Return whether Penstock certainly wrote everything from log offset `first` to `last`."""
         return any(start <= first and last < stop for start, stop in _joined(self._pairs()))
 
     def _pairs(self) -> list[Pair]:
         return [(r.start, r.stop) for r in self.written]
 
     def extended(self, end_offset: int, min_offset: int, checksum: str) -> "Ranges":
-        """Return them for a log that ends at `end_offset` and goes on with a checksum; without what is deleted."""
+        """Return the ranges of a log that ends at `end_offset`, with an open range of `checksum` from there on.
+
+        Ranges before `min_offset`, which are deleted, are left out.
+        """
         closed = [
             attrs.evolve(r, stop=min(r.stop, end_offset))
             for r in self.written
@@ -130,9 +133,10 @@ class Ranges:
         return attrs.evolve(self, written=(*closed, newest), perhaps=perhaps, gaps=gaps)
 
     def ended(self, durable: int, end: int) -> "Ranges":
-        """Return them as another program leaves them, where the log was durable and where it ended before that.
+        """Return the ranges after another program has opened the store.
 
-        Between the two Penstock may have written what is there, or the other program.
+        The log was durable up to `durable`, and ended at `end` at the latest. Between the two offsets, Penstock or the
+        other program may have written the records.
         """
         closed = [attrs.evolve(r, stop=min(r.stop, durable)) for r in self.written]
         doubtful = ((max(start, durable), stop) for start, stop in self._pairs())
@@ -149,7 +153,7 @@ def _cut(pairs: Iterable[Pair], end: int) -> list[Pair]:
 
 
 def _joined(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs ascending, those that touch as one, without empty ones."""
+    """Return the pairs sorted, adjacent ones merged, empty ones removed."""
     joined: list[Pair] = []
     for start, stop in sorted(pair for pair in pairs if pair[0] < pair[1]):
         if joined and start <= joined[-1][1]:
@@ -164,7 +168,7 @@ ALL_IN_DOUBT = Ranges(perhaps=((0, NO_END),))
 
 
 def read_ranges(files: Files, root: Path) -> Ranges | None:
-    """Return what the file says; nothing where there is none, None where it cannot be understood."""
+    """Return the ranges in the file; no ranges if the file is missing, None if it is not valid."""
     path = root / SIDE_FOLDER / "ranges"
     if not files.exists(path):
         return NO_RANGES
@@ -217,37 +221,37 @@ def _crc(about: object) -> int:
 
 
 def known_ranges(files: Files, root: Path, log: SegmentedLog | None = None) -> Ranges:
-    """Return the ranges that may be believed, the last one open only while Penstock wrote last.
+    """Return the ranges that are certain; the last one is open only if Penstock wrote last.
 
-    Without a log they say no more than what Penstock wrote once, which another program may have replaced.
+    Without `log` they are the ranges that Penstock once wrote; another program may have replaced the records since.
     """
     try:
         state = Progress(files, root).read()
     except FormatVersionError:
         return ALL_IN_DOUBT
     ranges = read_ranges(files, root)
-    # Older versions left no such file; without their marks Penstock was never here.
+    # Older versions wrote no such file, but a progress file; without either, Penstock never wrote to this store.
     if ranges is None or (ranges == NO_RANGES and state.lock_mtime_ns):
         ranges = ALL_IN_DOUBT
     if penstock_wrote_last(files, root, state.lock_mtime_ns, ranges.lock_mtime_ns):
         return ranges
     ended = ranges.ended(*_last_known(files, root, state))
-    return ended if log is None else _as_the_log_is(ended, log)
+    return ended if log is None else _without_replaced(ended, log)
 
 
 def _last_known(files: Files, root: Path, state: State) -> tuple[int, int]:
-    """Return how far the log was durable when Penstock last wrote, and how far it is known to have gone."""
+    """Return up to where the log was durable when Penstock last wrote, and up to where it is known to have had records."""
     clean = SideFolder(files, root).read_clean()
     if clean is not None:
         return clean.log_end, max(clean.log_end, state.flushed_offset, state.visible_offset)
     if not state.lock_mtime_ns:
-        # As a repair that was killed leaves it: it is not known where another program began.
+        # A killed repair leaves this state: it is not known where another program began to write.
         return state.flushed_offset, NO_END
     return state.flushed_offset, max(state.flushed_offset, state.visible_offset)
 
 
-def _as_the_log_is(ranges: Ranges, log: SegmentedLog) -> Ranges:
-    """Return the ranges without what another program wrote in the place of our records."""
+def _without_replaced(ranges: Ranges, log: SegmentedLog) -> Ranges:
+    """Return the ranges without those parts in which another program has replaced Penstock's records."""
     ends = [(r, _own_end(log, r)) for r in ranges.written]
     closed = [attrs.evolve(r, stop=end) for r, end in ends]
     return attrs.evolve(
@@ -258,7 +262,7 @@ def _as_the_log_is(ranges: Ranges, log: SegmentedLog) -> Ranges:
 
 
 def _own_end(log: SegmentedLog, written: WrittenRange) -> int:
-    """Return where a covered range ends in the log as it is: there another program has cut the log and gone on."""
+    """Return where a covered range ends in the current log: the offset at which another program cut the log and continued."""
     if written.checksum != COVERING:
         return written.stop
     segments = [
@@ -267,7 +271,7 @@ def _own_end(log: SegmentedLog, written: WrittenRange) -> int:
     ]  # fmt: skip
     if not segments:
         return written.stop
-    # The last one that begins as ours do: it has gone on within that one, or with the next.
+    # The last segment that begins with Penstock's records: the other program continued in it, or in the next one.
     last = None
     try:
         for segment in segments:
@@ -276,7 +280,7 @@ def _own_end(log: SegmentedLog, written: WrittenRange) -> int:
             last = segment
         found = None if last is None else _others_from(log, last, written)
     except (OffsetError, OSError):
-        # Gone meanwhile.
+        # The segment was deleted meanwhile.
         return written.stop
     if last is None:
         return written.start
@@ -286,10 +290,11 @@ def _own_end(log: SegmentedLog, written: WrittenRange) -> int:
 def _others_from(
     log: SegmentedLog, segment: Segment, written: WrittenRange, most: int | None = None
 ) -> int | None:
-    """Return where another program's records begin in a range's part of a segment, or in the first `most`; None for nowhere.
+    """Return the log offset of another program's first record in a range's part of a segment, or None.
 
-    They are valid by what every store has, and do not end in their own CRC. Some of them in a row are no damage.
-    Fewer at the end are not where they look at least as ours do.
+    With `most`, only the first `most` records are checked. Such records pass the checks that every store has, and do not
+    end in their own CRC. `_LOOKED_AT` of them in a row are not corruption. Fewer of them, at the end of the records, count
+    only if none looks like a record of Penstock's with a corrupt CRC.
     """
     others: list[tuple[int, int]] = []
     for offset, size, is_own in itertools.islice(_valid_records(log, segment, written), most):
@@ -320,17 +325,17 @@ def _valid_records(
 
 
 def _looks_own(log: SegmentedLog, segment: Segment, offset: int, size: int) -> bool:
-    """Return whether a valid record ends in what looks like the CRC of a whole record."""
+    """Return whether a valid record ends in text that looks like the CRC of a whole record."""
     place = offset + size - CRC_PROPERTY_SIZE
     text = bytes(log.read_from(segment, place, CRC_PROPERTY_SIZE))
     return text.startswith(CRC_NAME) and text.endswith(b"\x02")
 
 
 def watch_coverage(files: Files, root: Path, log: SegmentedLog) -> None:
-    """Let a log that is only read know what is covered, now and whenever it asks again."""
+    """Set the coverage of a log that is only read, now and whenever the log renews it."""
 
-    def read() -> Coverage:
+    def read_coverage() -> Coverage:
         return known_ranges(files, root, log).coverage
 
-    log.read_coverage = read
-    log.coverage = read()
+    log.read_coverage = read_coverage
+    log.coverage = read_coverage()

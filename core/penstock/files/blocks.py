@@ -1,25 +1,25 @@
-"""Blocks of a file ahead of what is written to it, and zeros in them: the one place where either is prepared.
+"""Allocates blocks ahead of the writes to a file, and writes zeros into them. No other module does either.
 
-A file that is written front to back has its full length from birth, and blocks only as far as it needs them soon. They
-are allocated before the first byte goes there, in steps: a step that lasts a short while is followed by one eight times
-as large, one that lasts long by one of half the size, also from one file to the next. What an allocation asks for and the
-disk does not have is an `OSError` (ENOSPC).
+A file that is written front to back has its full length when it is created, but blocks only as far as it needs them
+soon. Blocks are allocated, in steps, before the first byte is written there. A step that is used up quickly is followed
+by one eight times as large, a step that lasts long by one of half the size; the next file continues with the same size.
+If the disk has no room for an allocation, `OSError` (ENOSPC) is raised.
 
-A store through a map into a hole kills the process when the disk is full (SIGBUS). The system brings in, and gives blocks to,
-not pages but folios: where a file is read ahead, by whatever program, up to `FOLIO_BYTES` that are aligned to their
+A store through a map into a hole kills the process when the disk is full (SIGBUS). The system loads, and allocates blocks
+for, folios rather than pages: where any program reads a file ahead, up to `FOLIO_BYTES` that are aligned to their
 size. So a store is only safe where the whole of such a unit has blocks (measured on ext4, Linux 6.18: with blocks for
 1.25 MiB, a store into them after a read of the file died of SIGBUS).
 
-A store through a map into a page that is not in memory waits until the system has brought it in. Left to read ahead, it
-brings large folios as well, and a store into any part of a folio makes the next sync write all of it; told not to, it
-brings pages one by one, each a fault. Written as zeros before, `ZEROS_BYTES` at once, pages come for less than either,
-but as one large folio. So zeros go ahead only where no put waits for its sync, and only after a step that was filled
-without a sync; where one sync after the other comes, what is left of them is withdrawn (docs/decisions/0010).
+A store through a map into a page that is not in memory waits until the system has loaded the page. With read-ahead the
+system loads large folios as well, and a store into any part of a folio makes the next sync write all of it. Without
+read-ahead it loads pages one by one, with a fault each. Writing zeros first, `ZEROS_BYTES` at once, is cheaper than
+either, but makes one large folio. So zeros are written ahead only where no put waits for its sync, and only after a step
+that was filled without a sync. If the file is synced repeatedly, the remaining zeros are withdrawn (docs/decisions/0010).
 
 Invariants:
     * Every byte from the first position to `end` has a block: a plain write there cannot run out of room.
     * Every unit that holds a byte before `mapped_end` has all its blocks, or ends with the file.
-    * Zeros are written only by the thread that appends, after the end of what it is about to write, and within `end`.
+    * Zeros are written only by the thread that appends, after the end of the bytes it is about to write, and before `end`.
 """
 
 from collections.abc import Callable
@@ -27,25 +27,25 @@ from collections.abc import Callable
 from penstock.files.file import FOLIO_BYTES, NO_ROOM, PAGE_BYTES, File
 
 STEP_BYTES_MIN = 256 << 10
-# More than this would keep a put waiting, on file systems that write what they allocate.
+# A larger step would delay a put on file systems that write zeros when they allocate.
 STEP_BYTES_MAX = 8 << 20
-# A step that lasted less than this is too small, one that lasted longer than that too large.
+# A step that lasted less than `_SHORT_MS` was too small, one that lasted more than `_LONG_MS` too large.
 _SHORT_MS, _LONG_MS = 200, 2000
-# The second step of a store that is written fast fills a folio, so that single records may be stored through a map.
+# The second step of a fast-written store fills a folio, so that single records may be stored through a map.
 _GROWTH = 8
 assert STEP_BYTES_MIN % PAGE_BYTES == 0
-# More makes no put faster, and keeps one in a thousand waiting longer; half of it costs a tenth more. A message of 1 KiB
-# after the other with a sync each fills it with 113, which write less than 32 KiB each if spread over 600.
+# A larger value makes no put faster and delays one put in a thousand; half of it costs a tenth more. 113 messages of 1 KiB,
+# each with its own sync, fill this many bytes; spread over 600 messages, their syncs write less than 32 KiB each.
 ZEROS_BYTES = 128 << 10
-# So many syncs within a step are no interval's: messages are synced one by one.
+# This many syncs within a step do not come from an interval: messages are synced one by one.
 _MANY_SYNCS = 2
 _ZEROS = bytes(ZEROS_BYTES)
-# So that a step of zeros ends where stores are safe.
+# Ensures that a step of zeros ends where stores are safe.
 assert FOLIO_BYTES % ZEROS_BYTES == 0
 
 
 def page_end(position: int) -> int:
-    """Return where the page ends that holds the byte before a position."""
+    """Return the end of the page that holds the byte before a position."""
     return position + -position % PAGE_BYTES
 
 
@@ -53,9 +53,9 @@ class Blocks:
     """The blocks of one file that is written from a position on. One writer.
 
     Attributes:
-        begin: where the page begins that is written first.
-        end: the position up to which plain writes find room.
-        mapped_end: the position up to which stores through a map do; 0 as long as they may not at all.
+        begin: the start of the page that is written first.
+        end: plain writes before this position have blocks.
+        mapped_end: stores through a map before this position have blocks; 0 if no such store is safe yet.
     """
 
     __slots__ = (
@@ -80,9 +80,10 @@ class Blocks:
         self, file: File, capacity: int, position: int, monotonic_ms: Callable[[], int] = lambda: 0,
         *, mapped: bool = False, zeroes: bool = False, after: "Blocks | None" = None,
     ) -> None:  # fmt: skip
-        """Begin at a position; with `mapped` the file is stored into through a map as well, with `zeroes` after zeros.
+        """Begin at a position.
 
-        Steps are as large as those of the file `after` which this one is written.
+        `mapped` says that the file is also written through a map; `zeroes` that zeros are written ahead. `after` is
+        the file that was written before this one: its step size is used for the first step.
         """
         self._file = file
         self._is_mapped = mapped
@@ -92,7 +93,7 @@ class Blocks:
         self._began_ms: int | None = None if after is None else after._began_ms
         self._unit_start = position - position % FOLIO_BYTES
         is_whole = file.allocated >= capacity
-        # A page that is written in part may be a hole too: a sparse copy makes one of each page of zeros.
+        # A partly written page may be a hole too: a sparse copy turns each page of zeros into a hole.
         self.begin = position - position % PAGE_BYTES
         self.end = capacity if is_whole else self.begin
         self.mapped_end = capacity if is_whole else 0
@@ -100,11 +101,11 @@ class Blocks:
         self._zeroes = zeroes and not file.is_populated
         self._zeros_end = self._step_end = 0
         self._is_synced = False
-        # In this step of zeros; nobody knows yet how often the file will be synced.
+        # Syncs in this step of zeros; starts at 1, because it is not known yet how often the file will be synced.
         self._syncs = 1
 
     def reserve(self, stop: int) -> None:
-        """See that bytes up to `stop`, or the file's end, have blocks; `OSError` (ENOSPC) if they cannot."""
+        """Allocate blocks for the bytes up to `stop`, or the file's end; raises `OSError` (ENOSPC) if there is no room."""
         stop = min(stop, self._capacity)
         if stop <= self.end:
             return
@@ -118,16 +119,16 @@ class Blocks:
         except OSError as error:
             if error.errno not in NO_ROOM or most == least:
                 raise
-            # What is asked for may fit, if the step does not. Of that the file system may have given a part.
+            # The requested bytes may fit even if the step does not. The file system may have allocated a part of the step.
             self._file.punch(least, most)
             self._step_bytes = STEP_BYTES_MIN
             self._allocate(least)
 
     def prepare(self, position: int, stop: int) -> int:
-        """See that bytes [position, stop), the next ones, have blocks, and return up to where stores through a map may go.
+        """Allocate blocks for bytes [position, stop), which are written next; return the end of the range for mapped stores.
 
-        Before a store beyond that this is asked again. `OSError` (ENOSPC, EIO) where blocks or zeros cannot be had:
-        nothing may be stored then.
+        The caller must call this again before a store past the returned position. Raises `OSError` (ENOSPC, EIO) if
+        blocks cannot be allocated or zeros cannot be written; the caller must not store anything then.
         """
         self.reserve(stop)
         if not self._zeroes or stop > self.mapped_end:
@@ -139,7 +140,7 @@ class Blocks:
                 self._withdraw_zeros(page_end(position))
         if stop > self._step_end:
             limit = min(stop - stop % ZEROS_BYTES + ZEROS_BYTES, self.mapped_end)
-            # Many bytes at once went by plain writes, which bring their own pages, and may do so again.
+            # Large amounts are written by plain writes, which create their own pages: no zeros are needed for those.
             if not self._syncs and position <= self._step_end and stop < limit:
                 self._put_zeros(stop, limit)
             self._syncs, self._step_end = 0, limit
@@ -153,20 +154,20 @@ class Blocks:
         self._zeros_end = stop
 
     def _withdraw_zeros(self, start: int) -> None:
-        """Take zeros that are ahead out of the page cache, their blocks staying: messages are synced one by one."""
+        """Drop the unused zeros from the page cache and keep their blocks, because messages are synced one by one."""
         stop, self._zeros_end = self._zeros_end, 0
         if stop > start:
-            # Where that cannot be, they only cost more bytes with each sync.
+            # If this fails, each sync only writes more bytes.
             self._file.zero_range(start, stop)
 
     def note_sync(self) -> None:
-        """Hear that the file was synced, from any thread; `prepare` is to be asked before the next store."""
+        """Note that the file was synced; safe from any thread. `prepare` must be called before the next store."""
         self._is_synced = True
 
     def _allocate(self, stop: int) -> None:
         is_last = stop == self._capacity
         unit_stop = stop if is_last else stop - stop % FOLIO_BYTES
-        # A unit that is full now: all of it, since there may be holes before the first position.
+        # A unit is complete now: allocate all of it, since there may be holes before the first position.
         is_full = self._is_mapped and unit_stop > self._unit_start
         self._file.allocate_range(self._unit_start if is_full else self.end, stop)
         self.end = stop
@@ -185,10 +186,10 @@ class Blocks:
         return self._step_bytes
 
     def give_back(self, stop: int) -> bool:
-        """Return the blocks after `stop` to the disk; says whether there were any, and the file has changed.
+        """Free the blocks after `stop`; return whether the file has changed.
 
-        For the end of writing: nothing of the file from `stop` on may be in use, and nothing is stored through
-        a map after this. Where the file system cannot do it, they stay.
+        For the end of writing: nothing of the file from `stop` on may be in use, and nothing may be stored through
+        a map afterwards. If the file system does not support this, the blocks stay allocated.
         """
         stop = page_end(stop)
         if stop >= self.end:

@@ -11,15 +11,15 @@ from pathlib import Path
 _FALLOC_KEEP_SIZE = 0x01
 _FALLOC_PUNCH_HOLE = 0x02
 _FALLOC_ZERO_RANGE = 0x10
-# What a call says that this file system cannot do.
+# Errors of a call that this file system does not support.
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-# What a call says that finds no room.
+# Errors of a call for which the disk has no room.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 PAGE_BYTES = 4096
 # The largest folio of the page cache: 2^9 pages of 4 KiB (`HPAGE_PMD_ORDER`); of larger pages 2^11 (`MAX_XAS_ORDER`).
 FOLIO_BYTES = mmap.PAGESIZE << (9 if mmap.PAGESIZE == PAGE_BYTES else 11)
-# Bytes written at once come into the page cache as one folio, and a store into any of it makes the next sync write
-# all of it. What is changed in small pieces later, and synced, is not written in larger ones than this.
+# Bytes written at once become one folio of the page cache, and a store into any part of a folio makes the next sync
+# write all of it. Bytes that are later changed and synced in small amounts are written in slices of this size.
 PIECE_BYTES = 16 << 10
 _ZEROS = bytes(PIECE_BYTES)
 
@@ -27,12 +27,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MADV_POPULATE_WRITE = 23
-# One call holds up whoever changes the process's maps, so it is cut into several.
+# One call blocks other threads that change the process's maps, so it is split into multiple calls.
 _POPULATED_AT_ONCE = 16 << 20
 
 
 def page_start(position: int) -> int:
-    """Return where the page begins that holds a byte."""
+    """Return the start of the page that holds a byte."""
     return position - position % mmap.PAGESIZE
 
 
@@ -47,26 +47,26 @@ class File:
         self.path = path
         self._fd = descriptor
         self._prefaulted: mmap.mmap | None = None
-        # So many bytes from the beginning are known to have blocks.
+        # This many bytes from the beginning are known to have blocks.
         self.allocated = 0
-        # Whether its pages were brought into memory before it is written.
+        # Whether its pages were loaded into memory in advance.
         self.is_populated = False
 
     @property
     def descriptor(self) -> int | None:
-        """The descriptor, for whoever writes or syncs by it; None where `pwrite` or `sync` is not the system's alone."""
+        """The descriptor, for callers that write or sync directly; None if a subclass replaces `pwrite` or `sync`."""
         cls = type(self)
         is_plain = cls.sync is File.sync and cls.pwrite is File.pwrite
         return self._fd if is_plain and self._fd >= 0 else None
 
     @property
     def size(self) -> int:
-        """Length in bytes, as the system says now."""
+        """Current length in bytes."""
         return os.fstat(self._fd).st_size
 
     @cached_property
     def inode(self) -> int:
-        """The file's number on its disk, whatever it is called."""
+        """The file's inode number, which does not depend on its name."""
         return os.fstat(self._fd).st_ino
 
     @property
@@ -90,9 +90,9 @@ class File:
         return b"".join(parts)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
-        """Read bytes at `position` into memory that is there; returns how many: fewer only at the file's end."""
+        """Read bytes at `position` into `buffer`; return how many: fewer than its length only at the file's end."""
         if type(self).pread is not File.pread:
-            # One that fails on purpose, or lies elsewhere: it reads in its own way.
+            # A subclass that replaces `pread` (faults, a simulated disk) must be read through it.
             data = self.pread(len(buffer), position)
             buffer[: len(data)] = data
             return len(data)
@@ -105,14 +105,14 @@ class File:
         return got
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write all of `data` at `position`; a short write is carried on, never passed over."""
+        """Write all of `data` at `position`; a short write is continued until all is written."""
         size = len(data)
         done = os.pwrite(self._fd, data, position)
         while done < size:
             done += os.pwrite(self._fd, memoryview(data)[done:], position + done)
 
     def pwrite_pieces(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write all of `data` as `pwrite` does, but so that the page cache gets no large folios of it."""
+        """Write all of `data` as `pwrite` does, in slices, so that the page cache creates no large folios."""
         if position % PIECE_BYTES + len(data) <= PIECE_BYTES:
             self.pwrite(data, position)
             return
@@ -123,7 +123,7 @@ class File:
             at += size
 
     def data_end(self) -> int:
-        """Return the position behind the last stretch that has blocks; all behind it reads as zero."""
+        """Return the end of the last range that has blocks; every byte after it reads as zero."""
         end = 0
         while True:
             try:
@@ -135,7 +135,7 @@ class File:
             end = os.lseek(self._fd, start, os.SEEK_HOLE)
 
     def hole_from(self, position: int) -> int:
-        """Return the first position from `position` on that has no written block; the file's length where all have."""
+        """Return the first position from `position` on that has no written block; the file's length if there is none."""
         return os.lseek(self._fd, position, os.SEEK_HOLE)
 
     def sync(self) -> None:
@@ -143,28 +143,28 @@ class File:
         os.fdatasync(self._fd)
 
     def sync_all(self) -> None:
-        """Make bytes and metadata durable (`fsync`), for a file just made."""
+        """Make bytes and metadata durable (`fsync`), for a file that was just created."""
         os.fsync(self._fd)
 
     def allocate(self, size: int) -> None:
-        """Give the file `size` bytes of real blocks; ENOSPC when there are not that many."""
+        """Allocate blocks for the first `size` bytes; raises `OSError` (ENOSPC) if the disk has no room."""
         os.posix_fallocate(self._fd, 0, size)
         self.allocated = max(self.allocated, size)
 
     def allocate_range(self, start: int, stop: int) -> None:
-        """Give bytes [start, stop), within the file, real blocks; what they hold stays. ENOSPC when there are not that many."""
+        """Allocate blocks for bytes [start, stop) of the file; their content is kept. Raises `OSError` (ENOSPC) without room."""
         try:
             os.posix_fallocate(self._fd, start, stop - start)
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
-            # Written, even with what they were, they have blocks.
+            # Writing the bytes, even unchanged, gives them blocks.
             for position in range(start, stop, len(_ZEROS)):
                 data = self.pread(min(len(_ZEROS), stop - position), position)
                 self.pwrite(data, position)
 
     def punch(self, start: int, stop: int) -> bool:
-        """Turn bytes [start, stop) into zeros without blocks; False where the file system cannot, and nothing changed."""
+        """Turn bytes [start, stop) into a hole of zeros; return False, with nothing changed, if that is not supported."""
         if stop <= start:
             return True
         mode = _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE
@@ -177,7 +177,7 @@ class File:
         raise error
 
     def clear(self, start: int, stop: int) -> None:
-        """Turn bytes [start, stop) into zeros, without blocks where the file system can do that."""
+        """Turn bytes [start, stop) into zeros, and free their blocks where the file system can do that."""
         if not self.punch(start, stop):
             self.erase(start, stop)
 
@@ -189,44 +189,47 @@ class File:
         """Turn bytes [start, stop) into zeros; they stay allocated."""
         if stop <= start or self.zero_range(start, stop):
             return
-        # Not every file system can; then write the zeros. Pages that are in memory would keep the size of their folios.
+        # Not every file system supports that: write the zeros. Cached pages are dropped first, as they would keep large folios.
         os.fdatasync(self._fd)
         os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
         for position in range(start, stop, len(_ZEROS)):
             self.pwrite(memoryview(_ZEROS)[: stop - position], position)
 
     def zero_range(self, start: int, stop: int) -> bool:
-        """Turn bytes [start, stop) into zeros without writing them; their blocks stay, their pages go. False where that cannot be."""
+        """Turn bytes [start, stop) into zeros without writing them; return False if that is not possible.
+
+        Their blocks stay allocated, their pages are dropped from the cache.
+        """
         mode = _FALLOC_KEEP_SIZE | _FALLOC_ZERO_RANGE
         if _libc.fallocate(self._fd, mode, start, stop - start) == 0:
             return True
         error = system_error(self.path)
-        # To part written blocks from those that are not may take a block more.
+        # Splitting an extent into written and unwritten blocks may need one more block.
         if error.errno in _UNSUPPORTED or error.errno in NO_ROOM:
             return False
         raise error
 
     def renew(self) -> None:
-        """Make all of a used file zero, durably: in blocks that are written, its pages in memory, none in a large folio.
+        """Zero a used file durably. Its blocks are written, its pages are in memory, and none is in a large folio.
 
-        Blocks that are only allocated would make each later sync change the file's extents as well.
+        If the blocks were only allocated, each later sync would have to change the file's extents as well.
         """
         size = self.size
         self.erase(0, size)
-        # All is zero already; where the system cannot populate (before Linux 5.14), pages come one by one later.
+        # The file is zero already. Without support for populating (before Linux 5.14), pages are loaded one by one later.
         with contextlib.suppress(OSError):
             self._populate(self.map(size, writable=True))
         self.sync_all()
 
     def map(self, size: int, *, writable: bool) -> mmap.mmap:
-        """Return the first `size` bytes as a shared map; the prefaulted one, if there is one."""
+        """Return the first `size` bytes as a shared map; the prefaulted map, if there is one."""
         if writable and self._prefaulted is not None and len(self._prefaulted) == size:
             return self._prefaulted
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return mmap.mmap(self._fd, size, access=access)
 
     def map_from(self, size: int, position: int) -> mmap.mmap:
-        """Return what `map` does, writable, for stores from `position` on: there no page brings others with it."""
+        """Return a writable map for stores from `position` on; read-ahead is off from there."""
         made = self.map(size, writable=True)
         start = position - position % mmap.PAGESIZE
         if start < size:
@@ -237,20 +240,20 @@ class File:
     def unmap_pages(made: mmap.mmap, start: int, stop: int) -> None:
         """Unmap whole pages of [start, stop) from this process; the file's bytes stay in the page cache.
 
-        A sync makes each page that was stored into read-only first, and tells every processor about each of them by an
-        interrupt; here they hear it once for all of them. Whoever looks there next has the pages mapped again, many at once.
+        A sync makes each modified page read-only first, and notifies every processor of each page by an interrupt. This
+        call notifies them once for all pages. The next access maps the pages again, many at once.
         """
         start, stop = page_start(start), page_start(stop)
         if start < stop:
-            # Refused for memory that the program has locked; then the sync does it page by page.
+            # The system refuses this for locked memory; then the sync does it page by page.
             with contextlib.suppress(OSError):
                 made.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
     def prefault(self, size: int) -> mmap.mmap:
-        """Make a writable map whose pages are all there; `map` hands it out afterwards.
+        """Return a writable map whose pages are all in memory; `map` returns the same map afterwards.
 
-        By `madvise(MADV_POPULATE_WRITE)`, Linux 5.14 and later; an older one raises `OSError` (EINVAL). The
-        call releases the GIL, unlike `mmap.madvise`. The pages are dirty after it.
+        It uses `madvise(MADV_POPULATE_WRITE)`, Linux 5.14 and later; an older Linux raises `OSError` (EINVAL). The
+        call releases the GIL, unlike `mmap.madvise`. The pages are dirty afterwards.
         """
         made = self.map(size, writable=True)
         self._populate(made)
@@ -258,7 +261,7 @@ class File:
         return made
 
     def _populate(self, made: mmap.mmap) -> None:
-        """Bring in all pages of a map, each in a folio of its own: read ahead they would come in large ones."""
+        """Load all pages of a map, each as a folio of its own: read-ahead, which makes large folios, is off meanwhile."""
         size, address = len(made), address_of(made)
         made.madvise(mmap.MADV_RANDOM)
         try:
@@ -271,7 +274,7 @@ class File:
         self.is_populated = True
 
     def detach(self) -> int:
-        """Give the descriptor away; this object is closed then."""
+        """Return the descriptor, which the caller must close; this object is closed then."""
         descriptor, self._fd = self._fd, -1
         return descriptor
 
@@ -281,18 +284,18 @@ class File:
     def close(self) -> None:
         """Close the descriptor; maps made from it stay valid."""
         self._prefaulted = None
-        # Forgotten first: closed twice it would close whatever got its number meanwhile.
+        # Forgotten first: a second close would close another file that has got the same number.
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """Return where a writable map lies in this process's memory."""
+    """Return the address of a writable map in this process's memory."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def system_error(path: Path | None = None) -> OSError:
-    """Return what a call through ctypes has just failed with."""
+    """Return the error of the call through ctypes that has just failed."""
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number), str(path) if path else None)

@@ -1,14 +1,14 @@
-"""The only module, with `file`, `volume` and `lock_file`, that touches the operating system: files, maps, syncs, renames.
+"""Paths and folders. Besides `file`, `volume` and `lock_file`, only this module calls the operating system for files.
 
-Everything else gets a `Files` through its constructor, so a test can hand in one that fails, forgets
-what was not synced, or counts.
+Everything else gets a `Files` through its constructor, so that a test can pass one that fails, loses
+unsynced bytes, or counts calls.
 
 Assumptions about the medium:
-    * After `File.sync` returns, the bytes written before it are durable; after it fails, nothing is
-      known about them (the kernel marks failed pages clean), so nobody may sync again and believe it.
+    * After `File.sync` returns, the bytes written before it are durable. After it fails, nothing is
+      known about them (the kernel marks failed pages clean), so a second sync that succeeds proves nothing.
     * A file or a rename is durable only after `Files.sync_folder` on its folder.
     * A store through a map into bytes that were never allocated kills the process when the disk is
-      full (SIGBUS); `File.allocate` and `File.allocate_range` answer ENOSPC instead, so bytes are
+      full (SIGBUS). `File.allocate` and `File.allocate_range` raise ENOSPC instead, so bytes are
       allocated before they are written through a map (see `blocks`).
 
 Links are never followed below a store's folder, and only regular files are opened.
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """One name in a folder, without its path; size and time of a folder are not looked at."""
+    """One name in a folder, without its path; size and time of a folder are 0."""
 
     name: str
     is_file: bool
@@ -65,11 +65,11 @@ class Files:
     """The file system as Penstock uses it. Safe from any thread.
 
     Args:
-        mode: the permissions of files, exactly, whatever the umask; folders may be entered where files may
-            be read. None for the owner's alone, less what the umask takes away.
+        mode: the exact permissions of new files, whatever the umask; whoever may read the files may enter the
+            folders. None gives access to the owner only, less what the umask removes.
     """
 
-    # Also for those derived from it that make themselves without a word about it.
+    # A class attribute, for subclasses whose constructor does not set it.
     _mode: int | None = None
 
     def __init__(self, mode: int | None = None) -> None:
@@ -78,14 +78,14 @@ class Files:
     def _permit(self, target: int | Path, *, is_folder: bool) -> None:
         if self._mode is not None:
             wanted = self._mode | (self._mode & 0o444) >> 2 if is_folder else self._mode
-            # Not touched where it is right: a change of any kind makes the lock file a copy's.
+            # Not changed if it is right: a changed lock file would make the store look like a copy.
             if stat.S_IMODE(os.stat(target).st_mode) != wanted:
                 os.chmod(target, wanted)
 
     def open(self, path: Path, *, writable: bool = False) -> File:
-        """Open an existing regular file; a link, a folder or a device is refused with `OSError`."""
+        """Open an existing regular file; raises `OSError` for a link, a folder or a device."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
-        # A FIFO would block the open for ever without O_NONBLOCK; regular files do not care.
+        # A FIFO would block the open for ever without O_NONBLOCK; it has no effect on regular files.
         try:
             descriptor = os.open(path, flags | os.O_NONBLOCK)
         except OSError as error:
@@ -98,7 +98,7 @@ class Files:
         return File(path, descriptor)
 
     def create(self, path: Path) -> File:
-        """Make a new, empty file; an existing one is an error."""
+        """Create an empty file; raises `FileExistsError` if it exists."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         file = File(path, os.open(path, flags, FILE_MODE))
         self._permit(file._fd, is_folder=False)
@@ -114,7 +114,7 @@ class Files:
                 try:
                     about = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    # Another process took it away just now.
+                    # Another process has just removed it.
                     continue
                 is_file, is_folder = stat.S_ISREG(about.st_mode), stat.S_ISDIR(about.st_mode)
                 size, mtime_ns = about.st_size, about.st_mtime_ns
@@ -123,8 +123,8 @@ class Files:
     def listing(self, folder: str) -> list[Listed]:
         """Return what is in `folder`, sorted by name; a link is neither file nor folder.
 
-        What `entries` tells, for those who list a hundred thousand folders; so do `folders` and `numbered`. A file system
-        that has an `entries` of its own has all four.
+        The same facts as `entries`, but faster, for callers that list a hundred thousand folders; likewise `folders` and
+        `numbered`. A subclass that replaces `entries` must replace all four.
         """
         found = []
         with os.scandir(folder) as names:
@@ -135,14 +135,14 @@ class Files:
                 try:
                     about = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    # Another process took it away just now.
+                    # Another process has just removed it.
                     continue
                 is_file = stat.S_ISREG(about.st_mode)
                 found.append(Listed(item.name, is_file, False, about.st_size, about.st_mtime_ns))
         return sorted(found)
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders in `folder`, sorted; links are none."""
+        """Return the names of the folders in `folder`, sorted; a link is not a folder."""
         with os.scandir(folder) as names:
             return sorted(item.name for item in names if item.is_dir(follow_symlinks=False))
 
@@ -159,45 +159,46 @@ class Files:
         return sorted(found)
 
     def exists(self, path: Path) -> bool:
-        """Say whether anything, even a dangling link, has that name."""
+        """Return whether anything, even a dangling link, has that name."""
         return os.path.lexists(path)
 
     def mtime_ns(self, path: Path) -> int:
-        """Return when a file was last written, Unix nanoseconds; 0 where there is none."""
+        """Return when a file was last written, in Unix nanoseconds; 0 if there is no such file."""
         try:
             return os.lstat(path).st_mtime_ns
         except FileNotFoundError:
             return 0
 
     def ctime_ns(self, path: Path) -> int:
-        """Return when a file was made here or last changed in any way, Unix nanoseconds; 0 for none."""
+        """Return when a file's inode was created or last changed, in Unix nanoseconds; 0 if there is no such file."""
         try:
             return os.lstat(path).st_ctime_ns
         except FileNotFoundError:
             return 0
 
     def inode(self, path: Path) -> int:
-        """Return the number of the file that has this name; 0 where there is none."""
+        """Return the inode number of the file that has this name; 0 if there is no such file."""
         try:
             return os.stat(path).st_ino
         except FileNotFoundError:
             return 0
 
     def has_other_names(self, path: Path) -> bool:
-        """Say whether a file has a second name, a backup made of hard links for one."""
+        """Return whether a file has a second name, for example in a backup made of hard links."""
         return os.lstat(path).st_nlink > 1
 
     def is_folder(self, path: Path) -> bool:
-        """Say whether `path` is a folder itself, not a link to one."""
+        """Return whether `path` is a folder itself, not a link to one."""
         try:
             return stat.S_ISDIR(os.lstat(path).st_mode)
         except FileNotFoundError:
             return False
 
     def make_folder(self, path: Path) -> list[Path]:
-        """Make `path` and its missing parents; returns the folders that got a new name.
+        """Create `path` and its missing parents; return the folders in which a new name was created.
 
-        Another process may make the same one at the same time. They are not synced: `make_folder_durably` does, where nobody gathers them.
+        Another process may create the same folder at the same time. The returned folders are not synced; a caller that
+        does not sync them uses `make_folder_durably`.
         """
         if self.is_folder(path):
             return []
@@ -212,7 +213,7 @@ class Files:
         return [*changed, path.parent]
 
     def make_folder_durably(self, path: Path) -> None:
-        """Make `path` and its missing parents, so that they outlive the machine."""
+        """Create `path` and its missing parents durably."""
         for folder in self.make_folder(path):
             self.sync_folder(folder)
 
@@ -229,9 +230,9 @@ class Files:
             os.close(descriptor)
 
     def volume(self, folder: Path) -> Volume | None:
-        """Return the file system that holds a folder, to be synced as a whole; None where that is not as good.
+        """Return the file system that holds a folder, to be synced as a whole; None if such a sync may hide failures.
 
-        To be opened before the first write that it is to make durable; see `penstock.files.volume`.
+        It must be opened before the first write that it makes durable; see `penstock.files.volume`.
         """
         return open_volume(folder)
 
@@ -240,11 +241,11 @@ class Files:
         os.unlink(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name in one step; an existing target is replaced."""
+        """Rename a file atomically; an existing target is replaced."""
         os.rename(source, target)
 
     def read_whole(self, path: Path, limit: int = 64 << 20) -> bytes:
-        """Return a whole small file; one larger than `limit` bytes is refused with `OSError`."""
+        """Return the content of a small file; raises `OSError` (EFBIG) if it is larger than `limit` bytes."""
         file = self.open(path)
         try:
             size = file.size
@@ -255,14 +256,14 @@ class Files:
             file.close()
 
     def unused(self, path: Path) -> Path:
-        """Return `path` with a number after it, from `-1` on, so that nothing has that name yet."""
+        """Return `path` with the first suffix `-1`, `-2`, ... that is not in use."""
         number = 1
         while self.exists(path.with_name(f"{path.name}-{number}")):
             number += 1
         return path.with_name(f"{path.name}-{number}")
 
     def write_whole(self, path: Path, data: bytes) -> None:
-        """Write a small file so that a crash leaves the old content or the new, nothing between."""
+        """Write a small file atomically and durably: a crash leaves the old content or the new."""
         fresh = path.with_name(path.name + ".new")
         if self.exists(fresh):
             self.remove(fresh)
@@ -280,14 +281,14 @@ class Files:
         self.sync_folder(path.parent)
 
     def lock(self, path: Path) -> Lock | None:
-        """Take the store's lock without waiting; None when another holds it."""
+        """Take the store's lock without waiting; return None if it is held already."""
         lock = lock_file.take(path, FILE_MODE)
         if lock is not None:
             self._permit(path, is_folder=False)
         return lock
 
     def lock_owner(self, path: Path) -> int | None:
-        """Return the process that holds the lock as Java does, None for nobody or Penstock."""
+        """Return the process that holds the lock as a Java broker does; None if no process does, or Penstock holds it."""
         return lock_file.owner(path)
 
     @property
@@ -297,20 +298,20 @@ class Files:
         return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
     def is_locked(self, path: Path) -> bool:
-        """Say whether another holds the store's lock, without taking or changing anything."""
+        """Return whether the store's lock is held, without taking or changing it."""
         return lock_file.is_taken(path)
 
     def memory(self, size: int) -> mmap.mmap:
-        """Return memory of the process's own, zero, that belongs to no file."""
+        """Return zeroed anonymous memory of `size` bytes."""
         return mmap.mmap(-1, size)
 
     def lock_memory(self, memory: mmap.mmap) -> None:
-        """Keep a map's pages in memory (`mlock`); `OSError` (ENOMEM, EPERM) where the limit forbids it."""
+        """Keep a map's pages in memory (`mlock`); raises `OSError` (ENOMEM, EPERM) if the limit forbids it."""
         if _libc.mlock(address_of(memory), len(memory)) != 0:
             raise system_error()
 
     def unlock_memory(self, memory: mmap.mmap) -> None:
-        """Let a map's pages go again."""
+        """Undo `lock_memory`."""
         _libc.munlock(address_of(memory), len(memory))
 
     def free_bytes(self, path: Path) -> tuple[int, int]:
@@ -324,7 +325,7 @@ class Files:
         return os.getpid()
 
     def boot_id(self) -> bytes:
-        """Return what the system calls this start of this machine; empty where it does not say."""
+        """Return the system's identifier of the current boot; empty if there is none."""
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
         except OSError:

@@ -1,14 +1,14 @@
-"""The store's lock: who may write, who holds it, and what a fork leaves of it.
+"""The store's lock: who may write, who holds it, and what happens to it in a forked child.
 
 Two locks are taken together, both without waiting:
-    * an open-file-description lock on byte 0 of the lock file, the byte that the Java store locks. It and
-      Java's refuse each other, it survives the closing of another descriptor of the file, and it refuses a
-      second open in the same process;
-    * a `flock` of the store's folder, which holds even where somebody removed the lock file.
+    * an open-file-description lock on byte 0 of the lock file, the byte that the Java store locks. It excludes
+      Java's lock and is excluded by it, it is kept when another descriptor of the file is closed, and it refuses
+      a second open in the same process;
+    * a `flock` of the store's folder, which holds even if the lock file is removed.
 
-A forked child shares its parent's locks, and would keep them when the parent is gone. So it closes its own
-descriptors at once, which takes nothing from the parent; and whatever else must not go on in a child
-registers with `leave_in_child`.
+A forked child shares its parent's locks, and would keep them after the parent has ended. So it closes its own
+descriptors at once, which does not affect the parent. Other objects that must not be used in a child register
+with `leave_in_child`.
 """
 
 import errno
@@ -24,30 +24,30 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 class Leaving(Protocol):
-    """What has something to give up in a forked child."""
+    """An object that must release resources in a forked child."""
 
     def leave(self) -> None:
-        """Give up, in a child, what belongs to the parent; write nothing."""
+        """In a child, release what belongs to the parent; must not write anything."""
 
 
 _to_leave: "weakref.WeakSet[Leaving]" = weakref.WeakSet()
 
 
 def leave_in_child(one: Leaving) -> None:
-    """Have `one.leave()` called in every child that this process forks, as long as it lives."""
+    """Arrange that `one.leave()` is called in every child that this process forks while `one` exists."""
     _to_leave.add(one)
 
 
-def _forked() -> None:
+def _leave_all() -> None:
     for one in list(_to_leave):
         one.leave()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_leave_all)
 
 
 class Lock:
-    """An exclusive lock on a store, held until `release`, or until nobody refers to it any more."""
+    """An exclusive lock on a store, held until `release`, or until the object is deleted."""
 
     def __init__(self, descriptor: int, folder: int = -1) -> None:
         self._fds = [fd for fd in (descriptor, folder) if fd >= 0]
@@ -56,21 +56,21 @@ class Lock:
         leave_in_child(self)
 
     def release(self) -> None:
-        """Let go; calling it again does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._fds and os.getpid() == self._process:
-            # Closing alone would leave it with a child that has the descriptor and did not close it.
+            # Closing alone would leave the lock held by a child that has not closed the descriptor.
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK))
             for fd in self._fds[1:]:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         self.leave()
 
     def leave(self) -> None:
-        """Close the descriptors only: in a child the lock itself is the parent's."""
+        """Close the descriptors only: in a child, the lock itself belongs to the parent."""
         while self._fds:
             os.close(self._fds.pop())
 
     def __del__(self) -> None:
-        # An interrupt may come between taking it and keeping it.
+        # An interrupt may come after the lock is taken and before the caller has stored it.
         self.release()
 
 
@@ -83,7 +83,7 @@ def _open(path: Path, mode: int) -> int:
 
 
 def take(path: Path, mode: int) -> Lock | None:
-    """Take the lock of the store whose lock file is `path`, without waiting; None if another holds it."""
+    """Take the lock of the store whose lock file is `path`, without waiting; return None if it is held already."""
     lock = Lock(
         _open(path, mode), os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     )
@@ -98,9 +98,9 @@ def take(path: Path, mode: int) -> Lock | None:
     return lock
 
 
-def _holder(path: Path) -> tuple[bool, int]:
-    """Return whether somebody holds the lock, and which process as far as the system knows it."""
-    # Reading is enough to ask whether a reader's lock would be refused.
+def _get_holder(path: Path) -> tuple[bool, int]:
+    """Return whether the lock is held, and by which process, as far as the system reports it."""
+    # A read-only descriptor suffices to ask whether a lock would be refused.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK))
@@ -111,15 +111,15 @@ def _holder(path: Path) -> tuple[bool, int]:
 
 
 def is_taken(path: Path) -> bool:
-    """Say whether anybody holds the lock; nothing is changed by it."""
+    """Return whether the lock is held; nothing is changed."""
     try:
-        return _holder(path)[0]
+        return _get_holder(path)[0]
     except OSError:
         return False
 
 
 def owner(path: Path) -> int | None:
-    """Return the process that holds the lock as Java does; None for nobody, or for one of Penstock's."""
-    is_held, process = _holder(path)
-    # An open-file-description lock belongs to no process, which the system says as -1.
+    """Return the process that holds the lock as a Java broker does; None if no process does, or Penstock holds it."""
+    is_held, process = _get_holder(path)
+    # An open-file-description lock belongs to no process; the system reports -1 for it.
     return process if is_held and process > 0 else None

@@ -1,19 +1,19 @@
-"""A file system, synced as a whole (`syncfs`) in place of thousands of files one by one.
+"""A file system that is synced as a whole (`syncfs`), in place of thousands of single files.
 
-One such sync is as good as one of each file and folder only where all of this holds; elsewhere `open_volume`
+Such a sync replaces the sync of each file and folder only if all of the following holds. Otherwise `open_volume`
 returns None, and callers sync file by file:
 
-    * Linux 5.8 or later. Before that, `syncfs` answered success whatever became of the write-back.
-    * ext2, ext3, ext4, XFS, Btrfs or tmpfs. Others need not report: overlayfs syncs the file system below it, and
-      does not pass on which of its writes have failed.
-    * The volume was opened before the first write that it is to speak of. The system tells a failed write-back once
-      to each descriptor that was open when it happened, and to the first one opened later if nobody was told yet.
+    * Linux 5.8 or later. Before that, `syncfs` reported success even if the write-back had failed.
+    * ext2, ext3, ext4, XFS, Btrfs or tmpfs. Others may not report failures: overlayfs syncs the file system below it,
+      and does not report which of its writes have failed.
+    * The volume was opened before the first write that it makes durable. The system reports a failed write-back once
+      to each descriptor that was open when it happened; if there was none, to the first one opened later.
 
-So a failure of another program's file on the same disk may be told to us as well. It counts as ours: a disk that
-fails writes is not to be trusted, and a store that stops loses nothing.
+So a failure of another program's file on the same disk may be reported to Penstock as well. It is treated as a failure
+of the store: a disk that fails writes cannot be trusted, and a store that stops loses nothing.
 
-On XFS a write over bytes that have blocks already may leave the journal as it is, and then `syncfs` does not flush the
-disk's own cache. `fdatasync` of any file does: callers do that to one of their files afterwards.
+On XFS, a write over bytes that already have blocks may not change the journal, and then `syncfs` does not flush the
+disk's own cache. `fdatasync` of any file does, so callers call that for one of their files afterwards.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from penstock.files.file import system_error
 
-# What `statfs` calls ext2 to ext4, XFS, Btrfs and tmpfs (linux/magic.h).
+# The `statfs` types of ext2 to ext4, XFS, Btrfs and tmpfs (linux/magic.h).
 _REPORTING = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
 _LINUX_MIN = (5, 8)
 # Larger than `struct statfs` is on any machine; its first field is the type, a C long.
@@ -40,20 +40,20 @@ class Volume:
         self._device = os.fstat(descriptor).st_dev
 
     def holds(self, path: str) -> bool:
-        """Say whether a file or folder lies on it: another may be mounted below a folder."""
+        """Return whether a file or folder is on this volume: another may be mounted below a folder."""
         return os.lstat(path).st_dev == self._device
 
     def sync(self) -> None:
-        """Make durable what was written before to any file or folder on it, names too.
+        """Make durable everything written before to any file or folder on this volume, including names.
 
         Raises:
-            OSError: that failed, or a write-back since the volume was opened.
+            OSError: the sync failed, or a write-back has failed since the volume was opened.
         """
         if _libc.syncfs(self._fd) != 0:
             raise system_error(self.path)
 
     def detach(self) -> int:
-        """Give the descriptor away; this object is closed then."""
+        """Return the descriptor, which the caller must close; this object is closed then."""
         descriptor, self._fd = self._fd, -1
         return descriptor
 
@@ -61,14 +61,14 @@ class Volume:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor; nothing is synced by this."""
+        """Close the descriptor; nothing is synced."""
         descriptor = self.detach()
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def open_volume(folder: Path) -> Volume | None:
-    """Return the file system that holds a folder; None where a sync of the whole would not tell of failures."""
+    """Return the file system that holds a folder; None if a sync of the whole would not report failures."""
     if not _reports_failures(os.uname().release):
         return None
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -79,7 +79,7 @@ def open_volume(folder: Path) -> Volume | None:
 
 
 def _reports_failures(release: str) -> bool:
-    """Say whether a release of Linux ("6.1.0-13-amd64") is one whose `syncfs` reports failed write-backs."""
+    """Return whether `syncfs` reports failed write-backs in a release of Linux, such as "6.1.0-13-amd64"."""
     major, _, rest = release.partition(".")
     minor = rest.partition(".")[0].partition("-")[0]
     if not (major.isdecimal() and minor.isdecimal()):

@@ -10,7 +10,7 @@ except ImportError as error:
     raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
-# Every column there is, with its type; the first ones are the default.
+# All columns with their types; the first nine are the default.
 COLUMNS: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "queue": pa.int32(),
@@ -34,11 +34,11 @@ DEFAULT_COLUMNS = tuple(COLUMNS)[:9]
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the asked columns, or the default; an unknown one is refused."""
+    """Return the requested columns, or the default ones; raises `ConfigError` for an unknown column."""
     asked = DEFAULT_COLUMNS if columns is None else tuple(columns)
     for name in asked:
         if name not in COLUMNS:
-            raise ConfigError(f"there is no column {name!r}; there are: {', '.join(COLUMNS)}")
+            raise ConfigError(f"there is no column {name!r}; the columns are: {', '.join(COLUMNS)}")
     return asked
 
 
@@ -50,5 +50,5 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 def reader_of(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None
 ) -> pa.RecordBatchReader:
-    """Return batches of these columns as a stream; an error of theirs comes out as it is."""
+    """Return batches of these columns as a stream; an error of the iterator is raised unchanged."""
     return pa.RecordBatchReader.from_batches(schema_of(check_columns(columns)), batches)

@@ -1,8 +1,8 @@
-"""Many records at once, as columns: the numbers of each, and where its parts are.
+"""Many records at once, as columns: each record's numbers, and the positions of its parts.
 
-A row is what the kernel says of a record (`Record` in `_kernel/record.h`), filled in one pass: `Columns.parse` for
-records at known positions, `scan` for those that follow each other. Bytes from disk are hostile: a row that is not
-`valid` holds no more than its position, size and magic, and nothing is read outside of the window.
+A row holds the fields of a record as the kernel parses it (`Record` in `_kernel/record.h`): `RecordColumns.parse` for
+records at known positions, `scan` for consecutive records. Bytes from disk may be hostile: a row that is not `valid`
+holds only its position, size and magic, and nothing is read outside of the window.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ Rows = npt.NDArray[np.void]
 
 
 def _numbers(name: str, doc: str) -> Any:
-    """Return a property that hands out one field of all rows."""
+    """Return a property for one field of all rows."""
 
     def numbers(self: "RecordColumns") -> Int64s:
         found: Int64s = self.fields[name].astype(np.int64)
@@ -48,7 +48,7 @@ class RecordColumns:
     """Records in `window`; one row a record, each column one value a row. Safe from any thread.
 
     Attributes:
-        window: the bytes that the records were taken apart in.
+        window: the bytes that hold the records.
         fields: the rows (`ROW`).
         log_offsets: byte addresses in the commit log.
     """
@@ -67,10 +67,10 @@ class RecordColumns:
         *,
         log_offsets: Int64s | None = None,
     ) -> Self:
-        """Take apart the records at `positions` in `window`.
+        """Parse the records at `positions` in `window`.
 
-        `base` is the log offset of the window's first byte; where the window has gaps, `log_offsets` says
-        where each record is instead.
+        `base` is the log offset of the window's first byte. If the window has gaps, pass the log offset of each record
+        as `log_offsets` instead.
         """
         places = np.ascontiguousarray(positions, np.int64)
         fields = np.frombuffer(_kernel.parse(window, places), ROW)
@@ -92,7 +92,7 @@ class RecordColumns:
     queue_offsets: Int64s = _numbers("queue_offset", "QUEUEOFFSET.")
     stored_offsets: Int64s = _numbers(
         "log_offset",
-        "PHYSICALOFFSET as stored; differs from `log_offsets` where bytes are misplaced.",
+        "PHYSICALOFFSET as stored; differs from `log_offsets` if bytes are misplaced.",
     )
     sys_flags: Int64s = _numbers("sys_flag", "SYSFLAG.")
     born_times_ms: Int64s = _numbers("born_ms", "BORNTIMESTAMP.")
@@ -115,34 +115,34 @@ class RecordColumns:
 
     @property
     def valid(self) -> Bools:
-        """Rows with a record's magic, and part lengths that add up to TOTALSIZE."""
+        """Which rows have a record's magic, and part lengths that add up to TOTALSIZE."""
         return self.fields["is_valid"] != 0
 
     @cached_property
     def topics(self) -> tuple[list[bytes], Int64s]:
-        """The distinct topics, and for each row the index of its own."""
+        """The distinct topics, and for each row the index of its topic."""
         names, numbers = _kernel.topics(self.window, self.fields)
         return names, np.frombuffer(numbers, np.int64)
 
     @property
     def properties(self) -> PropertyColumns:
-        """The properties texts, to be searched."""
+        """The properties texts, for searching."""
         return PropertyColumns(self.window, self.fields)
 
     def are_valid(self, coverage: Coverage = NO_COVERAGE, *, check_crc: bool = True) -> Bools:
-        """Return which rows are valid records at their places; see `validity`."""
+        """Return which rows are valid records at their log offsets; see `validity`."""
         checks = _kernel.CRC if check_crc else 0
         offsets = np.ascontiguousarray(self.log_offsets)
         found = _kernel.valid_rows(self.window, self.fields, offsets, checks, coverage.packed)
         return np.frombuffer(found, np.bool_)
 
     def first_bad(self, *, check_crc: bool, coverage: Coverage = NO_COVERAGE) -> int | None:
-        """Return the first row that is not a valid record at its place, or None; see `validity`."""
+        """Return the first row that is not a valid record at its log offset, or None; see `validity`."""
         are_valid = self.are_valid(coverage, check_crc=check_crc)
         return None if are_valid.all() else int(np.argmin(are_valid))
 
     def end_in_own_crc(self) -> Bools:
-        """Return which rows end in the CRC property of all bytes before it."""
+        """Return which records end in a CRC property that matches all bytes before it."""
         return np.frombuffer(_kernel.own_crcs(self.window, self.fields), np.bool_)
 
     def head(self, count: int) -> "RecordColumns":
@@ -150,5 +150,5 @@ class RecordColumns:
         return self if count == len(self) else self.rows(slice(count))
 
     def rows(self, which: Int64s | Bools | slice) -> "RecordColumns":
-        """Return some of the rows."""
+        """Return the selected rows."""
         return RecordColumns(self.window, self.fields[which], self.log_offsets[which])

@@ -13,14 +13,14 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 
-# Of a text, as a signed 32-bit number.
+# Returns the hash of a text as a signed 32-bit number.
 java_hash = _kernel.java_hash
 
 _COUNTED_MAX = 1 << 16
 
 
 def index_hash(text: str) -> int:
-    """Return the hash index's form: never negative, and 0 where Java's abs() overflows."""
+    """Return the hash as the hash index uses it: never negative, and 0 if Java's abs() overflows."""
     value = java_hash(text)
     return 0 if value == -(1 << 31) else abs(value)
 
@@ -28,7 +28,8 @@ def index_hash(text: str) -> int:
 def distinct_of(values: Int64s) -> list[int]:
     """Return the distinct values, which must not be negative, ascending.
 
-    `np.unique` loads another part of numpy at its first call: in a background thread, perhaps without a descriptor left.
+    Used in place of `np.unique`, whose first call imports another part of numpy: in a background thread, that may fail
+    because no descriptor is left.
     """
     if len(values) and int(values.max()) > _COUNTED_MAX:
         return sorted(set(values.tolist()))
@@ -37,7 +38,7 @@ def distinct_of(values: Int64s) -> list[int]:
 
 
 def hash_pieces(data: Bytes, starts: Int64s, lengths: Int64s) -> Int32s:
-    """Return `String.hashCode` of UTF-8 pieces of `data`, one for each start."""
+    """Return `String.hashCode` of UTF-8 slices of `data`, one for each start."""
     found = _kernel.hash_pieces(
         data, np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
     )

@@ -1,7 +1,7 @@
 """Which topic names and queue numbers may become folders of a store.
 
-The check guards both ways in: what a caller puts, and what a hostile log claims when its queues are
-rebuilt.
+The check is made for messages that a caller puts, and for records of a possibly hostile log when its queues
+are rebuilt.
 """
 
 import operator
@@ -14,7 +14,7 @@ TOPIC_BYTES_MAX = 255
 # A record of the first version has one signed byte for its length.
 TOPIC_BYTES_V1_MAX = 127
 QUEUE_MAX = 65_535
-# What Penstock keeps of its own beside RocketMQ's files: a folder of the store.
+# The folder, within a store, of Penstock's own files beside RocketMQ's.
 SIDE_FOLDER = "penstock"
 NAME_DIGITS = 20
 
@@ -23,29 +23,30 @@ _FIRST_PRINTABLE = 0x20
 
 
 def check_topic(topic: object, *, long: bool = True) -> str:
-    """Return `topic` if it can be a folder of the store and a field of a record.
+    """Return `topic` if it can be a folder of the store and a field of a record; raises `TopicError` if not.
 
-    `long` says whether records of the second version, which longer topics need, may be written.
+    `long` says whether records of version 2, which topics of over 127 bytes need, may be written.
     """
     if not isinstance(topic, str):
         raise TopicError(str(topic), f"it must be a string, not {type(topic).__name__}")
-    checked = _checked(topic)
+    checked = _check_characters(topic)
     if not long and len(checked.encode()) > TOPIC_BYTES_V1_MAX:
         raise LongTopicError(topic, len(topic.encode()), TOPIC_BYTES_V1_MAX)
     return checked
 
 
 @lru_cache(4096)
-def _checked(topic: str) -> str:
+def _check_characters(topic: str) -> str:
+    """Return `topic` if it can be the name of a folder; raises `TopicError` if not."""
     if not topic:
         raise TopicError(topic, "it is empty")
     if topic in (".", ".."):
-        raise TopicError(topic, "it would name a folder outside its place")
+        raise TopicError(topic, "it would name a folder outside of the store's folder for topics")
     for character in topic:
         if character == "/":
-            raise TopicError(topic, "it holds '/', and a topic is one folder's name")
+            raise TopicError(topic, "it contains '/', and a topic is the name of one folder")
         if ord(character) < _FIRST_PRINTABLE or ord(character) == _DELETE:
-            raise TopicError(topic, f"it holds the control character {character!r}")
+            raise TopicError(topic, f"it contains the control character {character!r}")
     try:
         size = len(topic.encode())
     except UnicodeEncodeError:
@@ -56,7 +57,7 @@ def _checked(topic: str) -> str:
 
 
 def check_queue(queue: object) -> int:
-    """Return `queue` as an integer if it is a number that a queue may have; any integer type will do."""
+    """Return `queue`, of any integer type, as an `int`; raises `QueueError` if it is not a valid queue number."""
     if type(queue) is int:
         number = queue
     else:
@@ -70,7 +71,7 @@ def check_queue(queue: object) -> int:
 
 
 def topic_of(raw: bytes) -> str | None:
-    """Return a topic read from a record, or None if no folder may be made of it."""
+    """Return a topic read from a record, or None if it cannot be the name of a folder."""
     try:
         return check_topic(raw.decode())
     except (UnicodeDecodeError, TopicError):

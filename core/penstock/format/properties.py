@@ -1,7 +1,7 @@
 """The properties text of a record: `name 0x01 value 0x02`, repeated.
 
-Both trailing forms are read (with and without the last 0x02: RocketMQ 4.9.1 to 5.1.4 leave it out);
-what is written always ends in 0x02. Source: spec section 2.7.
+Texts with and without the last 0x02 are read (RocketMQ 4.9.1 to 5.1.4 omit it); a written text always
+ends in 0x02. Source: spec section 2.7.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +26,11 @@ DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_M
 def encode_properties(
     tag: str, keys: Iterable[str], properties: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return the properties text, tag and keys first; refuse what a reader could not get back."""
+    """Return the properties text, tag and keys first; raises `PropertyError` for values that cannot be read back."""
     if not properties and type(tag) is str and (type(keys) is tuple or type(keys) is list):
         if len(keys) == 1:
             key = keys[0]
-            # Printable is more than is asked for; what is not goes the long way.
+            # Being printable is stricter than necessary; other keys take the slower path.
             if type(key) is str and key.isprintable() and key[:1] > " ":
                 return tag_text(tag) + f"{KEYS}{NAME_END}{key}{PAIR_END}".encode()
         plain = _plain_text(tag, keys)
@@ -38,27 +38,27 @@ def encode_properties(
             return plain
     parts = []
     if tag:
-        parts.append(f"{TAGS}{NAME_END}{_checked(TAGS, tag)}{PAIR_END}")
+        parts.append(f"{TAGS}{NAME_END}{_check_value(TAGS, tag)}{PAIR_END}")
     if keys:
-        text = " ".join(_checked_keys(keys))
+        text = " ".join(_check_keys(keys))
         parts.append(f"{KEYS}{NAME_END}{text}{PAIR_END}")
     for name, value in (properties or {}).items():
         if name == CRC32:
-            # A CRC of another record, or no CRC at all: the store writes its own, or none.
+            # It belongs to another record or is not a CRC: the store writes its own CRC, or none.
             continue
         _check_name(name)
-        parts.append(f"{name}{NAME_END}{_checked(name, value)}{PAIR_END}")
+        parts.append(f"{name}{NAME_END}{_check_value(name, value)}{PAIR_END}")
     return _utf8("".join(parts))
 
 
 def texts_of(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[bytes]:
-    """Return what `encode_properties` says of each tag and its keys."""
+    """Return the properties text of each tag and its keys; see `encode_properties`."""
     plain = _one_key_each(tags, keys)
     return list(map(encode_properties, tags, keys)) if plain is None else plain
 
 
 def _one_key_each(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[bytes] | None:
-    """Return the texts by one check over all of them; None where not each has one plain key and the same tag."""
+    """Return the texts after one check of all keys; None unless all have the same tag and exactly one plain key."""
     if (
         set(map(type, keys)) != {tuple} or set(map(len, keys)) != {1}
         or type(tags[0]) is not str or tags.count(tags[0]) < len(tags)
@@ -76,12 +76,12 @@ def _one_key_each(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[by
 
 @lru_cache(1024)
 def tag_text(tag: str) -> bytes:
-    """Return the text of a tag, checked; the few that there are come again and again."""
-    return _utf8(f"{TAGS}{NAME_END}{_checked(TAGS, tag)}{PAIR_END}") if tag else b""
+    """Return the text of a tag, checked; cached, since a few tags are used repeatedly."""
+    return _utf8(f"{TAGS}{NAME_END}{_check_value(TAGS, tag)}{PAIR_END}") if tag else b""
 
 
 def _plain_text(tag: str, keys: Sequence[str]) -> bytes | None:
-    """Return the text of a tag and keys by one check over all of it; None if anything is not plain."""
+    """Return the text of a tag and keys after one check of the whole text; None if anything is not plain."""
     try:
         words = " ".join(keys)
         if not all(map(str.strip, keys, repeat(" "))):
@@ -105,63 +105,65 @@ def _utf8(text: str) -> bytes:
 
 
 def check_zeros(text: bytes) -> None:
-    """Refuse a text with so many zero bytes on end that it could not be told from one that was never written.
+    """Raise `PropertyError` for a text with so many consecutive zero bytes that it looks like an unwritten sector.
 
-    Only for records without a CRC of their own; see `is_torn` in `_kernel/record.h`.
+    Only needed for records without a CRC of their own; see `is_torn` in `_kernel/record.h`.
     """
     at = text.find(_UNWRITTEN)
     if at >= 0:
         name = text[:at].rpartition(PAIR_END.encode())[2].partition(NAME_END.encode())[0]
         raise PropertyError(
             name.decode("utf-8", "replace"),
-            f"its value has {len(_UNWRITTEN)} zero bytes on end, which look like a lost sector of the disk "
-            f"after a crash: set log.checksum to crc32+record, or encode the value otherwise",
+            f"its value has {len(_UNWRITTEN)} consecutive zero bytes, which look like a lost disk sector "
+            f"after a crash: set log.checksum to crc32+record, or encode the value differently",
         )
 
 
-def _checked_keys(keys: Iterable[str]) -> list[str]:
+def _check_keys(keys: Iterable[str]) -> list[str]:
+    """Return the keys as a list; raises `PropertyError` for a key that could not be found again."""
     if isinstance(keys, str):
-        raise PropertyError(KEYS, "keys is a list of keys, not one string: use keys=[...]")
-    texts = [_checked(KEYS, key) for key in keys]
-    # A space separates keys in this format, so a key with spaces is stored as several words and
-    # found again as a phrase; one of nothing but spaces could not be found.
+        raise PropertyError(KEYS, "keys must be a list of keys, not one string: use keys=[...]")
+    texts = [_check_value(KEYS, key) for key in keys]
+    # A space separates keys in this format, so a key with spaces is stored as multiple words and
+    # found again as a phrase; a key that consists of spaces could not be found.
     for text in texts:
         if not text.strip(" "):
-            raise PropertyError(KEYS, "a key of nothing but spaces could never be found")
+            raise PropertyError(KEYS, "a key that consists of spaces could never be found")
     return texts
 
 
-def _checked(name: str, value: object) -> str:
+def _check_value(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise PropertyError(name, f"its value must be a string, not {type(value).__name__}")
     if not value:
-        raise PropertyError(name, "its value is empty, and readers drop empty values: leave it out")
+        raise PropertyError(name, "its value is empty, and readers drop empty values: omit it")
     if NAME_END in value or PAIR_END in value:
-        raise PropertyError(name, "its value holds 0x01 or 0x02, which separate properties")
+        raise PropertyError(name, "its value contains 0x01 or 0x02, which separate properties")
     return value
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise PropertyError(str(name), "a property's name must be a string that is not empty")
+        raise PropertyError(str(name), "a property's name must be a non-empty string")
     if NAME_END in name or PAIR_END in name:
-        raise PropertyError(name, "its name holds 0x01 or 0x02, which separate properties")
+        raise PropertyError(name, "its name contains 0x01 or 0x02, which separate properties")
     if name in _OWN_ARGUMENT:
-        raise PropertyError(name, f"give it as {_OWN_ARGUMENT[name]}")
+        raise PropertyError(name, f"pass it as {_OWN_ARGUMENT[name]}")
     if name in DELAYS:
         raise NotYetError(
-            f"property {name} asks for delayed delivery, which Penstock does not do yet"
+            f"property {name} requests delayed delivery, which Penstock does not support yet"
         )
 
 
 def decode_properties(text: bytes | memoryview) -> dict[str, str]:
-    """Return the pairs of a properties text; of a name given twice the last counts, as in Java.
+    """Return the pairs of a properties text; if a name occurs twice the last value counts, as in Java.
 
-    The CRC of a record is left out: it is the store's, or a stale one that a broker copied. Pieces without a name, a separator or a value are dropped by RocketMQ's parser, and so by ours.
+    The CRC of the record is left out: it was written by the store, or is a stale one that a broker copied. Parts without a
+    name, a separator or a value are dropped, as RocketMQ's parser does.
     """
     pairs = {}
-    for piece in str(text, "utf-8", "replace").split(PAIR_END):
-        name, _, value = piece.partition(NAME_END)
+    for part in str(text, "utf-8", "replace").split(PAIR_END):
+        name, _, value = part.partition(NAME_END)
         if name and value and name != CRC32:
             pairs[name] = value
     return pairs

@@ -9,10 +9,10 @@ Layout (big-endian; positions are for two IPv4 hosts, an IPv6 host adds 12 bytes
     16 FLAG i32
 
 The topic's length takes 1 byte under magic V1 and 2 under V2. A blank record (size i32, magic i32)
-fills the end of a segment. Zero is never a valid size or magic, so unwritten bytes are no record.
+fills the end of a segment. Zero is never a valid size or magic, so unwritten bytes are not a record.
 
-BODYCRC covers the body alone; with the `__CRC32#` property a second CRC covers the whole record but
-the property itself. What makes a record valid is decided in `validity`. Source: spec sections 2.1 to 2.8.
+BODYCRC covers the body alone. With the `__CRC32#` property, a second CRC covers the whole record except
+the property itself. `validity` defines when a record is valid. Source: spec sections 2.1 to 2.8.
 """
 
 import ipaddress
@@ -36,10 +36,10 @@ BORN_IPV6 = 0x10
 STORE_IPV6 = 0x20
 
 CRC_MASK = 0x7FFFFFFF
-# TOTALSIZE of a V1 record with two IPv4 hosts and nothing in it.
+# TOTALSIZE of a V1 record with two IPv4 hosts and no body, topic or properties.
 FIXED_SIZE = 91
 IPV6_EXTRA = 12
-# A blank record needs this much, so a record always leaves at least as much behind it.
+# A blank record needs this many bytes, so at least as many are left after a segment's last record.
 BLANK_SIZE = 8
 V1_TOPIC_BYTES_MAX = 127
 TOPIC_BYTES_MAX = 32767
@@ -57,7 +57,7 @@ crc32 = zlib.crc32
 
 
 class MalformedRecordError(ValueError):
-    """Bytes that are no whole record; callers add file and position."""
+    """Bytes that are not a complete record; callers add file and position."""
 
     def __init__(self, expected: str, found: str) -> None:
         self.expected = expected
@@ -108,7 +108,7 @@ def body_crc(body: bytes | memoryview) -> int:
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
-    """Return the SYSFLAG bits that the two addresses call for."""
+    """Return the SYSFLAG bits of the two addresses."""
     born = BORN_IPV6 if len(born_host) == 20 else 0  # noqa: PLR2004 - 16 bytes and a port
     return born | (STORE_IPV6 if len(store_host) == 20 else 0)  # noqa: PLR2004 - as above
 
@@ -129,7 +129,10 @@ def layout(
 
 
 def encode_record(fields: RecordFields, *, crc_property: bool = False) -> bytes:
-    """Return the record's bytes; `size`, `crc` and the address bits are worked out here."""
+    """Return the record's bytes; `size`, `crc` and the address bits are computed, not taken from `fields`.
+
+    Raises `MessageTooLargeError` if the properties text is too long.
+    """
     if crc_property:
         fields = attrs.evolve(fields, properties=reserve_crc_property(fields.properties))
     if len(fields.properties) > PROPERTIES_BYTES_MAX:
@@ -172,9 +175,9 @@ def encode_record(fields: RecordFields, *, crc_property: bool = False) -> bytes:
 
 
 def reserve_crc_property(properties: bytes) -> bytes:
-    """Return the text with room for the CRC property at its end, and a 0x02 before it if needed.
+    """Return the text with a placeholder for the CRC property at its end, and a 0x02 before it if needed.
 
-    What stands in the room is overwritten by the seal; until then it is a text that a check lets pass.
+    `seal_crc_property` replaces the placeholder. Until then it is a well-formed property, so that the text passes checks.
     """
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
@@ -187,7 +190,7 @@ def crc_property(value: int) -> bytes:
 
 
 def seal_crc_property(record: bytes) -> bytes:
-    """Return the record with the CRC of all that lies before the property in its last 20 bytes."""
+    """Return the record with its last 20 bytes replaced by the CRC property of all bytes before them."""
     covered = record[:-CRC_PROPERTY_SIZE]
     return covered + crc_property(crc32(covered) & CRC_MASK)
 
@@ -195,11 +198,11 @@ def seal_crc_property(record: bytes) -> bytes:
 _HEAD = struct.Struct(">iiiiiqqiq")
 _I64 = struct.Struct(">q")
 _TAIL = struct.Struct(">iqi")
-assert _HEAD.size == 48  # noqa: PLR2004 - BORNHOST's place in the layout above
+assert _HEAD.size == 48  # noqa: PLR2004 - BORNHOST's position in the layout above
 
 
 def decode_record(record: bytes | memoryview) -> RecordFields:
-    """Return the fields of exactly one record; lengths are checked, CRCs are not."""
+    """Return the fields of exactly one record; raises `MalformedRecordError`. Lengths are checked, CRCs are not."""
     if len(record) < FIXED_SIZE:
         raise MalformedRecordError(f"at least {FIXED_SIZE} bytes", f"{len(record)}")
     size, magic, crc, queue, flag, queue_offset, log_offset, sys_flag, born = _HEAD.unpack_from(
@@ -224,9 +227,9 @@ def decode_record(record: bytes | memoryview) -> RecordFields:
             record, at + 2, int.from_bytes(record[at : at + 2], "big", signed=True)
         )
     except struct.error as error:
-        raise MalformedRecordError("a whole record", str(error)) from error
+        raise MalformedRecordError("a complete record", str(error)) from error
     if at != size:
-        raise MalformedRecordError(f"parts of {size} bytes in all", f"{at}")
+        raise MalformedRecordError(f"parts of {size} bytes in total", f"{at}")
     return RecordFields(
         topic=topic, body=body, queue=queue, flag=flag, queue_offset=queue_offset,
         log_offset=log_offset, sys_flag=sys_flag, born_time_ms=born, born_host=born_host,
@@ -256,7 +259,7 @@ class BatchPart:
 
 
 def decode_batch(data: bytes) -> list[BatchPart]:
-    """Return the messages of RocketMQ's client batch form (spec section 2.10)."""
+    """Return the messages of RocketMQ's client batch form (spec section 2.10); raises `MalformedRecordError`."""
     parts = []
     at = 0
     while at < len(data):

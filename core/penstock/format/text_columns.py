@@ -1,7 +1,7 @@
-"""Pieces of text within many records, as numpy columns: properties, tags, keys.
+"""Slices of text within many records, as numpy columns: properties, tags, keys.
 
-A piece is a start and a size in a buffer of bytes; the kernel finds them, and nothing here makes a Python object for a
-row, except where the pieces themselves are asked for.
+A slice is a start and a size in a buffer of bytes. The kernel finds the slices; no Python object is created for a row,
+except by `RowPieces.texts`.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from penstock.format.java_hash import Int32s, Int64s
 
 
 class RowPieces(NamedTuple):
-    """Pieces of text: which row each belongs to, and where it stands in `data`."""
+    """Slices of text: the row that each belongs to, and its position in `data`."""
 
     data: bytes | memoryview
     rows: Int64s
@@ -21,14 +21,14 @@ class RowPieces(NamedTuple):
     sizes: Int64s
 
     def texts(self) -> list[bytes]:
-        """Return the pieces as bytes objects."""
+        """Return the slices as bytes objects."""
         ends = (self.starts + self.sizes).tolist()
         pieces = zip(self.starts.tolist(), ends, strict=True)
         return [bytes(self.data[start:end]) for start, end in pieces]
 
 
 class PropertyColumns:
-    """The properties texts of many records. Of a name given twice in one text the last counts, as in Java."""
+    """The properties texts of many records. If a name occurs twice in one text, the last value counts, as in Java."""
 
     def __init__(self, window: bytes | memoryview, fields: np.ndarray) -> None:
         self._window = window
@@ -45,7 +45,7 @@ class PropertyColumns:
         )
 
     def indexed(self) -> "Indexed":
-        """Return what dispatchers index of each row."""
+        """Return the tag code of each row, and all keys."""
         codes, *keys = _kernel.indexed(self._window, self._fields)
         return Indexed(np.frombuffer(codes, np.int64), _hashed(*keys))
 
@@ -55,17 +55,17 @@ class PropertyColumns:
 
 
 class Keys(NamedTuple):
-    """The keys of a batch: `rows` say whose, `hashes` are Java's hashes of topic, `#` and key."""
+    """The keys of a batch: `rows` are their records' rows, `hashes` are Java's hashes of topic, `#` and key."""
 
     rows: Int64s
     hashes: Int32s
 
 
 class Indexed(NamedTuple):
-    """What dispatchers index of a batch.
+    """The values of a batch that dispatchers index.
 
     Attributes:
-        tag_codes: of each row what its queue entry says: the tag's Java hash, 0 for none.
+        tag_codes: the tag code of each row's queue entry: the tag's Java hash, 0 if there is no tag.
         keys: every key, by row, UNIQ_KEY first, then KEYS split at single spaces.
     """
 

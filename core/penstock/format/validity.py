@@ -1,16 +1,16 @@
-"""What makes a record valid. Opening, reading, `verify` and `repair` all ask here.
+"""When a record is valid. Opening, reading, `verify` and `repair` all use this definition.
 
-A record is valid at a log offset if size, magic and the lengths of its parts agree, it states that log offset
-as its own, its body has the stored CRC, and, where the log is covered, it ends in a CRC of the whole record.
+A record is valid at a log offset if size, magic and the lengths of its parts agree, it states that log offset,
+its body has the stored CRC, and, if that log offset is covered, it ends in a CRC of the whole record.
 
-Whether records end in such a CRC is a fact of a range of the log (`Coverage`), noted in the side folder by
-the writer, and never guessed from a record: its last twenty bytes are text that a caller gave. Outside of
-covered ranges a CRC property that matches proves that no byte of the record has changed; one that does not
-match proves nothing, since brokers copy stale ones, and callers may write what looks like one.
+Whether records end in such a CRC is recorded for a range of the log (`Coverage`), in the side folder, by the writer. It
+is never guessed from a record, because its last twenty bytes are text from a caller. Outside of covered ranges, a
+matching CRC property proves that no byte of the record has changed. A CRC property that does not match proves nothing,
+since brokers copy stale ones, and callers may write text that looks like one.
 
-The kernel decides (`is_valid_at` in `_kernel/record.h`), about one record or many. `check` is the same rule in plain
-Python: it says what is wrong with a record that the kernel has refused. Property tests hold them to each other and
-to `record.decode_record`.
+The kernel implements the rule (`is_valid_at` in `_kernel/record.h`), for one record or many. `check` is the same rule in
+plain Python: it returns what is wrong with a record that the kernel has refused. Property tests compare both with each
+other and with `record.decode_record`.
 """
 
 import struct
@@ -44,11 +44,11 @@ class Coverage:
     """The ranges of the log in which every record ends in a CRC of the whole record.
 
     Attributes:
-        ranges: first log offset and the one after the last, ascending, apart from each other.
+        ranges: first log offset, and the offset after the last one; ascending and disjoint.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
-    # As the kernel takes them.
+    # The ranges in the form that the kernel takes.
     packed: bytes = attrs.field(init=False, repr=False, eq=False)
 
     @packed.default
@@ -61,7 +61,7 @@ class Coverage:
         return at >= 0 and log_offset < self.ranges[at][1]
 
     def has_all(self, start: int, stop: int) -> bool:
-        """Return whether all of [start, stop) lies in covered ranges."""
+        """Return whether all of [start, stop) is covered."""
         for first, end in self.ranges:
             if first <= start < end:
                 start = end
@@ -69,7 +69,7 @@ class Coverage:
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]]) -> "Coverage":
-        """Return the coverage of some ranges, in any order, empty ones among them."""
+        """Return the coverage of ranges in any order; empty ranges are dropped."""
         return cls(tuple(sorted(each for each in ranges if each[0] < each[1])))
 
 
@@ -77,7 +77,7 @@ NO_COVERAGE = Coverage()
 
 
 def is_valid(record: Buffer, log_offset: int, *, is_covered: bool = False) -> bool:
-    """Return whether these bytes are one whole valid record of that log offset."""
+    """Return whether these bytes are exactly one valid record of that log offset."""
     return _kernel.is_valid(record, log_offset, is_covered)
 
 
@@ -85,12 +85,12 @@ def check(record: Buffer, log_offset: int, *, is_covered: bool) -> slice:
     """Return where the body is in a valid record of that log offset.
 
     Args:
-        record: exactly the bytes that the record is said to have.
-        log_offset: where they are in the log.
-        is_covered: whether the log is covered there; see `Coverage`.
+        record: exactly the bytes of the record.
+        log_offset: their offset in the log.
+        is_covered: whether that log offset is covered; see `Coverage`.
 
     Raises:
-        MalformedRecordError: what was expected, and what was found.
+        MalformedRecordError: the record is not valid; it names what was expected and what was found.
     """
     total = len(record)
     if total < FIXED_SIZE:
@@ -107,7 +107,7 @@ def check(record: Buffer, log_offset: int, *, is_covered: bool) -> slice:
     if found != crc:
         raise MalformedRecordError(f"body CRC {found:08x}", f"{crc & 0xFFFFFFFF:08x}")
     if is_covered and not ends_in_own_crc(record):
-        raise MalformedRecordError("a CRC of the whole record at its end", "none that matches")
+        raise MalformedRecordError("a CRC of the whole record at its end", "no matching CRC")
     return body
 
 
@@ -130,16 +130,16 @@ def _check_parts(record: Buffer, sys_flag: int, *, is_v2: bool, needs_crc: bool)
         raise MalformedRecordError(f"a topic within {total} bytes", f"{topic_size} bytes at {end}")
     text_size = int.from_bytes(record[at : at + 2], "big", signed=True)
     if text_size < 0 or at + 2 + text_size != total:
-        raise MalformedRecordError(f"parts of {total} bytes in all", f"{at + 2 + text_size}")
+        raise MalformedRecordError(f"parts of {total} bytes in total", f"{at + 2 + text_size}")
     if needs_crc and text_size < CRC_PROPERTY_SIZE:
-        raise MalformedRecordError("a CRC of the whole record at its end", "no room for one")
+        raise MalformedRecordError("a CRC of the whole record at its end", "no room for a CRC")
     return slice(start, end)
 
 
 def ends_in_own_crc(record: Buffer) -> bool:
-    """Return whether the last twenty bytes of a record are the CRC property of all bytes before.
+    """Return whether the last twenty bytes of a record are a CRC property that matches all bytes before them.
 
-    Only for a record whose properties text has room for one: else its end may be body or topic.
+    The record's properties text must have room for it; otherwise the twenty bytes may belong to body or topic.
     """
     covered = record[:-CRC_PROPERTY_SIZE]
     return bytes(record[-CRC_PROPERTY_SIZE:]) == crc_property(crc32(covered) & CRC_MASK)

@@ -4,9 +4,9 @@ In reading order:
 
 * a log of files: `segment` (one file), `segmented_log` (all of them as one range of bytes), `log_view` (as dispatchers see it);
 * appending: `queue_cursors` (the next queue offset), `log_tail` (the segment that takes records), `commit_log` (the
-  append lock), `direct_feed` (from there to the dispatchers, without reading);
+  append lock), `direct_feed` (appended records for the dispatchers, without reading the log);
 * reading: `scan` (valid records, window by window), `batches` (the same for dispatchers), `record_reader` (one
-  record by its offset), `read_back` (was everything written?);
+  record by its offset), `read_back` (checks that everything was written);
 * corruption: `queue_continuity` and `entry_witness` (evidence that a record is genuine), `resync` (the next valid record after
-  corrupt bytes), `salvage` (a scan that goes on there), `offset_context` (what lies at an offset that is no record's).
+  corrupt bytes), `salvage` (a scan that continues there), `offset_context` (what is at an offset where no record begins).
 """

@@ -11,9 +11,9 @@ from penstock.log.segmented_log import SegmentedLog
 
 logger = get_logger(__name__)
 
-# A batch is at most so many bytes of log: less stays in the cache of a core, more takes the interpreter from appenders less often.
+# The maximum bytes of log in a batch: smaller batches stay in a core's cache, larger ones hold the GIL less often.
 BATCH_BYTES = 4 << 20
-# Where CRCs are checked, as at an opening, more of it: what is asked once a batch of each queue is asked less often.
+# Larger if CRCs are checked, as at an opening: work that is done for each queue in each batch is done less often.
 _CHECKED_BATCH_BYTES = 8 << 20
 _GOES_ON = (StopReason.MORE, StopReason.END, StopReason.FILLER)
 
@@ -26,12 +26,11 @@ def read_batches(
     check_crc: bool = False,
     is_copied: bool = False,
 ) -> Iterator[DispatchBatch]:
-    """Return the records in [start, stop) as batches; `start` must begin a record.
+    """Return the records in [start, stop) as batches; a record must begin at `start`.
 
-    The lengths and the place of every record are checked, CRCs only where that is asked for. The batch before
-    corrupt bytes ends where the next valid record with a witness begins (see `resync`), or where the segment
-    ends, so that none after them is left out. A mapped log is copied only where
-    that is asked for (see `scan`).
+    The lengths and the stated log offset of every record are checked, CRCs only with `check_crc`. If a batch meets corrupt
+    bytes, its range extends to the next valid record that has a witness (see `resync`), or to the segment's end, so that
+    no record after the corrupt bytes is skipped. A mapped log is copied only with `is_copied` (see `scan`).
     """
     at, size = start, _CHECKED_BATCH_BYTES if check_crc else BATCH_BYTES
     while at < stop:
@@ -47,7 +46,7 @@ def read_batches(
 
 
 def _end_of(log: SegmentedLog, segment: Segment, scanned: Scanned, stop: int) -> int:
-    """Return where the records go on: after filler, and after bytes that are none."""
+    """Return where the next records begin: after the scanned ones, and after filler or corrupt bytes that follow them."""
     at = scanned.end_offset
     if scanned.stop is StopReason.FILLER:
         return segment.end_offset
@@ -55,5 +54,8 @@ def _end_of(log: SegmentedLog, segment: Segment, scanned: Scanned, stop: int) ->
         return at
     following = find_next_valid(log, segment, at)
     end = segment.end_offset if following is None else following
-    logger.error("%s: %d bytes at log offset %d are not a valid record", segment.path, end - at, at)
+    logger.error(
+        "%s: %d bytes at log offset %d are not a valid record; they are skipped, other records are not affected; see "
+        "penstock verify", segment.path, end - at, at,
+    )  # fmt: skip
     return min(end, stop)

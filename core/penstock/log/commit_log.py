@@ -1,15 +1,15 @@
 """The commit log: records appended under one lock, rolled over segments, read back as batches.
 
-A record that fits goes straight into the segment's memory, if its channel lends that, by the kernel
-(`Appender`): stamped, copied, counted, in one stretch in which nothing else runs. Else the lock is taken: the
-next segment is obtained, or the record goes by the channel's `write`. A batch is encoded before the lock is
-taken; then only its stamps are written into it, and it is written in one piece for each segment it lies in.
+If a record fits and the segment's channel provides its memory, the kernel (`Appender`) stamps the record, copies it into
+that memory and counts it, without interruption by other threads. Otherwise the lock is taken: the next segment is
+obtained, or the record is written by the channel's `write`. A batch is encoded before the lock is taken; under the
+lock, only its offsets and times are filled in, and it is written with one call for each segment.
 
 Invariants:
     * A record ends at least 8 bytes before its segment does; the blank record takes the rest.
     * Store times never decrease along the log; queue offsets of a queue count up by one.
-    * When an append raises, nothing of it counts, and a later append goes to the same place. Only an
-      interrupt (Ctrl-C) leaves open whether it counts; if it does it counts wholly, queue offset and all.
+    * When an append raises, nothing of it is in the log, and a later append uses the same log offset. Only after an
+      interrupt (Ctrl-C), the append may be in the log or not; if it is, it is complete, including its queue offset.
 """
 
 import errno
@@ -29,7 +29,7 @@ from penstock.log.segment import Segment, lends
 from penstock.log.segmented_log import SegmentedLog
 from penstock.runtime.clock import Clock
 
-# Reasons for which single puts ask first whether they may; see `Appender.refuse`.
+# Reasons for which single puts are refused or take the slow path; see `Appender.refuse`.
 STOPPED, FAILED, NO_MESSAGES, NOT_STARTED = 1, 2, 4, 8
 
 
@@ -54,24 +54,24 @@ class CommitLog:
         self.appender = Appender(encoder, self.lock, self._append_slowly)
         self.appender.refuse(NOT_STARTED)
         self._floor_ms = self._found_ms = self._writing_ms = 0
-        # Hears, under the lock, that the log may have another segment.
+        # Called under the lock when the log may have another segment.
         self.on_segment: Callable[[], None] = lambda: None
-        # What an append that failed in the system means; set by the engine.
+        # Returns the exception to raise for an append that failed with `OSError`; set by the engine.
         self.failed_append: Callable[[OSError], Exception] = lambda error: error
-        # Why nothing may be appended, though the log is open; set by the engine.
+        # Returns why nothing may be appended although the log is open, or None; set by the engine.
         self.refusal: Callable[[], Exception | None] = lambda: None
         self._is_stopped = False
-        # Whether pieces were copied from another log, which may end within a record.
+        # Whether bytes were copied from another log, which may end within a record.
         self.has_copies = False
-        # With the direct feed, where appended records go as well.
+        # With the direct feed, appended records are added to it as well.
         self.hand_over = hand_over
-        # Until the store is open what is dispatched was written by a process that has ended.
+        # True while the store is opened: the records to dispatch were written by a process that has ended.
         self.checks_crc = True
 
     def resume(self, end_offset: int, least_time_ms: int, newest_ms: int = 0) -> None:
         """Begin appending at `end_offset`, the end that recovery found.
 
-        Nothing is stamped earlier than `least_time_ms`; the newest record that is there is of `newest_ms`.
+        No record gets a store time before `least_time_ms`; the newest existing record has the store time `newest_ms`.
         """
         self.appender.last_time_ms = self._floor_ms = least_time_ms
         self._found_ms = newest_ms
@@ -80,14 +80,14 @@ class CommitLog:
             self._attach()
 
     def stop(self) -> None:
-        """Take no more records: whoever comes after this is refused, whoever came before is done."""
+        """Take no more records: later appends are refused, earlier ones are complete when this returns."""
         self._is_stopped = True
         self.appender.refuse(STOPPED)
         if self.lock.is_owned():
-            # A signal handler that closes within an append of its own thread.
+            # A signal handler closes the store during an append of the same thread.
             return
         try:
-            # However long that takes: a close is not turned away.
+            # Without a time limit: a close must not fail with `BusyError`.
             self.lock.acquire(for_ever=True)
             self.appender.detach()
         finally:
@@ -96,28 +96,28 @@ class CommitLog:
 
     @property
     def end_offset(self) -> int:
-        """Log offset behind the last record, committed or not."""
+        """Log offset after the last record, committed or not."""
         tail = self.tail.segment
         return self.log.committed_offset if tail is None else tail.base_offset + tail.wrote_position
 
     @property
     def last_time_ms(self) -> int:
-        """The time that no record is later than, and no next one earlier; 0 for none."""
-        # A record counts a moment before its time does.
+        """The latest store time: no record is later, and no later append is earlier; 0 if there is no record."""
+        # A record becomes visible a moment before its time is noted in the appender.
         return max(self.appender.last_time_ms, self._writing_ms)
 
     @property
     def newest_time_ms(self) -> int:
-        """Store time of a record that is there, the newest or one before it: what the checkpoint may say."""
+        """Store time of an existing record, the newest or an earlier one; safe to write to the checkpoint."""
         last_ms = self.appender.last_time_ms
         return self._found_ms if last_ms == self._floor_ms else last_ms
 
     def _now_ms(self) -> int:
-        """Return the wall-clock time, never before the last record's."""
+        """Return the wall-clock time, but not less than the last record's time."""
         return max(self.encoder.now_ms(), self.appender.last_time_ms)
 
     def _attach(self) -> None:
-        """Let single puts go on where the tail is."""
+        """Point the kernel's appender at the current end of the log."""
         self.on_segment()
         segment = self.tail.segment
         if segment is None or segment.channel is None or self._is_stopped:
@@ -127,7 +127,7 @@ class CommitLog:
         end = 0
         if self.hand_over is None:
             end, gathered = segment.channel.memory_end, segment.gathered
-            # Only what is readable at once needs nobody's help afterwards.
+            # The appender may store into memory only if records are readable without a later commit.
             is_readable = end and self.tail.writer.commits_at_once
             if is_readable and lends(type(segment.channel), "memory", "write"):
                 memory = segment.channel.memory
@@ -138,13 +138,13 @@ class CommitLog:
     # --- one record
 
     def _append_slowly(self, draft: Draft) -> None:
-        """Append one record that does not simply fit into memory; the draft knows then where it went."""
+        """Append one record that the kernel's appender cannot store; sets the draft's log offset."""
         self.lock.refuse_within()
         self._check_size(draft.size)
         tail, data, following, now = None, b"", 0, 0
         try:
             self.lock.acquire()
-            self._check_may()
+            self._check_accepts()
             now = self._now_ms()
             tail = self.tail.segment
             if tail is None or draft.size + BLANK_SIZE > tail.capacity - tail.wrote_position:
@@ -162,12 +162,12 @@ class CommitLog:
             self._attach()
             self.lock.release()
         except BaseException as error:
-            self._put_right(tail, data, draft, following, now, error)
+            self._complete_or_undo(tail, data, draft, following, now, error)
             if isinstance(error, OSError):
                 raise self.failed_append(error) from error
             raise
 
-    def _put_right(
+    def _complete_or_undo(
         self,
         tail: Segment | None,
         data: bytes,
@@ -176,13 +176,13 @@ class CommitLog:
         now: int,
         error: BaseException,
     ) -> None:
-        """After an exception: a record that an interrupt cut through is ended; the lock is let go."""
+        """Exception cleanup: complete a write that an interrupt cut short, then release the lock."""
         if not self.lock.is_owned():
             return
         try:
             self.tail.settle()
             if data and tail is not None and not isinstance(error, Exception):
-                # However far the write had come: done again it does no harm, left half done it might.
+                # Repeating a complete write is harmless; leaving a partial one is not.
                 if tail.base_offset + tail.wrote_position == draft.log_offset:
                     self.tail.write(tail, data)
                 draft.cursor.next_offset = following
@@ -191,8 +191,8 @@ class CommitLog:
         finally:
             self.lock.release()
 
-    def _check_may(self) -> None:
-        """Under the lock: raise if the store was closed or has failed since the caller looked."""
+    def _check_accepts(self) -> None:
+        """Raise if the store was closed or has failed since the caller's check; called under the lock."""
         if self._is_stopped or self.appender.refusals & STOPPED:
             raise StoreClosedError
         if self.appender.refusals & (FAILED | NO_MESSAGES):
@@ -210,23 +210,23 @@ class CommitLog:
     # --- many records
 
     def append_batch(self, batch: Batch, *, atomic: bool = False, first_mark: int = 0) -> int:
-        """Append encoded records, one behind the other, under one lock; returns their store time.
+        """Append encoded records, one after the other, under one lock; return their store time.
 
         Args:
-            batch: the records; it knows afterwards where each went.
-            atomic: all in one segment, or an error.
-            first_mark: from there on they are numbered in the field that only transactions use; 0 leaves it.
+            batch: the records; their log offsets are set in it.
+            atomic: append all to one segment, or raise.
+            first_mark: numbers the records, from this number on, in the field PREPAREDOFFSET; 0 leaves the field alone.
         """
         if len(batch) == 0:
             return self.last_time_ms
-        # Before anything is undone below: the lock would be that of the append which this one interrupted.
+        # Checked before the `try`: otherwise the cleanup would release the lock of an append that this one interrupted.
         self.lock.refuse_within()
         self._check_size(batch.size if atomic else batch.largest)
         planned, pieces, now = list[BatchSlice](), list[BatchSlice](), 0
         with memoryview(batch) as data:
             try:
                 self.lock.acquire()
-                self._check_may()
+                self._check_accepts()
                 now = self._now_ms()
                 planned = self.tail.plan(batch, atomic=atomic)
                 places = [
@@ -247,16 +247,16 @@ class CommitLog:
             except BaseException as error:
                 if not pieces and self.lock.is_owned():
                     self.tail.forget(planned)
-                self._finish(pieces, data, batch, now, error)
+                self._complete_or_undo_batch(pieces, data, batch, now, error)
                 raise
         return now
 
     def _count(self, batch: Batch, now: int) -> None:
-        # The records' own time: the checkpoint must not be ahead of them.
+        # The records' own time: the checkpoint must not be later than the records.
         self.appender.last_time_ms = now
         batch.count_up()
 
-    def _finish(
+    def _complete_or_undo_batch(
         self,
         pieces: list[BatchSlice],
         data: memoryview,
@@ -264,7 +264,7 @@ class CommitLog:
         now: int,
         error: BaseException,
     ) -> None:
-        """After an exception: a batch that an interrupt cut through is ended; the lock is let go."""
+        """Exception cleanup: complete a batch that an interrupt cut short, or undo it; then release the lock."""
         if not self.lock.is_owned():
             return
         try:
@@ -273,7 +273,7 @@ class CommitLog:
                 self.tail.write_pieces(pieces, data)
                 self._count(batch, now)
             elif self.tail.has_begun(pieces):
-                # Queue offsets went into the log that no cursor knows of: nothing may follow.
+                # The log has queue offsets that no cursor has counted: nothing may be appended after them.
                 raise OSError(errno.EIO, f"only part of a batch was written: {error}") from error
             else:
                 self.tail.forget(pieces)
@@ -284,10 +284,10 @@ class CommitLog:
     # --- copies
 
     def append_raw(self, log_offset: int, data: Buffer) -> None:
-        """Append bytes copied from another log of the same geometry, blank records included.
+        """Append bytes copied from another log of the same geometry, including blank records.
 
-        They must begin at this log's end and lie within one segment, as a master sends them; they are
-        taken as they are. Queue offsets of cursors do not follow: nothing else may be appended to such a log.
+        They must begin at this log's end and lie within one segment, as a master sends them; they are not
+        checked. Queue cursors are not updated: nothing else may be appended to such a log.
         """
         self.lock.refuse_within()
         try:
@@ -304,8 +304,8 @@ class CommitLog:
                 self.on_segment()
             if len(data) > tail.capacity - tail.wrote_position:
                 raise MessageTooLargeError(
-                    "the copied piece", len(data), tail.capacity - tail.wrote_position,
-                    "cut it where the segment ends",
+                    "the copied range", len(data), tail.capacity - tail.wrote_position,
+                    "split it where the segment ends",
                 )  # fmt: skip
             self.tail.write_batch(tail, data)
         finally:
@@ -315,8 +315,5 @@ class CommitLog:
     # --- reading in bulk
 
     def batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
-        """Return the records in [start, stop) as batches; `start` must begin a record.
-
-        Ends early where the bytes are no sound record; the last batch's `end_offset` says where.
-        """
+        """Return the records in [start, stop) as batches; a record must begin at `start`. See `read_batches`."""
         return read_batches(self.log, start, stop, check_crc=self.checks_crc)

@@ -1,11 +1,11 @@
-"""The direct feed: appended records handed on to the tail follower, so that it need not read the log.
+"""The direct feed: passes appended records to the tail follower, so that the follower need not read the log.
 
-The append path leaves each record's bytes here; the follower takes whatever runs on from where it is.
-Where something is missing (after a restart, when the follower fell behind and the hand-over was full,
-or when a dispatcher must have older records again) it walks the log instead. So the two feeds give
-the same batches, and only their cost differs. RocketMQ 3 fed its dispatchers this way.
+The append path adds each record's bytes; the follower takes the records that continue its position. If
+records are missing (after a restart, when the follower lags and the feed is full, or when a dispatcher
+needs older records again), the follower reads the log instead. So both ways give the same batches, and
+only their cost differs. RocketMQ 3 fed its dispatchers this way.
 
-One thread adds (the append lock sees to it), one takes (the follower's round does).
+One thread adds (under the append lock), and one thread takes (the follower's).
 """
 
 from collections import deque
@@ -17,13 +17,13 @@ from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.format.columns import Buffer, RecordColumns
 from penstock.format.java_hash import Int64s
 
-# More than this is not kept for a follower that is behind; it walks the log then.
+# The maximum size of waiting records in bytes; a follower that lags by more reads the log.
 BYTES_MAX = 32 << 20
 _BATCH_BYTES = 8 << 20
 
 
 class FeedSlice(NamedTuple):
-    """Records one behind the other. `sizes` is None for a single one."""
+    """Consecutive records of the log. `sizes` is None for a single record."""
 
     log_offset: int
     data: Buffer
@@ -31,7 +31,7 @@ class FeedSlice(NamedTuple):
 
 
 class DirectFeed:
-    """Records on their way from the append path to the dispatchers."""
+    """A queue of records from the append path to the dispatchers. One thread adds, one takes."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._pieces: deque[FeedSlice] = deque()
@@ -41,13 +41,13 @@ class DirectFeed:
         self._taken = 0
 
     def add_one(self, log_offset: int, record: bytes) -> None:
-        """Leave one record; it is passed over when too much waits already."""
+        """Add one record; it is dropped if the feed is full."""
         if self._added - self._taken < self._bytes_max:
             self._added += len(record)
             self._pieces.append(FeedSlice(log_offset, record, None))
 
     def add_batch(self, log_offsets: Int64s, sizes: Int64s, data: memoryview) -> None:
-        """Leave many records, which lie one behind the other in `data` but may not in the log."""
+        """Add many records, which are consecutive in `data` but may have gaps between them in the log."""
         if self._added - self._taken >= self._bytes_max:
             return
         ends = np.cumsum(sizes)
@@ -60,14 +60,14 @@ class DirectFeed:
             )
 
     def first_from(self, log_offset: int) -> int | None:
-        """Return where the next piece begins, at or behind `log_offset`; earlier ones are dropped."""
+        """Return where the next slice at or after `log_offset` begins, or None; earlier slices are dropped."""
         pieces = self._pieces
         while pieces and pieces[0].log_offset < log_offset:
             self._taken += len(pieces.popleft().data)
         return pieces[0].log_offset if pieces else None
 
     def take(self, log_offset: int, stop: int) -> DispatchBatch | None:
-        """Return the records that run on from `log_offset` and end at or before `stop`; None for none."""
+        """Return consecutive records that begin at `log_offset` and end at or before `stop`; None if there are none."""
         if self.first_from(log_offset) != log_offset:
             return None
         pieces = self._pieces

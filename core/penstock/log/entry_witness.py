@@ -1,7 +1,7 @@
-"""What queue entries say of records in the log: evidence beside the records themselves.
+"""Queue entries as evidence about records of the log.
 
 Entries are derived, and have no checksum of their own. So an entry alone never makes a record valid or corrupt;
-it decides between two readings of the log that are both possible (see `resync` and `queue_continuity`).
+it decides only between two interpretations of the log that are both possible (see `resync` and `queue_continuity`).
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from penstock.log.segmented_log import SegmentedLog
 
 
 class EntryWitness:
-    """Asks a queue index (`log.Witness`). What cannot be read is no evidence."""
+    """A `Witness` that reads a queue index. Entries that cannot be read are no evidence."""
 
     def __init__(self, index: QueueIndex) -> None:
         self._index = index
 
     def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
-        """See `log.Witness`."""
+        """See `Witness`."""
         name = topic_of(topic)
         if name is None or queue < 0 or queue_offset < 0:
             return None
@@ -29,7 +29,7 @@ class EntryWitness:
             return None
 
     def end(self, topic: bytes, queue: int) -> int:
-        """See `log.Witness`."""
+        """See `Witness`."""
         name = topic_of(topic)
         if name is None or queue < 0:
             return 0
@@ -40,6 +40,6 @@ class EntryWitness:
 
 
 def use_entries(log: SegmentedLog, dispatchers: Iterable[Dispatcher]) -> None:
-    """Let a log ask the queue index among these dispatchers for evidence."""
+    """Set the queue index among these dispatchers as the log's witness."""
     index = next((each for each in dispatchers if isinstance(each, QueueIndex)), None)
     log.witness = None if index is None else EntryWitness(index)

@@ -1,11 +1,11 @@
-"""The end of the log being written: the segment that takes records, and how the next one comes.
+"""The end of the log being written: the segment that takes records, and how the next segment is obtained.
 
-Everything here happens under the append lock. A segment is asked for before the old one is filled
-up, and all that a batch needs before its first byte is written, so when there is no room nothing of
-the record or batch counts.
+Everything here happens under the append lock. A segment is obtained before the old one is filled
+up, and all segments of a batch before its first byte is written. So if there is no room, nothing of
+the record or batch is in the log.
 
-An interrupt may come between any two steps. So each step can be done again, and only one assignment makes
-it count: `wrote_position` for bytes, the log's list for a segment. `settle` brings the rest in line.
+An interrupt may come between any two steps. So each step can be repeated, and takes effect by one assignment:
+`wrote_position` for bytes, the log's list for a segment. `settle` updates the other fields afterwards.
 """
 
 import errno
@@ -24,12 +24,12 @@ from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
 LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
-# The allocator is told of the next segment and the one behind it.
+# The allocator is informed of the next segment and of the one after it.
 _EXPECTED = 2
 
 
 class BatchSlice(NamedTuple):
-    """Bytes [start, stop) of a batch, the segment they go to, the position in it, and the first record with the sizes of all."""
+    """Bytes [start, stop) of a batch, their segment and position in it, the index of the first record, and all record sizes."""
 
     segment: Segment
     start: int
@@ -52,26 +52,26 @@ class LogTail:
         self._commits_at_once = writer.commits_at_once
         self.segment: Segment | None = None
         self._is_closed = False
-        # Full segments that nobody was told of yet.
+        # Full segments that have not been reported yet.
         self.sealed: list[Segment] = []
-        # The first of the files that the allocator knows to come.
+        # The base offset of the first file that the allocator expects.
         self._expected: int | None = None
 
     def resume(self, end_offset: int) -> None:
-        """Go on at `end_offset`, the end that recovery found."""
+        """Continue at `end_offset`, the end that recovery found."""
         segment = self._log.find(end_offset)
         if segment is None:
             return
         file = self._files.open(segment.path, writable=True)
         if self.writer.needs_allocated_file:
-            # Java's files are sparse, and so are those of writers that allocate ahead by themselves.
+            # The file may be sparse: Java's files are, and those of writers that allocate ahead by themselves.
             file.allocate(segment.capacity)
         position = end_offset - segment.base_offset
         self._start(segment, file, position)
         self.segment = segment
 
     def expect(self) -> None:
-        """Tell the allocator which files come next, unless it knows."""
+        """Inform the allocator of the next files, unless they have not changed."""
         following = self._log.next_free_base()
         if following == self._expected:
             return
@@ -82,7 +82,7 @@ class LogTail:
         self._expected = following
 
     def roll(self) -> Segment:
-        """Go on in a fresh segment, because a record did not fit; return it."""
+        """Switch to a new segment, because a record did not fit; return it."""
         fresh = self.obtain(self._log.next_free_base())
         try:
             self.turn_to(fresh)
@@ -94,7 +94,7 @@ class LogTail:
         return fresh
 
     def write(self, segment: Segment, record: bytes) -> None:
-        """Put one record behind what `segment` holds; when this raises nothing of it counts."""
+        """Write one record after the records of `segment`; if this raises, nothing of it is in the log."""
         position = segment.wrote_position
         try:
             segment.channel.write(position, record)  # type: ignore[union-attr] # it is being written
@@ -106,14 +106,14 @@ class LogTail:
             segment.committed_position = end
 
     def write_batch(self, segment: Segment, data: Buffer, sizes: Sequence[int] = ()) -> None:
-        """Put several records behind what `segment` holds; when this raises nothing of them counts."""
+        """Write multiple records after the records of `segment`; if this raises, nothing of them is in the log."""
         assert segment.channel is not None
         self._make_room(segment, segment.wrote_position + len(data))
         try:
             segment.channel.write_batch(segment.wrote_position, data, sizes)
         except OSError as error:
             if error.errno in NO_ROOM:
-                _take_back(segment, len(data))
+                _erase_partial(segment, len(data))
             _check_room(error, segment, data)
             raise
         segment.wrote_position += len(data)
@@ -121,7 +121,7 @@ class LogTail:
             segment.committed_position = segment.wrote_position
 
     def settle(self) -> None:
-        """After an exception: bring in line what an interrupted step left behind."""
+        """After an exception: update the fields that an interrupted step has left inconsistent."""
         last = self._log.segments[-1:]
         if last and last[0] is not self.segment and last[0].channel is not None:
             self.segment = last[0]
@@ -130,17 +130,17 @@ class LogTail:
                 segment.committed_position = segment.wrote_position
 
     def obtain(self, base_offset: int) -> Segment:
-        """Return a fresh segment that is not in the log yet."""
+        """Return a new segment that is not in the log yet."""
         path = self._log.path_of(base_offset)
         capacity = self._log.segment_bytes
         try:
             file = self.allocator.obtain(path, capacity, allocated=self.writer.needs_allocated_file)
         except OSError as error:
-            raise _meant(error, path, capacity) from error
+            raise _as_storage_error(error, path, capacity) from error
         segment = Segment(self._files, path, base_offset, capacity)
         try:
             channel = self._start(segment, file, 0)
-            # A first record too large for the first step asks again.
+            # Allocates the first step; a first record that is larger reserves more.
             channel.reserve(1)
         except Exception as error:
             segment.close()
@@ -148,7 +148,7 @@ class LogTail:
             self._expected = None
             self.allocator.discard(path)
             if isinstance(error, OSError):
-                raise _meant(error, path, capacity) from error
+                raise _as_storage_error(error, path, capacity) from error
             raise
         return segment
 
@@ -158,7 +158,7 @@ class LogTail:
         return channel
 
     def turn_to(self, fresh: Segment) -> None:
-        """Fill the old segment with a blank record, and go on in `fresh`."""
+        """Fill the old segment with a blank record, and continue in `fresh`."""
         tail = self.segment
         if tail is not None:
             room = tail.capacity - tail.wrote_position
@@ -180,15 +180,15 @@ class LogTail:
         self.segment = fresh
 
     def take(self, fresh: Segment) -> None:
-        """Go on in `fresh`, whatever the old one still had room for."""
+        """Continue in `fresh`, without filling the old segment."""
         self._log.add(fresh)
         self.segment = fresh
         self.expect()
 
     def plan(self, batch: Batch, *, atomic: bool) -> list[BatchSlice]:
-        """Say which bytes of a batch go to which segment.
+        """Return which bytes of a batch are written to which segment.
 
-        All segments it needs are made before any write.
+        All segments that the batch needs are obtained before any write.
         """
         pieces: list[BatchSlice] = []
         fresh: list[Segment] = []
@@ -214,7 +214,7 @@ class LogTail:
         return pieces
 
     def write_pieces(self, pieces: list[BatchSlice], data: Buffer) -> None:
-        """Write a batch as planned; what is written already is left alone."""
+        """Write a batch as planned; slices that are already written are skipped."""
         self._reserve(pieces)
         for piece in pieces:
             if piece.segment.wrote_position > piece.position:
@@ -222,11 +222,11 @@ class LogTail:
             if piece.segment is not self.segment:
                 self.turn_to(piece.segment)
             self.write_batch(piece.segment, data[piece.start : piece.stop], piece.sizes)
-        # Only now: asked between two pieces, the allocator would make again what is planned for the next.
+        # Only now: between two slices, the allocator would create the segment that is planned for the next slice.
         self.expect()
 
     def _reserve(self, pieces: list[BatchSlice]) -> None:
-        """See that all of a batch has room before its first byte is written: blank records behind it too."""
+        """Reserve room for a whole batch, including blank records after it, before its first byte is written."""
         wanted = [(piece.segment, piece.position + piece.stop - piece.start) for piece in pieces]
         if self.segment is not None and pieces[-1].segment is not self.segment:
             wanted.append((self.segment, self.segment.wrote_position))
@@ -239,33 +239,34 @@ class LogTail:
             if segment.channel is not None:
                 segment.channel.reserve(stop)
         except OSError as error:
-            raise _meant(error, segment.path, stop - segment.wrote_position) from error
+            size = stop - segment.wrote_position
+            raise _as_storage_error(error, segment.path, size) from error
 
     def give_back(self) -> None:
-        """At a clean end of writing: return the blocks that were allocated ahead, durably."""
+        """At a clean end of writing: free the blocks that were allocated ahead, durably."""
         segment = self.segment
         if segment is not None and segment.channel is not None:
             segment.channel.give_back(segment.wrote_position)
 
     @staticmethod
     def has_begun(pieces: list[BatchSlice]) -> bool:
-        """Say whether anything of a batch counts already."""
+        """Return whether any record of a batch is in the log already."""
         return any(piece.segment.wrote_position > piece.position for piece in pieces)
 
     def forget(self, pieces: list[BatchSlice]) -> None:
-        """Let go of segments that were made for a batch and are not in the log."""
+        """Close and discard segments that were obtained for a batch and are not in the log."""
         for piece in pieces:
             if piece.segment not in self._log.segments:
                 self._forget(piece.segment)
 
     def _forget(self, segment: Segment) -> None:
-        # It was one of those that the allocator was to make.
+        # The allocator expected this file to be used: inform it again.
         self._expected = None
         segment.close()
         self.allocator.discard(segment.path)
 
     def close(self) -> None:
-        """Let go of what the strategies keep; the segments must be closed by then."""
+        """Close writer and allocator; the segments must be closed before."""
         if not self._is_closed:
             self._is_closed = True
             self.writer.close()
@@ -273,24 +274,24 @@ class LogTail:
 
 
 def _check_room(error: OSError, segment: Segment, data: Buffer) -> None:
-    """Raise the error that says so where a write failed for want of room; nothing of it counts."""
+    """Raise `DiskFullError` if a write failed because the disk is full; nothing of it is in the log."""
     if error.errno in NO_ROOM:
         raise DiskFullError(segment.path, len(data)) from error
 
 
-def _take_back(segment: Segment, size: int) -> None:
-    """Zero what was written of a batch: whole records of it would come back at the next recovery."""
+def _erase_partial(segment: Segment, size: int) -> None:
+    """Zero the written part of a batch; the next recovery would treat its whole records as appended."""
     assert segment.channel is not None
     try:
         segment.channel.write(segment.wrote_position, bytes(size))
     except OSError as error:
         raise OSError(
-            errno.EIO, f"the disk is full, and part of a batch could not be taken back: {error}"
+            errno.EIO, f"the disk is full, and a partly written batch could not be erased: {error}"
         ) from error
 
 
-def _meant(error: OSError, path: Path, size: int) -> Exception:
-    """Return what it means that a segment could not be made: nothing of it is there."""
+def _as_storage_error(error: OSError, path: Path, size: int) -> Exception:
+    """Return the error to raise if a segment could not be created or enlarged; nothing was stored."""
     if error.errno in NO_ROOM:
         return DiskFullError(path, size)
     if error.errno in LIMITS:

@@ -17,7 +17,7 @@ class RecoveredLog:
 
     @property
     def min_offset(self) -> int:
-        """The first byte that the log still has."""
+        """Log offset of the first byte that the log still has."""
         return self._log.min_offset
 
     def read(self, log_offset: int, size: int) -> Buffer:

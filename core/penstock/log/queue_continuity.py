@@ -1,22 +1,22 @@
-"""Queue offsets as evidence: in one life of a queue they count up by one.
+"""Queue offsets as evidence: within one generation of a queue they count up by one.
 
-The body's CRC covers no header. Where records do not end in a CRC of their own, a flipped bit in a queue offset,
-a queue's number, a topic or a transaction flag leaves a record that is valid by itself, and wrong. What shows it
-is the count of its queue:
+The body's CRC does not cover the header. If records do not end in a CRC of their own, a flipped bit in a queue offset, a
+queue's number, a topic or a transaction flag leaves a record that passes all checks, and is wrong. The sequence of
+queue offsets reveals it:
 
-    * A record that breaks the count is corrupt if later records of the queue go on as if it had not: n, X, n+2,
-      or n, X, n+1. Where none follow, it is corrupt if the entry for the offset that was due points at it, or if
-      Penstock wrote it: Penstock never breaks the count. A broker's record that says 0 where no single flipped bit
-      explains it, and whose entry is where the queue ended, is not: brokers restart queues at 0 like that.
+    * A record that breaks the sequence is corrupt if later records of the queue continue without it: n, X, n+2, or
+      n, X, n+1. If no record follows, it is corrupt if the entry for the expected offset points at it, or if Penstock
+      wrote it: Penstock never breaks the sequence. A broker's record with offset 0 is not corrupt if no single flipped
+      bit explains the 0, and its entry is at the queue's end: brokers restart queues at 0 like that.
     * A record is corrupt if the entry of another queue, or of another offset, points at it, and exactly that
-      offset is missing in that queue, unless later records of its queue continue it.
-    * A break that later records continue (a restart at 0, a repeat, a gap) begins a new life. Brokers leave such
-      logs: topics that were deleted and made again, idle topics restarted, 5.0 to 5.3.2 after a clean stop with
-      lagging queues. It is worth a note and nothing else.
+      offset is missing in that queue, unless later records of its own queue continue its sequence.
+    * A break that later records continue (a restart at 0, a repeat, a gap) begins a new generation. Brokers leave such
+      logs: topics that were deleted and created again, idle topics restarted, 5.0 to 5.3.2 after a clean stop with
+      lagging queues. Such a break is only noted.
 
-Not counted: prepared and rolled back messages. An inner batch counts INNER_NUM. The first record of a queue is
-free where the log does not begin at 0, and so is a gap that corrupt bytes before it explain. A record that ends
-in a CRC of its own bytes is what was written, whatever its count.
+Prepared and rolled back messages are not counted. An inner batch counts as INNER_NUM messages. The first record of a
+queue may have any offset if the log does not begin at 0; a gap is accepted if corrupt bytes before it explain it. A
+record that ends in a valid CRC of its own bytes is never rejected.
 """
 
 from collections import deque
@@ -43,9 +43,9 @@ from penstock.format.validity import ends_in_own_crc
 from penstock.log.segmented_log import Rejected, SegmentedLog
 
 INNER_BATCH = 0x80
-# So many breaks of one queue wait for what follows them.
+# The maximum number of undecided breaks of one queue.
 _PENDING_MAX = 16
-# So many missing offsets of a queue are looked up among its entries.
+# The maximum number of missing offsets of a queue that are looked up among its entries.
 _MISSING_MAX = 256
 _NOTES_MAX = 100
 
@@ -53,7 +53,7 @@ Queue = tuple[bytes, int]
 
 
 class Note(NamedTuple):
-    """A new life of a queue: no corruption, but worth knowing."""
+    """A new generation of a queue: not corruption, but reported."""
 
     log_offset: int
     text: str
@@ -61,11 +61,11 @@ class Note(NamedTuple):
 
 @attrs.frozen
 class QueueHistory:
-    """What the counts of all queues show.
+    """The result of checking the offsets of all queues.
 
     Attributes:
-        rejected: log offset of each corrupt record, with its size and the reason.
-        notes: the first lives after the first one of each queue.
+        rejected: by log offset, the size of each corrupt record and the reason.
+        notes: the new generations of queues; at most `_NOTES_MAX`.
     """
 
     rejected: dict[int, Rejected]
@@ -73,14 +73,14 @@ class QueueHistory:
 
 
 class Due(NamedTuple):
-    """The offset that is due in a queue, and how many bytes of the log may hold records that nobody has counted."""
+    """The expected offset of a queue, and how many bytes of the log may hold records that were not counted."""
 
     offset: int
     unseen_bytes: int = 0
 
 
 class _Run(NamedTuple):
-    """Records of one queue that count up, one after the other in the log."""
+    """Consecutive records of one queue whose offsets count up by one."""
 
     first: int
     following: int
@@ -91,22 +91,22 @@ class _Run(NamedTuple):
 
 @attrs.define(eq=False)
 class _Life:
-    """What is known of a queue so far: the offset that is due, and breaks that wait for what follows them."""
+    """The state of a queue so far: the expected offset, and breaks that are not decided yet."""
 
     due: int
     lost_bytes: int
     unseen_bytes: int = 0
-    # The life's only record so far.
+    # The generation's only record so far.
     single: _Run | None = None
     pending: list[_Run] = attrs.Factory(list)
 
 
 class QueueLives:
-    """Counts the records of a log in its order; says at the end which are corrupt. Not thread-safe.
+    """Counts the records of a log in log order, and determines which are corrupt. Not thread-safe.
 
     Args:
         log: the log, with its witness.
-        due_at: returns the offset that is due in a queue whose first record is met, or None where it is not known.
+        due_at: returns the expected offset of a queue's first record, or None if it is not known.
         is_own: returns whether Penstock wrote the record at a log offset.
         gaps: ranges of the log that a repair covered with a blank record, ascending.
     """
@@ -126,22 +126,22 @@ class QueueLives:
         self._lost_bytes = 0
         self._rejected: dict[int, Rejected] = {}
         self._notes: list[Note] = []
-        # The first record of each new life.
+        # The first record of each new generation.
         self._firsts: set[int] = set()
 
     def add(self, columns: RecordColumns) -> None:
-        """Count valid records; they come in log order, all once."""
+        """Count valid records; each must be passed once, in log order."""
         while self._gaps and len(columns) and self._gaps[0][1] <= int(columns.log_offsets[0]):
             self.lose(*self._gaps.popleft())
         for queue, run in _runs(columns):
-            self._take(queue, run)
+            self._add_run(queue, run)
 
     def lose(self, start: int, stop: int) -> None:
-        """Take note that the log has no valid records in [start, stop): offsets may be missing after it."""
+        """Note that the log has no valid records in [start, stop): queue offsets may be missing after that range."""
         self._lost_bytes += stop - start
 
     def finish(self) -> QueueHistory:
-        """Return what the counts show."""
+        """Decide the remaining breaks; return the corrupt records and the notes."""
         for queue, life in self._lives.items():
             self._settle(queue, life)
             for run in life.pending:
@@ -155,7 +155,8 @@ class QueueLives:
 
     # --- counting
 
-    def _take(self, queue: Queue, run: _Run) -> None:
+    def _add_run(self, queue: Queue, run: _Run) -> None:
+        """Add a run of records to its queue; decide breaks that this run confirms or contradicts."""
         life = self._lives.get(queue)
         if life is None:
             known = self._due_at(queue)
@@ -167,7 +168,7 @@ class QueueLives:
                 return
         pending, due = life.pending, life.due
         if pending and run.first == pending[-1].following:
-            # The last break goes on: a new life. What stood alone between the lives is judged by itself.
+            # The run continues the last break: a new generation. The breaks before that one are judged one by one.
             last = pending.pop()
             self._change(queue, life, last)
             self._continue(life, run)
@@ -185,7 +186,7 @@ class QueueLives:
                 self._judge(queue, pending.pop(0), due)
 
     def _may_be_lost(self, life: _Life, run: _Run) -> bool:
-        """Return whether corrupt bytes since the queue's last record explain the offsets that are missing."""
+        """Return whether corrupt bytes since the queue's last record explain the missing offsets."""
         lost = self._lost_bytes - life.lost_bytes
         missing = run.first - life.due
         return lost > 0 and not life.pending and 0 < missing <= lost // FIXED_SIZE + 1
@@ -196,7 +197,7 @@ class QueueLives:
         life.due, life.lost_bytes = run.following, self._lost_bytes
 
     def _change(self, queue: Queue, life: _Life, run: _Run) -> None:
-        """Go on with a run that breaks the count of its queue: after corrupt records, or in a new life."""
+        """Continue with a run that breaks the sequence of its queue, after corrupt records or in a new generation."""
         for broken in life.pending:
             self._judge(queue, broken, life.due)
         self._settle(queue, life)
@@ -207,11 +208,11 @@ class QueueLives:
         self._continue(life, run)
 
     def _note(self, queue: Queue, run: _Run, due: int) -> None:
-        """Take note of a new life."""
+        """Note a new generation."""
         self._firsts.add(run.log_offset)
         text = (
-            f"queue {_name(queue)} goes on at {run.first} where {due} was due: a new life of the queue, as "
-            f"after its topic was deleted"
+            f"queue {_name(queue)} continues at offset {run.first}, {due} was expected: a new generation of the queue, "
+            f"as after its topic was deleted and created again"
         )
         self._notes.append(Note(run.log_offset, text))
 
@@ -223,41 +224,42 @@ class QueueLives:
     # --- judging
 
     def _reject_odd(self, queue: Queue, run: _Run, due: int, following: int) -> None:
-        """Reject a record that later ones of its queue do not know of."""
+        """Reject a record that breaks the sequence, unless it is a restart; later records continue without it."""
         if self._is_restart(queue, run, due):
             self._note(queue, run, due)
             return
         self._reject(
             run.log_offset,
             run.size,
-            f"it says queue offset {run.first} of queue {_name(queue)}, where {due} was due, and the queue "
-            f"goes on at {following} as if it had not",
+            f"it states offset {run.first} of queue {_name(queue)}, {due} was expected, and the queue continues at "
+            f"{following} without it",
         )
 
     def _judge(self, queue: Queue, run: _Run, due: int) -> None:
-        """Decide about a record that breaks the count and that none of its queue follows."""
+        """Reject or accept a record that breaks the sequence and that no later record continues."""
         witness = self._log.witness
         here = (run.log_offset, run.size)
         if witness is not None and witness.place(*queue, run.first) == here:
             return
-        says = f"it says queue offset {run.first} of queue {_name(queue)}"
+        says = f"it states offset {run.first} of queue {_name(queue)}"
         if self._is_restart(queue, run, due):
             self._note(queue, run, due)
         elif witness is not None and due != run.first and witness.place(*queue, due) == here:
-            self._reject(*here, f"{says}, and the queue's entry {due} points at it")
+            self._reject(*here, f"{says}, but the queue's entry {due} points at it")
         elif self._may_be_unseen(queue, run, due):
             return
         elif run.first not in (0, due) and self._is_own(run.log_offset):
-            self._reject(*here, f"{says}, where {due} was due, and Penstock wrote it")
+            self._reject(*here, f"{says}, {due} was expected, and Penstock wrote it")
 
     def _may_be_unseen(self, queue: Queue, run: _Run, due: int) -> bool:
-        """Return whether the offsets that are missing may be in records before the walk that no entry names yet."""
+        """Return whether the missing offsets may belong to records before the scan that have no entries yet."""
         return 0 < run.first - due <= self._lives[queue].unseen_bytes // FIXED_SIZE
 
     def _is_restart(self, queue: Queue, run: _Run, due: int) -> bool:
-        """Return whether a broker began a queue anew at 0 and entered that record where the queue ended.
+        """Return whether a broker restarted a queue at 0 and wrote that record's entry at the queue's end.
 
-        It does with what it had not entered when it was killed. One flipped bit makes 0 of a power of two only.
+        A killed broker does so with records that had no entry yet. The expected offset must not be a power of two: from
+        such an offset, one flipped bit makes 0.
         """
         witness = self._log.witness
         return (
@@ -269,9 +271,9 @@ class QueueLives:
         )
 
     def _look_for_missing(self, queue: Queue, start: int, stop: int) -> int:
-        """Reject records that entries of missing offsets point at, and that say to be something else.
+        """Reject records that the entries of missing offsets point at, but that state another queue or offset.
 
-        Returns how many.
+        Returns how many were rejected.
         """
         if self._log.witness is None:
             return 0
@@ -281,21 +283,21 @@ class QueueLives:
             fields = None if place is None else self._fields_at(*place)
             if place is None or fields is None:
                 continue
-            if not self._is_at_home(fields, queue, ordinal, place):
+            if not self._is_consistent(fields, queue, ordinal, place):
                 says = f"{fields.queue_offset} of {_name((fields.topic, fields.queue))}"
                 self._reject(
                     *place,
-                    f"entry {ordinal} of queue {_name(queue)} points at it, and that offset is missing in the "
-                    f"queue; the record says {says}",
+                    f"entry {ordinal} of queue {_name(queue)} points at it, and the log has no other record with that "
+                    f"offset; but the record states offset {says}",
                 )
         return len(self._rejected) - before
 
-    def _is_at_home(
+    def _is_consistent(
         self, fields: RecordFields, queue: Queue, ordinal: int, place: tuple[int, int]
     ) -> bool:
-        """Return whether a record is where it says to be, by that offset or by another queue's entry.
+        """Return whether a record states that queue and offset, or the entry of the stated ones points at it.
 
-        So is the first one of a new life: brokers enter a record with offset 0 wherever its queue ends.
+        The first record of a new generation is consistent too: brokers write its entry at the queue's end, whatever its offset.
         """
         if _is_at(fields, queue, ordinal):
             return True
@@ -369,7 +371,7 @@ def _runs(columns: RecordColumns) -> Iterator[tuple[Queue, _Run]]:
 
 
 def _steps(columns: RecordColumns) -> np.ndarray:
-    """Return how far each record moves its queue on: an inner batch by the messages in it."""
+    """Return by how many offsets each record advances its queue: an inner batch by its number of messages."""
     steps = np.ones(len(columns), np.int64)
     batches = np.flatnonzero(columns.sys_flags & INNER_BATCH)
     if len(batches):

@@ -1,7 +1,7 @@
-"""What was appended is read back before anyone relies on it: a writer that loses bytes is found out by that.
+"""Reads appended records back before they are reported as stored, to detect a segment writer that loses bytes.
 
-A flush policy that makes appenders wait answers "on disk"; a follower says that records were taken in; a clean
-close says that the log goes up to its end. None of them believes the writer alone.
+This is done before a put is reported as "on disk", before a follower reports records as dispatched, and before a clean
+close records the log's end.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ from penstock.log.segmented_log import SegmentedLog
 
 
 def first_unreadable(log: SegmentedLog, start: int, stop: int) -> int | None:
-    """Return the log offset of the first bytes in [start, stop) that are no valid record, or None.
+    """Return the log offset of the first bytes in [start, stop) that are not a valid record, or None.
 
-    Both begin a record, or end the log. Every check is made, the CRCs too.
+    A record must begin, or the log must end, at either offset. All checks are made, including the CRCs.
     """
     at = start
     while at < stop:
@@ -26,7 +26,7 @@ def first_unreadable(log: SegmentedLog, start: int, stop: int) -> int | None:
         limit = min(stop, segment.end_offset)
         is_held = segment.lease.hold()
         try:
-            bad = _first_bad(log, segment, at, limit)
+            bad = _find_bad(log, segment, at, limit)
         finally:
             if is_held:
                 segment.lease.release()
@@ -36,8 +36,8 @@ def first_unreadable(log: SegmentedLog, start: int, stop: int) -> int | None:
     return None
 
 
-def _first_bad(log: SegmentedLog, segment: Segment, start: int, stop: int) -> int | None:
-    """Return where the valid records of a segment end, None if they reach `stop` or the segment's filler."""
+def _find_bad(log: SegmentedLog, segment: Segment, start: int, stop: int) -> int | None:
+    """Return where the valid records of a segment end; None if they reach `stop` or the segment's filler."""
     at, reason = start, StopReason.END
     checks = Checks(log.coverage)
     for _, at, reason in scan_segment(log, segment, start, stop, checks, is_copied=False):  # noqa: B007 - the last one counts
@@ -49,7 +49,7 @@ def _first_bad(log: SegmentedLog, segment: Segment, start: int, stop: int) -> in
 
 
 def is_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
-    """Say whether a blank record at `at` fills the segment to its end."""
+    """Return whether a blank record at `at` fills the segment to its end."""
     left = segment.end_offset - at
     if left < BLANK_SIZE:
         return False
@@ -60,7 +60,7 @@ def is_filler(log: SegmentedLog, segment: Segment, at: int) -> bool:
 
 
 def unread_from(log: SegmentedLog, batch: DispatchBatch) -> int | None:
-    """Return from where on a batch that was walked has bytes that are no record, or None: filler is none."""
+    """Return where the bytes of a scanned batch stop being records, or None; filler does not count."""
     sizes = batch.sizes
     end = int(batch.log_offsets[-1] + sizes[-1]) if len(batch) else batch.start_offset
     if end == batch.end_offset:
@@ -70,7 +70,7 @@ def unread_from(log: SegmentedLog, batch: DispatchBatch) -> int | None:
 
 
 def is_in_log(log: SegmentedLog, batch: DispatchBatch) -> bool:
-    """Say whether the log has the bytes of a batch that was handed over."""
+    """Return whether the log has the same bytes as a batch from the direct feed."""
     given = batch.columns.raw
     there = log.read(batch.start_offset, len(given))
     return bool(np.array_equal(np.frombuffer(there, np.uint8), given))

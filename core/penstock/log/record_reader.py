@@ -1,7 +1,7 @@
-"""Records read back by address, checked before anyone sees them.
+"""Reads records by log offset, and checks them before they are returned.
 
-A record is handed out only if it is valid (see `validity`); a corrupt one becomes a `CorruptionError` that
-names file and position, and costs no other record. Read for a queue's entry, it must also say that it belongs there.
+A record is returned only if it is valid (see `validity`). For a corrupt one, `CorruptionError` names file and
+position; other records are not affected. A record that is read for a queue's entry must also state that queue and offset.
 """
 
 from typing import NamedTuple, Self
@@ -23,7 +23,7 @@ from penstock.log.segmented_log import SegmentedLog
 from penstock.message import StoredMessage
 
 _READ_AT_ONCE = 1 << 20
-# So many bytes of records are read and checked together.
+# The maximum bytes of records that are read and checked together.
 _BYTES = 4 << 20
 # Two records with less than this between them are read by one call: the copy costs less than a call.
 GAP_BYTES = 16 << 10
@@ -32,7 +32,7 @@ _SHARED_PREFIX = "%LMQ%"
 
 
 def is_shared(topic: str) -> bool:
-    """Say whether a topic's queues point to records of other topics, on purpose (spec section 3.7)."""
+    """Return whether a topic's queues may point to records of other topics (spec section 3.7)."""
     return topic.startswith(_SHARED_PREFIX)
 
 
@@ -44,18 +44,18 @@ class Entries(NamedTuple):
     sizes: Int64s
 
     def head(self, count: int) -> "Entries":
-        """Return the first ones."""
+        """Return the first `count` entries."""
         return Entries(*(column[:count] for column in self))
 
     def after(self, count: int) -> "Entries":
-        """Return them without the first ones."""
+        """Return the entries without the first `count`."""
         return Entries(*(column[count:] for column in self))
 
 
 class QueuePosition(NamedTuple):
-    """The topic and the queue that an entry belongs to; its record must say the same.
+    """The topic and queue of an entry; the entry's record must state the same ones.
 
-    `topic` is None where any record will do: the queues of some topics are shared.
+    `topic` is None if the record may belong to any topic: the queues of some topics are shared.
     """
 
     topic: bytes | None
@@ -63,11 +63,11 @@ class QueuePosition(NamedTuple):
 
     @classmethod
     def of(cls, topic: str, queue: int) -> Self:
-        """Return the place of a queue."""
+        """Return the position of a queue."""
         return cls(None if is_shared(topic) else topic.encode(), queue)
 
     def has(self, record: bytes, ordinal: int) -> bool:
-        """Say whether a valid record is the one of that ordinal of this queue."""
+        """Return whether a valid record is the one with that ordinal in this queue."""
         fields = decode_record(record)
         found = (fields.topic, fields.queue, fields.queue_offset)
         return self.topic is None or found == (self.topic, self.queue, ordinal)
@@ -79,8 +79,8 @@ _ANYWHERE = QueuePosition(None, 0)
 class RecordReader:
     """Reads records of a log. Safe from any thread.
 
-    With `live` set another process may be writing: the list of segments is refreshed when an
-    address is not found.
+    With `live`, another process may be writing: the list of segments is refreshed when a log
+    offset is not found.
     """
 
     def __init__(self, log: SegmentedLog, *, live: bool) -> None:
@@ -88,8 +88,8 @@ class RecordReader:
         self._live = live
 
     def bytes_at(self, log_offset: int, size: int) -> bytes:
-        """Return a copy of `size` bytes; `OffsetError` where the log has not got them."""
-        segment = self._held(log_offset)
+        """Return a copy of `size` bytes; raises `OffsetError` if the log does not have them."""
+        segment = self._hold_segment(log_offset)
         try:
             if not self._has(segment, log_offset, size):
                 raise self.damage(log_offset, f"{size} bytes", "the end of the file")
@@ -98,12 +98,12 @@ class RecordReader:
             segment.lease.release()
 
     def _has(self, segment: Segment, log_offset: int, size: int) -> bool:
-        """Say whether bytes may be read: no claimed size makes more memory than the file has bytes."""
+        """Return whether bytes may be read: memory for a large stated size is allocated only if the file is that long."""
         position = log_offset - segment.base_offset
         return size <= _READ_AT_ONCE or segment.has(position, size)
 
-    def _held(self, log_offset: int) -> Segment:
-        """Return the segment of a byte, held until it is released."""
+    def _hold_segment(self, log_offset: int) -> Segment:
+        """Return the segment of a byte with a hold, which the caller must release; raises `OffsetError`."""
         segment = self._log.find(log_offset)
         if segment is None and self._live:
             self._log.refresh()
@@ -115,23 +115,24 @@ class RecordReader:
     def message(
         self, log_offset: int, size: int, place: QueuePosition = _ANYWHERE, ordinal: int = 0
     ) -> StoredMessage:
-        """Return the record of `size` bytes at `log_offset`, checked.
+        """Return the record of `size` bytes at `log_offset`; raises `CorruptionError` if it is not valid.
 
-        With a `place`, it must also be the one of that ordinal there: queue entries have no checksum.
+        With a `place`, it must also be the record with that ordinal in that queue: queue entries have no checksum.
         """
         if size < FIXED_SIZE:
             raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")
-        return self._checked(self.bytes_at(log_offset, size), log_offset, place, ordinal)
+        return self._check_record(self.bytes_at(log_offset, size), log_offset, place, ordinal)
 
     def leading(
         self, entries: Entries, place: QueuePosition, *, all_near: bool = False
     ) -> list[StoredMessage]:
-        """Return the records of queue entries up to the first that is not valid, or not near the one before.
+        """Return the records of queue entries, up to the first that is not valid or not close to the one before.
 
-        With `all_near` nothing is read where they are not all near each other. `OffsetError` where the log has not got the first of them.
+        With `all_near`, nothing is read unless all records are close to each other. Raises `OffsetError` if the log does not
+        have the first record.
         """
         log, offset = self._log, int(entries.offsets[0])
-        segment = self._held(offset)
+        segment = self._hold_segment(offset)
         try:
             gap = _BYTES if log.is_mapped else GAP_BYTES
             count, end = _kernel.run_of(
@@ -152,13 +153,13 @@ class RecordReader:
             segment.lease.release()
 
     def message_at(self, log_offset: int) -> StoredMessage:
-        """Return the record that begins at `log_offset`; its size is read from it."""
-        segment = self._held(log_offset)
+        """Return the record that begins at `log_offset`; its size is read from the record."""
+        segment = self._hold_segment(log_offset)
         try:
             room = segment.end_offset - log_offset
             if room < SIZE_AND_MAGIC.size:
                 raise OffsetError(log_offset, segment.base_offset, segment.end_offset)
-            # Most records are short: one read brings them whole.
+            # Most records are short: one read returns them completely.
             start = bytes(self._log.read_from(segment, log_offset, min(_SHORT_BYTES, room)))
         finally:
             segment.lease.release()
@@ -169,10 +170,10 @@ class RecordReader:
             raise self.damage(log_offset, "a record that ends within its segment", f"size {size}")
         if not FIXED_SIZE <= size <= len(start):
             return self.message(log_offset, size)
-        return self._checked(start[:size], log_offset, _ANYWHERE, 0)
+        return self._check_record(start[:size], log_offset, _ANYWHERE, 0)
 
     def damage(self, log_offset: int, expected: str, found: str) -> CorruptionError:
-        """Return the error that names file and position of a log offset."""
+        """Return a `CorruptionError` with the file and position of a log offset."""
         segment = self._log.find(log_offset)
         path = segment.path if segment else self._log.folder
         position = log_offset - segment.base_offset if segment else log_offset
@@ -180,10 +181,10 @@ class RecordReader:
             path, position, expected, found, "other records are not affected; see penstock verify"
         )
 
-    def _checked(
+    def _check_record(
         self, record: bytes, log_offset: int, place: QueuePosition, ordinal: int
     ) -> StoredMessage:
-        """Return a record as a message; `CorruptionError` if it is not valid, or not the one of that place."""
+        """Return a record as a message; raises `CorruptionError` if it is not valid, or not the record of that entry."""
         while True:
             coverage = self._log.coverage
             found = _kernel.message(record, log_offset, *place, ordinal, coverage.packed)
@@ -192,9 +193,9 @@ class RecordReader:
             try:
                 check(record, log_offset, is_covered=coverage.has(log_offset))
             except MalformedRecordError as error:
-                # Another process may have noted another checksum since the coverage was read.
+                # Another process may have changed the coverage since it was read.
                 if not self._log.renew_coverage():
                     raise self.damage(log_offset, error.expected, error.found) from error
             else:
                 what = f"entry {ordinal} of queue {(place.topic or b'').decode()}/{place.queue}"
-                raise self.damage(log_offset, f"the record of {what}", "another one")
+                raise self.damage(log_offset, f"the record of {what}", "another record")

@@ -1,20 +1,21 @@
-"""Finds where valid records go on after corruption.
+"""Finds the next valid record after corruption.
 
-A record states its own log offset, so a later valid one can be recognised. That alone is no proof: a body may
-hold the bytes of a whole valid record with its own future log offset, and a copy of the outer record that was
-cut short, or one flipped bit in its head, must not make a message of it. So a valid record after corruption
+A record states its own log offset, so a later valid record can be recognised. That alone is no proof: a body may hold
+the bytes of a complete valid record that states the log offset at which it will be stored. If the outer record is
+truncated or has a flipped bit in its head, the inner record must not become a message. So a valid record after corruption
 counts only with a witness, in this order:
 
-    1. The corrupt record's own head: a valid record begins where its size, or the lengths of its parts, say
-       that it ends. All before that is the record's content. Where both lead to one, 2 and 3 decide.
+    1. The corrupt record's own head: a valid record begins where that record ends by its size, or by the lengths of its
+       parts. Everything before that end is the record's content. If valid records begin at both ends, 2 and 3 decide.
     2. A queue entry that points at the record.
-    3. A chain: valid records lead from it, one right after the other, to the segment's blank record or to
-       where the log ends, and it may continue its queue. Within another record's body no chain gets there:
-       the rest of that body, its topic and its properties follow. Where the corrupt record's head says that
-       it is the last one, only a queue entry counts.
+    3. A chain: consecutive valid records lead from the record to the segment's blank record or to the end of the log,
+       and its queue offset is plausible. No chain within another record's body gets there, because the rest of that
+       body, its topic and its properties follow. If the corrupt record's head says that it is the last record, only a
+       queue entry counts.
 
-Everything else between is content, or lost: it is named and left. Bytes are hostile here: a place that only
-looks like a record's head costs a read of that head; a chain that leads nowhere is walked once.
+Everything else in between is content of the corrupt record, or lost: it is reported and not changed. The bytes may be
+hostile: a place that only looks like a record's head costs a read of that head, and a chain that does not reach the end
+is scanned once.
 """
 
 import contextlib
@@ -41,23 +42,23 @@ from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 
 _SEARCH_BYTES = 1 << 20
-# Some overlap, so that all that is compared without another read is seen across two windows.
+# Windows overlap, so that the bytes that are compared without another read may span two windows.
 _OVERLAP = 64
 _NOTHING = bytes(_SEARCH_BYTES + _OVERLAP)
 _MAGIC_HEAD = b"\xda\xa3\x20"
 _OFFSET_AT = slice(28, 36)
-# All before the body of a record with two IPv6 hosts.
+# The bytes before the body of a record with two IPv6 hosts.
 _HEAD_BYTES = 88 + 2 * IPV6_EXTRA
 _WALK_BYTES = 1 << 20
 
 
 def find_next_valid(log: SegmentedLog, segment: Segment, after: int) -> int | None:
-    """Return where valid records go on in a segment after the corrupt bytes at log offset `after`, or None."""
+    """Return where the next valid record of a segment begins after the corrupt bytes at log offset `after`, or None."""
     return Resync(log, segment).next_valid(after)
 
 
 def used_windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (log offset, bytes) of what is not all zero in a segment from `start` on."""
+    """Yield (log offset, bytes) of the windows of a segment, from `start` on, that are not all zero."""
     end = _used_end(segment)
     for at in range(start, end, _SEARCH_BYTES):
         size = min(_SEARCH_BYTES + _OVERLAP, segment.end_offset - at)
@@ -68,14 +69,14 @@ def used_windows(log: SegmentedLog, segment: Segment, start: int) -> Iterator[tu
 
 def _used_end(segment: Segment) -> int:
     """Return the log offset after the last byte of a segment that was ever written."""
-    # A file that was made whole beforehand is read no further than it was written; one that is gone raises when read.
+    # A preallocated file is read only as far as it was written. A deleted file raises later, when it is read.
     with contextlib.suppress(FileNotFoundError):
         return min(segment.base_offset + segment.data_end(), segment.end_offset)
     return segment.end_offset
 
 
 class _Head(NamedTuple):
-    """What the bytes at a log offset claim to be, if they are a record's head."""
+    """The fields of the bytes at a log offset, read as a record's head."""
 
     size: int
     magic: int
@@ -85,12 +86,12 @@ class _Head(NamedTuple):
 
 
 class Resync:
-    """Finds where valid records go on in one segment. Not thread-safe."""
+    """Finds the next valid record in one segment. Not thread-safe."""
 
     def __init__(self, log: SegmentedLog, segment: Segment) -> None:
         self._log = log
         self._segment = segment
-        # Of valid records that a chain went through: whether it leads to where the records end.
+        # By log offset of the valid records of all scanned chains: whether the chain reaches the end of the records.
         self._leads: dict[int, bool] = {}
 
     def next_valid(self, after: int) -> int | None:
@@ -102,7 +103,7 @@ class Resync:
         following = [end for end in claims if self._record_at(end) is not None]
         leading = [end for end in following if self._counts(end)]
         if leading or len(following) == 1:
-            # What lies before the later one is content.
+            # Everything before the later one is content of the corrupt record.
             return max(leading or following)
         if head is not None and self._is_last(after, head, claims):
             return self._search(after, self._is_named)
@@ -111,16 +112,16 @@ class Resync:
     def _search(
         self, after: int, counts: Callable[[int], bool], stop: int | None = None
     ) -> int | None:
-        """Return the first place after `after` that states its own log offset and counts; none from `stop` on."""
+        """Return the first offset after `after`, and before `stop`, that states itself and for which `counts` is true."""
         start = max(after, self._segment.base_offset)
         for at, window in used_windows(self._log, self._segment, start):
-            # What begins in the overlap is seen whole in the next window.
+            # A head that begins in the overlap is handled in the next window.
             found = window.find(_MAGIC_HEAD, 4)
             while 0 <= found - 4 < _SEARCH_BYTES:
                 offset, place = at + found - 4, found - 4 + _OFFSET_AT.start
                 if stop is not None and offset >= stop:
                     return None
-                # A place that does not even state its own log offset costs no read.
+                # A place that does not state its own log offset needs no further read.
                 is_place = window.startswith(offset.to_bytes(8, "big"), place)
                 if is_place and offset > after and counts(offset):
                     return offset
@@ -131,33 +132,33 @@ class Resync:
         """Return the log offsets within a corrupt range at which valid records begin, with or without a witness."""
         found: list[int] = []
 
-        def takes(offset: int) -> bool:
+        def collect(offset: int) -> bool:
             if self._record_at(offset) is not None:
                 found.append(offset)
             return False
 
-        self._search(start, takes, stop)
+        self._search(start, collect, stop)
         return found
 
     def is_record_at(self, offset: int) -> bool:
         """Return whether a whole valid record begins at `offset`, with or without a witness."""
         return self._record_at(offset) is not None
 
-    # --- what the corrupt record says of itself
+    # --- the head of the corrupt record
 
     def _claims(self, at: int, head: _Head) -> tuple[int, ...]:
         """Return where the record at `at` ends by its size, and by the lengths of its parts.
 
-        One wrong field leaves either of them right.
+        If only one field is wrong, one of the two is right.
         """
         left = self._segment.end_offset - at
         sizes = {head.size, self._length_of_parts(at, head)}
         return tuple(at + size for size in sizes if FIXED_SIZE <= size <= left)
 
     def _is_last(self, at: int, head: _Head, claims: tuple[int, ...]) -> bool:
-        """Return whether a head says that its record is the segment's last: finished, or still being written.
+        """Return whether a head says that its record is the segment's last one, complete or partly written.
 
-        Then whatever is within it is its content. Both claims must agree, or the head be whole otherwise.
+        Then everything after the head is its content. Either both ends agree, or the head's other fields are intact.
         """
         is_whole = head.stored_offset == at and head.magic in (MAGIC_V1, MAGIC_V2)
         return (is_whole or len(claims) == 1) and any(self._is_end(end) for end in claims)
@@ -169,7 +170,7 @@ class Resync:
         data = bytes(self._log.read(at, min(left, _HEAD_BYTES)))
         size, magic = _i32(data, 0), _i32(data, 4)
         stored = int.from_bytes(data[_OFFSET_AT], "big", signed=True)
-        # One of the three must be right, or nothing says that a record began here.
+        # Magic or stated log offset must be right; otherwise nothing shows that a record began here.
         if stored != at and magic not in (MAGIC_V1, MAGIC_V2):
             return None
         flags = _i32(data, 36)
@@ -177,7 +178,7 @@ class Resync:
         return _Head(size, magic, stored, body_at, _i32(data, body_at - 4))
 
     def _length_of_parts(self, at: int, head: _Head) -> int:
-        """Return how long the parts of a record are together; 0 where that would not fit into the segment."""
+        """Return the sum of the lengths of a record's parts; 0 if that would not fit into the segment."""
         left = self._segment.end_offset - at
         end = head.body_at + head.body_size
         width = 2 if head.magic == MAGIC_V2 else 1
@@ -195,13 +196,13 @@ class Resync:
     # --- candidates
 
     def _counts(self, offset: int) -> bool:
-        """Return whether a valid record begins at `offset` that has a witness."""
+        """Return whether a valid record with a witness begins at `offset`."""
         if offset in self._leads:
             return self._leads[offset]
         return self._is_named(offset) or (self._may_continue(offset) and self._leads_to_end(offset))
 
     def _record_at(self, offset: int) -> bytes | None:
-        """Return the valid record that begins at `offset`, or None; reads no more than lengths allow."""
+        """Return the valid record that begins at `offset`, or None; the lengths are checked before it is read."""
         log, left = self._log, self._segment.end_offset - offset
         if left < FIXED_SIZE:
             return None
@@ -210,7 +211,7 @@ class Resync:
             return None
         if self._length_of_parts(offset, head) != head.size:
             return None
-        # No size that is only claimed makes more memory than the file has bytes.
+        # Memory for a large stated size is allocated only if the file is that long.
         place = offset - self._segment.base_offset
         if head.size > _WALK_BYTES and not self._segment.has(place, head.size):
             return None
@@ -218,7 +219,7 @@ class Resync:
         return record if is_valid(record, offset, is_covered=log.coverage.has(offset)) else None
 
     def _is_named(self, offset: int) -> bool:
-        """Return whether a valid record begins at `offset` that a queue entry points at."""
+        """Return whether a queue entry points at a valid record that begins at `offset`."""
         record = None if self._log.witness is None else self._record_at(offset)
         if record is None or self._log.witness is None:
             return False
@@ -227,6 +228,7 @@ class Resync:
         return place == (offset, len(record))
 
     def _may_continue(self, offset: int) -> bool:
+        """Return whether a valid record begins at `offset` whose queue offset is plausible."""
         record = self._record_at(offset)
         if record is None:
             return False
@@ -239,14 +241,14 @@ class Resync:
         return 0 <= fields.queue_offset <= end + most
 
     def _leads_to_end(self, offset: int) -> bool:
-        """Return whether valid records follow each other from `offset` to where the segment's records end."""
+        """Return whether consecutive valid records lead from `offset` to the end of the segment's records."""
         records, end = self._chain(offset)
         leads = self._leads.get(end, False) or self._is_end(end)
         self._leads.update(dict.fromkeys(records, leads))
         return leads
 
     def _chain(self, at: int) -> tuple[list[int], int]:
-        """Return the valid records that follow each other from `at` on, and where they end."""
+        """Return the log offsets of consecutive valid records from `at` on, and where they end."""
         log, segment, found = self._log, self._segment, list[int]()
         checks = Checks(log.coverage)
         for scanned in scan_segment(

@@ -1,8 +1,8 @@
-"""The walk over a segment that goes on behind damage: sound stretches, and what lies between them.
+"""A scan of a segment that continues after corruption: ranges of valid records, and the corrupt ranges between them.
 
-Every record is checked by all there is (see `validity`), and one that the counts of its queue show to be corrupt
-(`SegmentedLog.rejected`, see `queue_continuity`) is not valid either. After a corrupt record the walk looks for the next
-valid one that has a witness (see `resync`). A record never crosses a segment, so each segment can be walked
+All checks are made for every record (see `validity`). A record that its queue's offsets show to be corrupt
+(`SegmentedLog.rejected`, see `queue_continuity`) is not valid either. After a corrupt record the scan searches for the
+next valid record that has a witness (see `resync`). A record never crosses a segment, so each segment can be scanned
 by itself.
 """
 
@@ -20,7 +20,7 @@ from penstock.log.segmented_log import SegmentedLog
 
 
 class Valid(NamedTuple):
-    """Sound records in [start, stop); the memory is lent."""
+    """Valid records in [start, stop); their memory is valid only until the next part is requested."""
 
     columns: RecordColumns
     start: int
@@ -28,9 +28,9 @@ class Valid(NamedTuple):
 
 
 class Corrupt(NamedTuple):
-    """No valid record begins in [start, stop), and one begins at `stop`, or the segment's records end there.
+    """A range [start, stop) in which no valid record begins; at `stop` one begins, or the segment's records end.
 
-    `reason` says why, where it is not by the bytes themselves.
+    `reason` is empty if the bytes themselves are not valid records.
     """
 
     start: int
@@ -49,9 +49,9 @@ Piece = Valid | Corrupt | End
 
 
 def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
-    """Return the pieces of a segment in log order; the last one is a `End`.
+    """Yield the parts of a segment in log order; the last one is an `End`.
 
-    A torn tail (`SegmentedLog.torn_at`) is not looked into.
+    A torn tail (`SegmentedLog.torn_at`) is not scanned.
     """
     at, resync = segment.base_offset, Resync(log, segment)
     limit = segment.end_offset if log.torn_at is None else min(segment.end_offset, log.torn_at)
@@ -73,7 +73,7 @@ def walk_segment(log: SegmentedLog, segment: Segment) -> Iterator[Piece]:
 def _without_rejected(
     log: SegmentedLog, columns: RecordColumns, start: int, stop: int
 ) -> Iterator[Valid | Corrupt]:
-    """Yield valid records without those that the counts of their queues show to be corrupt."""
+    """Yield valid records, and as corrupt ranges those records that were rejected by their queues' offsets."""
     offsets = columns.log_offsets
     rejected = [r for r in sorted(log.rejected) if start <= r < stop] if log.rejected else []
     rows = np.searchsorted(offsets, np.array(rejected, np.int64))
@@ -91,9 +91,9 @@ def _without_rejected(
 def reject_by_counts(
     log: SegmentedLog, is_own: Callable[[int], bool], gaps: Sequence[tuple[int, int]]
 ) -> list[Note]:
-    """Find the records that the counts of their queues show to be corrupt, and let the log know them.
+    """Set `log.rejected` to the records that their queues' offsets show to be corrupt; return notes on new generations.
 
-    Returns what else the counts show. Where all records end in a CRC of their own bytes there is nothing to find.
+    If all records end in a CRC of their own bytes, nothing is scanned.
     """
     log.rejected = {}
     spans = log.spans()

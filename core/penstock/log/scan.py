@@ -1,10 +1,11 @@
-"""The one scanner of the log: valid records of a segment, window by window, and why they end.
+"""The only scanner of the log: valid records of a segment, window by window, and the reason why they end.
 
-The kernel follows the size chain of a window and checks each record (see `validity`). Here it is decided how much is
-read: a record larger than the window is read by its size, but a size that is only claimed makes no memory.
+The kernel follows the record sizes through a window and checks each record (see `validity`). This module decides how
+much is read: a record larger than the window is read by its stated size, but memory is allocated for that size only if
+the file is long enough.
 
-What is scanned is a copy, so that a failing disk is an `OSError` and not a signal; only the follower of the process
-that holds the writer's lock, and holds a lease on the segment, looks at the map itself.
+A copy of the bytes is scanned, so that a failing disk raises `OSError` instead of killing the process by a signal. Only
+the follower in the process that holds the writer's lock, and a lease on the segment, scans the map itself.
 """
 
 import enum
@@ -26,13 +27,13 @@ SECTOR_BYTES = 512
 
 
 class Checks(NamedTuple):
-    """What is checked of a record beside its lengths and its stated log offset.
+    """The checks of a record in addition to its lengths and its stated log offset.
 
     Attributes:
-        coverage: where records end in a CRC of their own.
+        coverage: the ranges in which records end in a CRC of their own.
         crc: whether CRCs are checked.
-        torn_from: from this log offset on Penstock wrote, and perhaps did not sync: a topic or properties text that
-            looks like a sector never written makes a record invalid. None for nowhere.
+        torn_from: from this log offset on Penstock may have written records without a sync: there, a record is invalid
+            if its topic or properties text looks like a sector that was never written. None disables this check.
     """
 
     coverage: Coverage = NO_COVERAGE
@@ -41,7 +42,7 @@ class Checks(NamedTuple):
 
 
 class StopReason(enum.Enum):
-    """Why valid records end; the value is a sentence about the bytes there."""
+    """Why valid records end; the value describes the bytes at that place."""
 
     MORE = "the window ends there"
     END = "all was scanned"
@@ -59,7 +60,7 @@ _REASONS = {
 
 
 class Scanned(NamedTuple):
-    """Valid records of one window, where they end, and why; the memory is lent."""
+    """Valid records of one window, where they end, and why; a later scan may reuse the memory."""
 
     records: RecordColumns
     end_offset: int
@@ -76,9 +77,9 @@ def scan_segment(
     window_bytes: int = 0,
     is_copied: bool = True,
 ) -> Iterator[Scanned]:
-    """Yield the valid records in [start, stop) of a segment, window by window; `start` must begin a record.
+    """Yield the valid records in [start, stop) of a segment, window by window; a record must begin at `start`.
 
-    Only the last one has another `stop` than `MORE`. Windows grow from `window_bytes` on, where that is given.
+    The last result is the only one whose `stop` is not `MORE`. If `window_bytes` is given, windows grow from that size.
     """
     size = window_bytes or WINDOW_BYTES
     while True:
@@ -102,13 +103,13 @@ def scan_window(
     window_bytes: int,
     is_copied: bool = True,
 ) -> Scanned:
-    """Return the valid records in the first bytes of [start, stop), one at least if one is valid."""
+    """Return the valid records in the first bytes of [start, stop): at least one, if a valid record begins at `start`."""
     left = stop - start
     size = min(max(window_bytes, SIZE_AND_MAGIC.size), left)
     scanned, claimed = _scan(log, segment, start, size, checks, is_copied=is_copied)
     is_larger = scanned.stop is StopReason.MORE and len(scanned.records) == 0 and size < left
     if is_larger:
-        # One record, or the claim of one, is larger than the window.
+        # The next record, or the size that corrupt bytes state, is larger than the window.
         if not size < claimed <= left or not segment.has(start - segment.base_offset, claimed):
             return scanned._replace(stop=StopReason.CUT)
         size = claimed
@@ -124,7 +125,7 @@ def scan_window(
 def _scan(
     log: SegmentedLog, segment: Segment, start: int, size: int, checks: Checks, *, is_copied: bool
 ) -> tuple[Scanned, int]:
-    """Return the valid records of one window, and the size that the bytes after them claim."""
+    """Return the valid records of one window, and the record size that the bytes after them state."""
     window = log.read_from(segment, start, size, is_copied=is_copied)
     asked = (_kernel.CRC if checks.crc else 0) | (0 if checks.torn_from is None else _kernel.TORN)
     rows, end, state, claimed = _kernel.scan(

@@ -1,14 +1,14 @@
 """One segment of the log: a fixed-size file of records, written once, front to back.
 
 A segment is named by its first log offset, in decimal, padded to 20 digits. It is either being
-written (it has a `SegmentChannel`) or only read. Readers hold a lease while they look at its bytes;
-a segment that is retired goes when its last lease is back, or when a forced end is asked for after
-an interval (spec section 9.5).
+written (it has a `SegmentChannel`) or only read. Readers hold a lease while they access its bytes;
+a retired segment is deleted when its last lease is released, or forcibly after an interval (spec
+section 9.5).
 
 Invariants:
     * `0 <= flushed_position <= committed_position <= wrote_position <= capacity`; none decreases,
       except by truncation.
-    * A record never crosses a segment; what is left over at its end is one blank record.
+    * A record never crosses a segment; the room left at its end is filled by one blank record.
 
 One writer, many readers.
 """
@@ -29,12 +29,12 @@ from penstock.files import File, Files
 from penstock.format.columns import Buffer
 
 _READ_BYTES = 1 << 20
-# Added to a lease's count when its holders are passed over (spec section 9.5).
+# Added to a lease's count when it ends although it is still held (spec section 9.5).
 _FORCED = -1000
 
 
 class Lease:
-    """A counted hold on something whose bytes are being read. Safe from any thread."""
+    """A counted hold on a segment whose bytes are being read. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,16 +48,16 @@ class Lease:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody holds it any more."""
+        """Whether nobody holds the lease any more."""
         return self._count <= 0
 
     @property
     def was_forced(self) -> bool:
-        """Whether somebody still held it when it ended, and may look at the bytes yet."""
+        """Whether the lease ended while it was held, so that a reader may still access the bytes."""
         return self._count <= _FORCED
 
     def hold(self) -> bool:
-        """Take a hold; False when it was retired."""
+        """Take a hold; return False if the lease was retired."""
         with self._lock:
             if not self.is_available:
                 return False
@@ -65,25 +65,28 @@ class Lease:
             return True
 
     def release(self) -> None:
-        """Give a hold back."""
+        """Release a hold."""
         with self._lock:
             self._count -= 1
 
     def retire(self, now_ms: int, force_after_ms: int) -> bool:
-        """Grant no more holds; say whether all are back, or the interval has passed since the first call."""
+        """Grant no more holds; return whether all are released, or the interval has passed since the first call."""
         with self._lock:
             if self._retired_at_ms is None:
                 self._retired_at_ms = now_ms
                 self._count -= 1
             elif self._count > 0 and now_ms - self._retired_at_ms >= force_after_ms:
-                # Far below zero, so that late releases never bring it back to life.
+                # Far below zero, so that late releases never make the count positive.
                 self._count = _FORCED - self._count
             return self._count <= 0
 
 
 @lru_cache
 def lends(channel: type[SegmentChannel], what: str, *methods: str) -> bool:
-    """Say whether what a channel lends may be used past some methods: not past one that a subclass has put over it."""
+    """Return whether an attribute that a channel provides may be used in place of some methods.
+
+    It may not if a subclass overrides one of these methods without overriding the attribute.
+    """
     definers = {
         name: next(cls for cls in channel.__mro__ if name in vars(cls)) for name in (what, *methods)
     }
@@ -91,9 +94,9 @@ def lends(channel: type[SegmentChannel], what: str, *methods: str) -> bool:
 
 
 class Readable:
-    """The segments that are open for reading, so that a long log does not use up the descriptors.
+    """The segments that are open for reading; limits their number, so that a long log does not use up the descriptors.
 
-    Each takes two, for its file and its map. Safe from any thread.
+    Each segment takes two descriptors, for its file and its map. Safe from any thread.
     """
 
     def __init__(self, limit: int) -> None:
@@ -101,7 +104,7 @@ class Readable:
         self._open: deque[Segment] = deque()
 
     def note(self, segment: "Segment") -> None:
-        """Take in a segment just opened, and let go of the one opened longest ago when they are too many."""
+        """Register an opened segment; close the oldest one when the limit is exceeded."""
         self._open.append(segment)
         if len(self._open) > self._limit:
             with contextlib.suppress(IndexError):
@@ -124,10 +127,10 @@ class Segment:
         self.path = path
         self.base_offset = base_offset
         self.capacity = capacity
-        # Moved by whoever appends: the kernel, for records that go straight into memory.
+        # Advanced by the append path; by the kernel for records that it stores into memory.
         self.extent = Extent(capacity)
         self.flushed_position = capacity
-        # What lies after it was never written: it is not looked at through a map, which on a tmpfs takes room.
+        # Bytes after it were never written; they are not read through the map, because that allocates pages on a tmpfs.
         self.mapped_end = capacity
         self.lease = Lease()
         self.channel: SegmentChannel | None = None
@@ -139,7 +142,7 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        """Log offset behind the last possible byte."""
+        """Log offset after the segment's last byte."""
         return self.base_offset + self.capacity
 
     @property
@@ -153,7 +156,7 @@ class Segment:
 
     @property
     def committed_position(self) -> int:
-        """Every byte before it was handed to the system."""
+        """Every byte before it was passed to the system."""
         return self.extent.committed
 
     @committed_position.setter
@@ -163,7 +166,7 @@ class Segment:
     def start_writing(
         self, channel: SegmentChannel, position: int, *, commits_at_once: bool
     ) -> None:
-        """Take over a channel whose file holds `position` bytes of records."""
+        """Set the channel for writing; its file holds `position` bytes of records."""
         self.channel = channel
         self._holds_back = not commits_at_once
         self.wrote_position = self.committed_position = self.flushed_position = position
@@ -171,13 +174,13 @@ class Segment:
         self.mapped_end = self.capacity
 
     def set_position(self, position: int) -> None:
-        """Say how far the records reach, after a walk or a cut."""
+        """Set where the records end, after a scan or a truncation."""
         self.wrote_position = self.committed_position = self.flushed_position = position
 
     def commit(self) -> None:
-        """Hand what was written to the system, so that readers see it; one thread at a time.
+        """Pass the written bytes to the system, so that readers see them; one thread at a time.
 
-        Nothing to do for a channel that commits at once: there the append moves the position.
+        Does nothing for a channel that commits at once: there the append advances the position.
         """
         wrote = self.wrote_position
         if self._holds_back and self.channel is not None and self.committed_position < wrote:
@@ -185,7 +188,7 @@ class Segment:
             self.extent.commit_to(wrote)
 
     def flush(self) -> None:
-        """Make durable what was committed; on an error no position moves."""
+        """Make the committed bytes durable; on an error no position moves."""
         committed = self.committed_position
         if self.channel is not None and self.flushed_position < committed:
             self.channel.flush()
@@ -193,7 +196,7 @@ class Segment:
 
     @property
     def descriptor(self) -> int | None:
-        """What makes the segment durable by `fdatasync`, without the channel's help; None for the channel's `flush`."""
+        """The descriptor whose `fdatasync` makes the segment durable; None if the channel's `flush` must be called."""
         channel = self.channel
         if channel is None or not lends(type(channel), "descriptor", "commit", "flush"):
             return None
@@ -201,21 +204,21 @@ class Segment:
 
     @property
     def gathered(self) -> GatherBuffer | None:
-        """Where records may be put past the channel's `write`; None for nowhere."""
+        """The buffer that takes records in place of the channel's `write`; None if there is none."""
         channel = self.channel
         if channel is None or not self._holds_back:
             return None
         return channel.gathered if lends(type(channel), "gathered", "write", "commit") else None
 
     def flushed_to(self, position: int) -> None:
-        """Note that all before a position was made durable by the descriptor; sealed if that is the end."""
+        """Note that all bytes before a position were made durable by the descriptor; seal the segment if that is its end."""
         self.extent.commit_to(position)
         self.flushed_position = position
         if position == self.capacity:
             self.seal()
 
     def seal(self) -> None:
-        """Stop writing: the channel is closed and reading goes on by an own map."""
+        """Stop writing: close the channel; later reads use a map of their own."""
         channel, self.channel = self.channel, None
         if channel is not None:
             with self._opening:
@@ -239,7 +242,7 @@ class Segment:
         """Return bytes by a plain read; safe when another process may shorten or recycle the file.
 
         A file is renamed before its bytes are overwritten, so bytes that were read while it still had
-        its name are right. `FileNotFoundError` when it has not.
+        its name are right. Raises `FileNotFoundError` if it no longer has its name.
         """
         with self._opening:
             file = self._reader()
@@ -248,7 +251,7 @@ class Segment:
         return data
 
     def read_into(self, pieces: Iterable[tuple[int, memoryview]]) -> None:
-        """As `pread`, from several positions into memory; what lies behind the file's end reads as zeros."""
+        """Like `pread`, from multiple positions into memory; bytes after the file's end read as zeros."""
         with self._opening:
             file = self._reader()
         for position, memory in pieces:
@@ -257,19 +260,19 @@ class Segment:
         self._check_name(file)
 
     def _check_name(self, file: File) -> None:
-        """Raise if the file that was read has lost its name meanwhile."""
+        """Raise `FileNotFoundError` if the file that was read no longer has its name."""
         if self._files.inode(self.path) != file.inode:
             with self._opening:
                 self._file = None
-            raise FileNotFoundError(errno.ENOENT, "the segment is gone", str(self.path))
+            raise FileNotFoundError(errno.ENOENT, "the segment was deleted", str(self.path))
 
     def has(self, position: int, size: int) -> bool:
-        """Say whether the file is long enough to hold these bytes."""
+        """Return whether the file is long enough to hold these bytes."""
         with self._opening:
             return position + size <= self._reader().size
 
     def data_end(self) -> int:
-        """Return the position behind which nothing was ever written; see `File.data_end`."""
+        """Return the position after which nothing was ever written; see `File.data_end`."""
         with self._opening:
             return self._reader().data_end()
 
@@ -280,7 +283,7 @@ class Segment:
         return self._file
 
     def let_go(self) -> None:
-        """Forget file and map; whoever looks at them keeps them until then, the next look opens them anew."""
+        """Drop file and map, which close when no reader uses them any more; the next read opens them again."""
         if self.channel is None and self._opening.acquire(blocking=False):
             try:
                 self._view = self._map = self._file = None
@@ -288,11 +291,11 @@ class Segment:
                 self._opening.release()
 
     def last_write_ms(self) -> int:
-        """Return when the file was last written, as the system says."""
+        """Return the file's modification time in Unix milliseconds."""
         with self._opening:
             if self._file is not None:
                 return self._file.mtime_ms
-            # Retention asks every segment: left open, a large log would use up the descriptors.
+            # Retention calls this for every segment: open files of a large log would use up the descriptors.
             file = self._files.open(self.path)
             try:
                 return file.mtime_ms
@@ -300,7 +303,7 @@ class Segment:
                 file.close()
 
     def is_zero(self) -> bool:
-        """Say whether no byte of the file is anything but zero."""
+        """Return whether all bytes of the file are zero."""
         zeros = bytes(_READ_BYTES)
         for position in range(0, self.capacity, _READ_BYTES):
             data = self.pread(min(_READ_BYTES, self.capacity - position), position)
@@ -309,7 +312,7 @@ class Segment:
         return True
 
     def sync(self) -> None:
-        """Make durable whatever the file holds."""
+        """Make the file's content durable."""
         file = self._files.open(self.path, writable=True)
         try:
             file.sync()
@@ -317,17 +320,17 @@ class Segment:
             file.close()
 
     def erase(self, position: int) -> None:
-        """Zero everything behind `position`, durably."""
+        """Zero all bytes from `position` on, durably."""
         file = self._files.open(self.path, writable=True)
         try:
-            # What is put there next allocates its own blocks.
+            # The blocks may be freed: later writes allocate their own.
             file.clear(position, self.capacity)
             file.sync()
         finally:
             file.close()
 
     def close(self) -> None:
-        """Let go of file, map and channel; a map that readers still look at ends with them."""
+        """Close channel and file and drop the map; a map that readers still use stays valid until they drop it."""
         if self.channel is not None:
             self.channel.close()
             self.channel = None
@@ -340,16 +343,16 @@ class Segment:
 
 
 def take(segment: Segment, position: int, size: int, *, mapped: bool) -> Buffer:
-    """Return `size` bytes of a segment; `OffsetError` for such as lie outside of it."""
+    """Return `size` bytes of a segment; raises `OffsetError` if any of them is outside of it."""
     if position < 0 or size < 0 or position + size > segment.capacity:
         raise OffsetError(segment.base_offset + position, segment.base_offset, segment.end_offset)
     if mapped:
         view = segment.view()
         if position + size > segment.mapped_end:
-            # Read otherwise, what was never written would be brought into memory, and count as written then.
+            # Reading unwritten bytes through the map would allocate pages, and they would count as written afterwards.
             segment.mapped_end = segment.data_end()
             if position + size > segment.mapped_end:
                 return bytes(view[position : max(segment.mapped_end, position)]).ljust(size, b"\0")
         return view[position : position + size]
-    # A file that was cut short, or is only half made, reads as zeros behind its end: what is left is read.
+    # A truncated or partly created file reads as zeros after its end.
     return segment.pread(size, position).ljust(size, b"\0")

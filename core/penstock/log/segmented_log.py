@@ -1,8 +1,8 @@
-"""The segmented log: ordered segments of one size as one space of bytes.
+"""The segmented log: ordered segments of one size as one range of bytes.
 
-Knows files and positions, nothing of records. A byte of the log has one address, its log offset; the
-segment that holds it follows by arithmetic. Files that others may shorten (a foreign directory, read
-only) are read with plain reads, own files through maps.
+It handles files and positions, not records. A byte of the log has one address, its log offset, from which
+its segment is computed. Files that other programs may shorten (a foreign directory, read only) are read
+with plain reads, Penstock's own files through maps.
 
 One writer, many readers: the list of segments is replaced, never changed in place.
 """
@@ -32,24 +32,24 @@ _FIRST_TIME_MS = 946_684_800_000
 
 
 class Rejected(NamedTuple):
-    """A record whose own bytes are valid, and whose place in its queue shows that it is corrupt (see `queue_continuity`)."""
+    """A record whose bytes pass all checks, but whose queue offset shows that it is corrupt (see `queue_continuity`)."""
 
     size: int
     reason: str
 
 
 class Witness(Protocol):
-    """What queue entries say of records; see `entry_witness`, `resync` and `queue_continuity`."""
+    """Evidence about records from queue entries; see `entry_witness`, `resync` and `queue_continuity`."""
 
     def place(self, topic: bytes, queue: int, queue_offset: int) -> tuple[int, int] | None:
-        """Return log offset and size of the record that an entry points at, or None where there is no entry."""
+        """Return log offset and size of the record that an entry points at, or None if there is no entry."""
 
     def end(self, topic: bytes, queue: int) -> int:
-        """Return the queue offset after a queue's last entry; 0 for no such queue."""
+        """Return the queue offset after a queue's last entry; 0 if there is no such queue."""
 
 
 class SegmentedLog:
-    """The segments of one folder. See the module for what holds."""
+    """The segments of one folder. One writer, many readers; see the module."""
 
     def __init__(self, files: Files, folder: Path, segment_bytes: int, *, mapped: bool) -> None:
         self._files = files
@@ -57,22 +57,22 @@ class SegmentedLog:
         self.segment_bytes = segment_bytes
         self._mapped = mapped
         self._segments: tuple[Segment, ...] = ()
-        # No new lease is granted below it.
+        # No new lease is granted below this log offset.
         self._retired_to = 0
         # Held while the list is replaced: a roll, retention and a refresh may come together.
         self._changing = threading.Lock()
         self._committing = threading.Lock()
         self._readable = Readable(files.descriptors_max // 8)
-        # What is known of the records, for all who decide whether one is valid (see `validity`, `resync`).
+        # Facts about the records, for all code that decides whether a record is valid (see `validity`, `resync`).
         self.coverage = NO_COVERAGE
         self.read_coverage: Callable[[], Coverage] | None = None
         self.rejected: Mapping[int, Rejected] = {}
         self.witness: Witness | None = None
-        # Where a torn tail begins that the next opening for writing cuts off: what lies after it is no message.
+        # Where a torn tail begins, which the next opening for writing cuts off; bytes after it are not messages.
         self.torn_at: int | None = None
 
     def renew_coverage(self) -> bool:
-        """Read again which ranges are covered, where another process may note new ones; return whether any changed."""
+        """Read again which ranges are covered, because another process may add some; return whether any changed."""
         before = self.coverage
         if self.read_coverage is not None:
             self.coverage = self.read_coverage()
@@ -80,7 +80,7 @@ class SegmentedLog:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether files are mapped: they are this process's own, and nobody else shortens them."""
+        """Whether files are read through maps: only this process writes them, so nobody shortens them."""
         return self._mapped
 
     @property
@@ -90,24 +90,25 @@ class SegmentedLog:
 
     @property
     def min_offset(self) -> int:
-        """Log offset of the first byte that is still served; 0 when there is no segment."""
+        """Log offset of the first byte that can still be read; 0 if there is no segment."""
         segments = self._segments
         return max(segments[0].base_offset, self._retired_to) if segments else 0
 
     @property
     def committed_offset(self) -> int:
-        """Log offset behind the last byte that readers may see."""
+        """Log offset after the last byte that readers may see."""
         segments = self._segments
         for segment in reversed(segments):
-            # Committed oldest first: one that has nothing may have an unfinished one before it.
+            # Segments are committed oldest first: if this one has no committed byte, the one before may be incomplete.
             if segment.committed_position or segment is segments[0]:
                 return segment.base_offset + segment.committed_position
         return 0
 
     def load(self, *, repair: bool) -> list[str]:
-        """Take in the files of the folder; with `repair` an empty last one is removed.
+        """Read the list of segments from the folder; with `repair` an empty last file is removed.
 
-        Returns what was mended. Raises for a file that does not belong there, as the Java store does.
+        Returns a description of each repair. Raises `StrayFileError` for a file that does not belong there, as the Java
+        store does, and `CorruptionError` for a segment of the wrong size.
         """
         if not self._files.is_folder(self.folder):
             return []
@@ -118,16 +119,16 @@ class SegmentedLog:
             if repair:
                 self._files.remove(empty.path)
                 self._files.sync_folder(self.folder)
-                mended.append(f"removed {empty.path.name}, an empty last segment that a crash left")
+                mended.append(f"removed {empty.path.name}, an empty last segment left by a crash")
         self.close()
-        self._segments = tuple(self._checked(entry) for entry in found)
+        self._segments = tuple(self._make_segment(entry) for entry in found)
         self._note_gaps()
         return mended
 
     def refresh(self) -> None:
-        """Take in the files again, where another process writes.
+        """Read the list of segments again, because another process writes.
 
-        One that is half made, or was cut short, is taken in too: it reads as zeros behind its end.
+        A partly created or truncated file is included: it reads as zeros after its end.
         """
         with self._changing:
             known = {segment.base_offset: segment for segment in self._segments}
@@ -148,9 +149,10 @@ class SegmentedLog:
         """Return first and end offset of each segment, oldest first."""
         return [(segment.base_offset, segment.end_offset) for segment in self._segments]
 
-    def _checked(self, entry: Entry) -> Segment:
+    def _make_segment(self, entry: Entry) -> Segment:
+        """Return the segment of a file; raises if its type, name or size is wrong."""
         if not entry.is_file:
-            raise StrayFileError(entry.path, "it is a link or no regular file")
+            raise StrayFileError(entry.path, "it is not a regular file")
         if not _is_name(entry.name):
             raise StrayFileError(entry.path, "its name is not a log offset of 20 digits or more")
         if entry.size != self.segment_bytes:
@@ -169,15 +171,16 @@ class SegmentedLog:
         for before, after in zip(self._segments, self._segments[1:], strict=False):
             if before.end_offset != after.base_offset:
                 logger.warning(
-                    "segments missing between %s and %s", before.path.name, after.path.name
-                )
+                    "%s: segments are missing between %s and %s; their messages cannot be read, others are not affected",
+                    self.folder, before.path.name, after.path.name,
+                )  # fmt: skip
 
     def path_of(self, base_offset: int) -> Path:
         """Return the path of the segment that begins at `base_offset`."""
         return self.folder / segment_name(base_offset)
 
     def next_free_base(self, ahead: int = 0) -> int:
-        """Return where the next new segment begins, `ahead` further ones being made at once."""
+        """Return where the next new segment begins, or with `ahead` the segment that many places after it."""
         last = self._segments[-1].end_offset if self._segments else 0
         return last + ahead * self.segment_bytes
 
@@ -188,7 +191,7 @@ class SegmentedLog:
             self._segments = (*self._segments, segment)
 
     def find(self, log_offset: int) -> Segment | None:
-        """Return the segment that holds a byte; None where there is none."""
+        """Return the segment that holds a byte; None if there is none."""
         segments = self._segments
         if not segments:
             return None
@@ -203,12 +206,12 @@ class SegmentedLog:
         return segment if segment.base_offset <= log_offset < segment.end_offset else None
 
     def next_base(self, log_offset: int) -> int | None:
-        """Return the base of the first segment behind the one that holds `log_offset`, or None."""
+        """Return the base offset of the first segment that begins after `log_offset`, or None."""
         return next((s.base_offset for s in self._segments if s.base_offset > log_offset), None)
 
     @contextmanager
     def lease(self, log_offset: int) -> Iterator[Segment]:
-        """Hold the segment of a byte while its bytes are looked at."""
+        """Hold the segment of a byte while its bytes are read; raises `OffsetError` if it is not there."""
         segment = self.find(log_offset)
         if segment is None or not segment.lease.hold():
             raise OffsetError(log_offset, self.min_offset, self.committed_offset)
@@ -227,9 +230,9 @@ class SegmentedLog:
     def read_from(
         self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = False
     ) -> Buffer:
-        """Return `size` bytes of a segment that is already found, and held if it may go; on request as a copy.
+        """Return `size` bytes of a segment, with `is_copied` as a copy. The caller holds it if it may be deleted.
 
-        `OffsetError` when another process has taken the segment away, or uses its file again.
+        Raises `OffsetError` if another process has deleted the segment or reuses its file.
         """
         try:
             is_mapped = self._mapped and not is_copied
@@ -239,9 +242,9 @@ class SegmentedLog:
             raise OffsetError(log_offset, self.min_offset, self.committed_offset) from error
 
     def read_into(self, pieces: Sequence[tuple[int, memoryview]]) -> None:
-        """Fill pieces of memory with the bytes from these ascending log offsets on, all of one segment.
+        """Fill buffers with the bytes from these log offsets on, which must ascend and be in one segment.
 
-        `OffsetError` as `read_from`, and for such as lie outside of it.
+        Raises `OffsetError` like `read_from`, and if a byte is outside of that segment.
         """
         first = pieces[0][0]
         last = pieces[-1][0] + len(pieces[-1][1])
@@ -258,7 +261,7 @@ class SegmentedLog:
             raise OffsetError(first, self.min_offset, self.committed_offset) from error
 
     def commit(self) -> int:
-        """Hand every written byte to the system, oldest first; returns the committed offset."""
+        """Pass every written byte to the system, oldest first; return the committed offset."""
         with self._committing:
             segments = self._segments
             first = len(segments)
@@ -270,9 +273,9 @@ class SegmentedLog:
         return self.committed_offset
 
     def flush(self, from_offset: int) -> int:
-        """Make durable every committed byte behind `from_offset`; returns the offset reached.
+        """Make every committed byte from `from_offset` on durable; return the offset reached.
 
-        On an `OSError` nothing is known of those bytes and no position of this log has moved past them.
+        After an `OSError` it is not known which of those bytes are durable, and no position has moved past them.
         """
         reached = from_offset
         for segment in self._segments:
@@ -288,7 +291,7 @@ class SegmentedLog:
         return max(reached, from_offset)
 
     def flushed_to(self, log_offset: int) -> None:
-        """Note that all before `log_offset` was made durable by the segments' descriptors; full ones are sealed."""
+        """Note that all bytes before `log_offset` were made durable by the segments' descriptors; seal full segments."""
         for segment in reversed(self._segments):
             if segment.channel is None:
                 return
@@ -296,21 +299,22 @@ class SegmentedLog:
                 segment.flushed_to(min(log_offset - segment.base_offset, segment.capacity))
 
     def check_there(self, segments: Iterable[Segment] | None = None) -> None:
-        """Raise if a segment, or one of these, was taken away from under the store."""
+        """Raise `OSError` (ENOENT) if the file of any of these segments, by default all, was removed."""
         for segment in self._segments if segments is None else segments:
             if not self._files.exists(segment.path):
                 raise OSError(errno.ENOENT, "the segment was removed", str(segment.path))
 
     def truncate(self, log_offset: int, keep_in: Path | None = None) -> list[str]:
-        """Cut the log at `log_offset`: segments behind it go, bytes behind it are erased, durably.
+        """Cut the log at `log_offset`: delete segments after it and erase bytes after it, durably.
 
-        With `keep_in`, a folder, segments that are not all zero go there instead.
+        With `keep_in`, a folder, segments that are not all zero are moved there instead. Returns a description of each
+        removal.
         """
         segments = self._segments
-        going = [s for s in segments[1:] if s.base_offset >= log_offset]
-        # The last first, one by one: a power cut in between leaves no gap with records after it.
-        mended = [self._remove(segment, keep_in) for segment in reversed(going)][::-1]
-        kept = segments[: len(segments) - len(going)]
+        removed = [s for s in segments[1:] if s.base_offset >= log_offset]
+        # From the last one back: a power cut in between leaves no gap with records after it.
+        mended = [self._remove(segment, keep_in) for segment in reversed(removed)][::-1]
+        kept = segments[: len(segments) - len(removed)]
         self._segments = kept
         if kept and log_offset < kept[-1].end_offset:
             position = max(log_offset - kept[-1].base_offset, 0)
@@ -319,7 +323,7 @@ class SegmentedLog:
         return mended
 
     def _remove(self, segment: Segment, keep_in: Path | None) -> str:
-        """Remove a segment behind the log's end, or move it to a folder if it holds anything."""
+        """Remove a segment after the log's end, or move it to a folder if it is not all zero; return what was done."""
         name = segment.path.name
         is_fresh = not any(take(segment, 0, 8, mapped=False))
         is_kept = keep_in is not None and not segment.is_zero()
@@ -328,18 +332,18 @@ class SegmentedLog:
             self._files.rename(segment.path, self._files.unused(keep_in / name))
             self._files.sync_folder(keep_in)
             self._files.sync_folder(self.folder)
-            return f"moved segment {name}, behind the end of the log, to {keep_in}"
+            return f"moved segment {name}, after the end of the log, to {keep_in}"
         self._files.remove(segment.path)
         self._files.sync_folder(self.folder)
-        what = "made ahead and not used" if is_fresh else "behind the end of the log"
+        what = "made ahead and not used" if is_fresh else "after the end of the log"
         return f"removed segment {name}, {what}"
 
     def count_before_offset(self, log_offset: int) -> int:
-        """Return how many of the oldest segments lie wholly before a log offset; never the last."""
+        """Return how many of the oldest segments end at or before a log offset; the last segment never counts."""
         return sum(segment.end_offset <= log_offset for segment in self._segments[:-1])
 
     def count_before_time(self, time_ms: int) -> int:
-        """Return how many of the oldest segments were last written before a time; never the last."""
+        """Return how many of the oldest segments were last written before a time; the last segment never counts."""
         count = 0
         for segment in self._segments[:-1]:
             if segment.last_write_ms() >= time_ms:
@@ -348,13 +352,13 @@ class SegmentedLog:
         return count
 
     def sync_from(self, log_offset: int) -> None:
-        """Sync the files that hold bytes behind `log_offset`, whoever wrote them."""
+        """Sync the files that hold bytes after `log_offset`, whichever program wrote them."""
         for segment in self._segments:
             if segment.end_offset > log_offset:
                 segment.sync()
 
     def infos(self) -> list[SegmentInfo]:
-        """Return what retention policies are told, oldest first."""
+        """Return the facts about each segment for retention policies, oldest first."""
         segments = self._segments
         times = plausible([segment.last_write_ms() for segment in segments])
         return [
@@ -363,11 +367,11 @@ class SegmentedLog:
         ]
 
     def retire_first(self, now_ms: int, force_after_ms: int) -> Segment | None:
-        """Take the oldest segment out of the log; its file may go when this returns it.
+        """Remove the oldest segment from the log; its file may be deleted when this returns the segment.
 
-        Returns None while readers hold it: no new lease is granted from the first call on, and after
-        `force_after_ms` the holders are passed over (their views stay valid until they drop them).
-        The bound moves before the first lease is refused: what `min_offset` says afterwards was served until then.
+        Returns None while readers hold it. No new lease is granted from the first call on, and after `force_after_ms`
+        the segment is returned although it is held (views of it stay valid until their readers drop them).
+        `min_offset` moves before the first lease is refused, so no byte at or after `min_offset` is ever refused.
         """
         with self._changing:
             first = self._segments[0]
@@ -379,16 +383,16 @@ class SegmentedLog:
         return first
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all segments."""
         for segment in self._segments:
             segment.close()
 
 
 def plausible(times_ms: list[int]) -> list[int]:
-    """Return when each segment was last written, oldest first, as far as that can be true.
+    """Return the plausible times at which the segments were last written, oldest first.
 
-    One from before computers had this format (a clock that began in 1970) is as young as the next one that
-    can be true; and none was written before the one that lies before it.
+    A time before the year 2000 (a clock that started in 1970) is replaced by the next plausible time. A time before that
+    of the previous segment is replaced by the previous segment's time.
     """
     found = list(times_ms)
     for at in reversed(range(len(found) - 1)):

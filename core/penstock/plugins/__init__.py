@@ -1,4 +1,4 @@
-"""Finds the installed strategies, and picks one by its name.
+"""Finds the installed strategies, and looks them up by name.
 
-In reading order: `hookspecs` (what a plugin may implement), `registry` (entry points, checks, picks).
+In reading order: `hookspecs` (hooks that a plugin may implement), `registry` (entry points, checks, lookup).
 """

@@ -1,8 +1,8 @@
 """Hooks a plugin may implement.
 
 Registration hooks return strategy classes and run once, when the plugins are loaded.
-Event hooks run at segment frequency, never once a record; one that raises is logged with its
-plugin's name and switched off, and the store goes on.
+Event hooks run at segment frequency, never once a record. If one raises, the exception is logged with the
+plugin's name and the hook is disabled; the store continues.
 """
 
 from collections.abc import Iterable
@@ -61,7 +61,7 @@ def penstock_register_commands() -> Iterable[object]:
 
 @hookspec
 def penstock_store_opened(root: str, report: object) -> None:
-    """A store was opened for writing; `report` is the `RecoveryReport` of what was mended."""
+    """A store was opened for writing; `report` is the `RecoveryReport` with what was repaired."""
 
 
 @hookspec
@@ -73,16 +73,17 @@ def penstock_segment_sealed(path: str, base_offset: int, size: int) -> None:
 def penstock_segment_expired(
     path: str, base_offset: int, size: int, reason: str, config: object
 ) -> None:
-    """A segment is about to go; its file is still whole and can be read, or copied to an archive.
+    """A segment is about to be deleted; its file is still complete and can be read, or copied to an archive.
 
-    `config` is the store's `penstock.config.model.Config`. A plugin that raises keeps it, and all later ones, in the store: it is logged and asked again
-    in the next round. It may be asked again for a segment after a restart.
+    `config` is the store's `penstock.config.model.Config`. If a plugin raises, the segment and all later ones stay in the
+    store; the exception is logged, and the hook is called again in the next retention run. After a restart, the hook may
+    be called again for the same segment.
     """
 
 
 @hookspec
 def penstock_segment_deleted(path: str, base_offset: int, reason: str) -> None:
-    """Retention took a segment away."""
+    """Retention has deleted a segment."""
 
 
 @hookspec
@@ -92,4 +93,4 @@ def penstock_store_failed(root: str, reason: str) -> None:
 
 @hookspec
 def penstock_damage_found(path: str, position: int, log_offset: int, text: str) -> None:
-    """Scrubbing found that a sealed segment is not what it was; reading and writing go on."""
+    """Scrubbing found that a sealed segment has changed since it was sealed; reads and writes continue."""

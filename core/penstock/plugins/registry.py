@@ -1,12 +1,12 @@
-"""Find the installed plugins, and pick a strategy by name.
+"""Finds the installed plugins, and looks strategies up by name.
 
-The entry-point group `penstock` is loaded in a loop of our own: pluggy's passes over a second entry
-point of the same name in silence, and lets one broken package stop the host. A plugin that does not
-load is set aside: named in a warning and in `Registry.plugins`, fatal only where the configuration
-names something that no other plugin offers, or requires it. A name that two plugins offer is an error
-for whoever picks it, and for nobody else.
+The entry-point group `penstock` is not loaded by pluggy's own loop, which silently ignores a second entry
+point of the same name, and lets one broken package stop the host. A plugin that does not load is set
+aside: a warning and `Registry.plugins` name it. That is fatal only if the configuration requires the
+plugin, or names a strategy that no other plugin offers. A name that two plugins offer is an error only
+if the configuration uses it.
 
-This is the one module with untyped calls in it; it hands out typed classes.
+Only this module makes untyped calls; it returns typed classes.
 """
 
 import re
@@ -44,27 +44,27 @@ _CLOCK = Clock()
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-# A plugin whose import takes longer slows every command, and is shown as slow.
+# A plugin whose import takes longer than this slows every command, and is reported as slow.
 SLOW_MS = 500
 
 
 class PluginStatus(StrEnum):
-    """What became of an installed plugin. All but `LOADED` and `SLOW` are set aside."""
+    """The state of an installed plugin. All but `LOADED` and `SLOW` are set aside."""
 
     LOADED = "loaded"
     SLOW = "slow"  # loaded, but its import took long
     BLOCKED = "blocked"  # plugins.block names it
-    BROKEN = "broken"  # it raised while it was imported or asked
-    MISSPELT = "misspelt"  # it implements a hook that there is not
-    INCOMPATIBLE = "incompatible"  # what it offers does not fit the contract
-    DUPLICATE = "duplicate"  # it offers a name, or has one, that is taken
+    BROKEN = "broken"  # its import or its registration raised
+    MISSPELT = "misspelt"  # it implements a hook that does not exist
+    INCOMPATIBLE = "incompatible"  # a strategy that it offers does not fit the contract
+    DUPLICATE = "duplicate"  # its name, or a name that it offers, is taken
 
 
 @attrs.define
 class PluginInfo:
-    """One entry point: what it is, what it offers, and why it was set aside if it was.
+    """One entry point: its distribution, its strategies, and why it was set aside, if it was.
 
-    `offers` has (section, name); `hooks` the events it listens to; `load_ms` how long its import took.
+    `offers` lists (section, name) of its strategies, `hooks` the events it listens to; `load_ms` is its import time.
     """
 
     entry_point: str
@@ -77,7 +77,7 @@ class PluginInfo:
     load_ms: int = 0
 
     def set_aside(self, status: PluginStatus, reason: str, cause: Exception | None = None) -> None:
-        """Note why it is not used."""
+        """Note why the plugin is not used."""
         self.status = status
         self.error = PluginLoadError(self.entry_point, self.distribution, reason)
         self.error.__cause__ = cause
@@ -95,7 +95,7 @@ class StrategySet(Generic[S]):
     _contested: dict[str, DuplicateStrategyError] = attrs.Factory(dict)
 
     def add(self, cls: type[S], plugin: str) -> DuplicateStrategyError | None:
-        """Offer a class; a name offered twice is nobody's, and an error for who asks for it."""
+        """Register a class. A name that is registered twice is ambiguous: `get` raises the returned error for it."""
         name = cls.name
         if name in self._offered_by:
             error = DuplicateStrategyError(self.kind, name, self._offered_by[name], plugin)
@@ -107,17 +107,17 @@ class StrategySet(Generic[S]):
         return None
 
     def replace(self, cls: type[S], plugin: str) -> None:
-        """Offer a class instead of whatever has its name; for tests of one that is not installed."""
+        """Register a class in place of one with the same name; for tests of a class that is not installed."""
         self._contested.pop(cls.name, None)
         self._classes[cls.name] = cls
         self._offered_by[cls.name] = plugin
 
     def names(self) -> tuple[str, ...]:
-        """Return every name, sorted."""
+        """Return all names, sorted."""
         return tuple(sorted(self._classes))
 
     def get(self, name: str) -> type[S]:
-        """Return the class called `name`."""
+        """Return the class called `name`; raises `UnknownStrategyError` or `DuplicateStrategyError`."""
         if name in self._contested:
             raise self._contested[name]
         try:
@@ -133,12 +133,12 @@ class StrategySet(Generic[S]):
         return self._offered_by[name]
 
     def note_missing(self, plugin: str, reason: str) -> None:
-        """Remember a plugin that was set aside, to be named when something is not found."""
+        """Note a plugin that was set aside, so that the error for an unknown name can mention it."""
         self._missing[plugin] = reason
 
 
 class Registry:
-    """What is installed. Made by `load_registry`."""
+    """The installed plugins and strategies. Created by `load_registry`."""
 
     def __init__(self, manager: pluggy.PluginManager, plugins: list[PluginInfo]) -> None:
         self.plugins = plugins
@@ -171,7 +171,7 @@ class Registry:
             yield implementation.plugin_name, implementation.function()
 
     def ask(self, event: str, **facts: object) -> list[tuple[str, Exception]]:
-        """Tell every plugin of an event, whatever the others do; returns who raised what."""
+        """Call every plugin's hook for an event, even if others raise; return (plugin, exception) of those that raised."""
         raised: list[tuple[str, Exception]] = []
         for implementation in getattr(self._manager.hook, event).get_hookimpls():
             try:
@@ -182,7 +182,7 @@ class Registry:
         return raised
 
     def fire(self, event: str, **facts: object) -> None:
-        """Tell every plugin of an event; one that raises is logged and not told of that event again."""
+        """Call every plugin's hook for an event; a hook that raises is logged and not called again."""
         for implementation in getattr(self._manager.hook, event).get_hookimpls():
             key = (implementation.plugin_name, event)
             if key in self._silenced:
@@ -191,7 +191,9 @@ class Registry:
                 implementation.function(**{name: facts[name] for name in implementation.argnames})
             except Exception:
                 self._silenced.add(key)
-                logger.exception("plugin %r failed in %s and is not told again", *key)
+                logger.exception(
+                    "plugin %r failed in %s; the store is not affected, and this hook is not called again", *key
+                )  # fmt: skip
 
 
 _REGISTER_HOOKS = {
@@ -204,11 +206,11 @@ _REGISTER_HOOKS = {
 
 
 def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Registry:
-    """Import every installed plugin, check its hooks, and gather what it offers.
+    """Import every installed plugin, check its hooks, and register its strategies.
 
     Args:
         block: entry points not to load.
-        require: entry points that must load, or this raises.
+        require: entry points that must load; otherwise `PluginLoadError` is raised.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -227,7 +229,7 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
 
 
 def _origin(entry_point: EntryPoint, known: dict[int, tuple[str, str]]) -> tuple[str, str]:
-    """Return the name and version of an entry point's distribution, whose metadata are parsed once for all of them."""
+    """Return the name and version of an entry point's distribution; the metadata of each distribution is parsed once."""
     dist = entry_point.dist
     if dist is None:
         return "?", "?"
@@ -245,6 +247,7 @@ def _load(
     *,
     is_blocked: bool,
 ) -> None:
+    """Import one plugin and register its hooks; add its `PluginInfo` to `infos`, with the reason if it is set aside."""
     name, (distribution, version) = entry_point.name, origin
     info = PluginInfo(name, distribution, version)
     first = infos.get(name)
@@ -253,7 +256,7 @@ def _load(
             return  # the same installation, seen by two paths
         info.set_aside(
             PluginStatus.DUPLICATE,
-            f"distribution {first.distribution!r} has an entry point of that name too",
+            f"distribution {first.distribution!r} also has an entry point of that name",
         )
         infos[f"{name} ({distribution})"] = info
         return
@@ -264,7 +267,7 @@ def _load(
     began = _CLOCK.monotonic_ms()
     try:
         manager.register(entry_point.load(), name)
-        # A hook implementation with a misspelt name would never be called and never be reported.
+        # Reports a hook implementation with a misspelt name, which would never be called.
         manager.check_pending()
     except Exception as error:
         if manager.has_plugin(name):
@@ -280,7 +283,7 @@ def _load(
 
 
 def _gather(manager: pluggy.PluginManager, registry: Registry, info: PluginInfo) -> None:
-    """Take in what one plugin offers; all of it or, if anything is wrong with it, nothing."""
+    """Register all strategies of one plugin, or none of them if anything is wrong."""
     offered: list[tuple[StrategySet[Any], type[Strategy]]] = []
     try:
         for kind, hook_name in _REGISTER_HOOKS.items():
@@ -305,14 +308,15 @@ def _gather(manager: pluggy.PluginManager, registry: Registry, info: PluginInfo)
         if taken is None:
             info.offers.append((strategies.kind, cls.name))
         else:
-            # Both lose the name, since it would not decide; what else they offer stays.
+            # Neither plugin gets the name, since it is ambiguous; their other strategies stay registered.
             info.status, info.error = PluginStatus.DUPLICATE, taken
 
 
 def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> None:
+    """Raise `PluginLoadError`, and set the plugin aside, if a class does not fit its contract."""
     problem = None
     if not (isinstance(cls, type) and issubclass(cls, contract)):
-        problem = f"{cls!r} is no class derived from {contract.__name__}"
+        problem = f"{cls!r} is not a class derived from {contract.__name__}"
     elif cls.needs_contract > CONTRACT_VERSION:
         problem = (
             f"{cls.__name__} was written for contract version {cls.needs_contract}, "
@@ -320,11 +324,11 @@ def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> Non
         )
     elif getattr(cls, "__abstractmethods__", None):
         missing = ", ".join(sorted(cls.__abstractmethods__))
-        problem = f"{cls.__name__} leaves out {missing} of {contract.__name__}"
+        problem = f"{cls.__name__} does not implement {missing} of {contract.__name__}"
     elif not isinstance(getattr(cls, "name", None), str) or not _NAME.fullmatch(cls.name):
         problem = f"{cls.__name__} has no name in kebab-case"
     elif not attrs.has(cls.Options):
-        problem = f"{cls.__name__}.Options is no attrs class"
+        problem = f"{cls.__name__}.Options is not an attrs class"
     if problem:
         info.set_aside(PluginStatus.INCOMPATIBLE, problem)
         assert info.error is not None
@@ -332,13 +336,14 @@ def _check_class(cls: object, contract: type[Strategy], info: PluginInfo) -> Non
 
 
 def _report(registry: Registry, require: tuple[str, ...]) -> None:
+    """Log a warning for each plugin that was set aside; raise if a required one is missing."""
     fine = (PluginStatus.LOADED, PluginStatus.SLOW)
     loaded = {info.entry_point for info in registry.plugins if info.status in fine}
     for info in registry.plugins:
         if info.error is not None:
             if info.entry_point in require:
                 raise info.error
-            logger.warning("set aside: %s", info.error)
+            logger.warning("plugin set aside: %s", info.error)
             for strategies in registry.sets().values():
                 strategies.note_missing(info.entry_point, str(info.error))
     for name in require:

@@ -1,8 +1,8 @@
-"""Time, passed in, so that a test can own it; and a wall clock that does not follow a jump at once."""
+"""Time, passed as an argument so that a test can control it; and a wall clock that does not follow a jump at once."""
 
 import time
 
-# A clock that moves by more than this against the monotonic one has jumped; less is drift and correction.
+# A wall clock that moves by more than this against the monotonic clock has jumped; less is drift and correction.
 JUMP_MS = 10 * 60 * 1000
 BELIEVED_AFTER_MS = 60 * 60 * 1000
 
@@ -18,17 +18,17 @@ class Clock:
         """Return milliseconds that never go back, for measuring how long something took."""
         return time.monotonic_ns() // 1_000_000
 
-    # Nanoseconds that never go back, for measuring short stretches. No method of its own: twice a put.
+    # Nanoseconds that never go back, for measuring short intervals. Not wrapped in a method: it is called twice a put.
     monotonic_ns = staticmethod(time.monotonic_ns)
-    # Nanoseconds of a processor that the calling thread has used, for what a stretch costs however busy the machine is.
+    # Processor time of the calling thread in nanoseconds, which does not depend on how busy the machine is.
     thread_ns = staticmethod(time.thread_time_ns)
 
 
 class SteadyTime:
-    """Wall-clock time that believes a jump only when the clock has kept to it for a while.
+    """Wall-clock time that accepts a jump only after the clock has kept the new time for a while.
 
-    For deciding what may be deleted: one bad reading, a clock set wrong and right again, must not make
-    everything old. Meanwhile time goes on from the last reading that was believed. Not thread-safe.
+    It is for decisions about deletion: one bad reading, or a clock that is set wrong and corrected, must not make
+    everything old. Until a jump is accepted, time advances from the last accepted reading. Not thread-safe.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -38,7 +38,7 @@ class SteadyTime:
 
     @property
     def is_doubted(self) -> bool:
-        """Whether the wall clock says something else."""
+        """Whether the wall clock shows a jump that is not accepted yet."""
         return abs(self._doubted_ms - self._ahead_ms) > JUMP_MS
 
     def time_ms(self) -> int:

@@ -1,13 +1,13 @@
-"""The kernel's thread that syncs, as the crew watches it; see `log_flusher`."""
+"""The compiled kernel's sync thread as a `WorkerGroup` watches it; see `log_flusher`."""
 
 from penstock._kernel import SyncGate
 
-# So long a wait that only its end is looked for.
+# The limit of one wait for the end of a sync; `join` waits again.
 PATIENCE_MS = 60_000
 
 
 class SyncThread:
-    """The gate's thread, as the crew watches it (`workers.Watched`)."""
+    """The gate's thread, as a `WorkerGroup` watches it (`workers.Watched`)."""
 
     name = "penstock-sync"
 
@@ -17,26 +17,26 @@ class SyncThread:
 
     @property
     def since(self) -> float:
-        """When the sync that runs now began, in seconds; 0 between two."""
+        """When the current sync began, in seconds; 0 if none is running."""
         return self._gate.since_ns / 1e9
 
     @property
     def is_alive(self) -> bool:
-        """Whether a sync runs; between two the thread touches nothing."""
+        """Whether a sync is running; otherwise the thread accesses nothing."""
         return not self._gate.is_idle()
 
     def place(self) -> str:
-        """Return where it stands."""
+        """Return what the thread is doing."""
         return "a sync of the log"
 
     def tell(self) -> None:
-        """Nothing: it is needed until the log is closed."""
+        """Do nothing: the thread is needed until the log is closed."""
 
     def stop(self) -> None:
-        """Wait for the sync that runs; not for ever."""
+        """Wait for the current sync, up to the time limit."""
         self._gate.is_idle(self._limit_ms)
 
     def join(self) -> None:
-        """Wait for the sync that runs, however long that takes."""
+        """Wait for the current sync, without a time limit."""
         while not self._gate.is_idle(PATIENCE_MS):
             pass

@@ -1,22 +1,23 @@
-"""Waking: how those who wait for messages learn of them, in the writing process and in those that read its store.
+"""Waking: how readers that wait for messages are notified, in the writing process and in those that read its store.
 
-The file `penstock/wake` has a word on which they sleep; how it moves is written down in `_kernel/system.h`. Layout
+The file `penstock/wake` has a word on which the readers sleep; `_kernel/system.h` describes how the word changes. Layout
 (native order, little-endian)::
 
     file := magic 8s  boot 40s  zero[16]  word i32  zero[60]  aside i32  zero*      # 4096 bytes
 
 Invariants:
-    * The file only says how long somebody sleeps. Any content, or none, costs some milliseconds, never a message; so
-      it has no checksum and is never synced.
-    * A writer keeps a file that is right, and makes one that is not anew. It stays at the close, so that who sleeps
-      on it is woken by the next writer too.
-    * The writer wakes after what it has dispatched is published. Whoever waits asks to be woken before it looks.
-    * Whoever waits looks again by itself: after a quarter of a second where wakes arrive, else after short sleeps. They
-      do not arrive where the writer is on another machine, or knows nothing of the file, and where it cannot be
-      written here (a read-only mount, another user's store).
+    * The file affects only how long a reader sleeps. Wrong or missing content costs some milliseconds, never a
+      message; so the file has no checksum and is never synced.
+    * A writer keeps a valid file, and recreates an invalid one. The file is not deleted at the close, so that the next
+      writer also wakes the readers that sleep on it.
+    * The writer wakes readers after the dispatched messages are published. A reader requests a wake before it checks
+      for messages.
+    * A waiting reader checks again by itself: after a quarter of a second if wakes arrive, else after short sleeps.
+      Wakes do not arrive if the writer is on another machine or does not know the file, or if this process cannot
+      write the file (a read-only mount, another user's store).
 
-Nobody touches the memory but through the system (see `WakeWord`), so a file that is cut short ends no process: readers
-get an error, and the writer wakes nobody through it until the next opening.
+The memory is accessed only through system calls (see `WakeWord`), so a truncated file does not kill a process: readers
+get an error, and the writer wakes nobody through the file until the next opening.
 """
 
 import errno
@@ -33,13 +34,13 @@ logger = get_logger(__name__)
 SIZE = 4096
 _MAGIC, _BOOT_SIZE = b"PSTKWAKE", 40
 _WORD_AT, _ASIDE_AT = 64, 128
-# Between two looks where wakes arrive: only a writer that was killed while it woke makes anybody wait so long.
+# The pause between two checks if wakes arrive. A reader waits this long only if the writer was killed during a wake.
 _LONG_S = 0.25
-# Between two looks where nobody wakes, one more than the other while nothing comes.
+# The pauses between two checks if no wakes arrive; they grow while no message arrives.
 _SHORT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
-# A writer wakes once a round, so between setting the bit and reading it there is one wake, seldom more.
+# A writer wakes once a round, so between setting the bit and reading it there is one wake, rarely more.
 _TRIES_MAX = 100
-# After so many wakes in a row that were for others' messages, one rests before the next look, each time longer.
+# After this many wakes in a row for other readers' messages, the reader pauses before the next check, each time longer.
 _IN_VAIN_MAX, _VAIN_REST_MAX_S = 3, 0.01
 
 
@@ -47,7 +48,7 @@ class WakeMap:
     """The word of one store, mapped. Safe from any thread.
 
     Attributes:
-        is_of_this_boot: whether a writer of this machine, since it was started, has opened the store.
+        is_of_this_boot: whether a writer on this machine has opened the store since the machine was booted.
     """
 
     def __init__(self, files: Files, file: File | None) -> None:
@@ -61,13 +62,13 @@ class WakeMap:
 
     @classmethod
     def find(cls, files: Files, path: Path) -> "WakeMap | None":
-        """Return the map of the file at `path`, None where there is none that is right and may be written."""
+        """Return the map of the file at `path`; None unless there is a valid file that this process may write."""
         file = _open(files, path)
         return None if file is None else cls(files, file)
 
     @classmethod
     def make(cls, files: Files, path: Path) -> "WakeMap":
-        """Return the map of the writer's own file; of memory that only this process has where there can be none."""
+        """Return the map of the writer's file; if the file cannot be written, of memory private to this process."""
         head = _head(files)
         try:
             file = _open(files, path)
@@ -80,71 +81,74 @@ class WakeMap:
             file.pwrite(head.ljust(SIZE, b"\0"), 0)
             return cls(files, file)
         except OSError as error:
-            logger.warning("%s cannot be used: followers in other processes look every 50 ms: %s", path, error)  # fmt: skip
+            logger.warning(
+                "%s cannot be used (%s); messages are not affected: readers in other processes check for new ones every "
+                "50 ms instead of being woken", path, error,
+            )  # fmt: skip
             return cls(files, None)
 
     @property
     def inode(self) -> int:
-        """The file's number on its disk; 0 for none."""
+        """The file's inode number; 0 if there is no file."""
         return 0 if self._file is None else self._file.inode
 
     def ask(self) -> int:
-        """Have the next wake change the word; returns what it is until then. `OSError` where the file is no longer right."""
+        """Request that the next wake changes the word; return its current value. Raises `OSError` if the file is truncated."""
         for _ in range(_TRIES_MAX):
             self._word.ask()
             seen = self._read()
-            # Even, where somebody woke in between.
+            # Even if a wake came in between.
             if seen & 1:
                 return seen
-        raise OSError(errno.EAGAIN, "the word does not stay as it is set")
+        raise OSError(errno.EAGAIN, "the wake word changes each time it is set")
 
     def _read(self) -> int:
         if self._file is None:
             return self._word.read()
         data = self._file.pread(4, _WORD_AT)
         if len(data) < 4:  # noqa: PLR2004 - the word's own size
-            # Cut short within a page that is still mapped: what is set there is not in the file.
-            raise OSError(errno.EIO, "the file is cut short")
+            # Truncated within a page that is still mapped: a value set in that page is not in the file.
+            raise OSError(errno.EIO, "the wake file is truncated")
         return int.from_bytes(data, "little", signed=True)
 
     def sleep(self, seen: int, at_most_s: float) -> bool:
-        """Return True when the word is no longer what was seen, False after so long."""
+        """Return True when the word differs from `seen`, False after `at_most_s` seconds."""
         return self._word.sleep(seen, int(at_most_s * 1e9))
 
     def wake(self, *, always: bool = False) -> bool:
-        """Wake all who wait; says whether anybody did. For the writer: see `WakeWord`."""
+        """Wake all waiting readers; return whether there were any. For the writer: see `WakeWord`."""
         return self._word.wake(always=always)
 
     def close(self) -> None:
-        """Close the file; who still sleeps looks soon, and finds the store closed."""
+        """Close the file; a reader that still sleeps soon checks again, and finds the store closed."""
         if self._file is not None:
             self._file.close()
 
 
 class Wakes:
-    """What one open store knows of waking. Safe from any thread."""
+    """The wake file of one open store, for its writer or its readers. Safe from any thread."""
 
     def __init__(self, files: Files, root: Path, *, writes: bool = False) -> None:
         self._files, self._path = files, root / SIDE_FOLDER / "wake"
         self._writes = writes
         self._map = WakeMap.make(files, self._path) if writes else None
         if self._map is not None:
-            # A writer that was killed may have left sleepers whom it owed a wake.
+            # A killed writer may have published messages without waking the readers.
             self._map.wake(always=True)
 
     def wake(self, *, always: bool = False) -> bool:
-        """Wake all who wait, after what they wait for is published; says whether anybody did."""
+        """Wake all waiting readers, after the messages are published; return whether there were any."""
         assert self._writes
         return self._map is not None and self._map.wake(always=always)
 
     def map(self) -> WakeMap | None:
-        """Return the word to wait on, None where there is none yet."""
+        """Return the map whose word to wait on; None if there is none yet."""
         if self._map is None:
             self._map = WakeMap.find(self._files, self._path)
         return self._map
 
     def look_again(self) -> None:
-        """Forget a word of a file that is no longer the store's; the writer keeps its own."""
+        """Drop the map if its file is no longer the store's wake file; the writer keeps its own."""
         known = self._map
         if known is not None and not self._writes and known.inode != self._inode():
             self._map = None
@@ -156,12 +160,12 @@ class Wakes:
             return 0
 
     def lose(self) -> None:
-        """Forget a word that cannot be used; the writer keeps its own."""
+        """Drop a map that cannot be used; the writer keeps its own."""
         if not self._writes:
             self._map = None
 
     def close(self) -> None:
-        """Let this process's followers look, and find the store closed; close the file."""
+        """Wake this process's readers, which then find the store closed; close the file."""
         if self._map is not None:
             if self._writes:
                 self._map.wake(always=True)
@@ -169,19 +173,19 @@ class Wakes:
 
 
 class Waiter:
-    """One follower's waiting: `ask`, then a look, then `rest` or `go_on`. Not thread-safe."""
+    """Waiting of one reader: `ask`, then a check for messages, then `rest` or `go_on`. Not thread-safe."""
 
     def __init__(self, wakes: Wakes) -> None:
         self._wakes = wakes
         self._map: WakeMap | None = None
         self._seen = 0
-        # Whether wakes arrive; not known at first where the writer may be on another machine.
+        # Whether wakes arrive; None while that is not known.
         self._arrive: bool | None = None
         self._was_woken = self._has_rested = False
         self._looks = self._vain = 0
 
     def ask(self) -> None:
-        """Before a look: have whatever comes after it end the rest."""
+        """Call before a check: any message after the check then ends `rest`."""
         self._map = self._wakes.map()
         try:
             if self._map is not None:
@@ -193,15 +197,15 @@ class Waiter:
             self._wakes.lose()
 
     def go_on(self) -> None:
-        """After a look that found something."""
+        """Call after a check that found something."""
         if self._has_rested and not self._was_woken:
-            # Nobody said so. It may just have come; then the next wake puts that right.
+            # A message without a wake: wakes do not arrive. If it had only just been written, the next wake corrects this.
             self._arrive = False
         self._has_rested = False
         self._looks = self._vain = 0
 
     def rest(self) -> None:
-        """After a look that found nothing: return when there may be something."""
+        """Call after a check that found nothing: return when there may be something."""
         self._vain = self._vain + 1 if self._has_rested and self._was_woken else 0
         short_s = _SHORT_S[min(self._looks, len(_SHORT_S) - 1)]
         self._looks += 1
@@ -215,7 +219,7 @@ class Waiter:
             self._wakes.look_again()
 
     def _sleep(self, at_most_s: float) -> bool:
-        """Sleep until somebody wakes; False after so long."""
+        """Sleep until a wake; return False after `at_most_s` seconds."""
         if self._map is None:
             time.sleep(min(at_most_s, _SHORT_S[-1]))
             return False
@@ -228,7 +232,7 @@ class Waiter:
 
 
 def _open(files: Files, path: Path) -> File | None:
-    """Return the file if it is right and may be written, else None."""
+    """Return the file if it is valid and this process may write it, else None."""
     try:
         if not files.exists(path):
             return None
@@ -239,5 +243,5 @@ def _open(files: Files, path: Path) -> File | None:
 
 
 def _head(files: Files) -> bytes:
-    """Return what a file begins with that was opened since this machine was started."""
+    """Return the first bytes of a file that a writer has opened since this machine was booted."""
     return _MAGIC + files.boot_id()[:_BOOT_SIZE].ljust(_BOOT_SIZE, b"\0")

@@ -1,7 +1,7 @@
-"""Background threads that the kernel owns: one step at a time, woken or on time, ended on request.
+"""Background threads that the kernel owns. Each runs one step at a time, on a schedule or when woken, until it is stopped.
 
-A step may be a plugin's, and hang. The crew notices one that takes too long, says so in the log with the
-place where it stands, and does not wait for it for ever.
+A step may belong to a plugin, and may hang. `WorkerGroup` detects a step that takes too long, logs the source line
+at which it is, and does not wait for it for ever.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ class Worker:
         self._step = step
         self._on_error = on_error
         self._limit_s = limit_s
-        # Free while a wake waits for the next step: waking is one call where nobody sleeps.
+        # Released while a wake is pending, so that waking costs one call while a step runs.
         self._asleep = threading.Lock()
         self._asleep.acquire()
         self._stopping = False
-        # When the step that runs now began, in seconds; 0 between two steps.
+        # When the current step began, in seconds; 0 between two steps.
         self.since = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -53,34 +53,34 @@ class Worker:
                 self._asleep.acquire(timeout=-1 if pause is None else max(pause, 0))
 
     def wake(self) -> None:
-        """Make it run its step now, or once more after the one that is running."""
+        """Run the step now, or once more after the current step."""
         if self._asleep.locked():
-            # Another thread may have done so since.
+            # Another thread may have released it since.
             with contextlib.suppress(RuntimeError):
                 self._asleep.release()
 
     def tell(self) -> None:
-        """Tell it to end, without waiting."""
+        """Request the thread to end, without waiting."""
         self._stopping = True
         self.wake()
 
     def stop(self) -> None:
-        """End it and wait for its last step; not for ever, where that hangs."""
+        """End the thread and wait for its last step, up to the time limit."""
         self.tell()
         if threading.current_thread() is not self._thread:
             self._thread.join(self._limit_s)
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread still runs; the thread itself asks about the others only."""
+        """Whether the thread still runs; False in the thread itself, which cannot wait for its own end."""
         return self._thread.is_alive() and threading.current_thread() is not self._thread
 
     def join(self) -> None:
-        """Wait for its end, however long that takes."""
+        """Wait for the thread's end, without a time limit."""
         self._thread.join()
 
     def place(self) -> str:
-        """Return where it stands, as file, line and function."""
+        """Return file, line and function that the thread is at."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         if frame is None:
             return "it has ended"
@@ -97,29 +97,29 @@ class StuckStep(NamedTuple):
 
 
 class Watched(Protocol):
-    """What the crew asks of a thread; see `Worker`."""
+    """The interface that `WorkerGroup` needs from a thread; see `Worker`."""
 
     name: str
 
     @property
     def since(self) -> float:
-        """When the step that runs now began, in seconds; 0 between two steps."""
+        """When the current step began, in seconds; 0 between two steps."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it may still do something, though it was told to stop."""
+        """Whether the thread may still do something after it was requested to stop."""
 
     def place(self) -> str:
-        """Return where it stands."""
+        """Return where in the source the thread is."""
 
     def tell(self) -> None:
-        """Tell it to end, without waiting."""
+        """Request the thread to end, without waiting."""
 
     def stop(self) -> None:
-        """End it and wait for its last step; not for ever."""
+        """End the thread and wait for its last step, up to the time limit."""
 
     def join(self) -> None:
-        """Wait for its end, however long that takes."""
+        """Wait for the thread's end, without a time limit."""
 
 
 class WorkerGroup:
@@ -130,7 +130,7 @@ class WorkerGroup:
         self._slow_s = slow_ms / 1000
         self.limit_s = limit_ms / 1000
         self._workers: list[Watched] = []
-        self._told: dict[str, float] = {}
+        self._warned_since: dict[str, float] = {}
 
     def __call__(self, name: str, step: Callable[[], float | None]) -> Worker:
         """Start a thread; see `contracts.SpawnWorker`."""
@@ -139,31 +139,32 @@ class WorkerGroup:
         return worker
 
     def adopt(self, worker: "Watched") -> None:
-        """Watch a thread that is not started here, and wait for it at the end, as for all others."""
+        """Watch a thread that was started elsewhere, and wait for it at the end like for the others."""
         self._workers.append(worker)
 
     def watch(self) -> float:
-        """Say once of each step that takes too long that it does; a step of a worker of its own."""
+        """Log a warning, once a step, for steps that take too long; return the seconds until the next call."""
         now = time.monotonic()
         for worker in self._workers:
             since = worker.since
-            if since and now - since >= self._slow_s and self._told.get(worker.name) != since:
-                self._told[worker.name] = since
+            is_slow = since and now - since >= self._slow_s
+            if is_slow and self._warned_since.get(worker.name) != since:
+                self._warned_since[worker.name] = since
                 logger.warning(
-                    "background thread %s has been in one step for %.1f s, at %s: a plugin that hangs, or "
-                    "a disk that does", worker.name, now - since, worker.place(),
+                    "background thread %s has been in one step for %.1f s, at %s: a plugin or the disk does not "
+                    "respond", worker.name, now - since, worker.place(),
                 )  # fmt: skip
         return self._slow_s / 2
 
     def stop(self) -> None:
-        """End all of them, the strategies' too; not waiting for ever for one that hangs."""
+        """End all threads, including the strategies'; waits for each up to the time limit."""
         for worker in self._workers:
             worker.tell()
         for worker in self._workers:
             worker.stop()
 
     def hanging(self) -> list[StuckStep]:
-        """Return the threads that were told to stop and did not."""
+        """Return the threads that were requested to stop and still run."""
         now = time.monotonic()
         return [
             StuckStep(worker.name, now - (worker.since or now), worker.place())
@@ -172,17 +173,17 @@ class WorkerGroup:
         ]
 
     def check_ended(self) -> None:
-        """Raise if a thread that was told to stop did not."""
+        """Raise `StorageError` if a thread that was requested to stop still runs."""
         hanging = self.hanging()
         if hanging:
             raise StorageError(
-                f"background work did not end, so the store is left marked as not cleanly closed, and "
-                f"locked until it ends or this process does; what is durable is not lost, the next "
-                f"open brings it up: {'; '.join(f'{h.name} at {h.place}' for h in hanging)}"
+                f"background work did not end, so the store is not cleanly closed, and stays locked until that work "
+                f"or this process ends; durable messages are not lost, and the next open recovers them. Still "
+                f"running: {'; '.join(f'{h.name} at {h.place}' for h in hanging)}"
             )
 
     def when_ended(self, job: Callable[[], None]) -> None:
-        """Do a job once every thread has ended, however long that takes, in a thread of its own."""
+        """Run `job` in a new thread once every thread has ended, without a time limit."""
 
         def wait() -> None:
             for worker in self._workers:
@@ -193,7 +194,7 @@ class WorkerGroup:
 
 
 class StopAfterError:
-    """A step that ends for good at its first error, as a `Worker` does, for whoever runs it otherwise."""
+    """Wraps a step so that it stops permanently after its first exception, for callers with their own scheduler."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class StopAfterError:
         self._is_over = False
 
     def __call__(self) -> float | None:
-        """Run the step once."""
+        """Run the step once, unless it has failed before; return the seconds until the next run."""
         if self._is_over:
             return None
         try:

@@ -137,7 +137,7 @@ PLANTS = {
     "range-not-looked-at": Plant(
         "a range is believed up to where the log was durable, although another program wrote there",
         "penstock.durability.written_ranges",
-        "    return ended if log is None else _as_the_log_is(ended, log)",
+        "    return ended if log is None else _without_replaced(ended, log)",
         "    return ended",
         (f"{RANGES}::test_where_another_program_cut_our_log_and_went_on_its_records_are_not_ours[False-3-1]",),
     ),

@@ -113,7 +113,7 @@ def test_a_reader_elsewhere_never_takes_new_bytes_for_old_ones(tmp_path: Path) -
             workers.run("penstock-allocate")
         assert store.stats()["strategies"]["alloc"]["segments_recycled"] > 0
         store.topics()
-        with pytest.raises(penstock.PenstockError, match="outside what the store holds"):
+        with pytest.raises(penstock.PenstockError, match="outside the range that the store holds"):
             reader.at(first[0].log_offset)
         assert reader.read("t", 0, 0, 3).status == "OFFSET_TOO_SMALL"
         assert reader.damaged_reads == 0

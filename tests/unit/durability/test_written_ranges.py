@@ -114,7 +114,7 @@ def test_what_another_program_wrote_is_looked_for_once(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coverage, a torn tail and the counts of queues each looked through the log for it."""
-    path, look, looks = tmp_path / "s", ranges_module._as_the_log_is, []
+    path, look, looks = tmp_path / "s", ranges_module._without_replaced, []
 
     def counted(found: Ranges, log: SegmentedLog) -> Ranges:
         looks.append(log)
@@ -125,7 +125,7 @@ def test_what_another_program_wrote_is_looked_for_once(
     os.utime(path / "lock", ns=(1, 1))
     (path / "abort").touch()
     with opened(path, read_only=True) as store:
-        monkeypatch.setattr(ranges_module, "_as_the_log_is", counted)
+        monkeypatch.setattr(ranges_module, "_without_replaced", counted)
         if way == "verify":
             assert [f.part for f in store.verify(deep=True) if not f.is_note] == []
         else:

@@ -207,7 +207,7 @@ def test_a_lost_sector_of_zeros_cannot_be_told_from_a_value_of_zeros(tmp_path: P
     for way in WAYS:
         path = tmp_path / f"{way.__name__}"
         with opened(path, **{"log.checksum": "crc32"}) as store:
-            with pytest.raises(PropertyError, match="zero bytes on end"):
+            with pytest.raises(PropertyError, match="consecutive zero bytes"):
                 way(store, {"zeros": "\0" * 600})
             assert store.max_offset("t", 0) == 0
         with opened(path, **{"log.checksum": "crc32+record"}) as store:

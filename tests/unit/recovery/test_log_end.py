@@ -275,7 +275,7 @@ def test_damage_before_the_end_refuses_writing_and_keeps_every_byte(
     data[data.index(b"40 xxx") + 5] ^= 0x10
     file.write_bytes(data)
     before = {p: p.read_bytes() for p in segment_files(path)}
-    with pytest.raises(CorruptionError, match=f"{file.name}.*damaged at byte.*read_only"):
+    with pytest.raises(CorruptionError, match=f"{file.name}.*corrupt at byte.*read_only"):
         open_small(path=path)
     assert {p: p.read_bytes() for p in segment_files(path)} == before
     with penstock.open(path, read_only=True) as store:

@@ -68,7 +68,7 @@ def test_a_store_that_cannot_take_back_a_part_of_a_batch_stops(tmp_path: Path) -
     store = open_store(tmp_path / "s", files=files, write="file")
     store.put("t", b"first")
     files.is_armed = True
-    with pytest.raises(StoreFailedError, match="could not be taken back"):
+    with pytest.raises(StoreFailedError, match="could not be erased"):
         store.put_many([Message("t", b"refused-%d" % number) for number in range(3)])
     with pytest.raises(StoreFailedError):
         store.put("t", b"later")
