@@ -86,7 +86,7 @@ def make(path: Path, *, crashed: bool = False, **settings: Any) -> Made:
             engine = store._engine
             assert engine is not None
             engine.follower.catch_up()
-            engine.mark()
+            engine.checkpoints.write()
             copy_store(place, path)
     return Made(path, records, end)
 

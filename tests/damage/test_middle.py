@@ -63,7 +63,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Made, bytes]:
         engine = live._engine
         assert engine is not None
         engine.follower.catch_up()
-        engine.mark()
+        engine.checkpoints.write()
         copy_store(root / "live", root / "store")
     return Made(root / "store", records, end), older
 

@@ -143,7 +143,7 @@ def test_what_a_sync_of_queues_says_is_never_tried_again(
     engine = store._engine
     assert engine is not None
     with pytest.raises(StoreFailedError, match="a sync of queues"):
-        engine.mark()
+        engine.checkpoints.write()
     with pytest.raises(StoreFailedError):
         store.put("t", b"2")
     with pytest.raises(StoreFailedError):

@@ -30,7 +30,7 @@ from penstock.contracts import (
 )
 from penstock.contracts.findings import Finding
 from penstock.dispatch.tail_follower import TailFollower
-from penstock.durability.checkpoint import Checkpoint, Times
+from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import SideFolder
@@ -40,7 +40,6 @@ from penstock.errors import (
     ReadOnlyError,
     StorageError,
     StoreFailedError,
-    SystemLimitError,
 )
 from penstock.escape import get_logger
 from penstock.files import Files
@@ -48,49 +47,46 @@ from penstock.files.lock_file import Lock
 from penstock.format.names import check_queue, check_topic
 from penstock.integrity.background import Upkeep
 from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog
-from penstock.log.log_tail import LIMITS
 from penstock.log.queue_cursors import make_cursor
+from penstock.log.segment import Segment
 from penstock.message import Durability, PutStatus
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import WorkerGroup
+from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.consumer_offsets import ConsumerOffsets
-from penstock.store.shutdown import Ending
+from penstock.store.shutdown import Shutdown
 
 logger = get_logger(__name__)
 
 Fire = Callable[..., None]
 Ask = Callable[..., list[tuple[str, Exception]]]
-# How long the tail follower pauses if records may not be dispatched yet, or no file descriptor is free.
-_WAITING_S, _LIMIT_PAUSE_S = 0.02, 0.5
-# If readers wait, the tail follower pauses this multiple of its round's CPU time: it uses at most a third of a core.
-_PAUSE_SHARE = 2
 _ACCEPTED = PutStatus.PUT_OK, Durability.ACCEPTED
 _ON_DISK = PutStatus.PUT_OK, Durability.ON_DISK
 _LATE = PutStatus.FLUSH_DISK_TIMEOUT, Durability.UNKNOWN
 
 
 @attrs.frozen(kw_only=True)
-class AppendPace:
+class Intervals:
     """How often background work runs, milliseconds."""
 
     follow_ms: int
-    mark_ms: int
+    checkpoint_ms: int
     retain_ms: int
 
     @classmethod
-    def of(cls, config: Config) -> "AppendPace":
-        """Return the pace of a configuration."""
+    def of(cls, config: Config) -> "Intervals":
+        """Return the intervals of a configuration."""
         return cls(
             follow_ms=config.index.follow_interval_ms,
-            mark_ms=config.index.flush_interval_ms,
+            checkpoint_ms=config.index.flush_interval_ms,
             retain_ms=config.retention.interval_ms,
         )
 
 
 @attrs.define(kw_only=True, eq=False, slots=False)
-class Engine(Ending):
+class Engine:
     """All parts of a store that is open for writing."""
 
     root: Path
@@ -109,7 +105,7 @@ class Engine(Ending):
     lock: Lock
     offsets: ConsumerOffsets
     upkeep: Upkeep
-    pace: AppendPace
+    intervals: Intervals
     crew: WorkerGroup
     wakes: Wakes
     fire: Fire
@@ -117,19 +113,35 @@ class Engine(Ending):
     long_topics: bool
     cursors: dict[tuple[str, int], QueueCursor] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
-    _follow_worker: Stoppable | None = None
     # Close has begun and has not ended: it is running, or an interrupt aborted it.
     is_interrupted: bool = False
-    _guard: threading.Lock = attrs.Factory(threading.Lock)
     _cursors_guard: threading.Lock = attrs.Factory(threading.Lock)
-    _marked: tuple[int, ...] = ()
 
-    def connect(self) -> None:
+    following: FollowerTask = attrs.field(init=False)
+    checkpoints: CheckpointTask = attrs.field(init=False)
+    _shutdown: Shutdown = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.following = FollowerTask(
+            self.log, self.flusher, self.follower, self.policy, self.progress, self.wakes, self.clock,
+            self.intervals.follow_ms, self._announce_sealed,
+        )  # fmt: skip
+        self.checkpoints = CheckpointTask(
+            self.dispatchers, self.follower, self.flusher, self.progress, self.checkpoint,
+            self.intervals.checkpoint_ms,
+        )  # fmt: skip
+        self._shutdown = Shutdown(
+            self.root, self.files, self.log, self.flusher, self.follower, self.dispatchers,
+            self.progress, self.side, self.wakes, self.crew, self.lock,
+        )  # fmt: skip
+        self._connect()
+
+    def _connect(self) -> None:
         """Connect the callbacks between the components."""
         self.flusher.on_flushed = self.on_flushed
         self.flusher.on_failed = self.on_failed
-        self.flusher.on_durable = self._follow_durable
-        self.follower.visible = self.visible_offset
+        self.flusher.on_durable = self.following.wake_if_durable
+        self.follower.visible = self.following.visible_offset
         self.retention.safe_offset = self.safe_offset
         self.retention.make_safe = self._make_safe
         self.retention.on_expired = self._may_delete
@@ -148,7 +160,7 @@ class Engine(Ending):
         policy = self.policy
         if self.flusher.group_commit and not policy.hears_appends:
             self.log.appender.wait_at(
-                gate, policy.timeout_ms, _ON_DISK, _LATE, self._follow_durable
+                gate, policy.timeout_ms, _ON_DISK, _LATE, self.following.wake_if_durable
             )
 
     def _on_refusal(self, reason: str | None) -> None:
@@ -186,14 +198,25 @@ class Engine(Ending):
             text=finding.text,
         )
 
+    def _announce_sealed(self, segment: Segment) -> None:
+        self.log.tail.allocator.sealed(segment.path)
+        self.fire(
+            "penstock_segment_sealed",
+            path=str(segment.path),
+            base_offset=segment.base_offset,
+            size=segment.capacity,
+        )
+        self.upkeep.wake()
+
     def start(self, spawn: SpawnWorker, *, is_threaded: bool) -> None:
         """Begin background work; `is_threaded` is False if the workers of `spawn` run only when called."""
         self.follower.on_lost = self.flusher.lost
-        self._follow_worker = spawn("penstock-follow", self._follow)
+        retaining = RetentionTask(self.retention, self.flusher, self.intervals.retain_ms)
+        self.following.worker = spawn("penstock-follow", self.following.step)
         self._workers = [
-            self._follow_worker,
-            spawn("penstock-mark", self._mark_step),
-            spawn("penstock-retain", self._retain_step),
+            self.following.worker,
+            spawn("penstock-mark", self.checkpoints.step),
+            spawn("penstock-retain", retaining.step),
             spawn("penstock-watch", self.crew.watch),
         ]
         if is_threaded:
@@ -238,7 +261,7 @@ class Engine(Ending):
             policy.after_append(end_offset)
         if not policy.appender_waits:
             if self.log.appender.is_idle:
-                self._wake_follower()
+                self.following.wake()
             return _ACCEPTED
         if not wait:
             policy.request()
@@ -254,14 +277,6 @@ class Engine(Ending):
         trouble = self.follower.troubles.get(name)
         return repr(trouble.error) if trouble else None
 
-    def visible_offset(self) -> int:
-        """Return the log offset up to which readers may see records."""
-        return (
-            self.flusher.flushed_offset
-            if self.policy.appender_waits
-            else self.log.log.committed_offset
-        )
-
     def dispatched_offset(self) -> int:
         """Dispatch all visible records; returns the log offset that all dispatchers have reached."""
         self.follower.catch_up()
@@ -275,102 +290,7 @@ class Engine(Ending):
         with contextlib.suppress(StoreFailedError):
             self.flusher.commit()
 
-    def _wake_follower(self) -> None:
-        self.log.appender.is_idle = False
-        if self._follow_worker is not None:
-            self._follow_worker.wake()
-
-    def _follow_durable(self) -> None:
-        # Under a policy that waits, readers see a record only once it is durable.
-        if self.policy.appender_waits and not self.log.appender.is_pausing:
-            self._wake_follower()
-
-    def _follow(self) -> float | None:
-        """Run one round of the tail follower; returns the pause in seconds, None to sleep until woken."""
-        before, seen = self.follower.progress, self.visible_offset()
-        pause, began_ns = self.pace.follow_ms / 1000, self.clock.thread_ns()
-        self.log.appender.is_pausing = True
-        try:
-            self.follower.catch_up()
-            is_awaited = self._publish()
-            self._announce_sealed()
-        except OSError as error:
-            if error.errno not in LIMITS:
-                raise
-            logger.warning("the tail follower pauses, and no record is lost: %s", error)
-            return _LIMIT_PAUSE_S
-        if self.follower.progress > before:
-            used_s = (self.clock.thread_ns() - began_ns) / 1e9
-            return min(pause, used_s * _PAUSE_SHARE) if is_awaited else pause
-        self.log.appender.is_pausing, self.log.appender.is_idle = False, True
-        if self.follower.progress > before:
-            # Another thread dispatched newer records without waking this one, so they are not published yet.
-            self.log.appender.is_idle = False
-            return 0
-        if self.follower.progress < self.log.end_offset:
-            self.log.appender.is_idle = False
-            # Records arrived before the flags were set, wait for a flush, or wait for a retry.
-            came = self.visible_offset() > seen and not self.follower.troubles
-            return 0 if came else max(pause, _WAITING_S)
-        return None
-
-    def _publish(self) -> bool:
-        """Publish to other processes how far queues and index are complete; returns whether a reader waited for it."""
-        if self.follower.progress > self.progress.state.visible_offset:
-            self.progress.state.visible_offset = self.follower.progress
-            self.progress.write()
-        return self.wakes.wake()
-
-    def _announce_sealed(self) -> None:
-        sealed = self.log.tail.sealed
-        while sealed:
-            segment = sealed.pop(0)
-            self.log.tail.allocator.sealed(segment.path)
-            self.fire(
-                "penstock_segment_sealed",
-                path=str(segment.path),
-                base_offset=segment.base_offset,
-                size=segment.capacity,
-            )
-            self.upkeep.wake()
-
-    # --- marks
-
-    def _mark_step(self) -> float:
-        self.flusher.settle()
-        if self.flusher.failure is None:
-            # The next put, flush or close raises the error.
-            with contextlib.suppress(StoreFailedError):
-                try:
-                    self.mark()
-                except SystemLimitError as error:
-                    logger.warning("queues and index are not synced yet, to be retried: %s", error)
-        return self.pace.mark_ms / 1000
-
-    def mark(self) -> None:
-        """Sync derived files, then write the progress file and the checkpoint."""
-        with self._guard:
-            time_ms = self.follower.dispatched_time_ms
-            now = (*(d.progress for d in self.dispatchers), self.flusher.flushed_offset)
-            if now == self._marked:
-                return
-            try:
-                reached = {d.name: d.flush() for d in self.dispatchers}
-                self.progress.state.dispatched = reached
-                self.progress.state.visible_offset = self.follower.progress
-                self.progress.sync()
-                # The checkpoint's queue and index times must not be later than what is durable in the log.
-                derived = min(time_ms, self.flusher.flushed_time_ms)
-                self.checkpoint.write(Times(self.flusher.flushed_time_ms, derived, derived))
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE):
-                    # No file was opened, so no durability is in doubt: the next round retries it. Any other errno may
-                    # be a sync error for bytes that never reached the disk, which the system reports only once.
-                    raise SystemLimitError(str(error)) from error
-                raise self.flusher.fail(
-                    f"a sync of queues, index, progress file or checkpoint failed ({error})"
-                ) from error
-            self._marked = now
+    # --- durability
 
     def on_flushed(self, offset: int) -> None:
         """Record in the progress file that the log is durable up to `offset`; the flusher calls it after each sync."""
@@ -389,17 +309,6 @@ class Engine(Ending):
         self.fire("penstock_store_failed", root=str(self.root), reason=failure.reason)
 
     # --- retention
-
-    def _retain_step(self) -> float:
-        if self.flusher.failure is None:
-            try:
-                self.retention.run()
-            except Exception:
-                # An exception from a plugin must not end the thread, which would stop all writing.
-                logger.exception(
-                    "the retention run failed; the next run retries it, and writing is not affected"
-                )
-        return self.pace.retain_ms / 1000
 
     def safe_offset(self) -> int:
         """Return the log offset below which everything is durable and dispatched."""
@@ -429,15 +338,22 @@ class Engine(Ending):
         try:
             self._stop()
             self.crew.check_ended()
-            self._close_cleanly()
+            self._shutdown.close_cleanly(self.checkpoints.write)
         except OSError as error:
             raise StorageError(
                 f"the store {self.root} could not be closed cleanly ({error}); it stays marked as not cleanly "
                 f"closed, and the next open for writing recovers it"
             ) from error
         finally:
-            self._release_all()
+            self._shutdown.release_all()
             self.is_interrupted = False
+
+    def abandon(self) -> None:
+        """Release a store whose opening failed."""
+        try:
+            self._stop()
+        finally:
+            self._shutdown.release_all()
 
     def _stop(self) -> None:
         self.retention.stop(self.crew.limit_s)

@@ -64,7 +64,7 @@ from penstock.runtime.waking import Wakes
 from penstock.runtime.workers import StopAfterError, WorkerGroup
 from penstock.store.choices import Choices
 from penstock.store.consumer_offsets import ConsumerOffsets
-from penstock.store.engine import AppendPace, Engine
+from penstock.store.engine import Engine, Intervals
 from penstock.store.store import Store
 from penstock.write.validation import host_bytes
 
@@ -361,9 +361,8 @@ class Opener(Choices):
             long_topics=config.log.long_topics or was_made_here(self.files, self.root),
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
-            pace=AppendPace.of(config), wakes=Wakes(self.files, self.root, writes=True),
+            intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
         )  # fmt: skip
-        engine.connect()
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
             outlook=self._make_forecast(context, log),
@@ -392,7 +391,7 @@ class Opener(Choices):
         state.flushed_offset, state.failed = end.offset, False
         state.last_time_ms = found.least_time_ms
         note_lock(state, self.files, self.root)
-        engine.mark()
+        engine.checkpoints.write()
         if not found.is_clean:
             # It is not known which names the last writer had synced before its crash.
             sync_names_below(self.files, self.root)

@@ -1,7 +1,6 @@
 """The end of a writing store: the clean close, and the release of files and lock in every case."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.contracts import Dispatcher
@@ -21,37 +20,43 @@ from penstock.runtime.workers import WorkerGroup
 logger = get_logger(__name__)
 
 
-class Ending(ABC):
-    """The closing steps of a writing store; the attributes are those of the engine."""
+class Shutdown:
+    """Closes the parts of a store that is open for writing. One thread at a time."""
 
-    root: Path
-    files: Files
-    log: CommitLog
-    flusher: LogFlusher
-    follower: TailFollower
-    dispatchers: Sequence[Dispatcher]
-    progress: Progress
-    side: SideFolder
-    lock: Lock
-    wakes: Wakes
-    crew: WorkerGroup
+    def __init__(
+        self,
+        root: Path,
+        files: Files,
+        log: CommitLog,
+        flusher: LogFlusher,
+        follower: TailFollower,
+        dispatchers: Sequence[Dispatcher],
+        progress: Progress,
+        side: SideFolder,
+        wakes: Wakes,
+        crew: WorkerGroup,
+        lock: Lock,
+    ) -> None:
+        self.root = root
+        self.files = files
+        self.log = log
+        self.flusher = flusher
+        self.follower = follower
+        self.dispatchers = dispatchers
+        self.progress = progress
+        self.side = side
+        self.wakes = wakes
+        self.crew = crew
+        self.lock = lock
 
-    @abstractmethod
-    def _stop(self) -> None:
-        """Stop the background work."""
-
-    @abstractmethod
-    def mark(self) -> None:
-        """Sync derived files, then write the progress file and the checkpoint."""
-
-    def _close_cleanly(self) -> None:
+    def close_cleanly(self, write_checkpoint: Callable[[], None]) -> None:
         """Dispatch and sync everything, then mark the store as cleanly closed; raises if a step fails."""
         self.log.stop()
         self.flusher.flush()
         self.follower.catch_up()
         # A store whose records cannot be read back has failed, and is never marked clean.
         self.flusher.check()
-        self.mark()
+        write_checkpoint()
         if self.follower.progress < self.log.end_offset:
             names = ", ".join(self.follower.troubles) or "a dispatcher"
             raise StorageError(
@@ -81,14 +86,7 @@ class Ending(ABC):
             self.files.remove(self.root / "abort")
         self.files.sync_folder(self.root)
 
-    def abandon(self) -> None:
-        """Release a store whose opening failed."""
-        try:
-            self._stop()
-        finally:
-            self._release_all()
-
-    def _release_all(self) -> None:
+    def release_all(self) -> None:
         """Release everything now, or once the last thread that could still write has ended."""
         self.crew.stop()
         if self.crew.hanging():

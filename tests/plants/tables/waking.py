@@ -35,18 +35,18 @@ PLANTS = {
     ),
     "wake-when-appended": Plant(
         "under a policy that waits nobody wakes the tail follower when a message is durable",
-        "penstock.store.engine",
-        "        if self.policy.appender_waits and not self.log.appender.is_pausing:",
-        "        if not self.policy.appender_waits and not self.log.appender.is_pausing:",
+        "penstock.store.background",
+        "        if self._waits and not self._log.appender.is_pausing:",
+        "        if not self._waits and not self._log.appender.is_pausing:",
         (
             f"{WAKING}::test_under_a_policy_that_waits_the_follower_is_woken_when_the_message_is_durable",
         ),
     ),
     "wake-put-forgotten": Plant(
         "a put that came within the tail follower's round is dispatched with the next one",
-        "penstock.store.engine",
-        "        if self.follower.progress < self.log.end_offset:\n            self.log.appender",
-        "        if self.follower.progress > self.log.end_offset:\n            self.log.appender",
+        "penstock.store.background",
+        "        if follower.progress < self._log.end_offset:\n            appender",
+        "        if follower.progress > self._log.end_offset:\n            appender",
         (f"{WAKING}::test_a_put_within_the_round_is_not_forgotten",),
     ),
     "queue-file-gone-unnoticed": Plant(

@@ -318,7 +318,7 @@ def test_a_crash_of_ours_does_not_walk_the_deleted_records_again(directory: Dire
     engine = store._engine
     assert engine is not None
     engine.follower.catch_up()
-    engine.mark()
+    engine.checkpoints.write()
     end = store.stats()["log_end_offset"]
     # As a kill leaves it: nothing is closed, and the marks stay as they are.
     store.leave()

@@ -128,7 +128,7 @@ def crashed(open_small: OpenStore, tmp_path: Path) -> Path:
         fill(store, 0, COUNT // 2)
         store.flush()
         assert store._engine is not None
-        store._engine.mark()
+        store._engine.checkpoints.write()
         fill(store, COUNT // 2, COUNT - COUNT // 2)
         return crash(store, tmp_path / "crashed")
 

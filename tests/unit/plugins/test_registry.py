@@ -176,7 +176,7 @@ def test_events_reach_plugins_and_one_that_raises_is_switched_off(
         store.topics()
         engine = store._engine
         assert engine is not None
-        engine._announce_sealed()
+        engine.following.announce_sealed()
         assert store.max_offset("t") == 300
     penstock.open(tmp_path / "s", environ={}).close()
     assert (tmp_path / "told").read_text().split() == ["new", "clean"]

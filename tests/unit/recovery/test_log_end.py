@@ -67,7 +67,7 @@ def crashed(open_small: OpenStore, tmp_path: Path) -> tuple[Path, list[bytes]]:
     engine = store._engine
     assert engine is not None
     engine.follower.catch_up()
-    engine.mark()
+    engine.checkpoints.write()
     copy = crash(store, tmp_path, "crashed")
     store.close()
     return copy, bodies
@@ -438,7 +438,7 @@ def lagging(live: Path, **settings: Any) -> tuple[Store, list[bytes]]:
     store.put_many(sent[-1:])
     store.flush()
     engine.follower.catch_up()
-    engine.mark()
+    engine.checkpoints.write()
     more = [Message("t", b"more %d" % n + b"y" * 300, queue=n % 2) for n in range(5)]
     for message in more:
         store.put(message.topic, message.body, queue=message.queue)

@@ -480,15 +480,16 @@ def test_what_another_thread_takes_in_as_the_follower_goes_idle_is_published(
                     real.catch_up()
                 return value
 
-        tell_sealed = engine._announce_sealed
+        following = engine.following
+        announce_sealed = following.announce_sealed
 
-        def tell() -> None:
-            tell_sealed()
+        def announce() -> None:
+            announce_sealed()
             looks.append(1)
 
-        engine.follower = Late()  # type: ignore[assignment] # a stand-in
-        engine._announce_sealed = tell  # type: ignore[method-assign] # what comes before the look
-        assert engine._follow() == 0
-        engine.follower, engine._announce_sealed = real, tell_sealed  # type: ignore[method-assign] # as it was
-        engine._follow()
+        following._follower = Late()  # type: ignore[assignment] # a stand-in
+        following.announce_sealed = announce  # type: ignore[method-assign] # what comes before the look
+        assert following.step() == 0
+        following._follower, following.announce_sealed = real, announce_sealed  # type: ignore[method-assign] # as it was
+        following.step()
         assert engine.progress.state.visible_offset == engine.log.end_offset

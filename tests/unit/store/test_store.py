@@ -200,7 +200,7 @@ def test_a_second_reader_sees_what_a_live_writer_put(open_small: OpenStore, tmp_
                 [Message("t", b"%d" % turn, queue=q, keys=[f"k{turn}"]) for q in range(3)] * 40
             )
             assert store._engine is not None
-            store._engine._follow()
+            store._engine.following.step()
             assert reader.max_offset("t", 1) == (turn + 1) * 40
             assert len(reader.find("t", f"k{turn}", limit=500)) == 120
             # Across queues a reader goes as far as the writer's background thread has published.
