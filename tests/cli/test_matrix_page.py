@@ -184,7 +184,7 @@ def test_the_bytes_of_a_durable_put_are_a_column(counted_disk: Path, tmp_path: P
     )  # fmt: skip
     (found,) = json.loads(done.stdout)["rows"]
     assert 4096 <= found["figures"]["sync_bytes"]["median"] <= 32 << 10
-    assert "written for a durable put<br>bytes" in page.read_text()
+    assert "written per durable put<br>bytes" in page.read_text()
 
 
 def test_without_a_disk_the_bytes_of_a_durable_put_are_not_applicable(tmp_path: Path) -> None:
