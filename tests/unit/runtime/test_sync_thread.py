@@ -79,7 +79,7 @@ def test_gathered_bytes_that_cannot_be_written_are_lost_and_said_to_be(tmp_path:
     try:
         assert buffer.put(0, b"abc")
         for _ in range(2):
-            with pytest.raises(OSError, match="what was gathered could not be written"):
+            with pytest.raises(OSError, match="gathered records could not be written"):
                 buffer.commit(descriptor)
         assert not buffer.put(3, b"more")
     finally:
