@@ -48,7 +48,7 @@ def held() -> Sample:
     }
 
 
-def write(path: str, minutes: float, told: Callable[[Sample], None], stop: Event) -> None:
+def write(path: str, minutes: float, on_sample: Callable[[Sample], None], stop: Event) -> None:
     """Put from multiple threads until the time is over."""
     with penstock.open(path, environ={}, **SETTINGS) as store:
         ending = threading.Event()
@@ -59,7 +59,7 @@ def write(path: str, minutes: float, told: Callable[[Sample], None], stop: Event
         ]
         for thread in threads:
             thread.start()
-        _tell_until(time.monotonic() + minutes * 60, stop, told, lambda: float(sum(counts)))
+        _tell_until(time.monotonic() + minutes * 60, stop, on_sample, lambda: float(sum(counts)))
         ending.set()
         for thread in threads:
             thread.join()
@@ -78,7 +78,7 @@ def _put(store: Store, number: int, counts: list[int], ending: threading.Event) 
         time.sleep(0.05)
 
 
-def follow(path: str, told: Callable[[Sample], None], stop: Event) -> None:
+def follow(path: str, on_sample: Callable[[Sample], None], stop: Event) -> None:
     """Read all queues to their ends repeatedly, until stopped."""
     seen = 0
     with penstock.open(path, read_only=True, environ={}) as store:
@@ -91,15 +91,15 @@ def follow(path: str, told: Callable[[Sample], None], stop: Event) -> None:
                 places[queue] = max(result.next_offset, result.min_offset)
             if time.monotonic() > due:
                 due += 2
-                told({**held(), "count": seen})
+                on_sample({**held(), "count": seen})
             time.sleep(0.01)
 
 
 def _tell_until(
-    end: float, stop: Event, told: Callable[[Sample], None], count: Callable[[], float]
+    end: float, stop: Event, on_sample: Callable[[Sample], None], count: Callable[[], float]
 ) -> None:
     while time.monotonic() < end and not stop.wait(2):
-        told({**held(), "count": count()})
+        on_sample({**held(), "count": count()})
 
 
 def run(minutes: float) -> dict[str, list[Sample]]:
@@ -141,13 +141,13 @@ def run(minutes: float) -> dict[str, list[Sample]]:
 
 
 def _job(name: str, path: str, minutes: float, inbox: Any, stop: Any) -> None:
-    def told(sample: Sample) -> None:
+    def on_sample(sample: Sample) -> None:
         inbox.put((name, sample))
 
     if name == "writer":
-        write(path, minutes, told, stop)
+        write(path, minutes, on_sample, stop)
     else:
-        follow(path, told, stop)
+        follow(path, on_sample, stop)
 
 
 def compared(samples: dict[str, list[Sample]]) -> list[tuple[str, str, float, float]]:

@@ -104,11 +104,11 @@ def bar(what: str, *, quiet: bool, unit: str = "tasks") -> Iterator[Callable[[in
     """Lend what shows the tasks done on a progress bar, on standard error."""
     with Bar(what, None, unit, quiet=quiet) as shown:
 
-        def told(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             shown.total(total)
             shown.set(done, done)
 
-        yield told
+        yield on_progress
 
 
 def pairs_of(texts: Sequence[str], option: str, form: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import penstock
 from penstock.errors import StoreLockedError
 from penstock.files import Files
 from penstock.staged import MARK_MIN
-from penstock_spark.sink.commit import Committer
+from penstock_spark.sink.commit import SinkCommitter
 from penstock_spark.sink.ledger import Part
 from penstock_spark.sink.options import parse_options
 from penstock_spark.sink.staging import Stager, staged_name
@@ -27,7 +27,7 @@ def target(root: Path, checksum: str = "crc32") -> Target:
     return find_target(parse_options(options, is_stream=True))
 
 
-def stage(given: Target, committer: Committer, first: int) -> list[Part]:
+def stage(given: Target, committer: SinkCommitter, first: int) -> list[Part]:
     found = []
     for task in range(2):
         name = staged_name("app", "0", task, 0)
@@ -137,6 +137,6 @@ def test_java_appends_within_a_batch_that_was_cut_short(java: JavaStore, tmp_pat
         assert same(store, dumped) == ROWS + 5
 
 
-def _impatient(root: Path) -> Committer:
+def _impatient(root: Path) -> SinkCommitter:
     options = {"path": str(root), "topic": "orders", "lockTimeout": "0"}
     return find_target(parse_options(options, is_stream=True)).committer()

@@ -12,7 +12,7 @@ from tests.conftest import SMALL
 import penstock
 from penstock.durability.manifest import decode_manifest, encode_manifest, manifest_path
 from penstock.store.store import Store
-from penstock_index.queue_summary import UNKNOWN, Known, decode_summary, encode_summary
+from penstock_index.queue_summary import UNKNOWN, ClosedQueue, decode_summary, encode_summary
 
 PER_FILE, LOG_END = 200, 1 << 40
 NOTED: dict[str, Any] = {
@@ -23,15 +23,15 @@ Model = dict[tuple[str, int], list[bytes]]
 
 
 @st.composite
-def knowns(draw: st.DrawFn) -> Known:
+def knowns(draw: st.DrawFn) -> ClosedQueue:
     bases = tuple(sorted(draw(st.sets(st.integers(0, 50), max_size=4))))
     files = tuple(base * PER_FILE for base in bases)
     if not files:
-        return draw(st.sampled_from([Known(()), Known((), 0, 0, -1)]))
+        return draw(st.sampled_from([ClosedQueue(()), ClosedQueue((), 0, 0, -1)]))
     ends = st.integers(files[0], files[-1] + PER_FILE)
     low, high = sorted((draw(ends), draw(ends)))
     last = draw(st.integers(-1 if low == high else 0, LOG_END - 1))
-    return draw(st.sampled_from([Known(files), Known(files, low, high, last)]))
+    return draw(st.sampled_from([ClosedQueue(files), ClosedQueue(files, low, high, last)]))
 
 
 KEYS = st.tuples(st.sampled_from(["a", "b", "тема", "x" * 100]), st.integers(0, 65535))
@@ -39,14 +39,14 @@ QUEUES = st.dictionaries(KEYS, knowns(), max_size=12)
 
 
 @given(QUEUES)
-def test_a_summary_says_what_was_noted(queues: dict[tuple[str, int], Known]) -> None:
+def test_a_summary_says_what_was_noted(queues: dict[tuple[str, int], ClosedQueue]) -> None:
     assert decode_summary(encode_summary(PER_FILE, queues.items()), PER_FILE, LOG_END) == queues
 
 
 @settings(max_examples=400)
 @given(QUEUES, st.data())
 def test_a_changed_summary_says_nothing_impossible(
-    queues: dict[tuple[str, int], Known], data: st.DataObject
+    queues: dict[tuple[str, int], ClosedQueue], data: st.DataObject
 ) -> None:
     """As only a forger would leave it: neither an error nor a number out of bounds comes of it."""
     changed = bytearray(encode_summary(PER_FILE, queues.items()))

@@ -18,7 +18,7 @@ from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.control import InlineWorkers
 from penstock.testing.platter import Image, Survival
-from penstock_spark.sink.commit import Committer, Patience
+from penstock_spark.sink.commit import Patience, SinkCommitter
 from penstock_spark.sink.ledger import Part
 from penstock_spark.sink.staging import Stager, staged_name
 
@@ -54,7 +54,7 @@ class World:
     """One disk, and the sink and the others that use it."""
 
     def __init__(
-        self, disk: SimulatedDisk, place: Place, committer: type[Committer] = Committer
+        self, disk: SimulatedDisk, place: Place, committer: type[SinkCommitter] = SinkCommitter
     ) -> None:
         self.disk, self.place, self._committer = disk, place, committer
         self._files: Any = disk
@@ -64,7 +64,7 @@ class World:
         # Without a look for plugins each time.
         return Opener(path, CONFIG, REGISTRY, disk, disk.clock, InlineWorkers()).open_for_writing()
 
-    def committer(self) -> Committer:
+    def committer(self) -> SinkCommitter:
         return self._committer(
             self.place.root, self.place.stores, self.open, files=self._files,
             patience=Patience(timeout_s=0),
@@ -160,7 +160,7 @@ class Memory:
 
 
 def play(
-    place: Place, seed: int, *, write_back: float = 0.1, committer: type[Committer] = Committer,
+    place: Place, seed: int, *, write_back: float = 0.1, committer: type[SinkCommitter] = SinkCommitter,
     wrap: Callable[[SimulatedDisk], Any] = lambda disk: disk,
 ) -> list[Memory]:  # fmt: skip
     """Play batch 0, another producer, then batch 1; return the disk before each call of batch 1, and after it."""
@@ -193,7 +193,7 @@ class Explorer:
 
     place: Place
     seed: int
-    committer: type[Committer] = Committer
+    committer: type[SinkCommitter] = SinkCommitter
     wrap: Callable[[SimulatedDisk], Any] = lambda disk: disk
     states: int = 0
 

@@ -26,7 +26,7 @@ from penstock_spark.cli import group, verb_names
 from penstock_spark.export.archive import ArchiveOptions, ArchiveRetention, archive
 from penstock_spark.export.export_folder import (
     Exported,
-    Piece,
+    ExportSlice,
     Written,
     merged,
     missing,
@@ -123,16 +123,16 @@ def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path)
         penstock.open(original, read_only=True, environ={}) as store,
     ):
         out.claim("store", original)
-        done = out.write(Piece("store", "topic1", 1, 10, 50), store)
+        done = out.write(ExportSlice("store", "topic1", 1, 10, 50), store)
         assert (done.rows, done.files) == (40, 1)
-        assert out.write(Piece("store", "topic1", 1, 10, 50), store) == done
+        assert out.write(ExportSlice("store", "topic1", 1, 10, 50), store) == done
         (file,) = (tmp_path / "out").glob("topic=topic1/date=*/*")
         assert file.name == f"store-1-{10:019d}-{50:019d}.parquet"
         assert file.stat().st_mode & 0o777 == 0o600
         # The format of the files: a column of the source that changes must not change it.
         assert [(f.name, f.type) for f in pq.read_schema(file)] == EXPORT_SCHEMA
         assert out.done("store") == {("topic1", 1): [(10, 50)]}
-        assert out.write(Piece("store", "topic1", 1, 50, 50), store) == Written()
+        assert out.write(ExportSlice("store", "topic1", 1, 50, 50), store) == Written()
         file.with_name(".store-left").touch()
         out.clear("store")
         assert len(list(file.parent.iterdir())) == 1
@@ -153,7 +153,7 @@ def test_a_date_that_changes_begins_a_new_file(tmp_path: Path) -> None:
             store.put("t", b"%d" % n)
             clock.now_ms += 8 * 3_600_000
         with Exported(tmp_path / "out") as out:
-            done = out.write(Piece("store", "t", 0, 0, 9), store)
+            done = out.write(ExportSlice("store", "t", 0, 0, 9), store)
             assert done.rows == 9
             assert done.files >= 3
             assert out.done("store") == {("t", 0): [(0, 9)]}
@@ -262,7 +262,7 @@ def test_verify_finds_what_one_process_finds(spark: Any, root: Path, tmp_path: P
     told: list[tuple[int, int]] = []
     report = verify.run(
         spark, [str(root), str(other)], deep=True, findings_to=str(tmp_path / "findings"),
-        told=lambda done, total: told.append((done, total)),
+        on_progress=lambda done, total: told.append((done, total)),
     )  # fmt: skip
     assert report.findings == [(str(root), finding) for finding in expected]
     assert len(expected) > 1

@@ -12,7 +12,7 @@ import penstock
 from penstock.durability.progress import Progress
 from penstock.files import Files
 from penstock_spark.errors import DataLossError
-from penstock_spark.export.export_folder import Exported, Piece
+from penstock_spark.export.export_folder import Exported, ExportSlice
 from penstock_spark.jobs import compact, replay
 from penstock_spark.jobs.compact import keys_of
 from penstock_spark.jobs.messages import messages_of
@@ -88,7 +88,7 @@ def test_a_task_does_not_pass_over_what_is_gone(source: Path) -> None:
 
 def test_an_export_counts_what_went_while_it_ran(source: Path, tmp_path: Path) -> None:
     gone = lose(source)
-    piece = Piece("source", "t", 0, 0, COUNT)
+    piece = ExportSlice("source", "t", 0, 0, COUNT)
     with Exported(tmp_path / "out") as exported, penstock.open(source, read_only=True) as store:
         done = exported.write(piece, store, counts_lost=True)
     assert (done.lost, done.rows) == (gone, COUNT - gone)
@@ -129,7 +129,7 @@ def test_a_replay_that_was_overtaken_says_so_and_may_go_on(
         return replay.run(None, str(source), target, pace=Pace(batch_rows=100), **more)
 
     with pytest.raises(DataLossError, match=r"messages \[100, "):
-        run(told=taken)
+        run(on_progress=taken)
     done = run(skip_lost=True)
     assert (done.lost, done.rows, done.written) == (gone - 100, COUNT - gone, 5)
     with penstock.open(tmp_path / "target", read_only=True) as store:

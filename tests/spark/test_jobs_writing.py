@@ -16,7 +16,7 @@ from penstock_spark.jobs import compact, export, replay
 from penstock_spark.jobs.messages import Rows, parquet_files, rows_of
 from penstock_spark.jobs.plan_file import Plan, app_of, check_app
 from penstock_spark.jobs.replay import Pace
-from penstock_spark.jobs.transforms import Change
+from penstock_spark.jobs.transforms import Transform
 
 Seen = list[tuple[str, int, bytes, str, str]]
 
@@ -110,7 +110,7 @@ def test_parquet_is_replayed_filtered_and_with_other_keys(
     spark: Any, sink: Sink, source: Path, tmp_path: Path
 ) -> None:
     export.run(spark, str(source), str(tmp_path / "out"), file_rows=90)
-    change = Change(
+    change = Transform(
         topics=("topic1",), tags=("tag1", "tag3"), where="offset % 2 = 0", topic="paid",
         key="concat('o-', offset)", tag="upper(tags)", partition="partition + 10",
     )  # fmt: skip
@@ -132,7 +132,7 @@ def test_any_parquet_with_a_value_will_do(spark: Any, sink: Sink, tmp_path: Path
     for number in range(3):
         table = pa.table({"value": [f"{number}-{n}" for n in range(50)], "id": list(range(50))})
         pq.write_table(table, tmp_path / f"part-{number}.parquet")
-    change = Change(topic="lines", key="cast(id as string)", where="id < 40")
+    change = Transform(topic="lines", key="cast(id as string)", where="id < 40")
     replay.run(spark, str(tmp_path), str(tmp_path / "t" / "store"), change=change)
     bodies = [m.body.decode() for m in everything(tmp_path / "t" / "store")]
     assert bodies == [f"{number}-{n}" for number in range(3) for n in range(40)]
@@ -155,11 +155,11 @@ def test_a_replay_keeps_to_its_rate(spark: Any, sink: Sink, source: Path, tmp_pa
 
 
 @pytest.mark.parametrize(("change", "text"), [
-    (Change(where="nothing = 1"), "nothing"), (Change(where="a b c"), "expression"),
-    (Change(key="no_such(value)"), "expression"), (Change(topics=("gone",)), "no topic 'gone'"),
+    (Transform(where="nothing = 1"), "nothing"), (Transform(where="a b c"), "expression"),
+    (Transform(key="no_such(value)"), "expression"), (Transform(topics=("gone",)), "no topic 'gone'"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_before_anything_is_written(
-    spark: Any, sink: Sink, source: Path, tmp_path: Path, change: Change, text: str
+    spark: Any, sink: Sink, source: Path, tmp_path: Path, change: Transform, text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):
         replay.run(spark, str(source), str(tmp_path / "target"), change=change)

@@ -14,7 +14,7 @@ from penstock_spark.columns import COLUMNS, Column
 from penstock_spark.option_parser import declared
 from penstock_spark.sink.options import SinkOptions
 from penstock_spark.source.bounds import EARLIEST, LATEST
-from penstock_spark.source.offsets import Place, from_json, to_json
+from penstock_spark.source.offsets import NextOffset, from_json, to_json
 from penstock_spark.source.options import SINK_OPTIONS, SourceOptions, parse_options
 from penstock_spark.source.schema import DEFAULT, check_schema, ddl
 from penstock_spark.stores.locations import Location, Locations
@@ -193,7 +193,11 @@ TWO = Locations((Location("/s"), Location("/t")), is_one=False)
 
 
 def test_offsets_are_kafkas_json_and_equal_ones_are_equal_text() -> None:
-    offsets = {Place("/s", "b", 10): 3, Place("/s", "a", 1): 2, Place("/s", "b", 9): 1}
+    offsets = {
+        NextOffset("/s", "b", 10): 3,
+        NextOffset("/s", "a", 1): 2,
+        NextOffset("/s", "b", 9): 1,
+    }
     assert json.dumps(to_json(offsets, ONE)) == '{"a": {"1": 2}, "b": {"9": 1, "10": 3}}'
     assert from_json(to_json(offsets, ONE), ONE) == offsets
     shuffled = dict(reversed(offsets.items()))
@@ -201,7 +205,7 @@ def test_offsets_are_kafkas_json_and_equal_ones_are_equal_text() -> None:
 
 
 def test_offsets_of_several_stores_say_which() -> None:
-    offsets = {Place("/t", "a", 0): 2, Place("/s", "a", 0): 1}
+    offsets = {NextOffset("/t", "a", 0): 2, NextOffset("/s", "a", 0): 1}
     assert to_json(offsets, TWO) == {"/s": {"a": {"0": 1}}, "/t": {"a": {"0": 2}}}
     assert from_json(to_json(offsets, TWO), TWO) == offsets
 

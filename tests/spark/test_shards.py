@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.errors import StorageError
-from penstock_spark.sink.commit import Committer
+from penstock_spark.sink.commit import SinkCommitter
 from penstock_spark.sink.ledger import Decision, Part
 from penstock_spark.sink.options import SinkOptions, parse_options
 from penstock_spark.sink.staging import Stager, staged_name
@@ -24,7 +24,7 @@ def options_for(root: Path, **more: str) -> SinkOptions:
     return parse_options(given, is_stream=False)
 
 
-def staged(target: Target, committer: Committer, batch: int, shards: int = 2) -> list[Part]:
+def staged(target: Target, committer: SinkCommitter, batch: int, shards: int = 2) -> list[Part]:
     """Stage two rows for each shard, a task each."""
     found = []
     for shard in range(shards):

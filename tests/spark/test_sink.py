@@ -15,7 +15,7 @@ from penstock.errors import ConfigError, CorruptionError, MessageError, Penstock
 from penstock.files import Files
 from penstock.format.java_hash import java_hash
 from penstock_spark.sink.columns import PIECE_BYTES, Router, check_columns, tables
-from penstock_spark.sink.commit import Committer
+from penstock_spark.sink.commit import SinkCommitter
 from penstock_spark.sink.ledger import Ledger
 from penstock_spark.sink.options import SinkOptions, parse_options
 from penstock_spark.sink.staging import staged_name
@@ -253,7 +253,7 @@ def test_what_others_have_left_fails_no_batch(
     def fails(*_: Any) -> int:
         raise CorruptionError(tmp_path, 0, "a decision", "another's")
 
-    monkeypatch.setattr(Committer, "collect", fails)
+    monkeypatch.setattr(SinkCommitter, "collect", fails)
     writer.commit([])
     assert "old staged files" in caplog.text
     assert writer.committer().ledger.last_batch("a") == 1

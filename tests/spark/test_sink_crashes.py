@@ -25,7 +25,7 @@ from tests.spark.sinkstory import (
 from penstock.config import model as configuration
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Image, Survival
-from penstock_spark.sink.commit import Committer
+from penstock_spark.sink.commit import SinkCommitter
 from penstock_spark.sink.ledger import (
     Decision,
 )
@@ -99,7 +99,7 @@ def watched(disk: SimulatedDisk) -> list[tuple[str, Image]]:
     return found
 
 
-def cut_after_a_kill(shards: int, committer: type[Committer] = Committer) -> Iterator[str]:
+def cut_after_a_kill(shards: int, committer: type[SinkCommitter] = SinkCommitter) -> Iterator[str]:
     """Kill the sink before each of its syncs of names, and cut the power at every call of what finishes its batch.
 
     What a predecessor wrote and did not sync is seen by the next process and not on the disk yet.
@@ -132,7 +132,7 @@ def test_what_a_killed_predecessor_wrote_is_made_durable_before_it_is_believed()
 # --- bugs that must be found
 
 
-class Believes(Committer):
+class Believes(SinkCommitter):
     """Takes what it sees for durable."""
 
     def _finish_pending(self) -> None:
@@ -170,7 +170,7 @@ class Careless:
         self._disk.rename(fresh, path)
 
 
-class NotesFirst(Committer):
+class NotesFirst(SinkCommitter):
     """Notes a batch before it is in the store."""
 
     def _complete(self, decision: Decision, staged: Any) -> None:
@@ -181,7 +181,7 @@ class NotesFirst(Committer):
         super()._complete(decision, staged)
 
 
-class Forgets(Committer):
+class Forgets(SinkCommitter):
     """Appends a batch whole, whatever of it is there."""
 
     def _apply(self, decision: Decision, shard: int, staged: Any) -> None:
@@ -190,7 +190,7 @@ class Forgets(Committer):
         super()._apply(decision, shard, staged)
 
 
-class TakesBack(Committer):
+class TakesBack(SinkCommitter):
     """Drops a decision that it finds, and begins again."""
 
     def _finish_pending(self) -> None:
@@ -201,11 +201,11 @@ class TakesBack(Committer):
 @pytest.mark.parametrize(
     ("committer", "word"),
     [
-        (Committer, "decision"), (Committer, "staging"), (Committer, "progress-store"), (NotesFirst, ""),
+        (SinkCommitter, "decision"), (SinkCommitter, "staging"), (SinkCommitter, "progress-store"), (NotesFirst, ""),
         (Forgets, ""), (TakesBack, ""),
     ],
 )  # fmt: skip
-def test_planted_bugs_are_found(committer: type[Committer], word: str) -> None:
+def test_planted_bugs_are_found(committer: type[SinkCommitter], word: str) -> None:
     def wrap(disk: SimulatedDisk) -> Any:
         return Careless(disk, word) if word else disk
 

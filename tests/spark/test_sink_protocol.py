@@ -26,13 +26,13 @@ from penstock.store.open import Opener
 from penstock.testing import ManualClock, SimulatedDisk
 from penstock.testing.control import InlineWorkers
 from penstock.testing.platter import Survival
-from penstock_spark.sink.commit import Committer, Patience
+from penstock_spark.sink.commit import Patience, SinkCommitter
 from penstock_spark.sink.ledger import (
     FOLDER,
+    BatchProgress,
     Decision,
     Ledger,
     Part,
-    Progress,
     ShardProgress,
     read_line,
     write_line,
@@ -257,7 +257,7 @@ def open_staged(folder: Path) -> int:
     return sum(link.startswith(str(folder)) for link in links)
 
 
-def stage_many(committer: Committer, name: str, tasks: int) -> list[Part]:
+def stage_many(committer: SinkCommitter, name: str, tasks: int) -> list[Part]:
     found = []
     for task in range(tasks):
         staging = committer.ledger.staging
@@ -288,7 +288,7 @@ def test_a_commit_of_many_tasks_holds_few_descriptors(tmp_path: Path, most: int)
 
     held: list[int] = []
     open_here(tmp_path).close()
-    committer = Committer(tmp_path, [tmp_path], open_here, files=Few(most), patience=Patience(timeout_s=0), threads=4)  # fmt: skip
+    committer = SinkCommitter(tmp_path, [tmp_path], open_here, files=Few(most), patience=Patience(timeout_s=0), threads=4)  # fmt: skip
     committer.prepare()
     assert committer.commit(APP, 0, stage_many(committer, "a", tasks))
     assert max(held) <= min(most // 4, 128) + 1
@@ -352,7 +352,9 @@ def test_two_roots_may_share_a_store() -> None:
     with pytest.raises(OSError, match="the test's"):
         dying.commit(APP, 0, whole.stage(0, 0))
     shard = whole.place.stores[0]
-    alone = Committer(shard, [shard], whole.open, files=whole.disk, patience=Patience(timeout_s=0))
+    alone = SinkCommitter(
+        shard, [shard], whole.open, files=whole.disk, patience=Patience(timeout_s=0)
+    )
     alone.prepare()
     stager = Stager(whole.disk, alone.ledger.staging, "mine.staged", 0, ENCODING)
     stager._put(encoded(5, 0, 0), 0)
@@ -372,7 +374,7 @@ def test_a_log_that_was_cut_is_not_counted(tmp_path: Path) -> None:
     committer = one.committer()
     decision = Decision(APP, 1, 1 << 62, tuple(one.stage(1, 0)))
     committer.ledger.decide(decision)
-    committer._progress[0].write(Progress(1 << 62, 1 << 40, 0, is_complete=False))
+    committer._progress[0].write(BatchProgress(1 << 62, 1 << 40, 0, is_complete=False))
     with pytest.raises(StorageError, match="progress-store"):
         one.run(1, 1)
     one.disk.remove(committer._progress[0].path)
@@ -389,7 +391,7 @@ def test_small_files_are_not_believed_when_damaged(name: str, tmp_path: Path) ->
     decision = Decision("app", 3, 1 << 62, (Part("a.staged", 0, ((0, 5),)),))
     ledger.decide(decision)
     ledger.note_batch(decision)
-    progress.write(Progress(1 << 62, 5, 1, is_complete=False))
+    progress.write(BatchProgress(1 << 62, 5, 1, is_complete=False))
     assert ledger.decision() == decision
     assert ledger.last_batch("app") == 3
     folder = tmp_path / FOLDER

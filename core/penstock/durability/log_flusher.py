@@ -343,9 +343,9 @@ class LogFlusher:
             self.on_failed(failure)
         self._tell()
 
-    def add_waiter(self, end_offset: int, told: Callable[[], None]) -> None:
-        """Call `told` once every byte below `end_offset` is durable, or the store has failed: see `outcome`."""
-        self._waiting.append((end_offset, told))
+    def add_waiter(self, end_offset: int, notify: Callable[[], None]) -> None:
+        """Call `notify` once every byte below `end_offset` is durable, or the store has failed: see `outcome`."""
+        self._waiting.append((end_offset, notify))
         # The flush that covers it may have ended, or the store failed, just before.
         if self._has_ended or self.flushed_offset >= end_offset:
             self._tell()
@@ -401,7 +401,7 @@ class LogFlusher:
     def _tell_once(self, flushed: int, has_ended: bool) -> None:
         waiting = self._waiting
         for waiter in waiting.copy():
-            end_offset, told = waiter
+            end_offset, notify = waiter
             if end_offset > flushed and not has_ended:
                 continue
             try:
@@ -410,7 +410,7 @@ class LogFlusher:
                 except ValueError:
                     # Another thread has notified it.
                     continue
-                told()
+                notify()
             except BaseException:
                 # An interrupt: a second notification is harmless, a missing one is not.
                 if waiter not in waiting:

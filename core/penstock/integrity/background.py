@@ -36,10 +36,10 @@ class Upkeep:
         )
 
     def start(
-        self, spawn: SpawnWorker, durable: Callable[[], int], told: Callable[[Finding], None]
+        self, spawn: SpawnWorker, durable: Callable[[], int], on_finding: Callable[[Finding], None]
     ) -> None:
         """Start the services that the configuration enables."""
-        self.sealer.durable, self.scrub.told = durable, told
+        self.sealer.durable, self.scrub.on_finding = durable, on_finding
         if self._config.digests:
             self._workers.append(spawn("penstock-seal", self.sealer.step))
             if self._config.interval_hours > 0:

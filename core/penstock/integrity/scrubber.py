@@ -29,7 +29,7 @@ class Scrubber:
     """Scrubs the sealed segments of one log. Only one worker may call `step`; the rest is safe from any thread.
 
     Attributes:
-        told: called with each finding; set by the engine.
+        on_finding: called with each finding; set by the engine.
         findings: the latest findings.
     """
 
@@ -46,7 +46,7 @@ class Scrubber:
         self._log = log
         self._mib_per_s = mib_per_s
         self._interval_s = interval_hours * _HOUR_S
-        self.told: Callable[[Finding], None] = lambda _finding: None
+        self.on_finding: Callable[[Finding], None] = lambda _finding: None
         self.findings: deque[Finding] = deque(maxlen=_FINDINGS_MAX)
         self.found = self.passes = self.bytes_read = 0
         self._reader: DigestReader | None = None
@@ -115,7 +115,7 @@ class Scrubber:
         self.found += 1
         self.findings.append(finding)
         logger.error("%s, byte %d: %s", finding.path, finding.position, finding.text)
-        self.told(finding)
+        self.on_finding(finding)
 
     def close(self) -> None:
         """Close the file; the segment will be read again from its start."""

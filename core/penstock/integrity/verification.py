@@ -53,7 +53,7 @@ class Tally:
         self.log_end = max(self.log_end, other.log_end)
 
 
-Told = Callable[[Tally], None]
+OnProgress = Callable[[Tally], None]
 
 
 @attrs.frozen(kw_only=True)
@@ -125,12 +125,14 @@ class Verification:
         self._end = end
         self._spread = spread
 
-    def run(self, told: Told, *, deep: bool, jobs: int) -> Iterator[Finding]:
+    def run(self, on_progress: OnProgress, *, deep: bool, jobs: int) -> Iterator[Finding]:
         """Yield findings: derived files, then the log in order, then metadata files."""
         (scope, notes), tally, checkers = self.plan(deep=deep), self._tally(), self.checkers()
         started = _start_findings(checkers, scope)
-        scanned = self._check_segments(checkers, scope, tally, told, jobs)
-        yield from self._all_findings(checkers, scope, tally, told, (started, scanned, notes))
+        scanned = self._check_segments(checkers, scope, tally, on_progress, jobs)
+        yield from self._all_findings(
+            checkers, scope, tally, on_progress, (started, scanned, notes)
+        )
 
     def plan(self, *, deep: bool) -> tuple[Scope, list[Finding]]:
         """Return the scope, and the notes on the log as a whole.
@@ -163,7 +165,7 @@ class Verification:
 
     def gather(
         self,
-        told: Told,
+        on_progress: OnProgress,
         plan: tuple[Scope, list[Finding]],
         started: Iterable[Finding],
         results: Iterable[Result],
@@ -171,15 +173,17 @@ class Verification:
         """Yield the findings that `run` would, from the results of segments that were checked elsewhere.
 
         Args:
-            told: called during the work with the counts so far.
+            on_progress: called during the work with the counts so far.
             plan: the plan with whose scope they were checked.
             started: the findings in the derived files alone.
             results: the result of each segment, oldest first.
         """
         tally, checkers = self._tally(), self.checkers()
         scope, notes = plan
-        scanned = self._merge_results(checkers, results, tally, told)
-        yield from self._all_findings(checkers, scope, tally, told, (started, scanned, notes))
+        scanned = self._merge_results(checkers, results, tally, on_progress)
+        yield from self._all_findings(
+            checkers, scope, tally, on_progress, (started, scanned, notes)
+        )
 
     def checkers(self) -> list[Checker]:
         """Return the checkers of all dispatchers that have one; they compare derived files with the log."""
@@ -224,7 +228,7 @@ class Verification:
         checkers: list[Checker],
         scope: Scope,
         tally: Tally,
-        told: Told,
+        on_progress: OnProgress,
         parts: tuple[Iterable[Finding], ...],
     ) -> Iterator[Finding]:
         """Yield all findings with advice, without those that a new writer explains."""
@@ -239,7 +243,7 @@ class Verification:
                 continue
             tally.findings += not finding.is_note
             yield finding.advised()
-        told(tally)
+        on_progress(tally)
 
     def _has_moved(self, scope: Scope) -> bool:
         """Return whether a process has opened the store for writing since the scope was determined."""
@@ -275,30 +279,42 @@ class Verification:
                 yield from wrong
 
     def _check_segments(
-        self, checkers: list[Checker], scope: Scope, tally: Tally, told: Told, jobs: int
+        self,
+        checkers: list[Checker],
+        scope: Scope,
+        tally: Tally,
+        on_progress: OnProgress,
+        jobs: int,
     ) -> Iterator[Finding]:
         segments = self._log.segments
         can_split = all(checker.is_splittable for checker in checkers)
         if jobs > 1 and can_split and self._spread is not None and len(segments) > 1:
             bases = [segment.base_offset for segment in segments]
-            yield from self._merge_results(checkers, self._spread(bases, scope, jobs), tally, told)
+            yield from self._merge_results(
+                checkers, self._spread(bases, scope, jobs), tally, on_progress
+            )
             return
         for segment in segments:
-            yield from self.segment(segment, checkers, scope, tally, told)
+            yield from self.segment(segment, checkers, scope, tally, on_progress)
 
     @staticmethod
     def _merge_results(
-        checkers: list[Checker], results: Iterable[Result], tally: Tally, told: Told
+        checkers: list[Checker], results: Iterable[Result], tally: Tally, on_progress: OnProgress
     ) -> Iterator[Finding]:
         for findings, part, seen in results:
             tally.add(part)
             for checker, one in zip(checkers, seen, strict=True):
                 checker.take(one)
             yield from findings
-            told(tally)
+            on_progress(tally)
 
     def segment(
-        self, segment: Segment, checkers: list[Checker], scope: Scope, tally: Tally, told: Told
+        self,
+        segment: Segment,
+        checkers: list[Checker],
+        scope: Scope,
+        tally: Tally,
+        on_progress: OnProgress,
     ) -> Iterator[Finding]:
         """Check one segment, and that no bytes are missing between it and the one before."""
         before = self._log.segments
@@ -312,7 +328,7 @@ class Verification:
             yield Finding("log", segment.path, 0, expected, text)
         seen = tally.bytes_seen
         try:
-            yield from self._scan(segment, checkers, scope, tally, told)
+            yield from self._scan(segment, checkers, scope, tally, on_progress)
             if scope.deep:
                 digests = Digests(self._files, self._root)
                 for start, stop in check_digest(
@@ -329,10 +345,15 @@ class Verification:
                 text = f"the segment cannot be read: {error}"
                 yield Finding("log", segment.path, -1, segment.base_offset, text)
         tally.bytes_seen = seen + segment.capacity
-        told(tally)
+        on_progress(tally)
 
     def _scan(
-        self, segment: Segment, checkers: list[Checker], scope: Scope, tally: Tally, told: Told
+        self,
+        segment: Segment,
+        checkers: list[Checker],
+        scope: Scope,
+        tally: Tally,
+        on_progress: OnProgress,
     ) -> Iterator[Finding]:
         """Yield the findings in the records of one segment, and update the tally."""
         seen = tally.bytes_seen
@@ -345,7 +366,7 @@ class Verification:
                     tally.log_end = max(tally.log_end, part.stop)
                 yield from _compare(part, checkers, scope.end)
                 tally.bytes_seen = seen + part.stop - segment.base_offset
-                told(tally)
+                on_progress(tally)
             elif scope.is_live and part.start >= scope.claimed:
                 # The writer appends here, possibly between two reads of the same bytes.
                 continue

@@ -73,28 +73,28 @@ class MeasurePlan:
         return max(self.segment_bytes // (self.body + _RECORD_BYTES), 1)
 
 
-def measure(folder: str, settings: dict[str, Any], plan: MeasurePlan, told: Connection) -> None:
+def measure(folder: str, settings: dict[str, Any], plan: MeasurePlan, results: Connection) -> None:
     """Measure one combination and send the answer; the parent process then kills this one."""
-    _answer(told, lambda: _figures(folder, settings, plan))
+    _answer(results, lambda: _figures(folder, settings, plan))
     signal.pause()
 
 
-def recover(folder: str, settings: dict[str, Any], plan: MeasurePlan, told: Connection) -> None:
+def recover(folder: str, settings: dict[str, Any], plan: MeasurePlan, results: Connection) -> None:
     """Open the store of a killed process, and send how long the open took."""
-    _answer(told, lambda: _recovery(folder, settings, plan))
+    _answer(results, lambda: _recovery(folder, settings, plan))
 
 
-def _answer(told: Connection, work: Callable[[], dict[str, float]]) -> None:
+def _answer(results: Connection, work: Callable[[], dict[str, float]]) -> None:
     # Log messages about the recovery of the killed store are expected.
     logging.getLogger("penstock").setLevel(logging.ERROR)
     # Loading plugins takes longer than some of the measurements, and equally long for each combination.
     load_registry()
     try:
-        told.send((FIGURES, work()))
+        results.send((FIGURES, work()))
     except ConfigError as error:
-        told.send((REFUSED, str(error)))
+        results.send((REFUSED, str(error)))
     except Exception as error:
-        told.send((FAILED, f"{type(error).__name__}: {error}"))
+        results.send((FAILED, f"{type(error).__name__}: {error}"))
 
 
 def _figures(folder: str, settings: dict[str, Any], plan: MeasurePlan) -> dict[str, float]:

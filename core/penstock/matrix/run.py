@@ -40,9 +40,9 @@ def run(
     plan: MeasurePlan,
     *,
     settings: dict[str, Any],
-    told: Callable[[RunOutcome], None] = lambda _: None,
+    on_progress: Callable[[RunOutcome], None] = lambda _: None,
 ) -> list[RunOutcome]:
-    """Measure every combination in every round; `told` is called after each.
+    """Measure every combination in every round; `on_progress` is called after each.
 
     `settings` apply to all combinations; the picks of a combination take precedence. Works in a temporary folder
     inside `folder`, and deletes it in every case.
@@ -59,7 +59,7 @@ def run(
                 if outcome.failure is None and outcome.refusal is None:
                     given = {**settings, **outcome.combo.settings()}
                     _measure(spawner, home / "store", outcome, given, plan)
-                told(outcome)
+                on_progress(outcome)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return outcomes

@@ -26,13 +26,15 @@ class TopicSpace(NamedTuple):
     size_below: int
 
 
-def space_by_topic(index: QueueIndex, below: int, told: Callable[[int], None]) -> list[TopicSpace]:
+def space_by_topic(
+    index: QueueIndex, below: int, on_progress: Callable[[int], None]
+) -> list[TopicSpace]:
     """Return the log space of each topic, the largest first; see `Store.space`."""
     found: dict[str, TopicSpace] = {}
     for done, (topic, queue) in enumerate(index.queues(), 1):
         so_far = found.get(topic, TopicSpace(topic, 0, 0, 0))
         found[topic] = _add_queue(index, so_far, queue, below)
-        told(done)
+        on_progress(done)
     return sorted(found.values(), key=lambda space: -space.size)
 
 

@@ -29,7 +29,7 @@ from penstock.format.names import topic_of
 from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.integrity.metadata_checks import check_digest_files, check_marks
 from penstock.integrity.segment_digests import Digests, sum_up
-from penstock.integrity.verification import NO_LIMIT, Scope, Tally, Told, Verification
+from penstock.integrity.verification import NO_LIMIT, OnProgress, Scope, Tally, Verification
 from penstock.log.entry_witness import use_entries
 from penstock.log.resync import Resync
 from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
@@ -155,7 +155,7 @@ class Planner:
         root: the store's folder.
         segment_bytes: size of a segment.
         dispatchers: opened read-only.
-        told: called during the work with the counts so far.
+        on_progress: called during the work with the counts so far.
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class Planner:
         root: Path,
         segment_bytes: int,
         dispatchers: list[Dispatcher],
-        told: Told,
+        on_progress: OnProgress,
     ) -> None:
         self._files = files
         self._root = root
         self._dispatchers = dispatchers
-        self._told = told
+        self._on_progress = on_progress
         self._digests = Digests(files, root)
         log = PatchedLog(files, root / "commitlog", segment_bytes)
         use_entries(log, dispatchers)
@@ -361,7 +361,7 @@ class Planner:
         for one in every:
             list(one.start())
         for segment in log.segments:
-            list(verification.segment(segment, every, scope, plan.tally, self._told))
+            list(verification.segment(segment, every, scope, plan.tally, self._on_progress))
         for one in every:
             list(one.finish(NO_LIMIT))
         found = {n: [f for f in one.found if self._needs_rebuild(f)] for n, one in checkers.items()}

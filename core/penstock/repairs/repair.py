@@ -31,7 +31,7 @@ from penstock.errors import NotAStoreError, StoreLockedError
 from penstock.files import Files
 from penstock.format.record import BLANK_SIZE
 from penstock.integrity.segment_digests import Digests
-from penstock.integrity.verification import Told
+from penstock.integrity.verification import OnProgress
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.foreign_content import check_foreign
@@ -90,7 +90,7 @@ def repair(
     apply: bool = False,
     cut: bool = False,
     accept: bool = False,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
     files: Files | None = None,
     clock: Clock | None = None,
     environ: Mapping[str, str] | None = None,
@@ -105,7 +105,7 @@ def repair(
         cut: cut the log at the first corruption; readers lose all records after it, and the bytes are saved
             in the side folder.
         accept: accept sealed segments that differ from their digests; their digests are replaced.
-        told: called during the work with the counts so far.
+        on_progress: called during the work with the counts so far.
         files: the file system; tests pass one that injects faults.
         clock: the clock; tests pass their own.
         environ: environment variables; None for those of the process.
@@ -116,11 +116,16 @@ def repair(
         NotAStoreError, StrayFileError, CorruptionError: the content of the folder cannot be interpreted as a store.
     """
     opener = make_opener(path, config, files, clock, None, environ, settings)
-    return repair_with(opener, apply=apply, cut=cut, accept=accept, told=told)
+    return repair_with(opener, apply=apply, cut=cut, accept=accept, on_progress=on_progress)
 
 
 def repair_with(
-    opener: Opener, *, apply: bool, cut: bool, accept: bool, told: Told = lambda _: None
+    opener: Opener,
+    *,
+    apply: bool,
+    cut: bool,
+    accept: bool,
+    on_progress: OnProgress = lambda _: None,
 ) -> RepairReport:
     """As `repair`, for a store given by an opener, which has its configuration and strategies."""
     files, root = opener.files, opener.root
@@ -131,14 +136,14 @@ def repair_with(
     if not apply:
         if files.is_locked(root / "lock"):
             raise StoreLockedError(root, SideFolder(files, root).read_holder())
-        plan = _Repair(opener).plan(told, cut=cut, accept=accept)
+        plan = _Repair(opener).plan(on_progress, cut=cut, accept=accept)
         return RepairReport(
             steps=tuple(steps_of(plan, root)), standing=tuple(plan.standing), applied=False
         )
     lock = opener.lock()
     try:
         check_foreign(root, opener.foreign(opener.geometry()), "the repair is refused")
-        return _Repair(opener).apply(told, cut=cut, accept=accept)
+        return _Repair(opener).apply(on_progress, cut=cut, accept=accept)
     finally:
         lock.release()
 
@@ -156,16 +161,16 @@ class _Repair:
     def _context(self, log: SegmentedLog) -> Context:
         return self._opener.context(self._geometry, log, read_only=True)
 
-    def plan(self, told: Told, *, cut: bool, accept: bool) -> RepairPlan:
+    def plan(self, on_progress: OnProgress, *, cut: bool, accept: bool) -> RepairPlan:
         """Return the repair plan."""
         log = open_log(self._files, self._root, self._geometry)
         self._dispatchers = self._opener.dispatchers(self._context(log))
         planner = Planner(
-            self._files, self._root, self._geometry.segment_bytes, self._dispatchers, told
+            self._files, self._root, self._geometry.segment_bytes, self._dispatchers, on_progress
         )
         return planner.plan(cut=cut, accept=accept)
 
-    def apply(self, told: Told, *, cut: bool, accept: bool) -> RepairReport:
+    def apply(self, on_progress: OnProgress, *, cut: bool, accept: bool) -> RepairReport:
         """Perform the repairs; each step is durable before the next begins."""
         files, root = self._files, self._root
         side = SideFolder(files, root)
@@ -174,7 +179,7 @@ class _Repair:
         is_unfinished = journal.is_begun()
         if is_unfinished:
             journal.begin()
-        plan = self.plan(told, cut=cut, accept=accept)
+        plan = self.plan(on_progress, cut=cut, accept=accept)
         steps, standing = tuple(steps_of(plan, root)), tuple(plan.standing)
         if not plan.is_needed and not is_unfinished:
             return RepairReport(steps=(), standing=standing, applied=False)

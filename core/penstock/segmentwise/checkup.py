@@ -11,7 +11,7 @@ from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.errors import NotAStoreError
 from penstock.files import Files
 from penstock.integrity.parallel import SegmentWorker
-from penstock.integrity.verification import Result, Scope, Tally, Told, Verification
+from penstock.integrity.verification import OnProgress, Result, Scope, Tally, Verification
 from penstock.recovery.store_layout import check_layout, is_store
 from penstock.segmentwise.plain_values import pack, unpack
 from penstock.segmentwise.reindex import Reindex
@@ -106,11 +106,11 @@ class Checkup:
         self.bytes_total = sum(segment.capacity for segment in seen.log.segments)
 
     def gather(
-        self, checked: Mapping[int, Checked], told: Told = lambda _: None
+        self, checked: Mapping[int, Checked], on_progress: OnProgress = lambda _: None
     ) -> Iterator[Finding]:
         """Yield the findings that `Store.verify` would, from the results of all parts."""
         if WHOLE in checked:
-            told(checked[WHOLE].tally)
+            on_progress(checked[WHOLE].tally)
             yield from checked[WHOLE].findings
             return
         results: list[Result] = [
@@ -119,7 +119,7 @@ class Checkup:
             if piece != DERIVED
         ]
         started = checked[DERIVED].findings
-        yield from self._verification.gather(told, self._plan, started, results)
+        yield from self._verification.gather(on_progress, self._plan, started, results)
 
 
 def view(

@@ -164,7 +164,7 @@ class Store(Reader, Producer):
 
         end = receipt.log_offset + receipt.size
 
-        def told() -> None:
+        def notify() -> None:
             failure = engine.flusher.outcome(end)
             if future.done():
                 return
@@ -173,7 +173,7 @@ class Store(Reader, Producer):
             else:
                 future.set_exception(failure)
 
-        engine.flusher.add_waiter(end, told)
+        engine.flusher.add_waiter(end, notify)
         engine.policy.request()
         return future
 
@@ -283,16 +283,16 @@ class Store(Reader, Producer):
         return self._outlook.forecast(days)
 
     def space(
-        self, below: int = 0, told: Callable[[int], None] = lambda _: None
+        self, below: int = 0, on_progress: Callable[[int], None] = lambda _: None
     ) -> list[TopicSpace]:
         """Return the log space that each topic uses, the largest first; changes nothing.
 
         Args:
             below: also report how much of it is before this log offset.
-            told: called during the work with the number of queues done.
+            on_progress: called during the work with the number of queues done.
         """
         self._settle()
-        return space_by_topic(self._queue_index, below, told)
+        return space_by_topic(self._queue_index, below, on_progress)
 
     def discard_before(self, *, log_offset: int = 0, time_ms: int = 0) -> int:
         """Delete the segments that end at or before a log offset, or were last written before a time.
@@ -338,19 +338,23 @@ class Store(Reader, Producer):
         return figures
 
     def verify(
-        self, told: Callable[[Tally], None] = lambda _: None, *, deep: bool = False, jobs: int = 1
+        self,
+        on_progress: Callable[[Tally], None] = lambda _: None,
+        *,
+        deep: bool = False,
+        jobs: int = 1,
     ) -> Iterator[Finding]:
         """Check log, queues and index against each other and return the findings; changes nothing.
 
         Args:
-            told: called during the work with the counts so far.
+            on_progress: called during the work with the counts so far.
             deep: also compare sealed segments with their digests, and check the checkpoint and Penstock's own files.
             jobs: the number of processes that share the segments. They are spawned, so a script that uses more
                 than one must guard its own code with `if __name__ == "__main__"`.
         """
         self._show_all()
         failing = self._engine.follower.failing(self.path) if self._engine is not None else []
-        return itertools.chain(failing, self._verification.run(told, deep=deep, jobs=jobs))
+        return itertools.chain(failing, self._verification.run(on_progress, deep=deep, jobs=jobs))
 
     def _log_end(self) -> int:
         if self._engine is not None:

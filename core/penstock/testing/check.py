@@ -111,7 +111,7 @@ def check(
     *,
     only: str | None = None,
     points: int = 40,
-    told: Callable[[Step], None] = lambda _: None,
+    on_progress: Callable[[Step], None] = lambda _: None,
 ) -> CheckResult:
     """Check an installed strategy and return the result.
 
@@ -121,13 +121,13 @@ def check(
         name: the strategy's name.
         only: the name of the only step to run; None for all.
         points: how many crash points the exploration tries.
-        told: called after each step.
+        on_progress: called after each step.
     """
     strategies = registry.sets()[kind]
     cls = strategies.get(name)
     plugin = strategies.offered_by(name)
     info = next(info for info in registry.plugins if info.entry_point == plugin)
-    steps = _run(kind, cls, only, points, told)
+    steps = _run(kind, cls, only, points, on_progress)
     failed = [step for step in steps if step.failure is not None]
     blames = True
     if failed and name != _REFERENCE[kind]:
@@ -141,7 +141,11 @@ def check(
 
 
 def _run(
-    kind: str, cls: type[Strategy], only: str | None, points: int, told: Callable[[Step], None]
+    kind: str,
+    cls: type[Strategy],
+    only: str | None,
+    points: int,
+    on_progress: Callable[[Step], None],
 ) -> list[Step]:
     steps: list[Step] = []
     with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
@@ -149,7 +153,7 @@ def _run(
             *_run_suite(Path(folder), kind, cls, only), *_explore(Path(folder), kind, cls, only, points)
         ):  # fmt: skip
             steps.append(step)
-            told(step)
+            on_progress(step)
     return steps
 
 

@@ -35,13 +35,13 @@ class Survival(Enum):
 
 
 @attrs.frozen
-class Change:
+class NameChange:
     """A pending change of names: its steps are (folder, name, number of the file, or 0 if the name is removed)."""
 
     steps: tuple[tuple[int, str, int], ...]
     inode: int
 
-    def needs(self, earlier: "Change") -> bool:
+    def needs(self, earlier: "NameChange") -> bool:
         """Return whether this change depends on an earlier one."""
         names = {(folder, name) for folder, name, _ in self.steps}
         return self.inode == earlier.inode or any(
@@ -54,7 +54,7 @@ class Image:
     """A snapshot of a whole disk, which can be crashed in multiple ways."""
 
     stills: tuple[Still, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[NameChange, ...]
     next_number: int
 
 
@@ -63,7 +63,7 @@ class Platter:
 
     def __init__(self) -> None:
         self.inodes: dict[int, Inode] = {ROOT: Inode(ROOT, is_folder=True, mtime_ns=0)}
-        self.changes: list[Change] = []
+        self.changes: list[NameChange] = []
         self._next = ROOT + 1
 
     # --- names
@@ -94,7 +94,7 @@ class Platter:
             assert folder is not None
             done.append((folder.number, path.name, number))
             _set(folder.names, path.name, number)
-        self.changes.append(Change(tuple(done), inode))
+        self.changes.append(NameChange(tuple(done), inode))
 
     def sync_folder(self, folder: Inode) -> None:
         """Write a folder's pending changes to the medium, and the changes that they depend on."""
@@ -165,7 +165,7 @@ def _set(names: dict[str, int], name: str, number: int) -> None:
         names[name] = number
 
 
-def _with_needed(changes: list[Change] | tuple[Change, ...], wanted: set[int]) -> set[int]:
+def _with_needed(changes: list[NameChange] | tuple[NameChange, ...], wanted: set[int]) -> set[int]:
     """Return the indexes of `wanted` changes and of all changes that they depend on."""
     found = set(wanted)
     for index in range(len(changes) - 1, -1, -1):
@@ -175,8 +175,8 @@ def _with_needed(changes: list[Change] | tuple[Change, ...], wanted: set[int]) -
 
 
 def _surviving_changes(
-    changes: tuple[Change, ...], survival: Survival, chance: Random
-) -> Iterator[Change]:
+    changes: tuple[NameChange, ...], survival: Survival, chance: Random
+) -> Iterator[NameChange]:
     """Yield the changes of names that survive a power cut."""
     if survival is Survival.NONE:
         return

@@ -51,7 +51,7 @@ _DAY_US = 86_400_000_000
 Ranges = list[tuple[int, int]]
 
 
-class Piece(NamedTuple):
+class ExportSlice(NamedTuple):
     """Messages [start, stop) of one queue, which one task exports."""
 
     store: str
@@ -187,7 +187,7 @@ class Exported:
     # --- messages
 
     def write(
-        self, piece: Piece, source: "penstock.Store", *, counts_lost: bool = False
+        self, piece: ExportSlice, source: "penstock.Store", *, counts_lost: bool = False
     ) -> Written:
         """Export one piece, a file for each date; doing it again writes the same files.
 
@@ -260,7 +260,7 @@ class _Part:
         self._writer.write_batch(rows)
         self._rows += rows.num_rows
 
-    def finish(self, done: Written, piece: Piece, start: int, stop: int) -> Written:
+    def finish(self, done: Written, piece: ExportSlice, start: int, stop: int) -> Written:
         """Make the file durable under its name; returns what is written by then."""
         self._writer.close()
         self._file.flush()
@@ -293,7 +293,7 @@ def _refuse(_span: "penstock.QueueSpan", error: OffsetError | None) -> None:
 
 
 def _by_day(
-    piece: Piece, source: "penstock.Store", lost: "penstock.Lost"
+    piece: ExportSlice, source: "penstock.Store", lost: "penstock.Lost"
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of a piece in order, each batch of one date."""
     span = penstock.QueueSpan(piece.topic, piece.queue, *piece[3:])

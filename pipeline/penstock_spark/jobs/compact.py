@@ -18,7 +18,7 @@ import penstock
 from penstock.errors import ConfigError
 from penstock_spark.jobs.messages import from_stores
 from penstock_spark.jobs.plan_file import Plan, app_of, check_target
-from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
+from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
 from penstock_spark.jobs.sink_write import write_batch
 from penstock_spark.jobs.targets import local_folder, one_store
@@ -30,7 +30,7 @@ from penstock_spark.jobs.tasks import (
     slices_of,
     still_there,
 )
-from penstock_spark.jobs.transforms import Change, changed, ordered
+from penstock_spark.jobs.transforms import Transform, changed, ordered
 
 CHOICES = ("keep", "drop")
 _ROWS = 100_000
@@ -75,7 +75,7 @@ def run(
     tombstones: str = "drop",
     skip_lost: bool = False,
     options: Mapping[str, str] | None = None,
-    told: Told = ignore,
+    on_progress: OnProgress = ignore,
 ) -> CompactReport:
     """Write the latest message of each key into a new store.
 
@@ -88,7 +88,7 @@ def run(
         tombstones: what of a key whose latest message has an empty body: "drop" it, or "keep" the message.
         skip_lost: count messages that retention took after the job had begun, instead of `DataLossError`.
         options: further options of the sink, as `partitions`.
-        told: called with the numbers of tasks done and of all tasks.
+        on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()
     for name, choice in (("keyless", keyless), ("tombstones", tombstones)):
@@ -102,11 +102,11 @@ def run(
     # What is written already lacks nothing.
     skips = skip_lost or plan.done > 0
     slices, lost = still_there([Slice(*part) for part in plan.batches], skips=skips)
-    with watched(spark, "compact", told):
+    with watched(spark, "compact", on_progress):
         kept, counts = _latest(spark, slices, keyless, tombstones)
         if plan.done == 0:
             frame = from_stores(spark, slices).join(kept, "logOffset", "left_semi")
-            rows = ordered(changed(frame, Change(), given), counts["kept"])
+            rows = ordered(changed(frame, Transform(), given), counts["kept"])
             write_batch(rows, folder, plan.app, 0, given)
             plan.note(1)
     return CompactReport(

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.export.export_folder import Exported, Piece, Ranges, missing
-from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
+from penstock_spark.export.export_folder import Exported, ExportSlice, Ranges, missing
+from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
 from penstock_spark.jobs.targets import local_folder, stores_of
 from penstock_spark.jobs.tasks import opened, over
@@ -59,7 +59,7 @@ class ExportReport(Report):
 class _Plan:
     """What is to be exported of all stores."""
 
-    pieces: list[Piece] = attrs.Factory(list)
+    pieces: list[ExportSlice] = attrs.Factory(list)
     roots: dict[str, Path] = attrs.Factory(dict)
     done: dict[str, dict[tuple[str, int], Ranges]] = attrs.Factory(dict)
     lost: int = 0
@@ -73,7 +73,7 @@ def run(
     topics: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
     file_rows: int = FILE_ROWS,
-    told: Told = ignore,
+    on_progress: OnProgress = ignore,
 ) -> ExportReport:
     """Export what stores have and the folder has not.
 
@@ -84,7 +84,7 @@ def run(
         topics: the topics; all if empty.
         names: a store's folder to what it is called in the names of files; its folder's name if left out.
         file_rows: messages of one file, at most.
-        told: called with the numbers of tasks done and of all tasks.
+        on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()
     if file_rows < 1:
@@ -97,7 +97,7 @@ def run(
     _check_topics(roots, topics)
     with Exported(folder) as exported:
         plan = _plan(exported, roots, topics, file_rows)
-        with watched(spark, "export", told):
+        with watched(spark, "export", on_progress):
             rows = _write_all(spark, folder, plan)
         for piece in plan.pieces:
             plan.done[piece.store].setdefault((piece.topic, piece.queue), []).append(piece[3:])
@@ -162,11 +162,11 @@ def _plan(
                     if ranges:
                         plan.lost += max(low - ranges[-1][1], 0)
                     for start, stop in missing(ranges, low, high):
-                        plan.pieces += _cut(Piece(name, topic, queue, start, stop), file_rows)
+                        plan.pieces += _cut(ExportSlice(name, topic, queue, start, stop), file_rows)
     return plan
 
 
-def _cut(piece: Piece, rows: int) -> list[Piece]:
+def _cut(piece: ExportSlice, rows: int) -> list[ExportSlice]:
     return [
         piece._replace(start=at, stop=min(at + rows, piece.stop))
         for at in range(piece.start, piece.stop, rows)
@@ -190,7 +190,9 @@ def _write_all(spark: Any, folder: Path, plan: _Plan) -> list[dict[str, int]]:
     return found
 
 
-def write_piece(number: int, folder: Path, piece: Piece, store: "penstock.Store") -> pa.RecordBatch:
+def write_piece(
+    number: int, folder: Path, piece: ExportSlice, store: "penstock.Store"
+) -> pa.RecordBatch:
     """Export one piece; returns what came of it as a row."""
     facts = attrs.asdict(Exported(folder).write(piece, store, counts_lost=True))
     return pa.RecordBatch.from_pylist([{"id": number, **facts}], _WRITTEN)

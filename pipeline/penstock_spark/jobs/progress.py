@@ -1,7 +1,7 @@
-"""How far a job's tasks are, told while they run.
+"""How far a job's tasks are, reported while they run.
 
 Asked of Spark's status tracker from a thread of its own. A session over Spark Connect has none: then
-nothing is told until the end, and the job is the same.
+nothing is reported until the end, and the job is the same.
 """
 
 import threading
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 _PAUSE_S = 0.1
 
 
@@ -31,9 +31,9 @@ def parallelism(spark: Any) -> int:
 
 
 @contextmanager
-def watched(spark: Any, name: str, told: Told) -> Iterator[None]:
-    """Tell `told` how many tasks are done, and of how many, of what this block runs."""
-    if is_connect(spark) or told is ignore:
+def watched(spark: Any, name: str, on_progress: OnProgress) -> Iterator[None]:
+    """Tell `on_progress` how many tasks are done, and of how many, of what this block runs."""
+    if is_connect(spark) or on_progress is ignore:
         yield
         return
     context = spark.sparkContext
@@ -41,7 +41,7 @@ def watched(spark: Any, name: str, told: Told) -> Iterator[None]:
     context.setJobGroup(group, f"penstock {name}")
     ended = threading.Event()
     watcher = threading.Thread(
-        target=_watch, args=(context.statusTracker(), group, ended, told), daemon=True
+        target=_watch, args=(context.statusTracker(), group, ended, on_progress), daemon=True
     )
     watcher.start()
     try:
@@ -53,9 +53,9 @@ def watched(spark: Any, name: str, told: Told) -> Iterator[None]:
         context.setLocalProperty("spark.job.description", None)
 
 
-def _watch(tracker: Any, group: str, ended: threading.Event, told: Told) -> None:
+def _watch(tracker: Any, group: str, ended: threading.Event, on_progress: OnProgress) -> None:
     while not ended.wait(_PAUSE_S):
-        told(*_tasks(tracker, group))
+        on_progress(*_tasks(tracker, group))
 
 
 def _tasks(tracker: Any, group: str) -> tuple[int, int]:

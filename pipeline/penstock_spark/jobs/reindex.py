@@ -14,7 +14,7 @@ import attrs
 import pyarrow as pa
 
 from penstock.segmentwise import Made, Reindex, ReindexTask, Stretch, start_reindex
-from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
+from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
 from penstock_spark.jobs.targets import one_store
 from penstock_spark.jobs.tasks import over, tasks_for
@@ -74,7 +74,7 @@ def run(
     keep: bool = True,
     config: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    told: Told = ignore,
+    on_progress: OnProgress = ignore,
 ) -> Reindexed:
     """Make queues and index of one store anew.
 
@@ -84,14 +84,14 @@ def run(
         keep: leave what is replaced in `penstock/saved` within the store.
         config: a TOML file of settings, as for `penstock.open`.
         settings: as for `penstock.open`.
-        told: called with the numbers of tasks done and of all tasks.
+        on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()
     store = one_store(path)
     shards = min(_PARTS_A_SLOT * parallelism(spark), _PARTS_MAX)
     with (
         start_reindex(store, config, shards=shards, settings=settings) as work,
-        watched(spark, "reindex", told),
+        watched(spark, "reindex", on_progress),
     ):
         done = work.finish(_condensed(spark, work), _made(spark, work), keep=keep)
         size = len(work.bases) * work.task.recipe.geometry.segment_bytes

@@ -23,12 +23,12 @@ from penstock_spark.jobs.messages import (
     spark_schema,
 )
 from penstock_spark.jobs.plan_file import Plan, app_of, check_app, check_target
-from penstock_spark.jobs.progress import Told, ignore
+from penstock_spark.jobs.progress import OnProgress, ignore
 from penstock_spark.jobs.report import Report
 from penstock_spark.jobs.sink_write import write_batch
 from penstock_spark.jobs.targets import local_folder, stores_of
 from penstock_spark.jobs.tasks import Slice, slices_of, still_there
-from penstock_spark.jobs.transforms import Change, changed, ordered
+from penstock_spark.jobs.transforms import Transform, changed, ordered
 from penstock_spark.stores.dataset import is_dataset
 
 BATCH_ROWS = 500_000
@@ -151,12 +151,12 @@ def run(
     source: str,
     target: str,
     *,
-    change: Change | None = None,
+    change: Transform | None = None,
     pace: Pace | None = None,
     app: str | None = None,
     skip_lost: bool = False,
     options: Mapping[str, str] | None = None,
-    told: Told = ignore,
+    on_progress: OnProgress = ignore,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ReplayReport:
@@ -171,12 +171,12 @@ def run(
         app: the name under which a run goes on; made from the other arguments if None.
         skip_lost: count messages that retention took after the replay had begun, instead of `DataLossError`.
         options: further options of the sink, as `partitions` or `partitioner`.
-        told: called with the numbers of batches done and of all batches.
+        on_progress: called with the numbers of batches done and of all batches.
         clock: seconds, only their differences count.
         sleep: waits so many seconds.
     """
     began = clock()
-    change, pace, given = change or Change(), pace or Pace(), dict(options or {})
+    change, pace, given = change or Transform(), pace or Pace(), dict(options or {})
     folder = local_folder(target, "the store to write to")
     read = _Source(source, change.topics, skips=skip_lost)
     check_target(folder, read.stores)
@@ -190,7 +190,7 @@ def run(
     _settle(plan, about, lambda: read.batches(_batch_rows(pace, read.mean)), made)
     first = plan.done
     throttle = _Throttle(_rate(pace, read.mean), clock, sleep)
-    rows, lost = _write(plan, read.left_of, made, given, told, throttle)
+    rows, lost = _write(plan, read.left_of, made, given, on_progress, throttle)
     return ReplayReport(
         source=source, target=str(folder), app=plan.app, batches=len(plan.batches),
         written=len(plan.batches) - first, rows=rows, lost=lost, seconds=clock() - began,
@@ -203,7 +203,7 @@ def _settle(
     cut: Callable[[], list[Any]],
     made: Callable[[list[list[Any]]], Any],
 ) -> None:
-    """Take in the plan that is there, or make one; a mistake in an expression is told before it is kept."""
+    """Take in the plan that is there, or make one; a mistake in an expression is reported before it is kept."""
     is_there = plan.load(about)
     batches = plan.batches if is_there else cut()
     if batches:
@@ -233,7 +233,7 @@ def _write(
     left: Callable[[list[list[Any]]], tuple[list[list[Any]], int]],
     made: Callable[[list[list[Any]]], Any],
     options: Mapping[str, str],
-    told: Told,
+    on_progress: OnProgress,
     throttle: _Throttle,
 ) -> tuple[int, int]:
     """Write the batches of a plan that are not written yet; returns how many rows they have, and lack."""
@@ -246,11 +246,13 @@ def _write(
         write_batch(ordered(made(batch), count), plan.target, plan.app, number, options)
         plan.note(number + 1)
         rows, lost = rows + count, lost + gone
-        told(number + 1, len(plan.batches))
+        on_progress(number + 1, len(plan.batches))
     return rows, lost
 
 
-def _about(source: str, read: _Source, change: Change, options: dict[str, str]) -> dict[str, Any]:
+def _about(
+    source: str, read: _Source, change: Transform, options: dict[str, str]
+) -> dict[str, Any]:
     """Return what makes a replay the same one."""
     found = [str(root) for root in read.stores] or str(Path(source).absolute())
     facts = attrs.asdict(change, value_serializer=_listed)

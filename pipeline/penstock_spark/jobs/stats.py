@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import penstock
 from penstock.errors import ConfigError
-from penstock_spark.jobs.progress import Told, ignore, parallelism, watched
+from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report, rate
 from penstock_spark.jobs.targets import fresh_folder, stores_of
 from penstock_spark.jobs.tasks import Slice, opened, over, slices_of
@@ -77,7 +77,7 @@ def run(
     top: int = 20,
     by: str = "stored",
     plots: str | None = None,
-    told: Told = ignore,
+    on_progress: OnProgress = ignore,
 ) -> StatsReport:
     """Count and measure what stores have.
 
@@ -88,7 +88,7 @@ def run(
         top: how many keys.
         by: which time counts, "stored" or "born".
         plots: a new folder for pictures; needs matplotlib.
-        told: called with the numbers of tasks done and of all tasks.
+        on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()
     if by not in TIMES:
@@ -99,7 +99,7 @@ def run(
     draw = _drawing() if folder is not None else None
     roots = stores_of(paths)
     pieces = slices_of(roots, topics, _TASK_ROWS)
-    with watched(spark, "stats", told):
+    with watched(spark, "stats", on_progress):
         frame = _messages(spark, pieces, TIMES[by]).persist()
         try:
             rows = _figures(frame, top)

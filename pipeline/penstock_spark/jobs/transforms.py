@@ -14,7 +14,7 @@ _OF_FILES = ("_file", "_row")
 
 
 @attrs.frozen(kw_only=True)
-class Change:
+class Transform:
     """What becomes of a message; everything is optional.
 
     Attributes:
@@ -36,7 +36,7 @@ class Change:
     partition: str | None = None
 
 
-def changed(frame: Any, change: Change, options: Mapping[str, str]) -> Any:
+def changed(frame: Any, change: Transform, options: Mapping[str, str]) -> Any:
     """Return a frame with the sink's columns, and those for the order; what cannot be is refused here."""
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - an extra
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
@@ -63,7 +63,7 @@ def changed(frame: Any, change: Change, options: Mapping[str, str]) -> Any:
     return made
 
 
-def _columns(frame: Any, change: Change, options: Mapping[str, str]) -> list[Any]:
+def _columns(frame: Any, change: Transform, options: Mapping[str, str]) -> list[Any]:
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
     names = set(frame.columns)

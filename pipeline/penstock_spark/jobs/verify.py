@@ -16,7 +16,7 @@ import attrs
 import pyarrow as pa
 
 from penstock.segmentwise import Checked, CheckTask, Checkup, Finding, Tally
-from penstock_spark.jobs.progress import Told, ignore, watched
+from penstock_spark.jobs.progress import OnProgress, ignore, watched
 from penstock_spark.jobs.report import Report
 from penstock_spark.jobs.targets import fresh_folder, stores_of
 from penstock_spark.jobs.tasks import kept, over, tasks_for
@@ -98,7 +98,7 @@ def run(
     findings_to: str | None = None,
     config: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    told: Told = ignore,
+    on_progress: OnProgress = ignore,
 ) -> VerifyReport:
     """Check log, queues and index of stores.
 
@@ -109,14 +109,14 @@ def run(
         findings_to: a new folder that gets the findings as Parquet.
         config: a TOML file of settings, as for `penstock.open`; for all stores alike.
         settings: as for `penstock.open`.
-        told: called with the numbers of tasks done and of all tasks.
+        on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()
     target = fresh_folder(findings_to, "the folder for findings") if findings_to else None
     checkups = [Checkup(path, config, deep=deep, settings=settings) for path in stores_of(paths)]
     pieces = [(at, piece) for at, each in enumerate(checkups) for piece in each.pieces]
     total = sum(each.bytes_total for each in checkups)
-    with watched(spark, "verify", told):
+    with watched(spark, "verify", on_progress):
         checked = _check_all(spark, checkups, pieces, total)
     findings: list[tuple[str, Finding]] = []
     records = 0

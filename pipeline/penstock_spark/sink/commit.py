@@ -30,7 +30,7 @@ from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.staged import MARK_MAX, MARK_MIN, StagedBatch, StagedFile
-from penstock_spark.sink.ledger import Decision, Ledger, Part, Progress, ShardProgress
+from penstock_spark.sink.ledger import BatchProgress, Decision, Ledger, Part, ShardProgress
 from penstock_spark.sink.staging import SUFFIX
 from penstock_spark.stores.dataset import lost
 
@@ -45,7 +45,7 @@ _HELD_MAX = 128
 _PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
-class Held(Protocol):
+class HeldLock(Protocol):
     """A lock that is held."""
 
     def release(self) -> None:
@@ -77,7 +77,7 @@ class Patience:
 _NOW = Patience(timeout_s=0)
 
 
-class Committer:
+class SinkCommitter:
     """Commits batches to one root: a store, or a dataset of several. Not thread-safe.
 
     Args:
@@ -228,7 +228,7 @@ class Committer:
         finally:
             lock.release()
 
-    def _take(self) -> Held:
+    def _take(self) -> HeldLock:
         lock = self._files.lock(self.ledger.lock)
         if lock is None:
             raise StoreLockedError(
@@ -313,12 +313,12 @@ class Committer:
             done = 0
             if noted is not None:
                 done = noted.done + _counted(store, noted, rows, progress.path)
-            progress.write(Progress(mark, begin, done, is_complete=False))
+            progress.write(BatchProgress(mark, begin, done, is_complete=False))
             for batch in self._batches(decision, shard, staged, done):
                 store.put_staged(batch, first_mark=mark + done)
                 done += len(batch)
             end = store.flush()
-            progress.write(Progress(mark, end, done, is_complete=True))
+            progress.write(BatchProgress(mark, end, done, is_complete=True))
 
     def _batches(
         self, decision: Decision, shard: int, staged: dict[str, StagedFile] | None, skipped: int
@@ -350,11 +350,11 @@ class Committer:
                 self._files.remove(self.ledger.staging / part.name)
 
 
-def _counted(store: penstock.Store, noted: Progress, rows: int, path: Path) -> int:
+def _counted(store: penstock.Store, noted: BatchProgress, rows: int, path: Path) -> int:
     try:
         return store.count_marked(noted.begin, noted.mark + noted.done, rows - noted.done)
     except StorageError as error:
         raise StorageError(
-            f"a batch was cut short, and how much of it is in {store.path} cannot be told: {error}. Nothing was "
+            f"a batch was cut short, and how much of it is in {store.path} is not known: {error}. Nothing was "
             f"appended; to append the whole batch, once more if some of it is there, remove {path}"
         ) from error

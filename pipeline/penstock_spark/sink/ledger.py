@@ -103,7 +103,7 @@ class Decision:
 
 
 @attrs.frozen
-class Progress:
+class BatchProgress:
     """How far a shard is with a batch: the `done` first rows lie before log offset `begin`."""
 
     mark: int
@@ -165,7 +165,7 @@ def _damaged(path: Path, expected: str, found: str) -> CorruptionError:
     )
 
 
-_Fact = TypeVar("_Fact", Decision, Progress)
+_Fact = TypeVar("_Fact", Decision, BatchProgress)
 
 
 class Ledger:
@@ -255,12 +255,12 @@ class ShardProgress:
         """Make its folder, durably."""
         keep_folder(self._files, self._path.parent, self._shard)
 
-    def read(self, mark: int) -> Progress | None:
+    def read(self, mark: int) -> BatchProgress | None:
         """Return how far the batch with that mark is; None where nothing was begun."""
-        found = _understood(Progress, self._path, read_line(self._files, self._path))
+        found = _understood(BatchProgress, self._path, read_line(self._files, self._path))
         return found if found is not None and found.mark == mark else None
 
-    def write(self, progress: Progress) -> None:
+    def write(self, progress: BatchProgress) -> None:
         """Write it down, durably."""
         write_line(self._files, self._path, progress.to_json())
 

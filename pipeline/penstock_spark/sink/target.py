@@ -9,7 +9,7 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.files import Files
 from penstock.staged import Encoding, encoding_for
-from penstock_spark.sink.commit import THREADS, Committer, Patience
+from penstock_spark.sink.commit import THREADS, Patience, SinkCommitter
 from penstock_spark.sink.options import SinkOptions
 from penstock_spark.stores.dataset import (
     is_dataset,
@@ -29,10 +29,10 @@ class Target:
     shards: tuple[Path, ...]
     encoding: Encoding
 
-    def committer(self, files: Files | None = None) -> Committer:
+    def committer(self, files: Files | None = None) -> SinkCommitter:
         """Return what commits to it."""
         patience = Patience(timeout_s=self.options.lock_timeout_s)
-        return Committer(
+        return SinkCommitter(
             self.options.root, self.shards, partial(open_store, self.options, files),
             files=files or Files(), patience=patience, threads=THREADS,
         )  # fmt: skip

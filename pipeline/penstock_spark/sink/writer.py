@@ -21,7 +21,7 @@ from penstock.errors import ConfigError, CorruptionError, StorageError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock_spark.sink.columns import Router, check_columns, tables
-from penstock_spark.sink.commit import Committer
+from penstock_spark.sink.commit import SinkCommitter
 from penstock_spark.sink.ledger import FOLDER, Part
 from penstock_spark.sink.options import parse_options
 from penstock_spark.sink.staging import Stager, staged_name
@@ -110,7 +110,7 @@ class Writing:
             # The batch is in, and must not fail for what others have left.
             logger.warning("old staged files of %s stay: %s", self.target.options.root, error)
 
-    def committer(self) -> Committer:
+    def committer(self) -> SinkCommitter:
         """Return what commits."""
         return self.target.committer(self.files("commit"))
 
@@ -151,15 +151,15 @@ class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
         app = self.target.options.app or context.getLocalProperty("sql.streaming.queryId")
         if not app:
             raise StorageError(
-                "Spark did not say which query this is, so a replay could not be told; set txnAppId"
+                "Spark did not say which query this is, so a replay could not be recognised; set txnAppId"
             )
         return self.stage(iterator, app, context.getLocalProperty("streaming.sql.batchId") or "x")
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Put a batch into the store, unless it is there."""
-        told = [message for message in messages if isinstance(message, Staged)]
-        if told:
-            self.put(told, told[0].app, batchId)
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if staged:
+            self.put(staged, staged[0].app, batchId)
         else:
             # Without a task nothing says which query this is; and there is nothing to write.
             self.committer().finish_pending()

@@ -1,7 +1,7 @@
 """Queue offsets: what a read asks for, told in numbers; and offsets of a stream as Kafka's JSON. No pyspark in here.
 
 Offsets are the next message to read. One store given by its plain path: `{"topic":{"0":5}}`; several:
-`{"store":{"topic":{"0":5}}}`. Inside, both are a flat mapping of `Place` to offset. Keys are sorted, so that
+`{"store":{"topic":{"0":5}}}`. Inside, both are a flat mapping of `NextOffset` to offset. Keys are sorted, so that
 equal offsets are equal text, which is how Spark compares them.
 """
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from penstock.errors import ConfigError, StorageError
 from penstock_spark.source.bounds import Bound
 from penstock_spark.source.options import SourceOptions
-from penstock_spark.source.queries import Held, Question, Stretch, ask_stores
+from penstock_spark.source.queries import Question, RequestedRange, StoreRanges, ask_stores
 from penstock_spark.stores.locations import Locations
 
 
-class Place(NamedTuple):
+class NextOffset(NamedTuple):
     """One queue of one store."""
 
     store: str
@@ -31,12 +31,12 @@ class Place(NamedTuple):
 
 def survey(
     options: SourceOptions, locations: Locations, *, resolves: bool = True
-) -> dict[Place, Stretch]:
+) -> dict[NextOffset, RequestedRange]:
     """Return every queue that is asked for; what is named and is not there is an error."""
     question = Question(options, locations.is_one, resolves)
     found = ask_stores(question, locations.stores)
     places = {
-        Place(location.name, stretch.bounds.topic, stretch.bounds.queue): stretch
+        NextOffset(location.name, stretch.bounds.topic, stretch.bounds.queue): stretch
         for location, held in zip(locations.stores, found, strict=True)
         for stretch in held.stretches
     }
@@ -50,8 +50,8 @@ def survey(
 def _check_topics(
     options: SourceOptions,
     locations: Locations,
-    found: Iterable[Held],
-    places: Iterable[Place],
+    found: Iterable[StoreRanges],
+    places: Iterable[NextOffset],
 ) -> None:
     """A topic or a queue that no store has is an error, not an empty read."""
     there = {topic for held in found for topic in held.topics}
@@ -70,7 +70,10 @@ def _check_topics(
 
 
 def _check_named(
-    bound: Bound, options: SourceOptions, locations: Locations, places: Mapping[Place, Stretch]
+    bound: Bound,
+    options: SourceOptions,
+    locations: Locations,
+    places: Mapping[NextOffset, RequestedRange],
 ) -> None:
     """A queue that offsets name and the read has not is an error."""
     names = {locations.key(location.name): location.name for location in locations.stores}
@@ -79,7 +82,7 @@ def _check_named(
             raise _wrong_form(bound.name, key, locations)
         for topic, queues in topics.items():
             for queue in queues:
-                if Place(names[key], topic, queue) in places:
+                if NextOffset(names[key], topic, queue) in places:
                     continue
                 if not options.wants(topic) or not options.wants_queue(topic, queue):
                     what = "which this read does not subscribe to"
@@ -103,7 +106,7 @@ def _wrong_form(name: str, key: str, locations: Locations) -> ConfigError:
 # --- offsets of a stream
 
 
-def to_json(offsets: Mapping[Place, int], locations: Locations) -> dict[str, Any]:
+def to_json(offsets: Mapping[NextOffset, int], locations: Locations) -> dict[str, Any]:
     """Return offsets as the dict that Spark writes down, sorted."""
     found: dict[str, Any] = {}
     for place, offset in sorted(offsets.items()):
@@ -112,12 +115,12 @@ def to_json(offsets: Mapping[Place, int], locations: Locations) -> dict[str, Any
     return found
 
 
-def from_json(found: Mapping[str, Any], locations: Locations) -> dict[Place, int]:
+def from_json(found: Mapping[str, Any], locations: Locations) -> dict[NextOffset, int]:
     """Return what `to_json` made, from a checkpoint."""
     try:
         stores = {locations.stores[0].name: found} if locations.is_one else found
         return {
-            Place(store, topic, int(queue)): int(offset)
+            NextOffset(store, topic, int(queue)): int(offset)
             for store, topics in stores.items()
             for topic, queues in topics.items()
             for queue, offset in queues.items()

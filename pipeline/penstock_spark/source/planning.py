@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 
 import penstock
-from penstock_spark.source.offsets import Place
-from penstock_spark.source.queries import Stretch
+from penstock_spark.source.offsets import NextOffset
+from penstock_spark.source.queries import RequestedRange
 from penstock_spark.stores.locations import Location
 from penstock_spark.stores.open import ask_all, open_store
 
@@ -39,7 +39,7 @@ class StoreSpan(NamedTuple):
     stop: int
 
 
-class Piece(NamedTuple):
+class LogRange(NamedTuple):
     """A stretch of a queue as it lies in the log.
 
     `ordinals` and `log_offsets` ascend together, from the first message to the one behind the last;
@@ -56,9 +56,9 @@ class Piece(NamedTuple):
 class Measure:
     """Looks where the stretches of a store lie: at long queues once more, which few stores have."""
 
-    stretches: Mapping[str, list[tuple[Place, Stretch]]]
+    stretches: Mapping[str, list[tuple[NextOffset, RequestedRange]]]
 
-    def __call__(self, location: Location) -> list[Piece]:
+    def __call__(self, location: Location) -> list[LogRange]:
         """Return the pieces of one store."""
         mine = self.stretches[location.name]
         if all(_is_plain(stretch) for _, stretch in mine):
@@ -72,45 +72,47 @@ class Measure:
             ]
 
 
-def _is_plain(stretch: Stretch) -> bool:
+def _is_plain(stretch: RequestedRange) -> bool:
     """Say whether what is known of the whole queue is enough."""
     start, stop, bounds = stretch
     is_whole = (start, stop) == (bounds.min_offset, bounds.max_offset)
     return is_whole and (stop - start) * bounds.record_bytes <= _SAMPLED_BYTES
 
 
-def _span(place: Place, stretch: Stretch) -> StoreSpan:
+def _span(place: NextOffset, stretch: RequestedRange) -> StoreSpan:
     return StoreSpan(*place, stretch.start, stretch.stop)
 
 
-def _plain_piece(place: Place, stretch: Stretch) -> Piece:
+def _plain_piece(place: NextOffset, stretch: RequestedRange) -> LogRange:
     start, stop, bounds = stretch
     size = max(bounds.record_bytes, 1.0)
     log = [float(bounds.first_log_offset), float(bounds.last_log_offset) + size]
-    return Piece(_span(place, stretch), [start, stop], log, [0.0, (stop - start) * size])
+    return LogRange(_span(place, stretch), [start, stop], log, [0.0, (stop - start) * size])
 
 
-def _sampled_piece(store: "penstock.Store", place: Place, stretch: Stretch) -> Piece:
+def _sampled_piece(store: "penstock.Store", place: NextOffset, stretch: RequestedRange) -> LogRange:
     start, stop, bounds = stretch
     many = (stop - start) * max(bounds.record_bytes, 1.0) > _SAMPLED_BYTES
     found = store.sample(place.topic, place.queue, start, stop, _SAMPLES if many else 3)
     if not found:
         # Gone meanwhile; whoever reads it says so.
-        return Piece(_span(place, stretch), [start, stop], [0.0, 1.0], [0.0, 1.0])
+        return LogRange(_span(place, stretch), [start, stop], [0.0, 1.0], [0.0, 1.0])
     ordinals = [float(start), *(float(at) for at, _, _ in found[1:]), float(stop)]
     log = [float(offset) for _, offset, _ in found]
     log.append(max(log[-1], float(bounds.last_log_offset)) + found[-1][2])
     sizes = [size for _, _, size in found]
     steps = np.maximum(np.diff(ordinals), 0) * sizes
     totals = [0.0, *np.cumsum(steps).tolist()]
-    return Piece(_span(place, stretch), ordinals, np.maximum.accumulate(log).tolist(), totals)
+    return LogRange(_span(place, stretch), ordinals, np.maximum.accumulate(log).tolist(), totals)
 
 
 def plan(
-    stretches: Mapping[Place, Stretch], locations: Iterable[Location], min_partitions: int
+    stretches: Mapping[NextOffset, RequestedRange],
+    locations: Iterable[Location],
+    min_partitions: int,
 ) -> list[list[StoreSpan]]:
     """Return the tasks of a read, each a list of spans; none for a read of nothing."""
-    by_store: dict[str, list[tuple[Place, Stretch]]] = {}
+    by_store: dict[str, list[tuple[NextOffset, RequestedRange]]] = {}
     for place, stretch in sorted(stretches.items(), key=lambda item: item[0]):
         if stretch.stop > stretch.start:
             by_store.setdefault(place.store, []).append((place, stretch))
@@ -119,7 +121,7 @@ def plan(
     return share_out(pieces, min_partitions)
 
 
-def share_out(stores: Iterable[list[Piece]], min_partitions: int) -> list[list[StoreSpan]]:
+def share_out(stores: Iterable[list[LogRange]], min_partitions: int) -> list[list[StoreSpan]]:
     """Cut large stores and gather small ones, in order, into tasks of about equal size."""
     stores = [pieces for pieces in stores if pieces]
     sizes = [sum(piece.totals[-1] for piece in pieces) for pieces in stores]
@@ -150,7 +152,7 @@ def task_bytes(total: float, min_partitions: int) -> float:
     return min(size, max(total / TASKS_WANTED, SMALL_TASK_BYTES))
 
 
-def _cut(pieces: list[Piece], parts: int) -> Iterator[list[StoreSpan]]:
+def _cut(pieces: list[LogRange], parts: int) -> Iterator[list[StoreSpan]]:
     """Cut the queues of one store at the same places of the log."""
     grid = np.unique(np.concatenate([piece.log_offsets for piece in pieces]))
     if len(grid) > _GRID:

@@ -29,7 +29,7 @@ _CHILDREN_MAX = 8
 Bounds = penstock.QueueBounds
 
 
-class Stretch(NamedTuple):
+class RequestedRange(NamedTuple):
     """Messages [start, stop) that a read asks for, and what there is of that queue."""
 
     start: int
@@ -37,14 +37,14 @@ class Stretch(NamedTuple):
     bounds: Bounds
 
 
-class Held(NamedTuple):
+class StoreRanges(NamedTuple):
     """What one store has of what is asked for.
 
     `topics` are all of its topics, also those that are not asked for.
     """
 
     topics: list[str]
-    stretches: list[Stretch]
+    stretches: list[RequestedRange]
 
 
 @attrs.frozen
@@ -55,7 +55,7 @@ class Question:
     is_one: bool
     resolves: bool = True
 
-    def __call__(self, location: Location) -> Held:
+    def __call__(self, location: Location) -> StoreRanges:
         """Return what the store has."""
         options = self.options
         with open_store(location) as store:
@@ -67,14 +67,16 @@ class Question:
 
             found = [b for b in store.bounds(wanted) if options.wants_queue(b.topic, b.queue)]
             if not self.resolves:
-                return Held(seen, [Stretch(b.min_offset, b.max_offset, b) for b in found])
+                return StoreRanges(
+                    seen, [RequestedRange(b.min_offset, b.max_offset, b) for b in found]
+                )
             key = "" if self.is_one else location.name
             starts, ends = _sides(options, key)
             stretches = []
             for bounds in found:
                 start, stop = starts(store, bounds), ends(store, bounds)
-                stretches.append(Stretch(start, max(start, stop), bounds))
-            return Held(seen, stretches)
+                stretches.append(RequestedRange(start, max(start, stop), bounds))
+            return StoreRanges(seen, stretches)
 
 
 Resolve = Callable[["penstock.Store", Bounds], int]
@@ -124,7 +126,7 @@ def _at_time(
 # --- many stores
 
 
-def ask_stores(question: Question, locations: Sequence[Location]) -> list[Held]:
+def ask_stores(question: Question, locations: Sequence[Location]) -> list[StoreRanges]:
     """Return what each store has, in order."""
     cores = min(len(os.sched_getaffinity(0)), _CHILDREN_MAX)
     is_local = not any(location.is_remote for location in locations)
@@ -137,7 +139,7 @@ def ask_stores(question: Question, locations: Sequence[Location]) -> list[Held]:
         return [held for part in answers for held in part]
 
 
-def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[Held]:
+def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[StoreRanges]:
     about = {
         "given": question.options.given,
         "streaming": question.options.streaming,
@@ -154,7 +156,10 @@ def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[Hel
     if done.returncode != 0:
         return ask_all(locations, question)
     return [
-        Held(topics, [Stretch(start, stop, Bounds(*bounds)) for start, stop, bounds in stretches])
+        StoreRanges(
+            topics,
+            [RequestedRange(start, stop, Bounds(*bounds)) for start, stop, bounds in stretches],
+        )
         for topics, stretches in json.loads(done.stdout)
     ]
 

@@ -18,10 +18,10 @@ from penstock.errors import ConfigError, StorageError
 from penstock.escape import get_logger
 from penstock_spark.source.admission import limited
 from penstock_spark.source.bounds import LATEST
-from penstock_spark.source.offsets import Place, from_json, survey, to_json
+from penstock_spark.source.offsets import NextOffset, from_json, survey, to_json
 from penstock_spark.source.options import SourceOptions
 from penstock_spark.source.planning import StoreSpan, plan
-from penstock_spark.source.queries import Stretch
+from penstock_spark.source.queries import RequestedRange
 from penstock_spark.source.start_offsets import KeptStart
 from penstock_spark.source.task_reader import Losses
 from penstock_spark.stores.dataset import is_dataset
@@ -37,12 +37,12 @@ class Follower:
         self.options = options
         self._losses = Losses(fails=options.fail_on_loss)
         self._start: dict[str, Any] | None = None
-        self._target: dict[Place, int] | None = None
+        self._target: dict[NextOffset, int] | None = None
         self._newest: dict[str, Any] | None = None
         self._has_begun = False
-        self._gone: set[Place] = set()
+        self._gone: set[NextOffset] = set()
 
-    def _look(self) -> tuple[Locations, dict[Place, Stretch]]:
+    def _look(self) -> tuple[Locations, dict[NextOffset, RequestedRange]]:
         """Return what there is now: new stores, topics and queues too."""
         locations = find_stores(self.options.paths)
         return locations, survey(self.options, locations, resolves=False)
@@ -147,7 +147,9 @@ class Follower:
         taken = limited(starts, ends, sizes, rows=rows, size=size)
         return to_json({**away, **taken}, locations)
 
-    def _report_gone(self, before: Mapping[Place, int], found: Mapping[Place, Stretch]) -> None:
+    def _report_gone(
+        self, before: Mapping[NextOffset, int], found: Mapping[NextOffset, RequestedRange]
+    ) -> None:
         gone = {place for place in before if place not in found and before[place] > 0}
         # Said once while it lasts; as an error each time.
         self._gone &= gone
@@ -158,7 +160,9 @@ class Follower:
             )
             self._gone.add(place)
 
-    def _begin(self, place: Place, before: Mapping[Place, int], stretch: Stretch) -> int:
+    def _begin(
+        self, place: NextOffset, before: Mapping[NextOffset, int], stretch: RequestedRange
+    ) -> int:
         """Return from where a queue is read on; one not seen before begins at its earliest."""
         low, high = stretch.bounds.min_offset, stretch.bounds.max_offset
         if place not in before:
@@ -200,7 +204,9 @@ class Follower:
             wanted[place] = self._there(place, at, stop, stretch)
         return plan(wanted, locations.stores, self.options.min_partitions)
 
-    def _there(self, place: Place, start: int, stop: int, stretch: Stretch) -> Stretch:
+    def _there(
+        self, place: NextOffset, start: int, stop: int, stretch: RequestedRange
+    ) -> RequestedRange:
         """Return the part of a batch that is there."""
         low, high = stretch.bounds.min_offset, stretch.bounds.max_offset
         if start < min(low, stop):
@@ -213,4 +219,4 @@ class Follower:
                 f"messages [{max(high, start)}, {stop}) of {place} are gone: it was made anew, or cut"
             )
         begin, end = max(start, low), min(stop, high)
-        return Stretch(begin, max(begin, end), stretch.bounds)
+        return RequestedRange(begin, max(begin, end), stretch.bounds)

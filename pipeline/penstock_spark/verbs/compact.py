@@ -50,10 +50,10 @@ def command(
     from penstock_spark.jobs import compact  # noqa: PLC0415 - pyarrow is an extra
 
     given = pairs_of(options, "--option", "KEY=VALUE")
-    with session("compact", master, remote) as spark, bar("compact", quiet=quiet) as told:
+    with session("compact", master, remote) as spark, bar("compact", quiet=quiet) as on_progress:
         done = compact.run(
             spark, source, target, topic, keyless=keyless, tombstones=tombstones,
-            skip_lost=skip_lost, options=given, told=told,
+            skip_lost=skip_lost, options=given, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         out_json(**done.facts())

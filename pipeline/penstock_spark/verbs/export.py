@@ -42,8 +42,8 @@ def command(
     from penstock_spark.jobs import export  # noqa: PLC0415 - pyarrow is an extra
 
     given = pairs_of(names, "--name", "STORE=NAME")
-    with session("export", master, remote) as spark, bar("export", quiet=quiet) as told:
-        done = export.run(spark, paths, target, topics=topics, names=given, told=told)
+    with session("export", master, remote) as spark, bar("export", quiet=quiet) as on_progress:
+        done = export.run(spark, paths, target, topics=topics, names=given, on_progress=on_progress)
     if as_json:
         out_json(**done.facts())
         return 0

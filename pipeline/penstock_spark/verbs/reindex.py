@@ -46,8 +46,10 @@ def command(
     from penstock_spark.jobs import reindex  # noqa: PLC0415 - pyarrow is an extra
 
     given = chosen(settings, broker_conf)
-    with session("reindex", master, remote) as spark, bar("reindex", quiet=quiet) as told:
-        done = reindex.run(spark, path, keep=not discard, config=config, settings=given, told=told)
+    with session("reindex", master, remote) as spark, bar("reindex", quiet=quiet) as on_progress:
+        done = reindex.run(
+            spark, path, keep=not discard, config=config, settings=given, on_progress=on_progress
+        )
     if as_json:
         out_json(**done.summary())
         return 0

@@ -65,9 +65,9 @@ def command(
     the verb export writes them. Run again it adds nothing; killed, it goes on where it was.
     """
     from penstock_spark.jobs import replay  # noqa: PLC0415 - pyarrow is an extra
-    from penstock_spark.jobs.transforms import Change  # noqa: PLC0415 - as above
+    from penstock_spark.jobs.transforms import Transform  # noqa: PLC0415 - as above
 
-    change = Change(
+    change = Transform(
         topics=topics, tags=tags, where=where, topic=to_topic, key=key, tag=to_tag,
         partition=partition,
     )  # fmt: skip
@@ -78,8 +78,10 @@ def command(
     given = pairs_of(options, "--option", "KEY=VALUE")
     more: dict[str, Any] = {"app": app, "skip_lost": skip_lost, "options": given}
     shown = bar("replay", quiet=quiet, unit="batches")
-    with session("replay", master, remote) as spark, shown as told:
-        done = replay.run(spark, source, target, change=change, pace=pace, told=told, **more)
+    with session("replay", master, remote) as spark, shown as on_progress:
+        done = replay.run(
+            spark, source, target, change=change, pace=pace, on_progress=on_progress, **more
+        )
     return _shown(done, as_json=as_json, quiet=quiet)
 
 

@@ -45,8 +45,10 @@ def command(
     """
     from penstock_spark.jobs import stats  # noqa: PLC0415 - pyarrow is an extra
 
-    with session("stats", master, remote) as spark, bar("stats", quiet=quiet) as told:
-        done = stats.run(spark, paths, topics=topics, top=top, by=by, plots=plots, told=told)
+    with session("stats", master, remote) as spark, bar("stats", quiet=quiet) as on_progress:
+        done = stats.run(
+            spark, paths, topics=topics, top=top, by=by, plots=plots, on_progress=on_progress
+        )
     if as_json:
         for kind in ("topics", "tags", "keys", "hours"):
             for row in getattr(done, kind):

@@ -49,7 +49,7 @@ def command(
     from penstock_spark.jobs import verify  # noqa: PLC0415 - pyarrow is an extra
 
     given = chosen(settings, broker_conf)
-    with session("verify", master, remote) as spark, bar("verify", quiet=quiet) as told:
+    with session("verify", master, remote) as spark, bar("verify", quiet=quiet) as on_progress:
         report = verify.run(
             spark,
             paths,
@@ -57,7 +57,7 @@ def command(
             findings_to=findings_to,
             config=config,
             settings=given,
-            told=told,
+            on_progress=on_progress,
         )
     if as_json:
         for row in report.rows():

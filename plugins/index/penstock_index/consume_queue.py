@@ -45,7 +45,7 @@ from penstock_index.queue_lookup import QueueLookUp
 from penstock_index.queue_names import is_number
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
-from penstock_index.queue_summary import UNKNOWN, Known, decode_summary, encode_summary
+from penstock_index.queue_summary import UNKNOWN, ClosedQueue, decode_summary, encode_summary
 from penstock_index.queue_syncs import Syncs
 from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
 
@@ -338,7 +338,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._progress = self._resume_offset(trust, repairs)
         return repairs
 
-    def _read_summary(self, trust: Trust, keys: Collection[Key]) -> dict[Key, Known] | None:
+    def _read_summary(self, trust: Trust, keys: Collection[Key]) -> dict[Key, ClosedQueue] | None:
         """Return the queues from the summary of the clean close; None if there is no valid summary."""
         if trust.summary is None or self._files.is_folder(self._extension_root):
             return None
@@ -362,16 +362,16 @@ class ConsumeQueueDispatcher(QueueLookUp):
             known = self._queues.known(has_moved=has_moved)
             return encode_summary(self.context.geometry.queue_entries, known)
 
-    def _unchanged(self, keys: Iterable[Key]) -> Iterator[tuple[Key, Known]]:
+    def _unchanged(self, keys: Iterable[Key]) -> Iterator[tuple[Key, ClosedQueue]]:
         """Yield the queues whose folder has only complete files, with the first entries of these files."""
         size, root = self.context.geometry.queue_file_bytes, str(self._root)
         for topic, number in keys:
             found = self._files.listing(f"{root}/{topic}/{number}")
             if all(e.is_file and e.size == size and is_whole_name(e.name, size) for e in found):
                 bases = sorted(int(e.name) // QUEUE_ENTRY_SIZE for e in found)
-                yield (topic, number), Known(tuple(bases))
+                yield (topic, number), ClosedQueue(tuple(bases))
 
-    def _open_queue(self, key: Key, known: Known) -> Queue:
+    def _open_queue(self, key: Key, known: ClosedQueue) -> Queue:
         """Open a queue that was not changed since the clean close, and find its bounds."""
         queue = self._new_queue(*key)
         queue.folder.bases = list(known.bases)

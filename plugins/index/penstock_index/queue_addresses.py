@@ -14,7 +14,7 @@ from penstock_index.queue_units import UNIT_SIZE, Bools, Int64s, are_addresses, 
 _READ_ENTRIES = 4096
 
 
-class Known(NamedTuple):
+class ExistingEntries(NamedTuple):
     """The part of a run that its queue already has.
 
     Attributes:
@@ -26,7 +26,7 @@ class Known(NamedTuple):
     is_right: Bools
 
 
-def compare_run(queue: Queue, run: Run) -> Known:
+def compare_run(queue: Queue, run: Run) -> ExistingEntries:
     """Compare a run with the queue's entries: log offset, size, and tag code, in the entry or in the unit."""
     entries = np.frombuffer(run.data, ENTRY).copy()
     count = min(max(queue.max_offset - run.ordinal, 0), len(entries))
@@ -42,7 +42,7 @@ def compare_run(queue: Queue, run: Run) -> Known:
     )
     is_right[:have] = is_same & np.where(found, in_unit, codes == asked["tag_code"])
     asked["tag_code"][is_right[:have]] = codes[is_right[:have]]
-    return Known(entries, is_right)
+    return ExistingEntries(entries, is_right)
 
 
 def give_addresses(queue: Queue, entries: Entries, store_times: Int64s, side_folder: Path) -> int:

@@ -26,7 +26,7 @@ from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_state import Queue
-from penstock_index.queue_summary import Known, decode_summary, differences
+from penstock_index.queue_summary import ClosedQueue, decode_summary, differences
 from penstock_index.queue_table import QueueTable
 from penstock_index.queue_units import ADDRESS_MAX
 
@@ -98,7 +98,7 @@ class QueueLookUp(QueueIndex):
         with self._lock:
             yield from differences(recorded, self._list_known())
 
-    def _list_known(self) -> Iterator[tuple[Key, Known]]:
+    def _list_known(self) -> Iterator[tuple[Key, ClosedQueue]]:
         for topic, number in self.queues():
             if (queue := self._current_queue(topic, number)) is not None:
                 yield (topic, number), queue.known()

@@ -7,7 +7,7 @@ import numpy as np
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import QueueFolder, effective
 from penstock_index.queue_runs import Run
-from penstock_index.queue_summary import Known
+from penstock_index.queue_summary import ClosedQueue
 
 # Number of entries read at once in the search for the last one that counts, or the next one.
 _READ_ENTRIES = 256
@@ -93,7 +93,7 @@ class Queue:
             self.max_offset = self.folder.scan_end()
             self.min_offset = self.folder.first_from(log_min, first, self.max_offset)
 
-    def confirm(self, known: Known, log_min: int) -> bool:
+    def confirm(self, known: ClosedQueue, log_min: int) -> bool:
         """Take over the recorded bounds of an unchanged queue; return False if its files contradict them."""
         folder, high = self.folder, known.max_offset
         begin = folder.bases[0] if folder.bases else 0
@@ -114,14 +114,14 @@ class Queue:
             ordinal == folder.bases[0] or folder.place(ordinal - 1) < log_min
         )
 
-    def known(self) -> Known:
+    def known(self) -> ClosedQueue:
         """Return the bounds that the next opening can take over."""
         bases, low, high = tuple(self.folder.bases), self.min_offset, self.max_offset
         begin, end = (bases[0], self.folder.stop_of(bases[-1])) if bases else (0, 0)
         last = self.reach()
         # After a cut a queue may end before its first file; in a corrupt queue no entry may lead to a record.
         is_plain = begin <= low <= high <= end and (last >= 0 or low == high)
-        return Known(bases, low, high, last) if is_plain else Known(bases)
+        return ClosedQueue(bases, low, high, last) if is_plain else ClosedQueue(bases)
 
     def reload(self, log_min: int) -> None:
         """Read the bounds again: another process has changed the files."""

@@ -41,7 +41,7 @@ _OFFSET_MAX = 1 << 62
 Int64s = npt.NDArray[np.int64]
 
 
-class Known(NamedTuple):
+class ClosedQueue(NamedTuple):
     """What is known of a queue that was not opened yet.
 
     Attributes:
@@ -57,7 +57,7 @@ class Known(NamedTuple):
     last: int = -1
 
 
-def encode_summary(entries_per_file: int, queues: Iterable[tuple[Key, Known]]) -> bytes:
+def encode_summary(entries_per_file: int, queues: Iterable[tuple[Key, ClosedQueue]]) -> bytes:
     """Return the summary of these queues, each of them once."""
     named = sorted((topic.encode(), number, known) for (topic, number), known in queues)
     topics = list(dict.fromkeys(name for name, _, _ in named))
@@ -71,7 +71,9 @@ def encode_summary(entries_per_file: int, queues: Iterable[tuple[Key, Known]]) -
     return head + names + rows.tobytes() + bases.tobytes()
 
 
-def decode_summary(data: bytes, entries_per_file: int, log_end: int) -> dict[Key, Known] | None:
+def decode_summary(
+    data: bytes, entries_per_file: int, log_end: int
+) -> dict[Key, ClosedQueue] | None:
     """Return the queues of a summary, in order; None if it is not valid for such files and such a log."""
     if len(data) < _HEAD.size:
         return None
@@ -93,7 +95,7 @@ def decode_summary(data: bytes, entries_per_file: int, log_end: int) -> dict[Key
     places = zip(keys, (stops - counts).tolist(), stops.tolist(), strict=True)
     ends = rows[["min", "max", "last"]].tolist()
     return {
-        key: Known(tuple(listed[start:stop]), *said)
+        key: ClosedQueue(tuple(listed[start:stop]), *said)
         for (key, start, stop), said in zip(places, ends, strict=True)
     }
 
@@ -151,7 +153,9 @@ def _bounds_are_valid(
     return bool(((high == UNKNOWN) | (lies_within & is_in_log)).all())
 
 
-def differences(said: dict[Key, Known], found: Iterator[tuple[Key, Known]]) -> Iterator[str]:
+def differences(
+    said: dict[Key, ClosedQueue], found: Iterator[tuple[Key, ClosedQueue]]
+) -> Iterator[str]:
     """Yield a sentence for each difference between a summary and the queues that were found."""
     left = dict(said)
     for key, known in found:

@@ -10,9 +10,9 @@ from typing import Any, overload
 
 from penstock_index.queue_claims import Key
 from penstock_index.queue_state import Queue
-from penstock_index.queue_summary import Known
+from penstock_index.queue_summary import ClosedQueue
 
-Look = Callable[[Key, Known], Queue]
+Look = Callable[[Key, ClosedQueue], Queue]
 
 
 class QueueTable(Mapping[Key, Queue]):
@@ -22,11 +22,11 @@ class QueueTable(Mapping[Key, Queue]):
     """
 
     def __init__(self) -> None:
-        self._queues: dict[Key, Queue | Known] = {}
+        self._queues: dict[Key, Queue | ClosedQueue] = {}
         self._open_queue: Look | None = None
 
     def add_unopened(
-        self, look: Look, known: Iterable[tuple[Key, Known]] | Mapping[Key, Known]
+        self, look: Look, known: Iterable[tuple[Key, ClosedQueue]] | Mapping[Key, ClosedQueue]
     ) -> None:
         """Add queues that are not open yet; `look` opens one, from what is known of it."""
         self._open_queue = look
@@ -39,7 +39,7 @@ class QueueTable(Mapping[Key, Queue]):
     def __getitem__(self, key: Key) -> Queue:
         """Return a queue, opened if needed; it stays unopened if that raises."""
         found = self._queues[key]
-        if isinstance(found, Known):
+        if isinstance(found, ClosedQueue):
             assert self._open_queue is not None
             found = self._queues[key] = self._open_queue(key, found)
         return found
@@ -66,18 +66,18 @@ class QueueTable(Mapping[Key, Queue]):
         """Return the number of queues."""
         return len(self._queues)
 
-    def unopened(self, key: Key) -> Known | None:
+    def unopened(self, key: Key) -> ClosedQueue | None:
         """Return what is known of a queue that is not open yet; None for others."""
         found = self._queues.get(key)
-        return found if isinstance(found, Known) else None
+        return found if isinstance(found, ClosedQueue) else None
 
-    def known(self, *, has_moved: bool) -> Iterator[tuple[Key, Known]]:
+    def known(self, *, has_moved: bool) -> Iterator[tuple[Key, ClosedQueue]]:
         """Yield what is known of each queue; with `has_moved`, the log begins later than at the last close."""
         for key, found in self._queues.items():
             if isinstance(found, Queue):
                 yield key, found.known()
             else:
-                yield key, Known(found.bases) if has_moved else found
+                yield key, ClosedQueue(found.bases) if has_moved else found
 
     def opened(self) -> Iterator[Queue]:
         """Return the queues that are open."""

@@ -27,7 +27,7 @@ from penstock.segmentwise import start_reindex
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles
 from penstock.testing.kit import copy_store
-from penstock_index.queue_summary import UNKNOWN, Known, decode_summary, encode_summary
+from penstock_index.queue_summary import UNKNOWN, ClosedQueue, decode_summary, encode_summary
 
 NOTED: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 1}
 WITHOUT: dict[str, Any] = {**SMALL, "index.consume-queue.summary_from": 0}
@@ -65,7 +65,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def queues_of(root: Path) -> dict[Key, Known]:
+def queues_of(root: Path) -> dict[Key, ClosedQueue]:
     found = read_manifest(Files(), root)
     assert found is not None
     said = decode_summary(found[1]["consume-queue"], SMALL["geometry.queue_entries"], 1 << 62)
@@ -73,7 +73,7 @@ def queues_of(root: Path) -> dict[Key, Known]:
     return said
 
 
-def forge(root: Path, queues: dict[Key, Known]) -> None:
+def forge(root: Path, queues: dict[Key, ClosedQueue]) -> None:
     """Write a manifest as a clean close would, with the right sum and digest, that says something else."""
     digest = json.loads((root / "penstock" / "clean").read_text())["digest"]
     summary = encode_summary(SMALL["geometry.queue_entries"], queues.items())
@@ -165,48 +165,48 @@ def test_a_failed_sync_of_it_leaves_the_store_unclean(tmp_path: Path) -> None:
 # --- the queues' part of it
 
 
-SUMMARIES: list[dict[Key, Known]] = [
+SUMMARIES: list[dict[Key, ClosedQueue]] = [
     {},
-    {("a", 0): Known((), 0, 0, -1)},
-    {("a", 0): Known((0,), 0, 5, 400), ("a", 7): Known((0, 200, 600), 3, 601, 90)},
-    {("a", 65535): Known((200,)), ("topic-é", 1): Known((400,), 410, 410, 12)},
+    {("a", 0): ClosedQueue((), 0, 0, -1)},
+    {("a", 0): ClosedQueue((0,), 0, 5, 400), ("a", 7): ClosedQueue((0, 200, 600), 3, 601, 90)},
+    {("a", 65535): ClosedQueue((200,)), ("topic-é", 1): ClosedQueue((400,), 410, 410, 12)},
 ]
 
 
 @pytest.mark.parametrize("queues", SUMMARIES)
-def test_a_summary_says_what_was_noted(queues: dict[Key, Known]) -> None:
+def test_a_summary_says_what_was_noted(queues: dict[Key, ClosedQueue]) -> None:
     assert decode_summary(encode_summary(200, queues.items()), 200, 401) == queues
 
 
 IMPOSSIBLE = {
-    "ends before it begins": Known((0,), 4, 3, 7),
-    "begins before its files": Known((200,), 100, 210, 7),
-    "ends after its files": Known((0,), 0, 201, 7),
-    "ends in no file": Known((), 0, 1, 7),
-    "a file between others": Known((50,), 50, 60, 7),
-    "files that descend": Known((200, 0), 0, 10, 7),
-    "a file twice": Known((0, 0), 0, 10, 7),
-    "a file below 0": Known((-200,), -200, -100, 7),
-    "a file past all numbers": Known(((1 << 63) - (1 << 63) % 200 - 200,)),
-    "a record past the log's end": Known((0,), 0, 5, 1000),
-    "entries without a record": Known((0,), 0, 5, -1),
-    "a record below 0": Known((0,), 0, 5, -2),
-    "an end below 0": Known((0,), 0, -2, 7),
+    "ends before it begins": ClosedQueue((0,), 4, 3, 7),
+    "begins before its files": ClosedQueue((200,), 100, 210, 7),
+    "ends after its files": ClosedQueue((0,), 0, 201, 7),
+    "ends in no file": ClosedQueue((), 0, 1, 7),
+    "a file between others": ClosedQueue((50,), 50, 60, 7),
+    "files that descend": ClosedQueue((200, 0), 0, 10, 7),
+    "a file twice": ClosedQueue((0, 0), 0, 10, 7),
+    "a file below 0": ClosedQueue((-200,), -200, -100, 7),
+    "a file past all numbers": ClosedQueue(((1 << 63) - (1 << 63) % 200 - 200,)),
+    "a record past the log's end": ClosedQueue((0,), 0, 5, 1000),
+    "entries without a record": ClosedQueue((0,), 0, 5, -1),
+    "a record below 0": ClosedQueue((0,), 0, 5, -2),
+    "an end below 0": ClosedQueue((0,), 0, -2, 7),
 }
 
 
 @pytest.mark.parametrize("known", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
-def test_what_no_store_has_is_not_believed(known: Known) -> None:
+def test_what_no_store_has_is_not_believed(known: ClosedQueue) -> None:
     assert decode_summary(encode_summary(200, [(("a", 1), known)]), 200, 1000) is None
 
 
 @pytest.mark.parametrize("key", [("", 0), ("a/b", 0), ("..", 0), ("a", 65536), ("x" * 300, 0)])
 def test_names_that_no_queue_has_are_not_believed(key: Key) -> None:
-    assert decode_summary(encode_summary(200, [(key, Known((0,)))]), 200, 1000) is None
+    assert decode_summary(encode_summary(200, [(key, ClosedQueue((0,)))]), 200, 1000) is None
 
 
 def test_another_size_of_files_is_not_believed() -> None:
-    data = encode_summary(200, [(("a", 1), Known((0,), 0, 5, 7))])
+    data = encode_summary(200, [(("a", 1), ClosedQueue((0,), 0, 5, 7))])
     assert decode_summary(data, 100, 1000) is None
 
 

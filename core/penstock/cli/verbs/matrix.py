@@ -194,12 +194,12 @@ def _run(
     with Bar("matrix", total, "runs", quiet=quiet) as bar:
         done = 0
 
-        def told(_: RunOutcome) -> None:
+        def on_progress(_: RunOutcome) -> None:
             nonlocal done
             done += 1
             bar.set(done, done)
 
-        return run(folder, combos, plan, settings=given, told=told)
+        return run(folder, combos, plan, settings=given, on_progress=on_progress)
 
 
 def _print_report(report: Report, *, json_wanted: bool) -> None:

@@ -132,11 +132,13 @@ def check_command(name: str, step: str | None, points: int, as_json: bool) -> in
     with Bar(f"{kind}.{name}", None, "steps", quiet=as_json) as bar:
         done: list[object] = []
 
-        def told(one: object) -> None:
+        def on_progress(one: object) -> None:
             done.append(one)
             bar.set(len(done), len(done))
 
-        verdict = checking.check(registry, kind, name, only=step, points=points, told=told)
+        verdict = checking.check(
+            registry, kind, name, only=step, points=points, on_progress=on_progress
+        )
     if not verdict.steps:
         raise click.UsageError(f"there is no step {step!r}; run without --step to see all steps")
     if as_json:

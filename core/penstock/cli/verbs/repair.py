@@ -61,11 +61,11 @@ def command(
     given = chosen(settings, broker_conf)
     with Bar("repair", None, "records", quiet=quiet or as_json) as bar:
 
-        def told(tally: Tally) -> None:
+        def on_progress(tally: Tally) -> None:
             bar.set(tally.bytes_seen, tally.records)
 
         report = penstock.repair(
-            path, config, apply=apply, cut=cut, accept=accept, told=told, **given
+            path, config, apply=apply, cut=cut, accept=accept, on_progress=on_progress, **given
         )
     if as_json:
         _print_json(report)

@@ -55,12 +55,12 @@ def command(
     ):
         note_foreign(store)
 
-        def told(tally: Tally) -> None:
+        def on_progress(tally: Tally) -> None:
             nonlocal seen
             seen = tally
             bar.set(tally.bytes_seen, tally.records)
 
-        for finding in store.verify(told, deep=deep, jobs=jobs):
+        for finding in store.verify(on_progress, deep=deep, jobs=jobs):
             count += not finding.is_note
             notes += finding.is_note
             if as_json:

@@ -102,13 +102,13 @@ class AllocatorContract(ContractSuite):
         files.plan.fail(call, errno.ENOSPC)
         try:
             allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
-            told = 0
+            failed_with = 0
         except OSError as error:
-            told = error.errno or -1
-        assert told in (0, errno.ENOSPC)
-        assert self.path(context, 0).exists() == (told == 0)
+            failed_with = error.errno or -1
+        assert failed_with in (0, errno.ENOSPC)
+        assert self.path(context, 0).exists() == (failed_with == 0)
         files.plan.heal()
-        if told:
+        if failed_with:
             allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
         assert self.path(context, 0).read_bytes() == bytes(SIZE)
 
@@ -131,12 +131,12 @@ class AllocatorContract(ContractSuite):
             files.plan.fail(call, errno.EIO)
             try:
                 self.obtain(allocator, context, number).close()
-                told = False
+                has_failed = False
             except OSError:
-                told = True
-            assert self.path(context, number).exists() != told
+                has_failed = True
+            assert self.path(context, number).exists() != has_failed
             files.plan.heal()
-            if told:
+            if has_failed:
                 self.obtain(allocator, context, number).close()
             assert self.path(context, number).read_bytes() == bytes(SIZE)
 
