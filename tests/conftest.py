@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import penstock
 from penstock import Receipt
@@ -30,6 +31,19 @@ OpenStore = Callable[..., Store]
 
 # File systems that write pages, and little besides, where pages were changed.
 COUNTED = ("ext4", "xfs")
+
+# How many examples Hypothesis tries is picked by HYPOTHESIS_PROFILE: all of them, or few, for a fast inner loop.
+settings.register_profile("default", settings.get_profile("default"))
+settings.register_profile("quick", max_examples=10, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "default")
+_EXAMPLES_SHARE = settings.default.max_examples / settings.get_profile("default").max_examples
+_EXAMPLES_LEAST = 5
+
+
+def examples(count: int) -> int:
+    """Return `count`, or the profile's share of it: `max_examples` of a test overrides that of any profile."""
+    return min(count, max(int(count * _EXAMPLES_SHARE), _EXAMPLES_LEAST))
+
 
 # Small files, so that logs, queues and index roll within a test.
 SMALL = {
@@ -119,10 +133,22 @@ _FIRST = (
 )
 
 
+# What a folder's tests need, as a marker: see `markers` in pyproject.toml.
+_MARKERS = {"spark": "spark", "interop": "java", "crash": "kill"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the folders with the longest tests first; within a folder the order stays."""
+    """Mark the tests of some folders; put the folders with the longest tests first, within a folder the order stays."""
     place = {name: at for at, name in enumerate(_FIRST)}
-    items.sort(key=lambda item: place.get(Path(item.location[0]).parts[1], len(_FIRST)))
+    for item in items:
+        marker = _MARKERS.get(_folder(item))
+        if marker is not None:
+            item.add_marker(marker)
+    items.sort(key=lambda item: place.get(_folder(item), len(_FIRST)))
+
+
+def _folder(item: pytest.Item) -> str:
+    return Path(item.location[0]).parts[1]
 
 
 @pytest.hookimpl(optionalhook=True)

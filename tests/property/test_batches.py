@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL
+from tests.conftest import SMALL, examples
 
 import penstock
 from penstock import Message
@@ -60,7 +60,9 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
 
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(rows=st.one_of(SOUND, ROWS))
 def test_all_ways_in_agree(
@@ -74,7 +76,7 @@ def test_all_ways_in_agree(
     assert one == many
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(sizes=st.lists(st.integers(0, 20_000), min_size=1, max_size=40))
 def test_batches_roll_as_single_messages_do(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from penstock.contracts.geometry import Geometry
 from penstock.files import Files
@@ -43,7 +44,7 @@ def parsed(texts: list[bytes]) -> RecordColumns:
     return RecordColumns.parse(b"".join(records), starts, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(PAIRS, st.booleans()), max_size=6))
 def test_property_columns_are_the_decoded_properties(
     rows: list[tuple[list[tuple[str, str]], bool]],
@@ -79,7 +80,7 @@ def test_property_columns_are_the_decoded_properties(
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.text(st.characters(), max_size=600), max_size=8))
 def test_hashes_are_javas(texts: list[str]) -> None:
     assert [java_hash(text) for text in texts] == [java_hash_plainly(text) for text in texts]
@@ -125,7 +126,7 @@ KEYS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     batches=st.lists(KEYS, max_size=5),
     old_end=st.sampled_from([0, 1_700_000_000_000]),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.guard import guarded, guarded_memory
 from tests.property.test_kernel_reads import FIELDS, I32, I64
 
@@ -96,7 +97,7 @@ def plain_entries(rows: list[Row]) -> Any:
     return entries, times, runs, refused
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(rows=st.one_of(CLOSE, HOSTILE), wide=st.booleans())
 @example(rows=[Row(0, 0, I64_MAX), Row(0, 0, -1), Row(0, I32_MAX, 0), Row(0, -1, 0)], wide=False)
 @example(rows=[Row(0, 0, 1), Row(0, 0, 2), Row(0, 0, 2), Row(0, 0, 9), Row(0, 0, 3)], wide=True)
@@ -199,7 +200,7 @@ def kernels_add(memory: Any, keys: list[Key], first: int = 0, *, backwards: bool
     return _kernel.index_file_add(memory, SLOTS, ENTRIES, rows, hashes, offsets, times, first)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     file=st.one_of(st.just(bytes(SIZE)), FILES),
     keys=KEYS,
@@ -278,7 +279,7 @@ def plain_find(file: bytes, hash_: int, begin_ms: int, end_ms: int) -> Iterator[
 TIMES = st.one_of(st.integers(-(1 << 62), 1 << 62), st.integers(-5000, 20_000))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(file=FILES, hash_=HUGE32, begin_ms=TIMES, end_ms=TIMES, size=st.integers(0, SIZE))
 def test_a_hostile_index_file_is_searched_as_plainly(
     file: bytes, hash_: int, begin_ms: int, end_ms: int, size: int
@@ -348,7 +349,7 @@ def keyed(fields: RecordFields, keys: str, unique: str, topic: str) -> bytes:
     return encode_record(made)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     fields=FIELDS,
     keys=WORDS,
@@ -388,7 +389,7 @@ def test_what_is_no_valid_record_there_is_told_apart(
     assert (found is False) == (not is_there)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     fields=FIELDS,
     wrong=st.sampled_from(["", "size", "offset", "queue", "ordinal", "topic", "position"]),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.fuzz.records import compare_message, scanned_plainly
 from tests.guard import guarded
 
@@ -81,7 +82,7 @@ def scanned(window: memoryview, base: int, coverage: Coverage, *, crc: bool = Tr
     return RecordColumns(window, fields, fields["log_offset"]), stop, state
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(shapes=LOGS, base=BASES)
 def test_every_field_of_every_shape_is_what_the_plain_decoder_says(
     shapes: list[tuple[RecordFields, bool]], base: int
@@ -152,7 +153,7 @@ def compare_arrow(columns: RecordColumns, decoded: list[RecordFields]) -> None:
         assert {name: column[row].as_py() for name, column in got.items()} == expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     shapes=LOGS,
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4),
@@ -252,7 +253,7 @@ HOSTILE_ROWS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(rows=HOSTILE_ROWS, size=st.sampled_from([0, 7, 91, 300]))
 def test_rows_that_say_anything_lead_nowhere_outside_of_the_window(rows: Any, size: int) -> None:
     window, fields = guarded(b"\x01\x02" * (size // 2)), np.array(rows, ROW)
@@ -276,7 +277,7 @@ def test_rows_that_say_anything_lead_nowhere_outside_of_the_window(rows: Any, si
     RecordColumns.parse(window, numbers[0], 0)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     steps=st.lists(st.tuples(st.integers(-20, 40), st.integers(-5, 60)), max_size=8),
     limit=st.integers(0, 300),
@@ -313,7 +314,7 @@ def is_torn_plainly(record: bytes, at: int) -> bool:
     return looks and not has_crc
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     zeros=st.sampled_from([0, 1, 511, 512, 700, 1024, 1600]),
     before=st.integers(0, 700),

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL
+from tests.conftest import SMALL, examples
 
 import penstock
 from penstock import Message
@@ -58,7 +58,7 @@ def plain(
     return encode_record(fields, crc_property=crc_property)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     messages=st.lists(MESSAGES, max_size=6),
     host=st.sampled_from(HOSTS),
@@ -123,7 +123,9 @@ WAYS: dict[str, Callable[[Store, list[Message]], Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("write", ["mmap", "file"])
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(messages=st.lists(SIMPLE, min_size=1, max_size=40))
 def test_every_way_in_puts_the_records_of_the_plain_encoder_into_the_log(
@@ -151,7 +153,7 @@ def all_of(store: Store) -> Any:
         yield from store.scan(topic)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4), had_crc=st.booleans(), has_crc=st.booleans())  # fmt: skip
 def test_a_record_encoded_elsewhere_comes_in_the_form_of_the_store(
     messages: list[Message], had_crc: bool, has_crc: bool

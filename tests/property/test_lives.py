@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 import penstock
 from penstock import Store
@@ -124,7 +125,7 @@ class World:
 
 @given(steps())
 @settings(
-    max_examples=20, deadline=None,
+    max_examples=examples(20), deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 def test_queues_hold_their_last_life_whatever_happened(

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL
+from tests.conftest import SMALL, examples
 
 import penstock
 from penstock.durability.manifest import decode_manifest, encode_manifest, manifest_path
@@ -43,7 +43,7 @@ def test_a_summary_says_what_was_noted(queues: dict[tuple[str, int], ClosedQueue
     assert decode_summary(encode_summary(PER_FILE, queues.items()), PER_FILE, LOG_END) == queues
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(QUEUES, st.data())
 def test_a_changed_summary_says_nothing_impossible(
     queues: dict[tuple[str, int], ClosedQueue], data: st.DataObject
@@ -149,7 +149,7 @@ class Life:
         self._store.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, min_size=2, max_size=14))
 def test_a_store_has_its_messages_whatever_its_manifest_says(
     steps: list[tuple[str, int, int]],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL
+from tests.conftest import SMALL, examples
 from tests.damage.stores import flip, read_plainly
 
 import penstock
@@ -51,7 +51,7 @@ def places(store: penstock.Store) -> list[tuple[str, int]]:
     return [(topic, queue) for topic, queues in store.topics().items() for queue in queues]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(flips=FLIPS, offset=st.integers(0, 30), limit=st.integers(40, 130))
 # The size of a queue's last entry: 16 MiB more than its segment has.
 @example(flips=[("consumequeue", 0.0871526404930776, 0)], offset=0, limit=40)

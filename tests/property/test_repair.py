@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.unit.integrity.test_verification import findings, make, patch
 from tests.unit.repairs.test_repair import Bodies, bodies, repair
 
@@ -41,7 +42,7 @@ def spoil(path: Path, spots: list[tuple[float, float, bytes]]) -> None:
         patch(file, position, data[: size - position])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @example(spots=[(0.0625, 0.81640625, b"\x00")])
 @given(spots=st.lists(SPOT, min_size=1, max_size=4))
 def test_whatever_is_spoilt_a_repair_ends_sound_or_leaves_the_log_as_it_was(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL
+from tests.conftest import SMALL, examples
 
 import penstock
 from penstock import Message
@@ -87,7 +87,9 @@ def outcome(root: Path, way: str, rows: list[Any], checksum: str) -> tuple[Any, 
 
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(rows=st.one_of(rows_of(SOUND_PAIRS), rows_of(PAIRS)))
 def test_staged_batches_agree_with_the_other_ways_in(

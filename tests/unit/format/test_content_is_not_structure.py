@@ -14,7 +14,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from tests.conftest import SMALL, append_record
+from tests.conftest import SMALL, append_record, examples
 
 import penstock
 from penstock import Message
@@ -230,7 +230,7 @@ NAMES = TEXT.filter(
     flag=st.integers(-(1 << 31), (1 << 31) - 1),
 )  # fmt: skip
 @hypothesis.settings(
-    max_examples=25,
+    max_examples=examples(25),
     derandomize=True,
     suppress_health_check=[
         hypothesis.HealthCheck.function_scoped_fixture,

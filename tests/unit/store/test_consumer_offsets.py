@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.conftest import SMALL, OpenStore
+from tests.conftest import SMALL, OpenStore, examples
 
 import penstock
 from penstock import Message
@@ -197,7 +197,7 @@ def shared() -> Iterator[tuple[Path, Store]]:
             yield root, store
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(group=GROUPS, topic=TOPICS, queue=QUEUES, offset=OFFSETS)
 @example(group="g", topic="orders", queue="0x", offset=1)
 @example(group="g", topic="orders", queue=0, offset=np.int64(3))
