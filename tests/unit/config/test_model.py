@@ -6,7 +6,6 @@ import pytest
 
 import penstock
 from penstock.config import model
-from penstock.config.broker_conf import from_broker_conf
 from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry
 
@@ -73,30 +72,6 @@ def test_bad_files_are_refused_naming_the_file(text: str, tmp_path: Path) -> Non
         built(tmp_path / "none.toml")
 
 
-def test_a_brokers_file_gives_its_sizes_and_policies() -> None:
-    found = built(
-        **from_broker_conf("""
-        # a comment
-        mappedFileSizeCommitLog=1048576
-        mappedFileSizeConsumeQueue = 6000000
-        flushDiskType=SYNC_FLUSH
-        fileReservedTime=48
-        deleteWhen=04;16
-        enabledAppendPropCRC=true
-        brokerName=a
-    """)
-    )
-    assert found.geometry.segment_bytes == 1048576
-    assert found.geometry.queue_entries == 300_000
-    assert (found.flush.use, found.log.checksum, found.profile) == (
-        "sync",
-        "crc32+record",
-        "rocketmq",
-    )
-    assert found.options["retention", "age"].reserved_hours == 48
-    assert found.options["retention", "age"].delete_when == "04;16"
-
-
 def test_a_new_store_is_small_and_remembers_its_sizes(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", environ={}) as store:
         store.put("t", b"x", keys=["k"])
@@ -105,10 +80,3 @@ def test_a_new_store_is_small_and_remembers_its_sizes(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "s", environ={}, profile="rocketmq") as store:
         assert store.recovery is not None
         assert store.recovery.state == "clean"
-
-
-def test_a_brokers_disk_level_over_the_forced_one_is_taken_as_that() -> None:
-    found = from_broker_conf("diskMaxUsedSpaceRatio=88\nfileReservedTime=48\n")
-    assert found["retention.disk-ratio.early_percent"] == 85
-    assert found["retention.disk-ratio.reserved_hours"] == 48
-    assert found["retention.use"] == ["age", "disk-ratio"]

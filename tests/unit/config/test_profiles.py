@@ -12,9 +12,7 @@ from tests.conftest import SMALL, OpenStore
 
 import penstock
 from penstock.cli.root import run
-from penstock.config.broker_conf import from_broker_conf, to_broker_conf
 from penstock.config.model import build, gather
-from penstock.contracts.geometry import Geometry
 from penstock.errors import CorruptionError, GeometryError
 from penstock.files import Files
 from penstock.plugins.registry import load_registry
@@ -165,28 +163,6 @@ def test_a_deletion_is_logged_as_a_warning_with_segment_policy_and_reason(
     assert log_name in told[0]
     assert "log offsets 0 to 65536: policy size asked for it: the log" in told[0]
     assert "policy age" not in told[0], "it had no vote for it"
-
-
-def test_what_the_broker_must_be_told_is_what_its_file_tells_us(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = Geometry(segment_bytes=8192, queue_entries=7, index_slots=11, index_entries=90)
-    given = from_broker_conf(to_broker_conf(sizes, tmp_path / "s"))
-    read = build(gather(None, {}, given), load_registry()).geometry
-    assert [read.segment_bytes, read.queue_entries, read.index_slots, read.index_entries] == [8192, 7, 11, 90]  # fmt: skip
-    opened(tmp_path / "s", **{f"geometry.{k}": v for k, v in {
-        "segment_bytes": 8192, "queue_entries": 7, "index_slots": 11, "index_entries": 90,
-    }.items()}).close()  # fmt: skip
-    assert run(["config", str(tmp_path / "s"), "--broker-conf"]) == 0
-    printed = capsys.readouterr().out
-    assert printed == to_broker_conf(sizes, tmp_path / "s")
-    file = tmp_path / "broker.conf"
-    file.write_text(printed)
-    penstock.open(tmp_path / "s", environ={}, **from_broker_conf(printed)).close()
-    assert run(["config", "--broker-conf", str(file), "--json"]) == 0
-    assert '"geometry.queue_entries", "value": 7' in capsys.readouterr().out
-    assert run(["config", "--broker-conf"]) == 2
-    assert "put its path first" in capsys.readouterr().err
 
 
 def test_the_verb_config_shows_what_holds_for_a_store(

@@ -11,7 +11,6 @@ import pytest
 from tests.conftest import SMALL
 
 import penstock
-from penstock import _kernel
 from penstock.durability import written_ranges as ranges_module
 from penstock.durability.progress import Progress
 from penstock.durability.side_folder import penstock_wrote_last
@@ -24,7 +23,7 @@ from penstock.durability.written_ranges import (
 )
 from penstock.errors import CorruptionError
 from penstock.files import Files
-from penstock.format.record import CRC_PROPERTY_SIZE, RecordFields, encode_record
+from penstock.format.record import CRC_PROPERTY_SIZE
 from penstock.format.validity import Coverage
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import StoredMessage
@@ -387,20 +386,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     cut = made.extended(8, 0, "crc32")
     assert [(r.start, r.is_open) for r in cut.written] == [(0, True)]
     assert made.extended(20, 12, "crc32").gaps == ()
-
-
-def test_coverage_has_what_its_ranges_say_and_the_kernel_agrees() -> None:
-    coverage = Coverage.of([(10, 20), (5, 5), (30, 40)])
-    record = encode_record(RecordFields(topic=b"t", body=b"b"))
-    for at in range(50):
-        is_covered = coverage.has(at)
-        assert is_covered == (10 <= at < 20 or 30 <= at < 40)
-        whole = record[:28] + at.to_bytes(8, "big") + record[36:]
-        found = _kernel.message(whole, at, None, 0, 0, coverage.packed)
-        assert (found is None) == is_covered, "it ends in no CRC of its own"
-    assert coverage.has_all(12, 20)
-    assert not coverage.has_all(12, 31)
-    assert Coverage.of([(0, 5), (5, 9)]).has_all(0, 9)
 
 
 def test_corruption_in_a_covered_range_refuses_writing_and_says_what_is_missing(

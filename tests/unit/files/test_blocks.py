@@ -1,7 +1,6 @@
 """Blocks ahead of the tail: steps that grow with the rate, none after a clean close, and never a store into a hole."""
 
 import errno
-import mmap
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ import penstock
 from penstock.errors import DiskFullError, StoreFailedError
 from penstock.files import Files
 from penstock.files.blocks import STEP_BYTES_MAX, STEP_BYTES_MIN, ZEROS_BYTES, Blocks
-from penstock.files.file import FOLIO_BYTES, PIECE_BYTES, File
+from penstock.files.file import FOLIO_BYTES, File
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing.control import ManualClock, ManualWorkers
@@ -436,22 +435,6 @@ def test_zeros_that_cannot_be_written_refuse_the_put_by_name(number: int, tmp_pa
 # --- small pieces
 
 
-def test_a_used_file_becomes_zero_wherever_zeros_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With and without a file system that does it by itself; as large folios would come, so in small pieces."""
-    for can in (True, False):
-        file = WatchedFile(made(tmp_path / str(can)))
-        os.pwrite(file._fd, b"x" * (3 << 20), 100)
-        if not can:
-            monkeypatch.setattr(WatchedFile, "zero_range", lambda *_: False)
-        file.renew()
-        assert file.is_populated
-        assert not any(file.pread(SIZE, 0))
-        assert os.fstat(file._fd).st_blocks * 512 >= SIZE
-        assert can or all(stop - start <= PIECE_BYTES for start, stop in file.wrote)
-
-
 # --- no room
 
 
@@ -505,47 +488,3 @@ def test_a_full_disk_at_every_page_refuses_by_name_and_heals(
             assert store.recovery is not None
             assert store.recovery.state == "clean", left
             assert everything(store) == kept
-
-
-def test_keys_are_indexed_once_where_the_disk_was_full_between_two_index_files(
-    tmp_path: Path,
-) -> None:
-    """In version 0.1 the keys that had fitted into the full file were added again with the next try."""
-    files = FaultyFiles()
-    sizes: dict[str, Any] = {"geometry.index_entries": 11}
-    with open_store(tmp_path / "s", files=files, **sizes) as store:
-        files.plan.fail("create", errno.ENOSPC, path="new-index", after=1)
-        store.put_many([Message("t", b"%d" % n, keys=[f"k{n}"]) for n in range(25)])
-        with pytest.raises(penstock.errors.StorageError):
-            store.find("t", "k3")
-        files.plan.heal()
-        for trouble in store._engine.follower.troubles.values():  # type: ignore[union-attr] # it writes
-            trouble.again_at_ms = 0
-        assert [len(store.find("t", f"k{n}")) for n in range(25)] == [1] * 25
-        assert not list(store.verify())
-        keys = store.stats()["dispatchers"]["hash-index"]
-        assert keys["files"] * 10 - 10 + keys["keys_in_newest"] == 25
-
-
-def test_pages_that_were_stored_into_leave_the_page_table_in_steps(tmp_path: Path) -> None:
-    """A sync costs an interrupt of every processor for each page that is mapped; what was stored stays where it is."""
-    file = made(tmp_path)
-    unmapped: list[tuple[int, int]] = []
-    real = file.unmap_pages
-
-    def watched(made_map: mmap.mmap, start: int, stop: int) -> None:
-        unmapped.append((start, stop))
-        real(made_map, start, stop)
-
-    file.unmap_pages = watched  # type: ignore[method-assign, assignment] # watched
-    channel = MmapChannel(file, SIZE, Blocks(file, SIZE, 0, mapped=True, zeroes=True))
-    data, at = bytes(range(1, 251)) * 4, 0
-    while at < 4 << 20:
-        channel.write(at, data)
-        at += len(data)
-    assert unmapped[0][0] == 0
-    assert [stop for _, stop in unmapped][:-1] == [start for start, _ in unmapped][1:]
-    assert 0 <= at - unmapped[-1][1] <= 256 << 10
-    assert max(stop - start for start, stop in unmapped) <= FOLIO_BYTES + (256 << 10)
-    assert bytes(channel.view[:at]) == data * (at // len(data))
-    channel.close()

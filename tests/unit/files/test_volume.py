@@ -19,7 +19,6 @@ from penstock.files import Files, volume
 from penstock.files.file import File
 from penstock.testing import FaultyFiles
 from penstock.testing.disk import SimulatedDisk
-from penstock.testing.platter import Survival
 from penstock_index.queue_files import OpenFiles
 from penstock_index.queue_syncs import Syncs
 
@@ -245,27 +244,3 @@ def simulated() -> tuple[SimulatedDisk, Path]:
     file: File = disk.create(path)
     file.pwrite(b"written", 0)
     return disk, path
-
-
-def test_a_simulated_disk_keeps_what_was_synced_as_a_whole() -> None:
-    disk, path = simulated()
-    found = disk.volume(path.parent)
-    assert found is not None
-    found.sync()
-    after = SimulatedDisk.after(disk.image(), Survival.NONE, disk.chance)
-    assert after.read_whole(path) == b"written"
-
-
-def test_a_simulated_disk_forgets_what_a_failed_sync_of_the_whole_lost() -> None:
-    disk, path = simulated()
-    disk.chance.seed(1)
-    found = disk.volume(path.parent)
-    assert found is not None
-    disk.plan.fail("sync_volume", errno.EIO, times=1)
-    with pytest.raises(OSError, match="Input/output"):
-        found.sync()
-    # A second one succeeds and proves nothing.
-    disk.chance.seed(1)
-    found.sync()
-    after = SimulatedDisk.after(disk.image(), Survival.ALL, disk.chance)
-    assert after.read_whole(path) != b"written"

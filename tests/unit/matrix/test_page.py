@@ -1,31 +1,20 @@
 """The matrix: what is in it, what is measured, what a report says, and the page that shows it."""
 
-import json
-import mmap
-import os
 import re
-import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.conftest import InstallPlugin
 
-import penstock
-from penstock.errors import ConfigError
-from penstock.matrix.combos import Combo, combinations, promise
-from penstock.matrix.measure import MeasurePlan, Subject, open_store, own_kib
+from penstock.matrix.combos import Combo, combinations
+from penstock.matrix.measure import MeasurePlan
 from penstock.matrix.page import render
-from penstock.matrix.run import RunOutcome, run
+from penstock.matrix.run import RunOutcome
 from penstock.matrix.summary import METRICS, Report, make_report
 from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()
 PLAIN = Combo("mmap", "on-demand", "async", "follow")
-TINY = MeasurePlan(
-    body=200, batch=50, sync_threads=2, seconds=0.005, rounds=2, segment_bytes=256 << 10
-)
 HEADINGS = ("Heat map", "What each choice changes", "Throughput", "Every figure", "Refused",
             "Memory", "Disk", "How it was measured")  # fmt: skip
 
@@ -53,103 +42,8 @@ def report() -> Report:
     return make_report(outcomes, refused, MeasurePlan(rounds=3), REGISTRY, folder=Path(), seconds=7)
 
 
-def test_every_combination_is_in_it_a_third_partys_too(install_plugin: InstallPlugin) -> None:
-    assert len(combinations(REGISTRY)) == 3 * 3 * 3 * 2
-    install_plugin(
-        "penstock-never",
-        """
-        from penstock import FlushPolicy, hookimpl
-        class Never(FlushPolicy):
-            "Never."
-            name = "never"
-            def after_append(self, end_offset): pass
-        @hookimpl
-        def penstock_register_flush(): return [Never]
-    """,
-    )
-    registry = load_registry()
-    found = combinations(registry, [("flush", "never"), ("write", "mmap"), ("write", "file")])
-    assert len(found) == 2 * 3 * 1 * 2
-    assert {combo.flush for combo in found} == {"never"}
-    with pytest.raises(
-        ConfigError, match="there is no flush named 'nevr'; installed: async, never"
-    ):
-        combinations(registry, [("flush", "nevr")])
-    with pytest.raises(ConfigError, match="kinds: write, alloc, flush, feed"):
-        combinations(registry, [("flsh", "never")])
-
-
-def test_what_an_answer_is_worth() -> None:
-    def worth(write: str, flush: str) -> tuple[str, ...]:
-        return promise(Combo(write, "on-demand", flush, "follow"), REGISTRY)
-
-    assert worth("mmap", "sync") == ("on disk", "nothing acknowledged", "nothing acknowledged")
-    assert worth("file", "async")[:2] == ("in the page cache", "nothing acknowledged")
-    assert worth("transient-pool", "none")[0] == "in the process's memory"
-    assert "not committed" in worth("transient-pool", "none")[1]
-
-
-def test_medians_spread_bests_and_effects(report: Report) -> None:
-    rows = {row["label"]: row for row in report["rows"]}
-    plain = rows["mmap on-demand async follow"]["figures"]["put_per_s"]
-    assert (plain["low"], plain["median"], plain["high"]) == (900, 1000, 1200)
-    assert rows[report["best"]["throughput"]]["figures"]["put_per_s"]["median"] == 6000
-    assert rows[report["best"]["durability"]]["acknowledged"] == "on disk"
-    effects = {(e["name"], e["metric"]): e for e in report["effects"]}
-    assert effects["recycle", "synced_mib_s"]["median"] == pytest.approx(2)
-    assert effects["recycle", "synced_mib_s"]["pairs"] == 15, "one of the sixteen has no figures"
-    assert effects["file", "put_p99_us"]["median"] == pytest.approx(1 / 3)
-    assert effects["direct", "lag_ms"]["median"] == pytest.approx(1)
-    assert "Linux" in report["machine"]["system"]
-    assert json.loads(json.dumps(report)) == report
-
-
-def test_configurations_to_paste_open_a_store(report: Report, tmp_path: Path) -> None:
-    for number, name in enumerate(sorted(set(report["best"].values()))):
-        row = next(row for row in report["rows"] if row["label"] == name)
-        path = tmp_path / f"{number}.toml"
-        path.write_text(row["config"])
-        assert tomllib.loads(row["config"])["index"]["feed"] == row["feed"]
-        with penstock.open(tmp_path / str(number), path, environ={}) as store:
-            assert store.stats()["strategies"]["write"]["name"] == row["write"]
-
-
-def test_a_configuration_has_the_settings_that_mean_something_with_it() -> None:
-    settings = {
-        "profile": "embedded", "log.checksum": 'odd "\u00fc"', "index.use": ["consume-queue"],
-        "write.transient-pool.buffers": 2, "flush.async.interval_ms": 7, "alloc.recycle.spares": 1,
-    }  # fmt: skip
-    assert tomllib.loads(PLAIN.toml(settings)) == {
-        "profile": "embedded", "log": {"checksum": 'odd "\u00fc"'}, "write": {"use": "mmap"},
-        "alloc": {"use": "on-demand"}, "flush": {"use": "async", "async": {"interval_ms": 7}},
-        "index": {"use": ["consume-queue"], "feed": "follow"},
-    }  # fmt: skip
-    assert PLAIN.toml().startswith('[write]\nuse = "mmap"\n\n[alloc]')
-
-
-def outcome(scale: float, combo: Combo = PLAIN, **more: Any) -> RunOutcome:
-    return RunOutcome(combo, [figures(scale)], **more)
-
-
 def report_of(*outcomes: RunOutcome) -> Report:
     return make_report(outcomes, [], MeasurePlan(rounds=1), REGISTRY, folder=Path(), seconds=1)
-
-
-def test_what_failed_in_a_later_round_is_not_recommended() -> None:
-    other = PLAIN._replace(write="file")
-    report = report_of(outcome(9, failure="out of room"), outcome(1, other))
-    assert report["best"] == {"throughput": other.label, "p99": other.label}
-    assert report["rows"][0]["figures"], "what it gave before is still shown"
-
-
-def test_what_a_store_refuses_at_open_is_no_row() -> None:
-    third = PLAIN._replace(flush="none")
-    report = report_of(outcome(1), RunOutcome(third, refusal="it makes no sense"))
-    assert [row["label"] for row in report["rows"]] == [PLAIN.label]
-    assert report["refused"] == [
-        {"label": third.label, **third._asdict(), "reason": "it makes no sense"}
-    ]
-    assert "it makes no sense" in render(report)
 
 
 def test_a_page_without_any_row_is_whole() -> None:
@@ -158,100 +52,7 @@ def test_a_page_without_any_row_is_whole() -> None:
     assert "<svg" not in page
 
 
-def test_an_effect_counts_only_where_all_pairs_agree() -> None:
-    flushes = ("async", "none", "sync")
-    rows = [outcome(1, PLAIN._replace(flush=flush)) for flush in flushes]
-    same, better = (1.5, 0.9, 1.6), (1.5, 1.2, 1.6)
-    for scales, verdict in ((same, "unclear"), (better, "best")):
-        others = [
-            outcome(scale, PLAIN._replace(flush=flush, alloc="recycle"))
-            for scale, flush in zip(scales, flushes, strict=True)
-        ]
-        page = render(report_of(*rows, *others))
-        (cell,) = re.findall(r'synced bytes, MiB/s</td><td class="(\w+)">', page)
-        assert cell == verdict
-        (time,) = re.findall(r'a sync of 1 MiB, ms</td><td class="(\w+)">', page)
-        assert time == verdict, "less is better there"
-
-
 # --- measuring
-
-
-@pytest.mark.parametrize("flush", REGISTRY.flush_policies.names())
-def test_recycling_recycles_before_it_is_measured(flush: str, tmp_path: Path) -> None:
-    settings = {"alloc": "recycle", "flush": flush}
-    with open_store(str(tmp_path / "s"), settings, TINY) as store:
-        Subject(store, TINY).warm_up()
-        assert store.stats()["strategies"]["alloc"]["segments_recycled"] > 0
-        assert store.stats()["segments"] <= 4
-
-
-def test_memory_that_belongs_to_no_file_is_counted() -> None:
-    data = os.urandom(1 << 20) * 32
-    before = own_kib()
-    private = mmap.mmap(-1, len(data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    shared = mmap.mmap(-1, len(data))
-    private[:] = shared[:] = data
-    grown = own_kib() - before
-    private.close()
-    shared.close()
-    assert 64 << 10 <= grown < 80 << 10
-
-
-def test_a_sync_has_something_to_sync_under_a_policy_that_waits(tmp_path: Path) -> None:
-    (found,) = run(tmp_path, [PLAIN._replace(flush="sync")], TINY, settings={})
-    assert found.failure is None
-    # Without a sync in it, a call takes some microseconds.
-    assert all(each["sync_ms_per_mib"] > 0.1 for each in found.rounds)
-
-
-def test_one_process_that_dies_is_told_and_the_others_go_on(
-    install_plugin: InstallPlugin, tmp_path: Path
-) -> None:
-    install_plugin(
-        "penstock-bad",
-        """
-        import os, signal
-        from penstock import FlushPolicy, hookimpl
-        from penstock.errors import ConfigError
-        class Dies(FlushPolicy):
-            "Dies."
-            name = "dies"
-            def after_append(self, end_offset): os.kill(os.getpid(), signal.SIGTERM)
-        class Raises(Dies):
-            "Raises."
-            name = "raises"
-            def after_append(self, end_offset): raise ValueError("no such thing")
-        class Refuses(Dies):
-            "Refuses."
-            name = "refuses"
-            def __init__(self, options, context, flusher): raise ConfigError("not on a Monday")
-        @hookimpl
-        def penstock_register_flush(): return [Dies, Raises, Refuses]
-    """,
-    )
-    work = tmp_path / "work"
-    work.mkdir()
-    names = ("dies", "raises", "refuses", "none")
-    told: list[str] = []
-    dies, raises, refuses, fine = run(
-        work, [PLAIN._replace(flush=name) for name in names], TINY, settings={},
-        on_progress=lambda outcome: told.append(outcome.combo.flush),
-    )  # fmt: skip
-    assert dies.failure == "the measuring process ended without an answer: killed by SIGTERM"
-    assert raises.failure == "ValueError: no such thing"
-    assert (refuses.failure, refuses.refusal) == (None, "not on a Monday")
-    assert len(fine.rounds) == 2
-    assert sorted(told) == sorted(names * 2)
-    assert list(work.iterdir()) == []
-
-
-def test_a_combination_beats_a_setting_for_all(tmp_path: Path) -> None:
-    settings = {"log.checksum": "crc32+record", "flush": "none"}
-    plain, found = run(tmp_path, [PLAIN, PLAIN._replace(flush="sync")], TINY, settings=settings)
-    assert found.failure is None
-    waits, returns = (each.rounds[0]["put_p50_us"] for each in (found, plain))
-    assert waits > 2 * returns, "a put that waits for the disk"
 
 
 # --- the page

@@ -2,12 +2,16 @@
 
 import contextlib
 import errno
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import OpenStore
 
+import penstock
+from penstock import Message
 from penstock.contracts import Trust
 from penstock.contracts.geometry import Geometry
 from penstock.files import Files
@@ -193,3 +197,33 @@ def test_keys_are_indexed_once_where_an_interrupt_came_after_they_were_added(
     found = [hashed for peek in index._peeks() for hashed in peek.entries()["hash"].tolist()]
     assert found == hashes
     index.close()
+
+
+@pytest.fixture
+def made(open_small: OpenStore, tmp_path: Path) -> Path:
+    with open_small() as store:
+        store.put_many(
+            [Message("t", b"x" * 50, keys=["same", f"k{n}"], tag="g") for n in range(100)]
+        )
+    return tmp_path / "store"
+
+
+def index_file(path: Path) -> Path:
+    return next((path / "index").iterdir())
+
+
+def poke(file: Path, position: int, data: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(position)
+        opened.write(data)
+
+
+@pytest.mark.parametrize("previous", [1, 50, 199, 200, 201, 10**9, -1])
+def test_a_chain_that_loops_or_leaves_the_file_ends(made: Path, previous: int) -> None:
+    """Every entry of the chain points to `previous`: itself, a newer one, or nowhere."""
+    file = index_file(made)
+    for number in range(1, 201):
+        poke(file, 40 + 4 * 100 + 20 * number + 16, struct.pack(">i", previous))
+    with penstock.open(made, read_only=True) as store:
+        assert len(store.find("t", "same", limit=1000)) <= 100
+        assert any(f.part == "index" for f in store.verify())

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock import Message, QueueSpan
-from penstock.errors import ConfigError, CorruptionError, OffsetError
+from penstock.errors import CorruptionError, OffsetError
 
 SMALL: dict[str, Any] = {
     "geometry.segment_bytes": 16384,
@@ -190,17 +190,3 @@ def test_a_segment_begun_after_opening_is_found(tmp_path: Path) -> None:
         assert len(read(store, spans_of(store))) == 20
         fill(tmp_path / "s", 300, 2)
         assert len(read(store, spans_of(store))) == 320
-
-
-def test_several_stores_are_opened_with_one_look(tmp_path: Path) -> None:
-    fill(tmp_path / "a", 10)
-    fill(tmp_path / "b", 20)
-    open_one = penstock.open_several(environ={})
-    counts = []
-    for name in ("a", "b"):
-        with open_one(tmp_path / name) as store:
-            assert store.read_only
-            counts.append(len(read(store, spans_of(store))))
-    assert counts == [10, 20]
-    with pytest.raises(ConfigError, match="there is no column"):
-        open_one(str(tmp_path / "a")).arrow_spans([], ["nope"])

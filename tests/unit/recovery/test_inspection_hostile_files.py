@@ -1,7 +1,6 @@
 """Bytes from disk are hostile until checked: bounded work, no foreign exception, the right answer or none."""
 
 import os
-import random
 import re
 import struct
 from pathlib import Path
@@ -11,17 +10,7 @@ from tests.conftest import OpenStore
 
 import penstock
 from penstock import Message
-from penstock.contracts.dispatch_batch import DELAY_SECONDS, DispatchBatch
-from penstock.durability.progress import State, decode_slot, encode_slot
 from penstock.errors import CorruptionError, OffsetError, PenstockError, StrayFileError
-from penstock.format.columns import RecordColumns
-from penstock.format.record import (
-    MalformedRecordError,
-    RecordFields,
-    decode_batch,
-    decode_record,
-    encode_record,
-)
 
 
 @pytest.fixture
@@ -41,17 +30,6 @@ def poke(file: Path, position: int, data: bytes) -> None:
     with file.open("r+b") as opened:
         opened.seek(position)
         opened.write(data)
-
-
-@pytest.mark.parametrize("previous", [1, 50, 199, 200, 201, 10**9, -1])
-def test_a_chain_that_loops_or_leaves_the_file_ends(made: Path, previous: int) -> None:
-    """Every entry of the chain points to `previous`: itself, a newer one, or nowhere."""
-    file = index_file(made)
-    for number in range(1, 201):
-        poke(file, 40 + 4 * 100 + 20 * number + 16, struct.pack(">i", previous))
-    with penstock.open(made, read_only=True) as store:
-        assert len(store.find("t", "same", limit=1000)) <= 100
-        assert any(f.part == "index" for f in store.verify())
 
 
 @pytest.mark.parametrize("field", [0, 8, 16, 24, 32, 36])
@@ -92,23 +70,6 @@ def test_queue_entries_that_point_nowhere_cost_only_themselves(
         assert not list(store.verify())
 
 
-def test_every_cut_of_a_record_is_malformed_not_a_crash() -> None:
-    from tests.unit.format.test_record import EVERYTHING  # noqa: PLC0415 - its richest record
-
-    data = encode_record(EVERYTHING)
-    for size in range(len(data)):
-        with pytest.raises(MalformedRecordError):
-            decode_record(data[:size])
-    chance = random.Random(3)
-    for _ in range(3000):
-        broken = bytearray(data)
-        broken[chance.randrange(len(data))] = chance.randrange(256)
-        try:
-            decode_record(bytes(broken))
-        except MalformedRecordError:
-            continue
-
-
 @pytest.mark.parametrize("size", [0, 1, 90, -1, (1 << 31) - 1, -(1 << 31)])
 def test_hostile_record_sizes_end_in_an_answer(
     made: Path, size: int, open_small: OpenStore
@@ -123,32 +84,6 @@ def test_hostile_record_sizes_end_in_an_answer(
             store.at(offset)
         findings = list(store.verify())
         assert any(f.part == "log" and f.position == offset for f in findings)
-
-
-def test_batches_with_hostile_lengths_are_malformed() -> None:
-    good = struct.pack(">iiiii", 22, 0, 0, 0, 0) + b"\0\0"
-    assert len(decode_batch(good * 3)) == 3
-    for field, value in ((0, 1 << 31 - 1), (0, 0), (16, -1), (16, 1 << 30)):
-        broken = bytearray(good)
-        struct.pack_into(">I", broken, field, value & 0xFFFFFFFF)
-        with pytest.raises(MalformedRecordError):
-            decode_batch(bytes(broken))
-
-
-def test_a_progress_slot_counts_only_when_its_crc_is_right(tmp_path: Path) -> None:
-    state = State(
-        flushed_offset=7,
-        visible_offset=5,
-        lock_mtime_ns=9,
-        failed=True,
-        dispatched={"a": 3, "b": 4},
-    )
-    slot = encode_slot(state, 12)
-    assert decode_slot(slot, tmp_path) == (12, state)
-    for position in range(0, len(slot), 7):
-        broken = bytearray(slot)
-        broken[position] ^= 1
-        assert decode_slot(bytes(broken), tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["progress", "clean", "holder", "geometry.json"])
@@ -237,16 +172,3 @@ def test_a_fifo_or_folder_in_place_of_a_file_never_hangs(
     with open_small(path=made) as store:
         assert sum(1 for _ in store.scan("t")) == 100
         assert any(name in sentence for sentence in store.recovery.mended)  # type: ignore[union-attr] # it was recovered
-
-
-@pytest.mark.parametrize("level", [b"9" * 5000, "\u00b2".encode(), b"-1", b"+3", b"0", b"x", b""])
-def test_a_delay_level_that_is_no_number_is_no_level(level: bytes) -> None:
-    """A number of 5,000 digits, which Python refuses to read, ended the dispatch of its record."""
-    for text, expected in ((level, None), (b"3", 5 + DELAY_SECONDS[2] * 1000)):
-        fields = RecordFields(topic=b"SCHEDULE_TOPIC_XXXX", body=b"", store_time_ms=5,
-                              properties=b"DELAY\x01" + text + b"\x02")  # fmt: skip
-        record = encode_record(fields)
-        codes = DispatchBatch(
-            RecordColumns.parse(record, [0], 0), 0, len(record)
-        ).tag_codes.tolist()
-        assert codes == ([0] if expected is None else [expected])

@@ -26,8 +26,6 @@ from penstock.errors import (
     StrayFileError,
 )
 from penstock.format.record import crc32
-from penstock.integrity.segment_digests import sums_of
-from penstock.repairs.bit_flip import flipped_bit
 from penstock.repairs.repair import RepairReport
 from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import messages
@@ -385,20 +383,6 @@ def test_queues_are_not_made_to_agree_with_a_header_that_a_digest_calls_wrong(
     assert {f.part for f in left} == {"log"}
     assert all("the record is corrupt: " in f.text for f in left)
     assert queue_entries(place) == before
-
-
-def test_a_flipped_bit_is_found_in_any_place() -> None:
-    block = os.urandom(70_001)
-    sums = sums_of(block)
-    bad = bytearray(block)
-    for position in (0, 1, 35_000, 69_999, 70_000):
-        for bit in (0, 7):
-            bad = bytearray(block)
-            bad[position] ^= 1 << bit
-            assert flipped_bit(bytes(bad), sums) == (position, 1 << bit)
-    bad[5] ^= 3
-    assert flipped_bit(bytes(bad), sums) is None
-    assert flipped_bit(b"", (1, 2)) is None
 
 
 def test_a_store_in_use_is_not_repaired(place: Path) -> None:

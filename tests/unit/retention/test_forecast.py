@@ -1,28 +1,17 @@
 """Looking ahead: what is foretold happens, and policies say why; the disk of the tests is one, too."""
 
-import errno
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.retention.test_runner_faults import SEGMENT, bases, boom, fill, opened, policy_that
+from tests.unit.retention.test_runner_faults import bases, boom, fill, opened, policy_that
 
-from penstock.contracts import DiskUse, SegmentInfo
-from penstock.errors import ConfigError, DiskFullError
-from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, make_context, open_store
-from penstock_retention.age import AgeOptions, AgeRetention
-from penstock_retention.disk_ratio import DiskRatioOptions, DiskRatioRetention
+from penstock.errors import ConfigError
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 HOUR = 3_600_000
-NOON = int(time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))) * 1000
-
-
-def log(*ages_hours: float) -> list[SegmentInfo]:
-    return [
-        SegmentInfo(n, 1, int(NOON - age * HOUR), Path("x")) for n, age in enumerate(ages_hours)
-    ]
 
 
 # --- the forecast
@@ -117,30 +106,6 @@ def test_a_policy_that_fails_is_named_as_the_reason(tmp_path: Path) -> None:
 # --- what policies say
 
 
-def test_age_says_why_in_figures(tmp_path: Path) -> None:
-    policy = AgeRetention(AgeOptions(), make_context(tmp_path))
-    disk = DiskUse(1, 1)
-    said = [
-        policy.vote(log(70, 1), NOON, disk), policy.vote(log(73, 1), NOON, disk),
-        policy.vote(log(100), NOON, disk), policy.vote(log(100, 73, 1), NOON + 16 * HOUR, disk),
-    ]  # fmt: skip
-    assert [(vote.expired_count, vote.reason) for vote in said] == [
-        (0, "the oldest was written 70.0 hours ago; segments are kept for 72 hours"),
-        (0, "1 not written for 72 hours, but segments are deleted at 04 o'clock"),
-        (0, "the last segment is the only one"),
-        (2, "not written for 72 hours"),
-    ]
-
-
-def test_a_disk_that_does_not_tell_its_size_costs_nothing_young(tmp_path: Path) -> None:
-    """As a ratio of -1 in RocketMQ: what is old goes at any hour, nothing is forced or refused."""
-    policy = DiskRatioRetention(DiskRatioOptions(), make_context(tmp_path))
-    assert policy.vote(log(1), NOON, DiskUse(95, 5)).refuse_writes
-    vote = policy.vote(log(100, 73, 71, 1), NOON, DiskUse(0, 0))
-    assert (vote.expired_count, vote.refuse_writes) == (2, False)
-    assert "does not report its size" in vote.reason
-
-
 @pytest.mark.parametrize("policy", ["age", "disk-ratio"])
 @pytest.mark.parametrize("hours", [-1.0, float("inf"), float("nan")])
 def test_hours_that_are_no_time_are_refused(policy: str, hours: float, tmp_path: Path) -> None:
@@ -149,72 +114,3 @@ def test_hours_that_are_no_time_are_refused(policy: str, hours: float, tmp_path:
 
 
 # --- the simulated disk
-
-
-def test_the_simulated_disk_is_full_when_it_is() -> None:
-    page = 4096
-    disk = SimulatedDisk(capacity=10 * page, clock=ManualClock())
-    file = disk.create(Path("/a"))
-    file.resize(100 * page)
-    assert disk.free_bytes(Path("/")) == (0, 10 * page), "a hole takes no room"
-    file.allocate_range(0, 6 * page)
-    assert disk.free_bytes(Path("/")) == (6 * page, 4 * page)
-    disk.others = 3 * page
-    file.pwrite(b"x" * 100, 6 * page)
-    for grow in (
-        lambda: file.pwrite(b"x", 7 * page), lambda: file.allocate_range(0, 8 * page),
-        lambda: file.allocate(8 * page), lambda: disk.create(Path("/b")),
-    ):  # fmt: skip
-        with pytest.raises(OSError, match="space") as caught:
-            grow()
-        assert caught.value.errno == errno.ENOSPC
-    assert not disk.exists(Path("/b"))
-    file.pwrite(b"y" * 7 * page, 0)
-    assert file.punch(5 * page, 100 * page)
-    assert disk.used == 8 * page
-    assert file.pread(3 * page, 4 * page) == b"y" * page + bytes(2 * page)
-    disk.others = 0
-    disk.create(Path("/b")).close()
-    file.close()
-
-
-def test_a_store_into_a_hole_of_the_simulated_disk_is_found() -> None:
-    """On a real disk that is full it kills the process, and on one that is not nobody notices."""
-    disk = SimulatedDisk()
-    file = disk.create(Path("/a"))
-    file.resize(16384)
-    file.allocate_range(4096, 8192)
-    memory = file.map(16384, writable=True)
-    memory[5000:5004] = b"fine"
-    disk.image()
-    memory[8192:8196] = b"hole"
-    with pytest.raises(AssertionError, match="a store into a hole, at page 2"):
-        disk.image()
-
-
-def test_times_on_the_simulated_disk_are_those_of_its_clock() -> None:
-    clock = ManualClock()
-    disk = SimulatedDisk(capacity=4096, clock=clock)
-    file = disk.create(Path("/a"))
-    clock.now_ms += 5000
-    assert disk.open(Path("/a")).mtime_ms == clock.now_ms - 5000
-    file.pwrite(b"x", 0)
-    clock.now_ms += 5000
-    assert disk.open(Path("/a")).mtime_ms == clock.now_ms - 5000
-    file.sync()
-    assert file.mtime_ms == clock.now_ms
-    file.close()
-
-
-def test_a_store_on_a_full_simulated_disk_says_so_and_goes_on(tmp_path: Path) -> None:
-    clock = ManualClock()
-    disk = SimulatedDisk(capacity=1 << 20, clock=clock)
-    with opened(tmp_path / "s", files=disk, clock=clock, write="file") as store:
-        fill(store, 2)
-        disk.others = (1 << 20) - disk.used
-        with pytest.raises(DiskFullError):
-            fill(store, 3)
-        disk.others = 0
-        fill(store, 3)
-        names = [entry.name for entry in disk.entries(tmp_path / "s" / "commitlog")]
-        assert [int(name) for name in names] == [0, SEGMENT, 2 * SEGMENT]

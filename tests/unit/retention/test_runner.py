@@ -12,59 +12,20 @@ import pytest
 from tests.conftest import InstallPlugin, OpenStore
 
 import penstock
-from penstock.contracts import Context, DiskUse, SegmentInfo
-from penstock.contracts.geometry import Geometry
-from penstock.errors import ConfigError, ReadOnlyError
-from penstock.files import Files
+from penstock.contracts import SegmentInfo
+from penstock.errors import ReadOnlyError
 from penstock.testing import ManualClock, ManualWorkers
-from penstock_retention.age import AgeOptions, AgeRetention
-from penstock_retention.disk_ratio import DiskRatioOptions, DiskRatioRetention
-from penstock_retention.size import SizeOptions, SizeRetention
 
 HOUR = 3_600_000
 QUICKLY: dict[str, Any] = {"retention.pause_ms": 0}
 SIZES: dict[str, Any] = {"geometry.segment_bytes": 65536}
 FOUR = int(time.mktime((2026, 11, 21, 4, 30, 0, 0, 0, -1))) * 1000
-DISK = DiskUse(1, 1)
-
-
-def policy(**options: object) -> AgeRetention:
-    context = Context(
-        root=Path("/"),
-        files=Files(),
-        clock=ManualClock(),
-        geometry=Geometry(),
-        spawn=ManualWorkers(),
-    )
-    return AgeRetention(AgeOptions(**options), context)  # type: ignore[arg-type] # a test's own dictionary
 
 
 def segments(*ages_hours: float) -> list[SegmentInfo]:
     return [
         SegmentInfo(n, 1, int(FOUR - age * HOUR), Path("x")) for n, age in enumerate(ages_hours)
     ]
-
-
-@pytest.mark.parametrize(
-    ("ages", "count"),
-    [
-        ((100, 80, 73, 71, 1), 3),
-        ((100, 10, 100, 1), 1),
-        ((100,), 0),
-        ((100, 100), 1),
-        ((), 0),
-        ((72, 0), 1),
-    ],
-)
-def test_age_lets_the_oldest_go_never_the_last(ages: tuple[float, ...], count: int) -> None:
-    assert policy().vote(segments(*ages), FOUR, DISK).expired_count == count
-
-
-def test_age_votes_only_at_its_hours() -> None:
-    old = segments(100, 1)
-    assert policy().vote(old, FOUR + HOUR, DISK).expired_count == 0
-    assert policy(delete_when="3;5").vote(old, FOUR + HOUR, DISK).expired_count == 1
-    assert policy(delete_when="*").vote(old, FOUR + 9 * HOUR, DISK).expired_count == 1
 
 
 def test_segments_go_and_queues_and_index_follow(open_small: OpenStore, tmp_path: Path) -> None:
@@ -148,67 +109,6 @@ def test_raw_copies_of_a_log_are_the_same_log(open_small: OpenStore, tmp_path: P
 
 
 # --- the other policies
-
-
-def info(number: int, age_hours: float, size: int = 100) -> SegmentInfo:
-    return SegmentInfo(number * size, size, int(FOUR - age_hours * HOUR), Path("x"))
-
-
-def context() -> Context:
-    return Context(
-        root=Path("/"),
-        files=Files(),
-        clock=ManualClock(),
-        geometry=Geometry(),
-        spawn=ManualWorkers(),
-    )
-
-
-@pytest.mark.parametrize(
-    ("limit", "count"), [(1000, 0), (500, 0), (499, 1), (400, 1), (301, 2), (100, 4), (0, 4)]
-)
-def test_size_lets_the_oldest_go_while_the_log_is_too_large(limit: int, count: int) -> None:
-    size = SizeRetention(SizeOptions(bytes_max=limit), context())
-    vote = size.vote([info(n, 0) for n in range(5)], FOUR, DISK)
-    assert vote.expired_count == count
-    assert ("over" in vote.reason) == (limit < 500)
-
-
-@pytest.mark.parametrize(
-    ("percent", "count", "refuses"),
-    [(74, 0, False), (75, 0, False), (76, 2, False), (85, 2, False), (86, 3, False), (90, 3, False),
-     (91, 3, True), (100, 3, True)],
-)  # fmt: skip
-def test_disk_ratio_has_three_levels(percent: int, count: int, refuses: bool) -> None:
-    policy = DiskRatioRetention(DiskRatioOptions(), context())
-    log = [info(0, 100), info(1, 73), info(2, 71), info(3, 0)]
-    vote = policy.vote(log, FOUR, DiskUse(percent, 100 - percent))
-    assert (vote.expired_count, vote.refuse_writes) == (count, refuses)
-    assert f"{percent} %" in vote.reason
-
-
-def test_disk_ratio_rounds_up_and_resumes_only_at_the_lower_level() -> None:
-    policy = DiskRatioRetention(DiskRatioOptions(), context())
-    said = [policy.vote([info(0, 0)], FOUR, DiskUse(used, 1000 - used)).refuse_writes
-            for used in (900, 901, 880, 851, 850, 900, 901)]  # fmt: skip
-    assert said == [False, True, True, True, False, False, True]
-
-
-def test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards() -> None:
-    policy = DiskRatioRetention(DiskRatioOptions(), context())
-    said = [policy.vote([info(0, 0)], FOUR, use).refuse_writes
-            for use in (DiskUse(91, 9), DiskUse(0, 0), DiskUse(88, 12), DiskUse(91, 9))]  # fmt: skip
-    assert said == [True, False, False, True]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"early_percent": 0}, {"refuse_percent": 101}, {"early_percent": 86}, {"forced_percent": 95}],
-)
-def test_levels_that_make_no_sense_are_refused(wrong: dict[str, int], tmp_path: Path) -> None:
-    given: dict[str, Any] = {f"retention.disk-ratio.{name}": value for name, value in wrong.items()}
-    with pytest.raises(ConfigError, match=r"retention\.disk-ratio"):
-        penstock.open(tmp_path / "s", environ={}, retention=["disk-ratio"], **given)
 
 
 # --- the round

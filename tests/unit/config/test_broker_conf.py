@@ -1,0 +1,80 @@
+"""A broker's configuration as settings of ours, and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.cli.root import run
+from penstock.config import model
+from penstock.config.broker_conf import from_broker_conf, to_broker_conf
+from penstock.config.model import build, gather
+from penstock.contracts.geometry import Geometry
+from penstock.plugins.registry import load_registry
+from penstock.store.store import Store
+
+REGISTRY = load_registry()
+
+
+def built(
+    path: Path | None = None, environ: dict[str, str] | None = None, **settings: object
+) -> model.Config:
+    return model.build(model.gather(path, environ or {}, settings), REGISTRY)
+
+
+def test_a_brokers_file_gives_its_sizes_and_policies() -> None:
+    found = built(
+        **from_broker_conf("""
+        # a comment
+        mappedFileSizeCommitLog=1048576
+        mappedFileSizeConsumeQueue = 6000000
+        flushDiskType=SYNC_FLUSH
+        fileReservedTime=48
+        deleteWhen=04;16
+        enabledAppendPropCRC=true
+        brokerName=a
+    """)
+    )
+    assert found.geometry.segment_bytes == 1048576
+    assert found.geometry.queue_entries == 300_000
+    assert (found.flush.use, found.log.checksum, found.profile) == (
+        "sync",
+        "crc32+record",
+        "rocketmq",
+    )
+    assert found.options["retention", "age"].reserved_hours == 48
+    assert found.options["retention", "age"].delete_when == "04;16"
+
+
+def test_a_brokers_disk_level_over_the_forced_one_is_taken_as_that() -> None:
+    found = from_broker_conf("diskMaxUsedSpaceRatio=88\nfileReservedTime=48\n")
+    assert found["retention.disk-ratio.early_percent"] == 85
+    assert found["retention.disk-ratio.reserved_hours"] == 48
+    assert found["retention.use"] == ["age", "disk-ratio"]
+
+
+def opened(root: Path, **settings: Any) -> Store:
+    return penstock.open(root, environ={}, **settings)
+
+
+def test_what_the_broker_must_be_told_is_what_its_file_tells_us(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = Geometry(segment_bytes=8192, queue_entries=7, index_slots=11, index_entries=90)
+    given = from_broker_conf(to_broker_conf(sizes, tmp_path / "s"))
+    read = build(gather(None, {}, given), load_registry()).geometry
+    assert [read.segment_bytes, read.queue_entries, read.index_slots, read.index_entries] == [8192, 7, 11, 90]  # fmt: skip
+    opened(tmp_path / "s", **{f"geometry.{k}": v for k, v in {
+        "segment_bytes": 8192, "queue_entries": 7, "index_slots": 11, "index_entries": 90,
+    }.items()}).close()  # fmt: skip
+    assert run(["config", str(tmp_path / "s"), "--broker-conf"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == to_broker_conf(sizes, tmp_path / "s")
+    file = tmp_path / "broker.conf"
+    file.write_text(printed)
+    penstock.open(tmp_path / "s", environ={}, **from_broker_conf(printed)).close()
+    assert run(["config", "--broker-conf", str(file), "--json"]) == 0
+    assert '"geometry.queue_entries", "value": 7' in capsys.readouterr().out
+    assert run(["config", "--broker-conf"]) == 2
+    assert "name the store first" in capsys.readouterr().err

@@ -1,0 +1,93 @@
+"""What is neither log nor derived: marks, manifest, the files of digests."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.integrity.test_segment_digests import seal_all
+
+from penstock.contracts.findings import Finding
+from penstock.files import File, Files
+from penstock.store.store import Store
+from penstock.testing import ManualWorkers, open_store
+from penstock.testing.kit import messages
+
+
+class TornFile(File):
+    """A file whose first reads show it half written."""
+
+    def __init__(self, file: File, files: "TornFiles") -> None:
+        super().__init__(file.path, file.detach())
+        self._files = files
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = super().pread(size, position)
+        return self._files.tear(data) if self._files.is_due(self.path) else data
+
+
+class TornFiles(Files):
+    """Files of which those with `name` are caught half written by the next `times` reads."""
+
+    def __init__(self, name: str, tear: Callable[[bytes], bytes], times: int = 1) -> None:
+        super().__init__()
+        self.name, self.tear, self.times = name, tear, times
+
+    def is_due(self, path: Path) -> bool:
+        if self.name in path.parts and self.times > 0:
+            self.times -= 1
+            return True
+        return False
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        return TornFile(super().open(path, writable=writable), self)
+
+
+def half(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def nothing(_data: bytes) -> bytes:
+    return b""
+
+
+def live(path: Path) -> tuple[Store, ManualWorkers]:
+    """A store that is being written, some of its segments sealed."""
+    workers = ManualWorkers()
+    store = open_store(path, spawn=workers, retention=[])
+    for first in range(0, 800, 100):
+        store.put_many(messages(100, first=first))
+    store.flush()
+    workers.run("penstock-follow")
+    workers.run("penstock-mark")
+    seal_all(workers)
+    return store, workers
+
+
+def found(path: Path, files: Files | None = None, **how: Any) -> list[Finding]:
+    with open_store(path, files=files, read_only=True) as store:
+        return list(store.verify(deep=True, **how))
+
+
+@pytest.mark.parametrize("tear", [half, nothing])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_digest_of_a_living_store_that_is_being_written_is_no_finding(
+    tear: Callable[[bytes], bytes], jobs: int, tmp_path: Path
+) -> None:
+    store, _ = live(tmp_path / "s")
+    assert found(tmp_path / "s", jobs=jobs) == []
+    for times in (1, 2, 3):
+        assert found(tmp_path / "s", TornFiles("digests", tear, times=times)) == []
+    store.close()
+    assert "cannot be understood" in found(tmp_path / "s", TornFiles("digests", tear, 1000))[0].text
+
+
+def test_a_damaged_digest_of_a_living_store_is_found(tmp_path: Path) -> None:
+    store, _ = live(tmp_path / "s")
+    path = tmp_path / "s" / "penstock" / "digests" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[50] ^= 1
+    path.write_bytes(data)
+    assert [f.text for f in found(tmp_path / "s")] == ["the digest of its segment cannot be understood"]  # fmt: skip
+    assert [f.part for f in store.verify(deep=True)] == ["marks"]
+    store.close()

@@ -1,0 +1,144 @@
+"""Verification beside a writer: whatever comes, goes or is half written meanwhile is no finding."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.integrity.test_segment_digests import seal_all
+
+from penstock.contracts.findings import Finding
+from penstock.files import File, Files
+from penstock.store.store import Store
+from penstock.testing import ManualWorkers, open_store
+from penstock.testing.kit import messages
+
+SEGMENT = 64 * 1024
+
+
+def live(path: Path) -> tuple[Store, ManualWorkers]:
+    """A store that is being written, some of its segments sealed."""
+    workers = ManualWorkers()
+    store = open_store(path, spawn=workers, retention=[])
+    for first in range(0, 800, 100):
+        store.put_many(messages(100, first=first))
+    store.flush()
+    workers.run("penstock-follow")
+    workers.run("penstock-mark")
+    seal_all(workers)
+    return store, workers
+
+
+def found(path: Path, files: Files | None = None, **how: Any) -> list[Finding]:
+    with open_store(path, files=files, read_only=True) as store:
+        return list(store.verify(deep=True, **how))
+
+
+def test_segments_that_come_and_go_during_a_verification_are_no_finding(tmp_path: Path) -> None:
+    """The digest of a segment that the reader did not know yet was one "of no segment there is"."""
+    store, workers = live(tmp_path / "s")
+    with open_store(tmp_path / "s", read_only=True) as reader:
+        looking = reader.verify(deep=True)
+        for first in range(800, 1600, 100):
+            store.put_many(messages(100, first=first))
+        store.flush()
+        workers.run("penstock-follow")
+        seal_all(workers)
+        store.discard_before(log_offset=2 * SEGMENT)
+        # A process that dies, or is slow, between the segment's end and its digest's.
+        digest = tmp_path / "s" / "penstock" / "digests" / f"{2 * SEGMENT:020d}"
+        (digest.parent / f"{0:020d}").write_bytes(digest.read_bytes())
+        assert [f for f in looking if f.part in ("marks", "digest")] == []
+    store.close()
+
+
+@pytest.mark.parametrize("when", ["before the walk", "in the walk", "at its end"])
+def test_a_writer_that_comes_during_a_verification_is_no_finding(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was closed when the look began: whatever a writer did then was held against it."""
+    live(tmp_path / "s")[0].close()
+    with open_store(tmp_path / "s", read_only=True) as reader:
+        opened: list[Store] = []
+
+        def write() -> None:
+            if not opened:
+                opened.append(open_store(tmp_path / "s", retention=[], spawn=ManualWorkers()))
+                opened[0].put_many(messages(300, first=800))
+                opened[0].flush()
+
+        def told(tally: Any) -> None:
+            if when == "in the walk" or tally.bytes_seen == tally.bytes_total:
+                write()
+
+        scope_taken = reader.verify(told, deep=True)
+        if when == "before the walk":
+            scope = reader._verification.scope(deep=True)
+            # As it was when the look began.
+            monkeypatch.setattr(reader._verification, "scope", lambda deep: scope)
+            write()
+        assert list(scope_taken) == []
+        opened[0].close()
+        with open_store(tmp_path / "s", read_only=True) as again:
+            assert list(again.verify(deep=True)) == []
+
+
+def test_verifications_beside_a_busy_writer_find_nothing(tmp_path: Path) -> None:
+    """Bounded by rounds, in the writing process and beside it: puts, flushes, marks and seals never stop."""
+    path = tmp_path / "s"
+    settings: dict[str, Any] = {
+        "index.flush_interval_ms": 1, "flush.async.interval_ms": 1,
+        "retention": ["size"], "retention.size.bytes_max": 16 * SEGMENT,
+    }  # fmt: skip
+    with open_store(path, **settings) as store:
+        store.put_many(messages(100))
+        is_over = threading.Event()
+
+        def write() -> None:
+            first = 100
+            while not is_over.is_set():
+                store.put_many(messages(100, first=first))
+                first += 100
+                store.flush()
+                if first % 1000 == 0:
+                    store.retain()
+                    store.commit_offset("g", "topic-0", offset=first // 200)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(4):
+                assert list(store.verify(deep=True)) == []
+                with open_store(path, read_only=True) as reader:
+                    assert reader.committed_offset("nobody", "topic-0") is None
+                    assert list(reader.verify(deep=True)) == []
+        finally:
+            is_over.set()
+            writer.join()
+
+
+def test_records_that_come_between_two_looks_at_the_tail_are_no_corruption(tmp_path: Path) -> None:
+    """The walk met the log's end, the writer put two records there, and the search for valid records after
+    the end found the second one: the first was told as corruption."""
+    store, workers = live(tmp_path / "s")
+    waiting = [10]
+
+    class Late(Files):
+        def open(self, path: Path, *, writable: bool = False) -> File:
+            return LateFile(super().open(path, writable=writable))
+
+    class LateFile(File):
+        def __init__(self, file: File) -> None:
+            super().__init__(file.path, file.detach())
+
+        def data_end(self) -> int:
+            # Asked where the search for valid records begins.
+            while waiting and "commitlog" in self.path.parts:
+                store.put_many(messages(waiting.pop(), first=800))
+                store.flush()
+                workers.run("penstock-follow")
+            return super().data_end()
+
+    assert found(tmp_path / "s", Late()) == []
+    assert not waiting
+    store.close()
