@@ -11,6 +11,7 @@ from penstock.config import model
 from penstock.config.broker_conf import from_broker_conf, to_broker_conf
 from penstock.config.model import build, gather
 from penstock.contracts.geometry import Geometry
+from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry
 from penstock.store.store import Store
 
@@ -78,3 +79,33 @@ def test_what_the_broker_must_be_told_is_what_its_file_tells_us(
     assert '"geometry.queue_entries", "value": 7' in capsys.readouterr().out
     assert run(["config", "--broker-conf"]) == 2
     assert "name the store first" in capsys.readouterr().err
+
+
+def test_what_a_broker_needs_not_told_here_is_passed_over() -> None:
+    plain = from_broker_conf("")
+    assert from_broker_conf("# flushDiskType=SYNC_FLUSH\nbrokerName=a\nno line at all\n") == plain
+    assert from_broker_conf("transientStorePoolEnable=false\nwarmMapedFileEnable=no") == plain
+
+
+def test_switches_pick_strategies() -> None:
+    found = from_broker_conf("transientStorePoolEnable=true\nwarmMapedFileEnable=true\nflushDiskType=ASYNC_FLUSH")  # fmt: skip
+    assert (found["write.use"], found["alloc.use"], found["flush.use"]) == (
+        "transient-pool",
+        "preallocate",
+        "async",
+    )
+
+
+def test_a_number_that_is_none_is_an_error_that_names_its_key() -> None:
+    with pytest.raises(ConfigError, match="mappedFileSizeCommitLog is '1G'"):
+        from_broker_conf("mappedFileSizeCommitLog=1G")
+
+
+def test_a_queue_file_of_no_whole_entry_is_rounded_up() -> None:
+    assert from_broker_conf("mappedFileSizeConsumeQueue=41")["geometry.queue_entries"] == 3
+
+
+def test_a_path_is_written_as_properties_files_have_it() -> None:
+    lines = to_broker_conf(Geometry(), Path("/a\\b")).splitlines()
+    assert "# storePathRootDir=/a\\\\b" in lines
+    assert "mappedFileSizeConsumeQueue=200000" in lines

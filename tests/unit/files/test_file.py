@@ -1,7 +1,9 @@
 """One open file: zeros, pieces, maps, and a descriptor that is closed once."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -51,3 +53,78 @@ def test_a_used_file_becomes_zero_wherever_zeros_can_be_written(
         assert not any(file.pread(SIZE, 0))
         assert os.fstat(file._fd).st_blocks * 512 >= SIZE
         assert can or all(stop - start <= PIECE_BYTES for start, stop in file.wrote)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[File]:
+    made = Files().create(tmp_path / "file")
+    yield made
+    made.close()
+
+
+def test_what_is_written_is_read_and_no_more_than_there_is(file: File) -> None:
+    file.pwrite(b"abcdef", 10)
+    assert file.pread(4, 10) == b"abcd"
+    assert file.pread(100, 12) == b"cdef"
+    assert file.pread(4, 100) == b""
+    memory = memoryview(bytearray(8))
+    assert file.read_into(memory, 11) == 5
+    assert bytes(memory[:5]) == b"bcdef"
+
+
+def test_a_write_in_pieces_is_cut_at_their_borders(file: File) -> None:
+    class Watched(File):
+        pieces: ClassVar[list[tuple[int, int]]] = []
+
+        def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+            self.pieces.append((position, len(data)))
+            super().pwrite(data, position)
+
+    watched = Watched(file.path, file.detach())
+    data = bytes(range(256)) * 200
+    watched.pwrite_pieces(data, 100)
+    assert watched.pread(len(data), 100) == data
+    ends = [at + size for at, size in watched.pieces]
+    assert all(end % PIECE_BYTES == 0 for end in ends[:-1])
+    assert max(size for _, size in watched.pieces) <= PIECE_BYTES
+    watched.close()
+
+
+def test_zeros_are_made_between_two_positions_and_nowhere_else(file: File) -> None:
+    file.pwrite(b"x" * 20_000, 0)
+    for how in (file.clear, file.erase):
+        how(5000, 15_000)
+        assert file.pread(20_000, 0) == b"x" * 5000 + bytes(10_000) + b"x" * 5000
+        how(9, 9)
+        file.pwrite(b"x" * 20_000, 0)
+    assert file.size == 20_000
+
+
+def test_data_ends_where_nothing_was_written(file: File) -> None:
+    file.resize(1 << 20)
+    assert file.data_end() == 0
+    file.pwrite(b"x", 5000)
+    assert 5001 <= file.data_end() < 1 << 20
+    assert file.hole_from(1 << 19) == 1 << 19
+
+
+def test_a_descriptor_is_lent_by_a_file_that_is_the_systems_alone(file: File) -> None:
+    class Own(File):
+        def sync(self) -> None:
+            pass
+
+    assert file.descriptor is not None
+    other = Own(file.path, file.detach())
+    assert (file.descriptor, other.descriptor) == (None, None)
+    other.close()
+
+
+def test_a_file_is_closed_once_whatever_gets_its_number(tmp_path: Path, file: File) -> None:
+    """Closed twice it would close the file that was opened in between."""
+    number = file.descriptor
+    file.close()
+    other = Files().create(tmp_path / "other")
+    assert other.descriptor == number
+    file.close()
+    other.pwrite(b"x", 0)
+    other.close()

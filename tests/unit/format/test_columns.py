@@ -1,6 +1,7 @@
 """Many records as columns: what the decoder says of each, and nothing of what is none."""
 
 import attrs
+import numpy as np
 import pytest
 
 from penstock.format.columns import RecordColumns
@@ -78,3 +79,39 @@ def test_columns_see_what_the_decoder_sees(name: str) -> None:
     assert one.reconsume_times[0] == decoded.reconsume_times
     assert one.prepared_offsets[0] == decoded.prepared_offset
     assert one.topics[0] == [decoded.topic]
+
+
+def test_a_row_that_is_no_record_is_not_valid_and_says_no_more() -> None:
+    record = encode_record(RecordFields(topic=b"t", body=b"x", queue=5))
+    window = record + b"\xff" * 200
+    columns = RecordColumns.parse(window, [0, len(record)], 0)
+    assert columns.valid.tolist() == [True, False]
+    assert columns.queues.tolist()[0] == 5
+    assert columns.first_bad(check_crc=True) == 1
+
+
+def test_the_first_row_at_another_place_than_it_says_is_bad() -> None:
+    records = [encode_record(RecordFields(topic=b"t", body=b"x", log_offset=1000 + 93 * n)) for n in range(3)]  # fmt: skip
+    columns = RecordColumns.parse(b"".join(records), [0, 93, 186], 1000)
+    assert columns.first_bad(check_crc=True) is None
+    moved = RecordColumns.parse(b"".join(records), [0, 93, 186], 0, log_offsets=np.array([1000, 7, 1186]))  # fmt: skip
+    assert moved.first_bad(check_crc=False) == 1
+
+
+def test_a_crc_is_looked_at_only_where_that_is_asked_for() -> None:
+    record = bytearray(encode_record(RecordFields(topic=b"t", body=b"abc")))
+    record[89] ^= 1
+    columns = RecordColumns.parse(bytes(record), [0], 0)
+    assert columns.first_bad(check_crc=False) is None
+    assert columns.first_bad(check_crc=True) == 0
+
+
+def test_rows_are_picked_by_number_mask_or_range_with_their_offsets() -> None:
+    records = [encode_record(RecordFields(topic=b"t%d" % (n % 2), body=b"x", queue=n)) for n in range(4)]  # fmt: skip
+    columns = RecordColumns.parse(b"".join(records), [94 * n for n in range(4)], 50)
+    assert columns.rows(np.array([3, 1])).queues.tolist() == [3, 1]
+    assert columns.rows(columns.queues > 1).log_offsets.tolist() == [238, 332]
+    assert columns.head(1).queues.tolist() == [0]
+    assert columns.head(4) is columns
+    names, rows = columns.topics
+    assert [names[row] for row in rows.tolist()] == [b"t0", b"t1", b"t0", b"t1"]

@@ -1,8 +1,9 @@
 """Java's string hash, of one text and of many pieces."""
 
+import numpy as np
 import pytest
 
-from penstock.format.java_hash import index_hash, java_hash
+from penstock.format.java_hash import distinct_of, hash_pieces, index_hash, java_hash
 
 
 @pytest.mark.parametrize(
@@ -17,3 +18,29 @@ from penstock.format.java_hash import index_hash, java_hash
 def test_java_hashes(text: str, java: int, index: int) -> None:
     assert java_hash(text) == java
     assert index_hash(text) == index
+
+
+def test_the_index_form_is_never_negative_and_0_where_java_overflows() -> None:
+    """`Math.abs(Integer.MIN_VALUE)` is negative in Java, which then takes 0."""
+    assert java_hash("polygenelubricants") == -(1 << 31)
+    assert index_hash("polygenelubricants") == 0
+    assert index_hash("AaAa") == java_hash("AaAa")
+    assert all(index_hash(str(number)) >= 0 for number in range(300))
+
+
+def test_a_character_beyond_16_bits_counts_as_two() -> None:
+    assert java_hash("🙂") == 31 * 0xD83D + 0xDE42
+
+
+def test_pieces_have_the_hashes_of_their_texts() -> None:
+    texts = ["", "a", "größe", "🙂x"]
+    raw = [text.encode() for text in texts]
+    starts = np.cumsum([0, *map(len, raw[:-1])])
+    found = hash_pieces(np.frombuffer(b"".join(raw), np.uint8), starts, np.array([*map(len, raw)]))
+    assert found.tolist() == [*map(java_hash, texts)]
+
+
+def test_distinct_values_ascend_whether_they_are_small_or_large() -> None:
+    assert distinct_of(np.array([5, 1, 5, 0])) == [0, 1, 5]
+    assert distinct_of(np.array([1 << 40, 3, 1 << 40])) == [3, 1 << 40]
+    assert distinct_of(np.zeros(0, np.int64)) == []

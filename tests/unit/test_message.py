@@ -1,0 +1,60 @@
+"""What goes in and what comes out: words with RocketMQ's names, and messages that are values."""
+
+import pickle
+
+import pytest
+
+from penstock.format.record import RecordFields, encode_record
+from penstock.message import (
+    Durability,
+    Message,
+    PutStatus,
+    ReadResult,
+    ReadStatus,
+    StoredMessage,
+)
+
+
+def test_statuses_are_rocketmqs_words() -> None:
+    assert [*PutStatus] == ["PUT_OK", "FLUSH_DISK_TIMEOUT"]
+    assert all(status == status.name for status in ReadStatus)
+    assert [*Durability] == ["accepted", "on disk", "unknown"]
+
+
+def test_a_message_has_defaults_that_ask_for_nothing() -> None:
+    message = Message("t", b"x")
+    assert (message.queue, message.tag, tuple(message.keys), dict(message.properties)) == (
+        0,
+        "",
+        (),
+        {},
+    )
+
+
+def test_a_stored_message_is_what_its_record_says() -> None:
+    record = encode_record(
+        RecordFields(
+            topic=b"t",
+            body=b"body",
+            queue=3,
+            queue_offset=5,
+            log_offset=7,
+            store_time_ms=11,
+            properties=b"TAGS\x01red\x02KEYS\x01a b\x02n\x011\x02",
+        )
+    )
+    message = StoredMessage(record)
+    assert (message.topic, message.body, message.queue, message.queue_offset) == ("t", b"body", 3, 5)  # fmt: skip
+    assert (message.log_offset, message.store_time_ms, message.size) == (7, 11, len(record))
+    assert (message.tag, message.keys, message.properties) == ("red", ("a", "b"), {"n": "1"})
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+def test_bytes_that_are_no_record_are_no_message() -> None:
+    with pytest.raises(ValueError, match="at least 91 bytes"):
+        StoredMessage(b"no record")
+
+
+def test_a_read_says_where_to_go_on_and_what_there_is() -> None:
+    result = ReadResult(ReadStatus.FOUND, [], 5, 2, 9)
+    assert (result.next_offset, result.min_offset, result.max_offset) == (5, 2, 9)
