@@ -9,6 +9,7 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from penstock.format.record import RecordFields, encode_record
 from penstock.matrix.measure import counts_writes
 from penstock.matrix.summary import file_system
 from penstock.store.store import Store
+from penstock.testing import SimulatedDisk
+from penstock.testing.platter import Survival
 
 # A job in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -70,6 +73,11 @@ def make_restarted(root: Path, topic: str, **settings: Any) -> Path:
             shutil.rmtree(root / "consumequeue" / topic)
             shutil.rmtree(root / "penstock")
     return root
+
+
+def power_cut(disk: SimulatedDisk) -> SimulatedDisk:
+    """Return what a power cut leaves of a disk: nothing of what was not synced."""
+    return SimulatedDisk.after(disk.image(), Survival.NONE, Random(0))
 
 
 def append_record(

@@ -68,7 +68,7 @@ def test_of_a_name_given_twice_the_last_counts_and_torn_pairs_do_not() -> None:
         [("a b",), ("c",)],
         [("\t",), ("c",)],
         [("a",), ()],
-    ],  # fmt: skip
+    ],
 )
 @pytest.mark.parametrize("tags", [["x", "x"], ["x", "y"], ["", ""]])
 def test_many_texts_are_those_of_each(tags: list[str], keys: list[tuple[str, ...]]) -> None:

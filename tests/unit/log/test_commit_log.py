@@ -1,0 +1,119 @@
+"""The log as records: offsets, times, and that whatever raises leaves no trace."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from penstock._kernel import Batch
+from penstock.errors import (
+    DiskFullError,
+    MessageTooLargeError,
+    OffsetError,
+    StoreClosedError,
+)
+from penstock.log.commit_log import CommitLog
+from penstock.store.store import Store
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
+from penstock.testing.kit import SMALL
+
+SIZE = SMALL.segment_bytes
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(disk: SimulatedDisk, clock: ManualClock) -> Store:
+    return open_store(
+        Path("/store"), files=disk, clock=clock, spawn=ManualWorkers(), write="file",
+        flush="none", retention=[],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def log(store: Store) -> CommitLog:
+    assert store._engine is not None
+    return store._engine.log
+
+
+def test_records_follow_each_other_and_roll_with_a_blank_record(
+    store: Store, log: CommitLog
+) -> None:
+    end = 0
+    for message in messages(400):
+        receipt = store.put(message.topic, message.body, queue=message.queue)
+        assert receipt.log_offset in (end, -(-end // SIZE) * SIZE)
+        end = receipt.log_offset + receipt.size
+    assert log.end_offset == end > SIZE
+    assert sum(len(batch) for batch in log.batches(0, end)) == 400
+
+
+def test_store_times_do_not_go_back_with_the_clock(
+    store: Store, log: CommitLog, clock: ManualClock
+) -> None:
+    first = store.put("t", b"x").store_time_ms
+    clock.now_ms -= 5000
+    assert store.put("t", b"x").store_time_ms == first == log.last_time_ms
+    clock.now_ms += 6000
+    assert store.put("t", b"x").store_time_ms == first + 1000 == log.newest_time_ms
+
+
+def test_an_empty_batch_appends_nothing(store: Store, log: CommitLog) -> None:
+    store.put("t", b"x")
+    end = log.end_offset
+    assert log.append_batch(Batch(log.encoder)) == log.last_time_ms
+    assert log.end_offset == end
+
+
+def test_a_record_that_fits_into_no_segment_is_refused_with_its_limit(
+    store: Store, log: CommitLog
+) -> None:
+    with pytest.raises(MessageTooLargeError) as raised:
+        store.put("t", b"x" * SIZE)
+    assert raised.value.limit == SIZE - 8
+    assert log.end_offset == 0
+
+
+def test_a_put_without_room_counts_neither_in_the_log_nor_in_its_queue(
+    store: Store, log: CommitLog, disk: SimulatedDisk
+) -> None:
+    store.put("t", b"x")
+    end = log.end_offset
+    disk.plan.fail("pwrite", errno.ENOSPC, path="commitlog", times=1)
+    with pytest.raises(DiskFullError):
+        store.put("t", b"y")
+    receipt = store.put("t", b"z")
+    assert (receipt.log_offset, receipt.queue_offset) == (end, 1)
+
+
+def test_after_a_stop_nothing_is_appended(store: Store, log: CommitLog) -> None:
+    store.put("t", b"x")
+    end = log.end_offset
+    log.stop()
+    log.stop()
+    for put in (lambda: store.put("t", b"y"), lambda: store.put_many(messages(2))):
+        with pytest.raises(StoreClosedError):
+            put()
+    assert log.end_offset == end
+
+
+def test_a_copied_piece_must_begin_at_the_end_and_fit_into_the_segment(
+    store: Store, log: CommitLog
+) -> None:
+    store.put("t", b"x")
+    record = bytes(log.log.read(0, log.end_offset))
+    with pytest.raises(OffsetError, match="copied log offset"):
+        log.append_raw(0, record)
+    with pytest.raises(MessageTooLargeError, match="cut it where the segment ends"):
+        log.append_raw(log.end_offset, bytes(SIZE))
+    end = log.end_offset
+    log.append_raw(end, record)
+    assert (log.end_offset, log.has_copies) == (2 * end, True)

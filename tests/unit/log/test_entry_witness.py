@@ -1,0 +1,57 @@
+"""Queue entries as evidence: what they say, and that what cannot be read is none."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StorageError
+from penstock.files import Files
+from penstock.log.entry_witness import EntryWitness, use_entries
+from penstock.log.segmented_log import SegmentedLog
+from penstock.store.store import Store
+from penstock.testing import messages, open_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    made = open_store(tmp_path_factory.mktemp("witness") / "s", retention=[])
+    made.put_many(messages(60))
+    made.flush()
+    return made
+
+
+def test_an_entry_tells_where_its_record_is(store: Store) -> None:
+    witness = EntryWitness(store._queue_index)
+    message = store.read("topic-0", 0, 3).messages[0]
+    assert witness.place(b"topic-0", 0, 3) == (message.log_offset, message.size)
+    assert witness.end(b"topic-0", 0) == 10
+
+
+def test_what_cannot_be_a_queue_has_no_entry(store: Store) -> None:
+    witness = EntryWitness(store._queue_index)
+    for topic, queue, offset in ((b"../x", 0, 0), (b"topic-0", -1, 0), (b"topic-0", 0, -1), (b"topic-0", 0, 10)):  # fmt: skip
+        assert witness.place(topic, queue, offset) is None
+    assert (witness.end(b"\xff", 0), witness.end(b"topic-0", -1), witness.end(b"none", 0)) == (0, 0, 0)  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [OSError("no"), StorageError("no")])
+def test_what_cannot_be_read_is_no_evidence(
+    store: Store, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    index = store._queue_index
+    monkeypatch.setattr(index, "place", fails)
+    monkeypatch.setattr(index, "max_offset", fails)
+    assert EntryWitness(index).place(b"topic-0", 0, 3) is None
+    assert EntryWitness(index).end(b"topic-0", 0) == 0
+
+
+def test_a_log_asks_the_queue_index_among_the_dispatchers(store: Store, tmp_path: Path) -> None:
+    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
+    assert store._engine is not None
+    use_entries(log, reversed(store._engine.dispatchers))
+    assert log.witness is not None
+    use_entries(log, [])
+    assert log.witness is None

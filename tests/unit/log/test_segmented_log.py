@@ -1,0 +1,138 @@
+"""The log as one range of bytes over files: what is taken in, found, cut, retired."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import CorruptionError, OffsetError, StrayFileError
+from penstock.format.names import segment_name
+from penstock.log.segmented_log import SegmentedLog, plausible
+from penstock.testing import SimulatedDisk
+
+SIZE = 4096
+FOLDER = Path("/log")
+
+
+def log_of(*bases: int, mapped: bool = False) -> tuple[SimulatedDisk, SegmentedLog]:
+    """Return a loaded log of segments, each full of its own number's byte."""
+    disk = SimulatedDisk()
+    disk.make_folder_durably(FOLDER)
+    for base in bases:
+        disk.write_whole(FOLDER / segment_name(base), bytes([base // SIZE + 1]) * SIZE)
+    log = SegmentedLog(disk, FOLDER, SIZE, mapped=mapped)
+    log.load(repair=False)
+    return disk, log
+
+
+def test_a_byte_is_found_by_its_offset_also_where_segments_are_missing() -> None:
+    _, log = log_of(SIZE, 2 * SIZE, 4 * SIZE)
+    found = [log.find(at) for at in (0, SIZE, 3 * SIZE - 1, 3 * SIZE, 4 * SIZE, 5 * SIZE)]
+    assert [None if s is None else s.base_offset for s in found] == [
+        None, SIZE, 2 * SIZE, None, 4 * SIZE, None,
+    ]  # fmt: skip
+    assert (log.min_offset, log.next_base(SIZE), log.next_base(4 * SIZE)) == (SIZE, 2 * SIZE, None)
+    assert log.next_free_base(1) == 6 * SIZE
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_bytes_are_read_within_one_segment(mapped: bool) -> None:
+    _, log = log_of(0, SIZE, mapped=mapped)
+    assert bytes(log.read(SIZE - 1, 1)) == b"\1"
+    assert bytes(log.read(SIZE, 2)) == b"\2\2"
+    for at, size in ((SIZE - 1, 2), (2 * SIZE, 1), (-1, 1)):
+        with pytest.raises(OffsetError):
+            log.read(at, size)
+    memory = bytearray(3)
+    log.read_into([(0, memoryview(memory)[:1]), (10, memoryview(memory)[1:])])
+    assert memory == b"\1\1\1"
+
+
+def test_a_file_that_does_not_belong_there_is_refused_by_name() -> None:
+    disk, log = log_of(0)
+    for name, data, error in (
+        ("notes", b"x" * SIZE, StrayFileError), (segment_name(7), b"x" * SIZE, StrayFileError),
+        (segment_name(SIZE), b"short", CorruptionError),
+    ):  # fmt: skip
+        disk.write_whole(FOLDER / name, data)
+        with pytest.raises(error, match=name):
+            log.load(repair=False)
+        disk.remove(FOLDER / name)
+
+
+def test_an_empty_last_segment_that_a_crash_left_is_removed_only_by_a_repair() -> None:
+    disk, log = log_of(0)
+    path = FOLDER / segment_name(SIZE)
+    disk.write_whole(path, b"")
+    assert log.load(repair=False) == []
+    assert disk.exists(path)
+    (text,) = log.load(repair=True)
+    assert path.name in text
+    assert not disk.exists(path)
+    assert len(log.segments) == 1
+
+
+def test_what_another_process_makes_or_takes_away_is_taken_in() -> None:
+    disk, log = log_of(0, SIZE)
+    kept = log.segments[1]
+    disk.remove(FOLDER / segment_name(0))
+    disk.write_whole(FOLDER / segment_name(2 * SIZE), b"half")
+    disk.write_whole(FOLDER / "notes", b"x")
+    log.refresh()
+    assert [segment.base_offset for segment in log.segments] == [SIZE, 2 * SIZE]
+    assert log.segments[0] is kept
+    assert bytes(log.read(2 * SIZE, 6)) == b"half\0\0"
+
+
+def test_a_segment_taken_away_while_it_is_read_is_told_as_out_of_range() -> None:
+    disk, log = log_of(0, SIZE)
+    log.read(0, 1)
+    disk.remove(FOLDER / segment_name(0))
+    with pytest.raises(OffsetError) as raised:
+        log.read(0, 1)
+    assert raised.value.low == SIZE
+
+
+def test_a_cut_erases_what_is_after_it_and_keeps_what_was_asked_for() -> None:
+    disk, log = log_of(0, SIZE, 2 * SIZE)
+    disk.write_whole(FOLDER / segment_name(2 * SIZE), bytes(SIZE))
+    disk.make_folder_durably(Path("/kept"))
+    mended = log.truncate(100, Path("/kept"))
+    assert [text.split()[0] for text in mended] == ["moved", "removed"]
+    assert [entry.name for entry in disk.entries(Path("/kept"))] == [f"{segment_name(SIZE)}-1"]
+    assert bytes(log.read(0, SIZE)) == b"\1" * 100 + bytes(SIZE - 100)
+    assert (len(log.segments), log.committed_offset) == (1, 100)
+
+
+def test_the_oldest_is_retired_when_nobody_holds_it_and_the_bound_moves_first() -> None:
+    _, log = log_of(0, SIZE)
+    with log.lease(0):
+        assert log.retire_first(0, 1000) is None
+        assert log.min_offset == SIZE, "no caller is sent to what is about to go"
+        with pytest.raises(OffsetError), log.lease(0):
+            pass
+    gone = log.retire_first(1, 1000)
+    assert gone is not None
+    assert (gone.base_offset, [s.base_offset for s in log.segments]) == (0, [SIZE])
+
+
+def test_counts_never_include_the_last_segment() -> None:
+    _, log = log_of(0, SIZE, 2 * SIZE)
+    assert [log.count_before_offset(at) for at in (SIZE - 1, SIZE, 1 << 60)] == [0, 1, 2]
+    written = log.segments[0].last_write_ms()
+    assert [log.count_before_time(at) for at in (written, written + 1)] == [0, 2]
+
+
+def test_a_segment_that_is_not_there_any_more_is_an_error_when_looked_for() -> None:
+    disk, log = log_of(0)
+    log.check_there()
+    disk.remove(FOLDER / segment_name(0))
+    with pytest.raises(OSError, match="was removed") as raised:
+        log.check_there()
+    assert raised.value.errno == errno.ENOENT
+
+
+def test_times_that_cannot_be_true_are_those_of_the_neighbours() -> None:
+    year_2020 = 1_577_836_800_000
+    assert plausible([5, year_2020, year_2020 - 10]) == [year_2020] * 3
+    assert plausible([]) == []

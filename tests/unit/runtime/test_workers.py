@@ -1,0 +1,111 @@
+"""Background threads: a step at a time, woken, ended, and named when they hang. No test waits for a clock."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.errors import StorageError
+from penstock.runtime.workers import StopAfterError, WorkerGroup
+
+LONG_S = 60
+
+
+@pytest.fixture
+def errors() -> list[tuple[str, Exception]]:
+    return []
+
+
+@pytest.fixture
+def crew(errors: list[tuple[str, Exception]]) -> Iterator[WorkerGroup]:
+    made = WorkerGroup(lambda name, error: errors.append((name, error)), slow_ms=0, limit_ms=60_000)
+    yield made
+    made.stop()
+
+
+def test_a_step_runs_at_once_and_again_when_it_is_woken(crew: WorkerGroup) -> None:
+    ran = threading.Semaphore(0)
+
+    def step() -> None:
+        ran.release()
+
+    worker = crew("w", step)
+    for _ in range(3):
+        assert ran.acquire(timeout=LONG_S)
+        worker.wake()
+    worker.stop()
+    assert not worker.is_alive
+    assert worker.place() == "it has ended"
+
+
+def test_a_wake_during_a_step_is_not_lost(crew: WorkerGroup) -> None:
+    began, may_end = threading.Semaphore(0), threading.Semaphore(0)
+
+    def step() -> None:
+        began.release()
+        may_end.acquire()
+
+    worker = crew("w", step)
+    assert began.acquire(timeout=LONG_S)
+    worker.wake()
+    worker.wake()
+    may_end.release()
+    assert began.acquire(timeout=LONG_S), "once more, for both"
+    may_end.release(9)
+
+
+def test_a_step_that_raises_is_told_and_is_the_last(
+    crew: WorkerGroup, errors: list[tuple[str, Exception]]
+) -> None:
+    error = ValueError("no")
+
+    def step() -> None:
+        raise error
+
+    worker = crew("w", step)
+    worker.join()
+    worker.wake()
+    assert errors == [("w", error)]
+
+
+def test_one_that_hangs_is_named_with_its_place_and_not_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    crew = WorkerGroup(lambda *_: None, slow_ms=0, limit_ms=1)
+    # Locks, so that the place is in this file.
+    began, may_end, left = threading.Lock(), threading.Lock(), threading.Semaphore(0)
+    began.acquire()
+    may_end.acquire()
+
+    def hangs_here() -> None:
+        began.release()
+        may_end.acquire()
+
+    crew("stuck", hangs_here)
+    assert began.acquire(timeout=LONG_S)
+    crew.watch()
+    crew.watch()
+    assert caplog.text.count("background thread stuck has been in one step") == 1
+    assert "hangs_here" in caplog.text
+    crew.stop()
+    assert [each.name for each in crew.hanging()] == ["stuck"]
+    with pytest.raises(StorageError, match=r"stuck at .*hangs_here"):
+        crew.check_ended()
+    crew.when_ended(left.release)
+    may_end.release()
+    assert left.acquire(timeout=LONG_S)
+    crew.check_ended()
+
+
+def test_a_step_run_elsewhere_ends_for_good_at_its_first_error() -> None:
+    calls, told = list[int](), list[tuple[str, Exception]]()
+
+    def step() -> float:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError("no")
+        return 0.5
+
+    once = StopAfterError("w", step, lambda name, error: told.append((name, error)))
+    assert [once(), once(), once()] == [0.5, None, None]
+    assert (len(calls), told[0][0]) == (2, "w")
