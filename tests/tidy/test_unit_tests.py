@@ -4,6 +4,7 @@ What else a module needs told stands beside it as `test_<module>_<topic>.py`.
 """
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ MISSING: set[str] = set()
 OTHER_FOLDERS = {"kernel": "the compiled kernel is C: its sources are no modules"}
 
 
-def tested_modules() -> dict[str, str]:
+def modules_of_ours() -> dict[str, str]:
     """Return `<folder>/<module>` of what is to have a unit test, with its import name."""
     found = {}
     for path in KERNEL.rglob("*.py"):
@@ -39,16 +40,18 @@ def tested_modules() -> dict[str, str]:
     return found
 
 
-MODULES = tested_modules()
+MODULES = modules_of_ours()
 FILES = {str(path.relative_to(UNIT)): path for path in sorted(UNIT.rglob("*.py"))}
 
 
 def imported(path: Path) -> set[str]:
-    """Return the full names of what a module imports, and of the modules that they are in."""
+    """Return the full names of what a module imports, and of the modules that it comes from, past a package's door."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
+            door = importlib.import_module(str(node.module))
             names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+            names |= {getattr(getattr(door, a.name, None), "__module__", "") for a in node.names}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     return names

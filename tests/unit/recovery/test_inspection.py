@@ -1,0 +1,90 @@
+"""Looking before opening: whom to believe, and that nothing is changed by it."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.errors import CorruptionError
+from penstock.log.segmented_log import SegmentedLog
+from penstock.recovery.inspection import OpenState, inspect_store
+from penstock.store.store import Store
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
+from penstock.testing.kit import SMALL
+from penstock.testing.platter import Survival
+
+ROOT = Path("/store")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def disk(clock: ManualClock) -> SimulatedDisk:
+    return SimulatedDisk(clock=clock)
+
+
+@pytest.fixture
+def store(disk: SimulatedDisk, clock: ManualClock) -> Store:
+    made = open_store(ROOT, files=disk, clock=clock, spawn=ManualWorkers(), retention=[])
+    made.put_many(messages(50))
+    return made
+
+
+def inspected(disk: SimulatedDisk) -> OpenState:
+    log = SegmentedLog(disk, ROOT / "commitlog", SMALL.segment_bytes, mapped=False)
+    return inspect_store(disk, ROOT, log, ["consume-queue", "hash-index"], is_new=False)
+
+
+def killed(disk: SimulatedDisk, clock: ManualClock) -> SimulatedDisk:
+    return SimulatedDisk.after(disk.image(), Survival.PROCESS, Random(0), clock=clock)
+
+
+def test_our_own_clean_close_is_believed(disk: SimulatedDisk, store: Store) -> None:
+    end = store.stats()["log_end_offset"]
+    store.close()
+    found = inspected(disk)
+    assert (found.kind, found.is_clean, found.was_abnormal, found.end.offset) == ("clean", True, False, end)  # fmt: skip
+
+
+def test_after_a_kill_the_end_is_found_by_a_walk(
+    disk: SimulatedDisk, store: Store, clock: ManualClock
+) -> None:
+    end = store.stats()["log_end_offset"]
+    found = inspected(killed(disk, clock))
+    assert (found.kind, found.is_ours, found.was_abnormal, found.end.offset) == ("abnormal", True, True, end)  # fmt: skip
+    assert found.least_time_ms >= clock.now_ms
+
+
+def test_a_store_that_another_program_opened_since_is_foreign(
+    disk: SimulatedDisk, store: Store, clock: ManualClock
+) -> None:
+    store.close()
+    clock.now_ms += 5
+    disk.write_whole(ROOT / "lock", b"java")
+    found = inspected(disk)
+    assert (found.is_ours, found.is_still_ours, found.is_clean) == (False, False, False)
+    assert found.end.offset == inspected(disk).end.offset > 0
+
+
+def test_looking_changes_nothing(disk: SimulatedDisk, store: Store, clock: ManualClock) -> None:
+    crashed = killed(disk, clock)
+    before = crashed.image()
+    inspected(crashed)
+    assert crashed.image() == before
+
+
+def test_a_log_that_is_shorter_than_what_was_durable_is_corruption(
+    disk: SimulatedDisk, store: Store, clock: ManualClock
+) -> None:
+    store.put_many(messages(800))
+    store.flush()
+    crashed = killed(disk, clock)
+    names = crashed.entries(ROOT / "commitlog")
+    assert len(names) > 1
+    for entry in names[1:]:
+        crashed.remove(entry.path)
+    with pytest.raises(CorruptionError):
+        inspected(crashed)

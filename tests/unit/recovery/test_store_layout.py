@@ -1,0 +1,118 @@
+"""What kind of folder it is, and which sizes it was made with; a mark that lies is no size."""
+
+import json
+from pathlib import Path
+
+import attrs
+import pytest
+
+from penstock.config.profiles import BROKER, EMBEDDED, FIRST, JAVA
+from penstock.contracts.geometry import ROCKETMQ, Geometry
+from penstock.errors import CorruptionError, GeometryError, NotAStoreError, StrayFileError
+from penstock.recovery import store_layout
+from penstock.recovery.store_layout import check_layout, find_geometry, is_store, own_profile
+from penstock.testing import SimulatedDisk
+from penstock.testing.kit import SMALL
+
+ROOT = Path("/store")
+NOTHING_ASKED: dict[str, int | None] = dict.fromkeys(attrs.asdict(SMALL))
+NOTED = ROOT / "penstock" / "geometry.json"
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    made = SimulatedDisk()
+    made.make_folder_durably(ROOT)
+    return made
+
+
+def put(disk: SimulatedDisk, name: str, size: int) -> None:
+    path = ROOT / name
+    disk.make_folder_durably(path.parent)
+    disk.write_whole(path, bytes(size))
+
+
+def test_an_empty_folder_is_no_store_yet_and_a_strange_one_never(disk: SimulatedDisk) -> None:
+    assert not is_store(disk, ROOT / "none")
+    assert not is_store(disk, ROOT)
+    put(disk, "lock.new", 0)
+    assert not is_store(disk, ROOT), "a first opening that was cut short"
+    put(disk, "photos", 1)
+    with pytest.raises(NotAStoreError, match="photos"):
+        is_store(disk, ROOT)
+    disk.make_folder_durably(ROOT / "commitlog")
+    assert is_store(disk, ROOT)
+    with pytest.raises(NotAStoreError, match="no folder"):
+        is_store(disk, ROOT / "photos")
+
+
+def test_a_file_where_a_folder_must_stand_is_refused_and_the_other_way_round(
+    disk: SimulatedDisk,
+) -> None:
+    put(disk, "index", 1)
+    with pytest.raises(StrayFileError, match="a folder must stand there"):
+        check_layout(disk, ROOT, writes=False)
+    disk.remove(ROOT / "index")
+    disk.make_folder_durably(ROOT / "checkpoint")
+    with pytest.raises(StrayFileError, match="a plain file must stand there"):
+        check_layout(disk, ROOT, writes=False)
+
+
+def test_only_a_writer_minds_what_it_would_write(disk: SimulatedDisk) -> None:
+    disk.make_folder_durably(ROOT / "penstock" / "clean.new")
+    check_layout(disk, ROOT, writes=False)
+    with pytest.raises(StrayFileError, match=r"clean\.new"):
+        check_layout(disk, ROOT, writes=True)
+
+
+def test_sizes_and_profile_are_those_noted(disk: SimulatedDisk) -> None:
+    disk.make_folder_durably(NOTED.parent)
+    store_layout.write_geometry(disk, ROOT, SMALL, JAVA)
+    assert find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ) == SMALL
+    assert own_profile(disk, ROOT) == JAVA
+    with pytest.raises(GeometryError, match="queue_entries is 7"):
+        find_geometry(disk, ROOT, {**NOTHING_ASKED, "queue_entries": 7}, ROCKETMQ)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"segment_bytes": 1}', "[" * 9999])
+def test_a_note_that_cannot_be_understood_is_corruption(disk: SimulatedDisk, text: str) -> None:
+    disk.make_folder_durably(NOTED.parent)
+    disk.write_whole(NOTED, text.encode())
+    with pytest.raises(CorruptionError, match="remove it: sizes are then read from the files"):
+        find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ)
+
+
+def test_a_note_that_files_contradict_is_corruption(disk: SimulatedDisk) -> None:
+    disk.make_folder_durably(NOTED.parent)
+    store_layout.write_geometry(disk, ROOT, SMALL, EMBEDDED)
+    put(disk, "commitlog/00000000000000000000", 2 * SMALL.segment_bytes)
+    with pytest.raises(CorruptionError, match="the size of the segments there are"):
+        find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ)
+
+
+def test_of_a_directory_without_a_note_the_files_tell_the_sizes(disk: SimulatedDisk) -> None:
+    put(disk, "commitlog/00000000000000000000", 8192)
+    put(disk, "consumequeue/t/0/00000000000000000000", 200)
+    put(disk, "index/20240101000000000", Geometry(index_slots=10, index_entries=40).index_file_bytes)  # fmt: skip
+    found = find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ)
+    assert (found.segment_bytes, found.queue_entries, found.index_slots, found.index_entries) == (
+        8192,
+        10,
+        10,
+        40,
+    )
+
+
+def test_whose_defaults_hold_depends_on_who_made_it(disk: SimulatedDisk) -> None:
+    assert own_profile(disk, ROOT) is None
+    assert store_layout.find_profile(disk, ROOT, None) == EMBEDDED
+    disk.make_folder_durably(ROOT / "commitlog")
+    assert own_profile(disk, ROOT) == BROKER
+    assert not store_layout.was_made_here(disk, ROOT)
+    assert store_layout.find_profile(disk, ROOT, "rocketmq") == JAVA
+    disk.make_folder_durably(NOTED.parent)
+    disk.write_whole(NOTED, json.dumps(attrs.asdict(SMALL)).encode())
+    assert own_profile(disk, ROOT) == FIRST
+    assert store_layout.was_made_here(disk, ROOT)
+    put(disk, "timerwheel", 0)
+    assert not store_layout.was_made_here(disk, ROOT)

@@ -1,0 +1,56 @@
+"""The log as a repair will leave it: patches over the files, nothing after the cut, no file changed."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.format.names import segment_name
+from penstock.repairs.patched_log import Patch, PatchedLog
+from penstock.testing import SimulatedDisk
+
+SIZE = 4096
+FOLDER = Path("/log")
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    made = SimulatedDisk()
+    made.make_folder_durably(FOLDER)
+    for number, size in enumerate((SIZE, 100, SIZE)):
+        made.write_whole(FOLDER / segment_name(number * SIZE), b"%d" % number * size)
+    return made
+
+
+def test_a_patch_stands_over_the_bytes_of_the_file(disk: SimulatedDisk) -> None:
+    log = PatchedLog(disk, FOLDER, SIZE)
+    log.patches = [Patch(10, b"abc", ""), Patch(SIZE - 2, b"yz", "")]
+    assert bytes(log.read(8, 8)) == b"00abc000"
+    assert bytes(log.read(11, 1)) == b"b"
+    assert bytes(log.read(SIZE - 3, 3)) == b"0yz"
+    assert disk.read_whole(FOLDER / segment_name(0)) == b"0" * SIZE
+
+
+def test_a_file_that_was_cut_short_reads_as_zeros_and_is_named(disk: SimulatedDisk) -> None:
+    log = PatchedLog(disk, FOLDER, SIZE)
+    assert log.short == {SIZE: 100}
+    assert bytes(log.read(SIZE + 98, 4)) == b"11\0\0"
+
+
+def test_nothing_lies_after_the_cut(disk: SimulatedDisk) -> None:
+    log = PatchedLog(disk, FOLDER, SIZE)
+    log.cut = SIZE + 50
+    assert [s.base_offset for s in log.segments] == [0, SIZE]
+    assert [s.base_offset for s in log.behind_cut] == [2 * SIZE]
+    assert bytes(log.read(SIZE + 48, 4)) == b"11\0\0"
+    assert bytes(log.read(2 * SIZE, 1)) == b"\0"
+    log.cut = 0
+    assert [s.base_offset for s in log.segments] == [0], "a log keeps a segment"
+
+
+def test_what_is_no_segment_is_a_stray(disk: SimulatedDisk) -> None:
+    for name, size in (("notes", 5), (segment_name(7), SIZE), (segment_name(9 * SIZE), SIZE + 1)):
+        disk.write_whole(FOLDER / name, bytes(size))
+    log = PatchedLog(disk, FOLDER, SIZE)
+    assert {path.name for path in log.strays} == {"notes", segment_name(7), segment_name(9 * SIZE)}
+    log.refresh()
+    assert len(log.segments) == 3

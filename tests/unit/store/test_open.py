@@ -1,0 +1,70 @@
+"""From a path to a store: what is looked at first, what is refused, and who still holds it afterwards."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError, NotAStoreError, StoreLockedError
+from penstock.store.open import make_opener, open_store
+from penstock.testing import ManualWorkers, SimulatedDisk
+from penstock.testing.kit import SMALL
+
+ROOT = Path("/store")
+SIZES = {"geometry.segment_bytes": SMALL.segment_bytes, "geometry.queue_entries": 200}
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+def test_a_store_is_made_where_there_is_none_and_found_again(disk: SimulatedDisk) -> None:
+    for state, size in (("new", 1), ("clean", 2)):
+        with open_store(ROOT, files=disk, spawn=ManualWorkers(), environ={}, **SIZES) as store:
+            assert store.recovery is not None
+            assert store.recovery.state == state
+            store.put("t", b"x")
+            assert store.max_offset("t") == size
+
+
+def test_reading_makes_nothing(disk: SimulatedDisk) -> None:
+    with pytest.raises(NotAStoreError):
+        open_store(ROOT, files=disk, environ={}, read_only=True)
+    assert disk.plan.total == 0
+
+
+def test_a_wrong_setting_is_refused_before_anything_is_touched(disk: SimulatedDisk) -> None:
+    for settings in ({"flush": "none-such"}, {"log.none": 1}, {"index.use": []}):
+        with pytest.raises(ConfigError):
+            open_store(ROOT, files=disk, environ={}, **settings)  # type: ignore[arg-type] # settings
+    assert not disk.exists(ROOT)
+
+
+def test_a_second_writer_is_refused_and_a_reader_is_not(disk: SimulatedDisk) -> None:
+    with open_store(ROOT, files=disk, spawn=ManualWorkers(), environ={}, **SIZES) as store:
+        store.put("t", b"x")
+        store.flush()
+        with pytest.raises(StoreLockedError, match=f"process {disk.process_id()}"):
+            open_store(ROOT, files=disk, environ={})
+        with open_store(ROOT, files=disk, environ={}, read_only=True) as reader:
+            assert reader.recovery is None
+
+
+@pytest.mark.parametrize("call", ["create", "sync", "rename", "make_folder"])
+def test_an_opening_that_fails_lets_go_of_the_store(disk: SimulatedDisk, call: str) -> None:
+    disk.plan.fail(call, errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output error"):
+        open_store(ROOT, files=disk, spawn=ManualWorkers(), environ={}, **SIZES)
+    with open_store(ROOT, files=disk, spawn=ManualWorkers(), environ={}, **SIZES) as store:
+        store.put("t", b"x")
+
+
+def test_the_environment_is_asked_unless_another_one_is_given(
+    monkeypatch: pytest.MonkeyPatch, disk: SimulatedDisk
+) -> None:
+    monkeypatch.setenv("PENSTOCK_FLUSH__USE", "none")
+    for environ, use in ((None, "none"), ({}, "async"), ({"PENSTOCK_FLUSH__USE": "sync"}, "sync")):
+        opener = make_opener("s", None, disk, None, None, environ, {})
+        assert opener.config.flush.use == use
+        assert opener.root == Path("s").absolute()

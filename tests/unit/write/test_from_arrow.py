@@ -1,0 +1,73 @@
+"""Arrow tables into records: the same as the messages they stand for, or one error that names the row."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock._kernel import Batch, QueueCursor, RecordEncoder
+from penstock.errors import MessageError
+from penstock.format.java_hash import java_hash
+from penstock.message import Message
+from penstock.write.from_arrow import encode_table, key_hashes
+
+
+def encoder() -> RecordEncoder:
+    return RecordEncoder(
+        b"\x7f\0\0\1\0\0\x2a\x9f", crc_property=False, body_bytes_max=100, time_ms=lambda: 5,
+        make_cursor=lambda topic, queue: QueueCursor(topic, queue, 0),
+    )  # fmt: skip
+
+
+TABLE = pa.table({
+    "topic": ["a", "b", "a"], "body": [b"x", b"", b"z"], "queue": pa.array([0, 1, None], pa.int64()),
+    "tag": ["red", None, ""], "keys": [["k", "l"], None, []], "flag": pa.array([1, 2, 3], pa.int32()),
+    "properties": pa.array([[("n", "1")], None, [("m", "2"), ("o", "3")]], pa.map_(pa.string(), pa.string())),
+    "born_time": [datetime(2024, 1, 1, tzinfo=UTC)] * 3,
+})  # fmt: skip
+BORN_MS = 1_704_067_200_000
+
+
+def test_rows_make_the_records_that_messages_make() -> None:
+    expected = Batch(encoder())
+    for message in (
+        Message("a", b"x", tag="red", keys=["k", "l"], properties={"n": "1"}, flag=1, born_time_ms=BORN_MS),
+        Message("b", b"", queue=1, flag=2, born_time_ms=BORN_MS),
+        Message("a", b"z", properties={"m": "2", "o": "3"}, flag=3, born_time_ms=BORN_MS),
+    ):  # fmt: skip
+        expected.add(message)
+    found = encode_table(encoder(), TABLE)
+    assert bytes(memoryview(found)) == bytes(memoryview(expected))
+
+
+def test_a_table_in_chunks_or_a_slice_is_taken_like_a_whole_one() -> None:
+    twice = pa.concat_tables([TABLE, TABLE])
+    assert len(encode_table(encoder(), twice)) == 6
+    sliced = encode_table(encoder(), TABLE.slice(1, 1))
+    whole = encode_table(encoder(), TABLE.take([1]))
+    assert bytes(memoryview(sliced)) == bytes(memoryview(whole))
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"topic": ["a"]}, "no column 'body'"), ({"body": [b""]}, "no column 'topic'"),
+        ({"topic": ["a"], "body": [None]}, "'body' has nulls"), ({"topic": ["a"], "body": [b""], "colour": [1]}, "'colour'"),
+        ({"topic": ["a"], "body": [b""], "queue": ["x"]}, "queue"),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_none_is_refused(columns: dict[str, Any], reason: str) -> None:
+    with pytest.raises(MessageError, match=reason):
+        encode_table(encoder(), pa.table(columns))
+
+
+def test_the_first_row_that_cannot_be_stored_is_named() -> None:
+    table = pa.table({"topic": ["a", "a", "a"], "body": [b"", b"x" * 101, b"x" * 102]})
+    with pytest.raises(MessageError) as raised:
+        encode_table(encoder(), table)
+    assert raised.value.__notes__ == ["it is row 1 of the table; nothing was stored"]
+
+
+def test_keys_have_javas_hash() -> None:
+    assert key_hashes(pa.array(["a", None, "🙂"])).tolist() == [java_hash("a"), 0, java_hash("🙂")]
