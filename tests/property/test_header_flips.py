@@ -72,6 +72,7 @@ def flips(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
 def test_a_flip_costs_at_most_the_message_that_it_hit(
@@ -114,6 +115,7 @@ def check(path: Path, hit: Place, others: dict[Place, bytes], checksum: str, sto
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 def test_after_a_crash_no_flipped_offset_is_accepted(checksum: str, tmp_path: Path) -> None:
     """A bit of a queue offset that nobody vouches for: refused or cut, never taken as it stands."""

@@ -98,6 +98,7 @@ def check_columns(
     assert list(zip(*columns, strict=True)) == found
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_record_spoilt_is_told_by_a_stretch_as_by_one(
     tmp_path: Path, made: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_marks_are_told_from_log_offsets(tmp_path: Path) -> None:
         assert store.put_staged(file.batches[0], first_mark=MARK_MAX) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 def test_no_damaged_file_is_taken(tmp_path: Path, checksum: str) -> None:
     staged(tmp_path / "store", 12, checksum)

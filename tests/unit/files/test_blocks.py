@@ -355,6 +355,7 @@ def test_pages_in_memory_get_no_zeros(tmp_path: Path) -> None:
     assert not file.wrote
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_written_stays_whatever_syncs_beside_it(seed: int, tmp_path: Path) -> None:
     """Zeros ahead, withdrawn zeros, batches and syncs from another thread, all at once."""
@@ -442,6 +443,7 @@ def everything(store: Store) -> list[bytes]:
     return [message.body for message in store.scan("t")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("write", "flush"), WRITERS)
 @pytest.mark.parametrize("alloc", ["on-demand", "preallocate", "recycle"])
 def test_a_full_disk_at_every_page_refuses_by_name_and_heals(

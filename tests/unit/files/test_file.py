@@ -39,6 +39,7 @@ class WatchedFile(File):
         return super().zero_range(start, stop)
 
 
+@pytest.mark.slow
 def test_a_used_file_becomes_zero_wherever_zeros_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_whatever_a_closed_store_lost_is_found(
     assert findings(place)
 
 
+@pytest.mark.slow
 def test_findings_come_in_log_order_however_many_look(place: Path) -> None:
     for number in range(5):
         flip(segment(place, number), 97)
@@ -152,6 +153,7 @@ def test_digests_count_only_while_nobody_else_wrote(place: Path) -> None:
     assert findings(place, deep=True) == []
 
 
+@pytest.mark.slow
 def test_a_live_store_is_verified_from_within_and_from_elsewhere(place: Path) -> None:
     with open_store(place, spawn=ManualWorkers()) as store:
         store.put("topic-0", b"new", keys=["k"])

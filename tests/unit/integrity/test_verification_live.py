@@ -83,6 +83,7 @@ def test_a_writer_that_comes_during_a_verification_is_no_finding(
             assert list(again.verify(deep=True)) == []
 
 
+@pytest.mark.slow
 def test_verifications_beside_a_busy_writer_find_nothing(tmp_path: Path) -> None:
     """Bounded by rounds, in the writing process and beside it: puts, flushes, marks and seals never stop."""
     path = tmp_path / "s"

@@ -17,6 +17,9 @@ from penstock.errors import MessageError
 from penstock.format.columns import ROW
 from penstock.format.record import RecordFields, encode_record
 
+pytestmark = pytest.mark.slow
+
+
 MANY = 1_000_000
 BATCH = 1000
 # What an allocator keeps for the next of a kind; a leak of 8 bytes each would be 7.6 MiB.

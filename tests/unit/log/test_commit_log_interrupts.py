@@ -197,6 +197,7 @@ def test_a_closed_store_is_refused_however_it_is_put_to(tmp_path: Path) -> None:
             put("t", b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["put", "put_many"])
 def test_nothing_is_left_behind_by_many_puts(way: str, tmp_path: Path) -> None:
     """References of whatever is handed in, and memory that grows with the number of puts."""

@@ -22,6 +22,7 @@ TINY = MeasurePlan(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flush", REGISTRY.flush_policies.names())
 def test_recycling_recycles_before_it_is_measured(flush: str, tmp_path: Path) -> None:
     settings = {"alloc": "recycle", "flush": flush}
@@ -43,6 +44,7 @@ def test_memory_that_belongs_to_no_file_is_counted() -> None:
     assert 64 << 10 <= grown < 80 << 10
 
 
+@pytest.mark.slow
 def test_a_sync_has_something_to_sync_under_a_policy_that_waits(tmp_path: Path) -> None:
     (found,) = run(tmp_path, [PLAIN._replace(flush="sync")], TINY, settings={})
     assert found.failure is None

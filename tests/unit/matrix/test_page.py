@@ -84,6 +84,7 @@ class Tags(HTMLParser):
             assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
     page = render(report)
     tags = Tags()

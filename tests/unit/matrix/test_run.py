@@ -13,6 +13,9 @@ from penstock.matrix.run import RunOutcome, run
 from penstock.matrix.summary import METRICS, Report, make_report
 from penstock.plugins.registry import load_registry
 
+pytestmark = pytest.mark.slow
+
+
 REGISTRY = load_registry()
 
 

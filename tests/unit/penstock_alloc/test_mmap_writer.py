@@ -3,6 +3,8 @@
 import mmap
 from pathlib import Path
 
+import pytest
+
 from penstock.files import Files
 from penstock.files.blocks import Blocks
 from penstock.files.file import FOLIO_BYTES, File
@@ -43,6 +45,7 @@ def watched(tmp_path: Path) -> tuple[WatchedFile, Blocks]:
     return file, Blocks(file, SIZE, 0, mapped=True, zeroes=True)
 
 
+@pytest.mark.slow
 def test_pages_that_were_stored_into_leave_the_page_table_in_steps(tmp_path: Path) -> None:
     """A sync costs an interrupt of every processor for each page that is mapped; what was stored stays where it is."""
     file = made(tmp_path)

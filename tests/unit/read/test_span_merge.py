@@ -66,6 +66,7 @@ def test_a_stretch_given_twice_comes_twice(tmp_path: Path) -> None:
         assert sorted(read(store, spans + spans)) == sorted(sent + sent)
 
 
+@pytest.mark.slow
 def test_bounds_are_what_is_said_of_each_queue(tmp_path: Path) -> None:
     root = tmp_path / "s"
     writing: list[penstock.QueueBounds] = []

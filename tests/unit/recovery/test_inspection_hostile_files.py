@@ -101,6 +101,7 @@ def test_hostile_marks_are_not_believed(
         assert not list(store.verify())
 
 
+@pytest.mark.slow
 def test_a_folder_in_place_of_a_mark_is_named_before_anything_changes(
     made: Path, open_small: OpenStore
 ) -> None:

@@ -303,6 +303,7 @@ def test_a_segment_that_is_gone_refuses_writing(
         open_small(path=path)
 
 
+@pytest.mark.slow
 def test_random_damage_costs_a_reader_only_the_records_it_hit(
     closed: tuple[Path, list[bytes]], tmp_path: Path
 ) -> None:

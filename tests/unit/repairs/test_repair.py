@@ -497,6 +497,7 @@ KILLED: dict[str, tuple[dict[str, bool], Callable[[Path], object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KILLED)
 def test_killed_at_any_call_and_run_again_it_ends_the_same(
     kind: str, place: Path, tmp_path: Path

@@ -167,6 +167,7 @@ def test_at_most_ten_go_a_round_with_pauses_that_a_close_cuts_short(open_small: 
     assert not round_.is_alive()
 
 
+@pytest.mark.slow
 def test_dry_run_tells_and_changes_nothing(open_small: OpenStore, tmp_path: Path) -> None:
     with open_small(spawn=ManualWorkers()) as store:
         for number in range(600):

@@ -10,6 +10,9 @@ from penstock.errors import OffsetError, ReadOnlyError
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
+pytestmark = pytest.mark.slow
+
+
 HOUR = 3_600_000
 MINUTE = 60_000
 START = int(time.mktime((2026, 11, 16, 0, 0, 0, 0, 0, -1))) * 1000

@@ -219,6 +219,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, last: int) -> Iterator[int]:
     return counter
 
 
+@pytest.mark.slow
 def test_killed_anywhere_it_is_finished_by_the_next(original: Path, tmp_path: Path) -> None:
     """Old or new, nothing between, for whoever opens the store; and the next reindex ends in the same state."""
     expected, found = hashes(original / "consumequeue"), found_by_key(original)
@@ -272,6 +273,7 @@ def reindex_with(root: Path, files: Files) -> None:
         work.finish(stretches, {part: work.task.make(part) for part in work.parts})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_abnormal", [False, True])
 def test_an_opening_finishes_a_swap_that_was_begun(tmp_path: Path, is_abnormal: bool) -> None:
     """Killed between the two renames, an opening for writing made the queues from the log alone.
