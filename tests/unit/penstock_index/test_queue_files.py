@@ -1,0 +1,71 @@
+"""The files of one queue: entries by their ordinal, across files, and few open at a time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.testing import SimulatedDisk
+from penstock_index.queue_files import ENTRY, PRE_BLANK, OpenFiles, QueueFolder, effective
+
+PER_FILE = 10
+FOLDER = Path("/q/t/0")
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    made = SimulatedDisk()
+    made.make_folder_durably(FOLDER)
+    for base in (0, 10, 30):
+        rows = np.zeros(PER_FILE, ENTRY)
+        rows["log_offset"], rows["size"] = (np.arange(PER_FILE) + base) * 100, 100
+        if base == 30:
+            rows[5:] = 0
+        made.write_whole(FOLDER / f"{20 * base:020d}", rows.tobytes())
+    return made
+
+
+@pytest.fixture
+def folder(disk: SimulatedDisk) -> QueueFolder:
+    made = QueueFolder(disk, OpenFiles(disk, 4), FOLDER, PER_FILE)
+    list(made.scan(cut_too=False))
+    return made
+
+
+def test_entries_are_read_across_files_up_to_a_missing_one(folder: QueueFolder) -> None:
+    assert list(folder.bases) == [0, 10, 30]
+    assert folder.read(8, 13)["log_offset"].tolist() == [800, 900, 1000, 1100, 1200]
+    assert len(folder.read(18, 25)) == 2
+    assert len(folder.read(22, 25)) == 0
+
+
+def test_the_end_is_after_the_last_entry_that_is_present(folder: QueueFolder) -> None:
+    assert folder.scan_end() == 35
+    assert folder.is_absent(35)
+    assert not folder.is_absent(34)
+    assert (folder.place(34), folder.place(35)) == (3400, -1)
+
+
+def test_the_first_entry_of_a_log_offset_is_found(folder: QueueFolder) -> None:
+    assert [folder.first_from(at, 0, 20) for at in (0, 1, 950, 1000, 99_999)] == [0, 1, 10, 10, 20]
+
+
+def test_what_stands_for_a_record_that_is_gone_leads_nowhere() -> None:
+    rows = np.concatenate([np.array([(7, 100, 0), (0, 0, 0)], ENTRY), np.frombuffer(PRE_BLANK, ENTRY)])  # fmt: skip
+    assert effective(rows).tolist() == [7, -1, -1]
+
+
+def test_few_files_are_open_and_one_that_is_gone_reads_as_nothing(disk: SimulatedDisk) -> None:
+    pool = OpenFiles(disk, 4)
+    paths = [Path(f"/q/{number}") for number in range(6)]
+    for path in paths:
+        disk.write_whole(path, b"abc")
+        assert pool.read(path, 2, 1) == b"bc"
+    assert len(pool._open) == 4
+    pool.forget(paths[5])
+    disk.remove(paths[5])
+    assert pool.read(paths[5], 2, 0) == b""
+    assert pool.is_current(paths[4])
+    disk.write_whole(paths[4], b"new")
+    assert not pool.is_current(paths[4])
+    pool.close()
