@@ -1,0 +1,66 @@
+"""Which records belong to the present life of their queue."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.penstock_index.test_consume_queue import filled, opened
+
+from penstock.contracts import Trust
+from penstock.testing import WrittenLog
+from penstock_index.queue_lives import First, Lives, Verdict
+from penstock_index.queue_runs import Run, runs_of
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> WrittenLog:
+    return WrittenLog(tmp_path_factory.mktemp("log") / "s", 300)
+
+
+def judged(log: WrittenLog, root: Path, run: Run) -> Verdict:
+    made = filled(log, root)
+    trust = Trust(log=log.view, durable_offset=0, is_clean=False, was_abnormal=False)
+    lives = Lives(trust, made._queues)
+    assert run.topic is not None
+    key = (run.topic, run.queue)
+    return lives.judge(key, made._queues[key], run)
+
+
+def run_of(log: WrittenLog, *, row: int = 0) -> Run:
+    return list(runs_of(log.batches()[0]))[row]
+
+
+def test_records_that_have_their_entries_belong_to_their_queue(
+    log: WrittenLog, tmp_path: Path
+) -> None:
+    run = run_of(log)
+    verdict = judged(log, tmp_path, run)
+    assert (verdict.keep.all(), verdict.known.all(), verdict.cut) == (True, True, None)
+
+
+def test_a_repeat_that_does_not_begin_at_0_is_dropped(log: WrittenLog, tmp_path: Path) -> None:
+    """Its offsets are taken, as RocketMQ has it."""
+    run = run_of(log)
+    later = log.end_offset + 1000
+    data = bytearray(run.data[20 * 3 : 20 * 4])
+    data[:8] = later.to_bytes(8, "big")
+    repeat = run._replace(ordinal=3, data=bytes(data), log_offset=later, store_times=run.store_times[3:4])  # fmt: skip
+    verdict = judged(log, tmp_path, repeat)
+    assert (verdict.keep.tolist(), verdict.cut) == ([False], None)
+
+
+def test_a_restart_at_0_after_all_entries_is_a_new_life(log: WrittenLog, tmp_path: Path) -> None:
+    run = run_of(log)
+    later = log.end_offset + 1000
+    data = bytearray(run.data[:20])
+    data[:8] = later.to_bytes(8, "big")
+    restart = run._replace(ordinal=0, data=bytes(data), log_offset=later, store_times=run.store_times[:1])  # fmt: skip
+    verdict = judged(log, tmp_path, restart)
+    assert (verdict.keep.tolist(), verdict.cut) == ([True], 0)
+
+
+def test_a_queue_that_begins_anew_knows_its_first_entry(log: WrittenLog, tmp_path: Path) -> None:
+    made = opened(log, tmp_path)
+    trust = Trust(log=log.view, durable_offset=0, is_clean=False, was_abnormal=False)
+    lives = Lives(trust, made._queues)
+    lives.begin(("t", 0), First(0, 77))
+    assert lives._firsts["t", 0] == First(0, 77)
