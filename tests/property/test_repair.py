@@ -42,6 +42,7 @@ def spoil(path: Path, spots: list[tuple[float, float, bytes]]) -> None:
         patch(file, position, data[: size - position])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @example(spots=[(0.0625, 0.81640625, b"\x00")])
 @given(spots=st.lists(SPOT, min_size=1, max_size=4))

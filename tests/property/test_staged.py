@@ -175,6 +175,7 @@ def test_no_damaged_file_is_taken(tmp_path: Path, checksum: str) -> None:
         StagedFile.read(Files(), bad)
 
 
+@pytest.mark.slow
 def test_sound_checksums_do_not_make_a_record_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

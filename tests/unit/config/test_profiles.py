@@ -13,6 +13,7 @@ from tests.conftest import SMALL, OpenStore
 import penstock
 from penstock.cli.root import run
 from penstock.config.model import build, gather
+from penstock.config.profiles import BROKER, EMBEDDED, KNOWN, PROFILES
 from penstock.errors import CorruptionError, GeometryError
 from penstock.files import Files
 from penstock.plugins.registry import load_registry
@@ -196,3 +197,11 @@ def test_options_of_a_policy_that_is_not_used_are_warned_of(
     caplog.clear()
     open_small(retention=["age"], **options).close()
     assert "is set, but" not in caplog.text
+
+
+def test_only_what_a_caller_may_ask_for_can_be_asked_for() -> None:
+    """A directory is a broker's, or of version 0.1, by what it is."""
+    assert set(PROFILES) == {"embedded", "rocketmq"}
+    assert set(KNOWN) == {*PROFILES, "broker", "penstock-0.1"}
+    assert (EMBEDDED.retention, BROKER.retention) == ((), ())
+    assert all(name == profile.name for name, profile in KNOWN.items())

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import OpenStore
 
 import penstock
+from penstock.dispatch.tail_follower import RETRY_MS, RETRY_MS_MAX, DispatchFailure
 from penstock.files import Entry, Files
 from penstock.format.java_hash import index_hash
 from penstock.log.direct_feed import DirectFeed
@@ -196,3 +197,10 @@ def test_a_reader_looks_again_where_entries_are_taken_away(taken_away: str, tmp_
                 (folder / name).unlink()
             expected = (0, 0)
         assert (reader.min_offset("t"), reader.max_offset("t")) == expected
+
+
+def test_a_dispatcher_that_failed_is_tried_again_later() -> None:
+    error = ValueError("no")
+    failure = DispatchFailure(error, 5000, RETRY_MS)
+    assert (failure.error, failure.again_at_ms) == (error, 6000)
+    assert RETRY_MS < RETRY_MS_MAX

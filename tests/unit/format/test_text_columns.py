@@ -1,8 +1,11 @@
 """Texts within many records: pieces by row, and what dispatchers index of them."""
 
+import numpy as np
+
 from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import index_hash, java_hash
 from penstock.format.record import RecordFields, encode_record
+from penstock.format.text_columns import RowPieces
 
 TEXTS = [
     b"TAGS\x01red\x02KEYS\x01a b\x02UNIQ_KEY\x01u\x02",
@@ -42,3 +45,8 @@ def test_tags_are_hashed_as_newer_brokers_index_them() -> None:
     found = columns().properties.tag_keys()
     assert found.rows.tolist() == [0, 3]
     assert found.hashes.tolist() == [index_hash(f"t#T#{tag}") for tag in ("red", "blue")]
+
+
+def test_pieces_are_where_they_stand() -> None:
+    pieces = RowPieces(b"abcdef", np.array([0, 2]), np.array([1, 4]), np.array([2, 0]))
+    assert pieces.texts() == [b"bc", b""]

@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 
+from penstock.config.model import ScrubConfig
+from penstock.files import Files
+from penstock.integrity.background import Upkeep
+from penstock.log.segmented_log import SegmentedLog
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 
@@ -45,3 +49,22 @@ def test_stats_have_no_upkeep_where_nothing_is_written(place: Place) -> None:
     with open_store(path, read_only=True) as reader:
         figures: dict[str, Any] = reader.stats()
         assert "upkeep" not in figures
+
+
+def test_what_is_not_asked_for_is_not_begun(tmp_path: Path) -> None:
+    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
+    for config, names in (
+        (ScrubConfig(digests=False), set()),
+        (ScrubConfig(interval_hours=0), {"penstock-seal"}),
+        (ScrubConfig(interval_hours=1), {"penstock-seal", "penstock-scrub"}),
+    ):
+        workers = ManualWorkers()
+        upkeep = Upkeep.of(Files(), tmp_path, log, config, [0])
+        upkeep.start(workers, lambda: 0, lambda _: None)
+        assert set(workers.by_name) == names
+        upkeep.wake()
+        assert [name for name, each in workers.by_name.items() if each.is_awake] == sorted(names)[
+            -1:
+        ]
+        assert upkeep.stats()["sealed_segments"] == 1
+        upkeep.stop()

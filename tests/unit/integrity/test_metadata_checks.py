@@ -8,9 +8,11 @@ import pytest
 from tests.unit.integrity.test_segment_digests import seal_all
 
 from penstock.contracts.findings import Finding
+from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.files import File, Files
+from penstock.integrity.metadata_checks import check_marks
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, open_store
+from penstock.testing import ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.kit import messages
 
 
@@ -91,3 +93,23 @@ def test_a_damaged_digest_of_a_living_store_is_found(tmp_path: Path) -> None:
     assert [f.text for f in found(tmp_path / "s")] == ["the digest of its segment cannot be understood"]  # fmt: skip
     assert [f.part for f in store.verify(deep=True)] == ["marks"]
     store.close()
+
+
+def test_a_checkpoint_that_is_ahead_of_the_log_is_told_of_a_store_of_ours() -> None:
+    disk, root = SimulatedDisk(), Path("/store")
+    disk.make_folder_durably(root)
+    Checkpoint(disk, root).write(Times(100, 50, 0))
+    assert list(check_marks(disk, root, 0, 100, is_ours=True)) == []
+    (finding,) = check_marks(disk, root, 0, 99, is_ours=True)
+    assert "physicMsgTimestamp is 100, though the latest record is of 99" in finding.text
+    assert list(check_marks(disk, root, 0, 99, is_ours=False)) == []
+
+
+def test_a_checkpoint_of_a_wrong_length_is_told() -> None:
+    disk, root = SimulatedDisk(), Path("/store")
+    disk.make_folder_durably(root)
+    (finding,) = check_marks(disk, root, 0, 0, is_ours=True)
+    assert "cannot be read" in finding.text
+    disk.write_whole(root / "checkpoint", b"x" * 10)
+    (finding,) = check_marks(disk, root, 0, 0, is_ours=True)
+    assert "has 10 bytes, not 4096" in finding.text

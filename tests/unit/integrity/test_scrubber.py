@@ -9,6 +9,10 @@ from tests.conftest import InstallPlugin
 from tests.unit.integrity.test_segment_digests import SEGMENT, fill, flip, seal_all, segment_of
 
 from penstock.errors import ConfigError
+from penstock.files import Files
+from penstock.integrity.scrubber import Scrubber
+from penstock.integrity.segment_digests import Digests
+from penstock.log.segmented_log import SegmentedLog
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
@@ -109,3 +113,10 @@ def test_a_hostile_digest_is_passed_over(tmp_path: Path) -> None:
         (store.path / "penstock" / "digests" / f"{SEGMENT:020d}").write_bytes(b"\xff" * 99)
         figures = one_pass(store, workers)
         assert (figures["damage_found"], figures["scrubbed_bytes"]) == (0, 2 * SEGMENT)
+
+
+def test_a_log_without_digests_is_passed_over_once_an_interval(tmp_path: Path) -> None:
+    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
+    scrubber = Scrubber(Files(), Digests(Files(), tmp_path), log, 1, 2.0)
+    assert [scrubber.step() for _ in range(3)] == [7200.0] * 3
+    assert (scrubber.passes, scrubber.bytes_read, scrubber.found) == (2, 0, 0)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.files import Files
-from penstock.integrity.segment_digests import (
-    Digests,
-)
+from penstock.integrity.sealer import Sealer
+from penstock.integrity.segment_digests import Digests
+from penstock.log.segmented_log import SegmentedLog
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, InlineWorkers, ManualWorkers, open_store
 
@@ -107,3 +107,16 @@ def test_sealing_keeps_out_of_the_way_of_inline_stories(tmp_path: Path) -> None:
         workers.run_all()
     with open_store(tmp_path / "s", read_only=True) as reader:
         assert not list(reader.verify())
+
+
+def test_a_segment_that_is_forgotten_is_not_sealed_again(tmp_path: Path) -> None:
+    for base in (0, 4096):
+        (tmp_path / f"{base:020d}").write_bytes(bytes(4096))
+    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
+    log.load(repair=False)
+    sealer = Sealer(Files(), Digests(Files(), tmp_path), log, 1, [])
+    sealer.durable = lambda: 1 << 40
+    assert sealer.waiting == 1
+    sealer.forget(0)
+    assert sealer.step() is None
+    assert sealer.sealed == set()

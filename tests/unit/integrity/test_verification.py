@@ -12,9 +12,13 @@ from tests.unit.recovery.test_log_end import LOSSES
 
 import penstock
 from penstock.contracts.findings import Finding
+from penstock.dispatch.store_view import Recipe, StoreView
+from penstock.files import Files
+from penstock.integrity.verification import Verification
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
-from penstock.testing.kit import messages
+from penstock.testing.kit import SMALL, messages
+from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 
 SEGMENT = 64 * 1024
 INDEX_HEADER = 40
@@ -183,3 +187,16 @@ def test_progress_is_told_to_the_end(place: Path) -> None:
         assert seen[-1][0] == seen[-1][1]
         assert seen[-1][2] == 1400
         assert [s[0] for s in seen] == sorted(s[0] for s in seen)
+
+
+def test_a_store_that_is_not_open_is_verified_by_its_view(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with open_store(root, retention=[]) as store:
+        store.put_many(messages(50))
+    view = StoreView.open(
+        Files(), Recipe(root, SMALL, ((ConsumeQueueDispatcher, ConsumeQueueOptions()),))
+    )
+    verification = Verification(Files(), root, view.log, view.dispatchers)
+    assert list(verification.run(lambda _: None, deep=True, jobs=1)) == []
+    (root / "consumequeue" / "topic-0" / "0" / f"{0:020d}").write_bytes(bytes(4000))
+    assert any(f.part == "queue" for f in verification.run(lambda _: None, deep=True, jobs=1))

@@ -119,6 +119,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_million_leave_no_memory(name: str) -> None:
     make, less = MAKERS[name]
@@ -134,6 +135,7 @@ def test_a_million_leave_no_memory(name: str) -> None:
     assert resident_kib() - before < LEFT_KIB
 
 
+@pytest.mark.slow
 def test_a_million_puts_and_reads_leave_no_memory_and_no_reference(open_small: OpenStore) -> None:
     given = {
         "geometry.segment_bytes": 1 << 20,

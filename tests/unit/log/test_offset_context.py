@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.faults.children import ROOT, environment
+from tests.unit.log.test_resync import chain, flip_body
+from tests.unit.log.test_scan import log_of
 
 from penstock.errors import CorruptionError, NoRecordError, OffsetError
+from penstock.log.offset_context import explain
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
@@ -135,3 +138,16 @@ def test_the_command_line_says_so_and_exits_with_1(tmp_path: Path) -> None:
     assert "no record begins at log offset 5" in done.stderr
     assert f"the next one at {places[1][0]}" in done.stderr
     assert "damaged" not in done.stderr
+
+
+def test_an_offset_is_explained_only_where_the_log_is_intact(tmp_path: Path) -> None:
+    data, (first, second, third) = chain(b"a" * 50, b"b" * 50, b"c")
+    log = log_of(tmp_path, data)
+    within, after = explain(log, second + 5), explain(log, len(data) + 5)
+    assert isinstance(within, NoRecordError)
+    assert (within.before, within.after) == (second, third)
+    assert type(after) is OffsetError
+    assert [explain(log, at) for at in (first, -1, 1 << 40)] == [None] * 3
+    spoilt = bytearray(data)
+    flip_body(spoilt, second)
+    assert explain(log_of(tmp_path, bytes(spoilt)), second + 5) is None

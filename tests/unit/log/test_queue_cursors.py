@@ -7,10 +7,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.unit.contracts.test_dispatcher import ROWS, OneQueue
 
 from penstock import Message
-from penstock.errors import DiskFullError, MessageError, MessageTooLargeError, StoreClosedError
+from penstock.errors import (
+    DiskFullError,
+    MessageError,
+    MessageTooLargeError,
+    PluginError,
+    StorageError,
+    StoreClosedError,
+    SystemLimitError,
+)
 from penstock.log.log_tail import BatchSlice, LogTail
+from penstock.log.queue_cursors import make_cursor
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 
@@ -171,3 +181,28 @@ def test_segments_made_for_a_batch_that_is_refused_are_gone(
         assert [path.name for path in (tmp_path / "s" / "commitlog").iterdir()] == [f"{0:020d}"]
         store.put_many([Message("u", bytes(500)) for _ in range(100)])
         check_nothing_counted(store)
+
+
+def test_a_queue_goes_on_where_its_index_says(tmp_path: Path) -> None:
+    cursor = make_cursor(OneQueue(tmp_path, ROWS[:7]), "t", 0)
+    assert (cursor.queue, cursor.next_offset) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (-1, PluginError), (1 << 63, PluginError), ("7", PluginError), (None, PluginError),
+        (OSError(errno.EMFILE, "limit"), SystemLimitError), (OSError(errno.EIO, "disk"), StorageError),
+    ],
+)  # fmt: skip
+def test_where_that_is_not_known_nothing_is_put(
+    tmp_path: Path, answer: Any, error: type[Exception]
+) -> None:
+    class Wrong(OneQueue):
+        def max_offset(self, topic: str, queue: int) -> int:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer  # type: ignore[no-any-return] # that is the question
+
+    with pytest.raises(error, match=r"t/0|limit"):
+        make_cursor(Wrong(tmp_path, ROWS), "t", 0)

@@ -68,6 +68,7 @@ def test_what_a_store_refuses_at_open_is_no_row() -> None:
     assert "it makes no sense" in render(report)
 
 
+@pytest.mark.slow
 def test_one_process_that_dies_is_told_and_the_others_go_on(
     install_plugin: InstallPlugin, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_one_process_that_dies_is_told_and_the_others_go_on(
     assert list(work.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_combination_beats_a_setting_for_all(tmp_path: Path) -> None:
     settings = {"log.checksum": "crc32+record", "flush": "none"}
     plain, found = run(tmp_path, [PLAIN, PLAIN._replace(flush="sync")], TINY, settings=settings)

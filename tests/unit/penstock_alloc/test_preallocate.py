@@ -8,8 +8,9 @@ import pytest
 
 from penstock import BusyError
 from penstock.files import File, Files
-from penstock.testing import FaultyFiles, ManualWorkers, open_store
+from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, make_context, open_store
 from penstock_alloc.ahead import Ahead
+from penstock_alloc.preallocate import PreallocateAllocator, PreallocateOptions
 
 SIZE = 64 * 1024
 
@@ -73,3 +74,17 @@ def test_preallocated_files_left_by_a_crash_are_removed(tmp_path: Path) -> None:
         assert sum("made ahead and not used" in text for text in store.recovery.mended) == 2
         assert [m.body for m in store.scan("t")] == [b"x"]
         assert len(list((tmp_path / "s" / "commitlog").iterdir())) == 1
+
+
+def test_files_made_ahead_have_all_their_blocks_and_go_at_the_close() -> None:
+    disk, workers, root = SimulatedDisk(), ManualWorkers(), Path("/store")
+    context = make_context(root, files=disk, spawn=workers)
+    allocator = PreallocateAllocator(PreallocateOptions(prefault=False), context)
+    paths = [root / "commitlog" / name for name in ("0", "1")]
+    allocator.expect(paths, 8192, allocated=False)
+    workers.run("penstock-allocate")
+    assert allocator.stats() == {"files_ready": 2, "segments_locked": 0}
+    assert disk.used == 2 * 8192
+    allocator.obtain(paths[0], 8192, allocated=False)
+    allocator.close()
+    assert [entry.name for entry in disk.entries(root / "commitlog")] == ["0"]

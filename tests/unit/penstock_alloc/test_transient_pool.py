@@ -13,6 +13,7 @@ from penstock import BusyError
 from penstock.files import Files
 from penstock.testing import FaultyFiles, ManualClock, ManualWorkers, make_context, open_store
 from penstock_alloc.preallocate import PreallocateAllocator, PreallocateOptions
+from penstock_alloc.transient_pool import TransientPoolOptions, TransientPoolWriter
 
 SIZE = 64 * 1024
 DIRECT: dict[str, Any] = {"index.feed": "direct"}
@@ -188,3 +189,11 @@ def test_locked_segments_are_unlocked_when_they_are_full(waits: bool, tmp_path: 
     assert files.locked == 2
     assert allocator.stats() == {"files_ready": 2, "segments_locked": 2}
     allocator.close()
+
+
+def test_it_makes_no_sense_where_every_put_waits_and_has_at_least_one_buffer() -> None:
+    assert "every put waits" in (TransientPoolWriter.conflict({"flush": ["sync"]}) or "")
+    assert TransientPoolWriter.conflict({"flush": ["async"]}) is None
+    assert not TransientPoolWriter.commits_at_once
+    with pytest.raises(ValueError, match="buffers"):
+        TransientPoolOptions(buffers=0)

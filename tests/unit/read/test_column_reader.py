@@ -13,6 +13,7 @@ import penstock
 from penstock import Message, Store
 from penstock.errors import ConfigError, CorruptionError, OffsetError, StoreClosedError
 from penstock.format.arrow_schema import DEFAULT_COLUMNS, schema_of
+from penstock.read.column_reader import ColumnReader
 
 SETTINGS: dict[str, Any] = {**SMALL}
 COUNT = 600
@@ -129,3 +130,7 @@ def test_what_is_put_after_it_was_asked_for_is_not_in_it(root: Path) -> None:
         reader = store.to_reader("a")
         store.put("a", b"-1")
         assert bodies(reader) == list(range(0, COUNT, 3))
+
+
+def test_a_store_reads_by_columns_too() -> None:
+    assert issubclass(Store, ColumnReader)

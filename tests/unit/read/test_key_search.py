@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock
+from penstock.format.record import RecordFields, encode_record
+from penstock.message import StoredMessage
+from penstock.read.key_search import KeySought, find_keyed
 from penstock.testing import ManualClock, open_store
 from penstock.testing.kit import SMALL, copy_store
 
@@ -99,3 +103,25 @@ def test_records_that_are_damaged_have_the_time_of_the_next(
                 file.seek(offset % SMALL.segment_bytes)
                 file.write(b"\xff\xfe")
         check_times(store, lacking)
+
+
+def test_candidates_are_held_against_topic_key_and_time() -> None:
+    def at(number: int) -> StoredMessage | None:
+        if number == 9:
+            return None
+        fields = RecordFields(
+            topic=b"t" if number < 8 else b"u", body=b"", log_offset=number, store_time_ms=number,
+            properties=b"KEYS\x01k\x02" if number % 2 else b"",
+        )  # fmt: skip
+        return StoredMessage(encode_record(fields))
+
+    class Plain:
+        is_mapped = False
+
+    log: Any = Plain()
+    sought = KeySought("t", "k", 2, 7)
+    found = find_keyed(log, at, [9, 8, 7, 7, 6, 5, 3, 1], sought, 2)
+    assert [message.log_offset for message in found] == [5, 7], (
+        "the newest, in the order of the log"
+    )
+    assert [m.log_offset for m in find_keyed(log, at, range(9, 0, -1), sought, 9)] == [3, 5, 7]

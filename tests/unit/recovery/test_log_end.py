@@ -10,6 +10,8 @@ from typing import Any
 import attrs
 import pytest
 from tests.conftest import OpenStore
+from tests.unit.log.test_resync import chain, flip_body
+from tests.unit.log.test_scan import log_of
 
 import penstock
 from penstock import Message
@@ -19,6 +21,7 @@ from penstock.files import Files
 from penstock.format.columns import Buffer
 from penstock.log import batches, scan
 from penstock.log.segmented_log import SegmentedLog
+from penstock.recovery.log_end import find_end
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers
 from penstock.testing.kit import copy_files, copy_store, open_store
@@ -481,3 +484,15 @@ def test_marks_that_do_not_say_how_far_the_queues_are(names: list[str], tmp_path
     with open_store(tmp_path / "s") as again:
         assert stored(again) == bodies
         assert not list(again.verify())
+
+
+def test_the_end_is_after_the_last_valid_record_and_a_survivor_is_named(tmp_path: Path) -> None:
+    data, (first, second, third) = chain(b"a" * 50, b"b" * 60, b"c")
+    whole = find_end(log_of(tmp_path, data), first, 0)
+    assert (whole.offset, whole.dirty_bytes, whole.survivor) == (len(data), 0, None)
+    spoilt = bytearray(data)
+    flip_body(spoilt, second)
+    damaged = find_end(log_of(tmp_path, bytes(spoilt)), first, 0)
+    assert (damaged.offset, damaged.survivor) == (second, third)
+    torn = find_end(log_of(tmp_path, data[:-5] + b"?????"), first, 0)
+    assert (torn.offset, torn.dirty_bytes, torn.survivor) == (third, len(data) - third, None)

@@ -9,6 +9,9 @@ import pytest
 from tests.unit.retention.test_runner_faults import bases, boom, fill, opened, policy_that
 
 from penstock.errors import ConfigError
+from penstock.files import Files
+from penstock.log.segmented_log import SegmentedLog
+from penstock.retention.forecast import DAYS_MAX, RetentionForecast
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 HOUR = 3_600_000
@@ -114,3 +117,17 @@ def test_hours_that_are_no_time_are_refused(policy: str, hours: float, tmp_path:
 
 
 # --- the simulated disk
+
+
+def test_without_policies_every_segment_with_records_is_kept(tmp_path: Path) -> None:
+    for base, data in ((0, b"x" * 4096), (4096, b"x" * 4096), (8192, bytes(4096))):
+        (tmp_path / f"{base:020d}").write_bytes(data)
+    log = SegmentedLog(Files(), tmp_path, 4096, mapped=False)
+    log.load(repair=False)
+    forecast = RetentionForecast(log, list, Files(), lambda: 0, interval_ms=1000, is_foreign=False)
+    found = forecast.forecast(1)
+    assert [(each.segment.base_offset, each.at_ms) for each in found] == [(0, None), (4096, None)]
+    assert found[-1].reason == "the last segment never goes"
+    for days in (-1, DAYS_MAX + 1):
+        with pytest.raises(ConfigError, match="0 to 3660"):
+            forecast.forecast(days)

@@ -12,8 +12,9 @@ import pytest
 from tests.conftest import InstallPlugin, OpenStore
 
 import penstock
-from penstock.contracts import SegmentInfo
+from penstock.contracts import DiskUse, SegmentInfo, Vote
 from penstock.errors import ReadOnlyError
+from penstock.retention.runner import consult
 from penstock.testing import ManualClock, ManualWorkers
 
 HOUR = 3_600_000
@@ -195,3 +196,25 @@ def test_dry_run_tells_and_changes_nothing(open_small: OpenStore, tmp_path: Path
     assert 0 < topics["t0"]["bytes_going_now"] < sizes["t0"]
     assert sum(fact["share"] for fact in topics.values()) == pytest.approx(1)
     assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_vote_is_held_within_what_there_is_and_one_that_fails_has_no_say() -> None:
+    class Policy:
+        def __init__(self, name: str, count: int) -> None:
+            self.name, self.count = name, count
+
+        def vote(self, segments: Any, now_ms: int, disk: DiskUse) -> Vote:
+            if self.count == 13:
+                raise ValueError("no")
+            return Vote(self.count, self.name)
+
+    segments = [SegmentInfo(at, 10, 0, Path(str(at))) for at in range(3)]
+    policies: Any = [
+        Policy("few", 1),
+        Policy("many", 99),
+        Policy("below", -5),
+        Policy("failing", 13),
+    ]
+    decision = consult(policies, segments, 0, DiskUse(0, 0))
+    assert (decision.going, decision.voters, decision.refusal) == (2, ("many",), None)
+    assert list(decision.failed) == ["failing"]

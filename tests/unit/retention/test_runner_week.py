@@ -64,6 +64,7 @@ class Week:
         return int(self.store._log.infos()[0].last_write_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", ["file", "mmap"])
 def test_a_week_by_age(tmp_path: Path, writer: str) -> None:
     """Nothing young goes; after the hour at which segments go, nothing old is left."""
@@ -88,6 +89,7 @@ def test_a_week_by_age(tmp_path: Path, writer: str) -> None:
         assert not list(week.store.verify())
 
 
+@pytest.mark.slow
 def test_a_week_by_size(tmp_path: Path) -> None:
     limit = 12 * SEGMENT
     week = Week(tmp_path / "s", "file", retention=["size"], **{"retention.size.bytes_max": limit})
@@ -151,6 +153,7 @@ def test_a_week_as_the_disk_fills_and_empties(tmp_path: Path) -> None:
         assert not list(week.store.verify())
 
 
+@pytest.mark.slow
 def test_reads_in_progress_never_fail(tmp_path: Path) -> None:
     """Readers that began before segments went: in order, right, and what is gone is passed over."""
     week = Week(

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.conftest import OpenStore
@@ -19,6 +19,7 @@ from penstock.contracts import FlushPolicy, SegmentChannel
 from penstock.durability.progress import Progress
 from penstock.errors import StoreFailedError
 from penstock.files import File
+from penstock.runtime.sync_thread import SyncThread
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, open_store
 from penstock_alloc.mmap_writer import MmapChannel, MmapWriter
@@ -359,3 +360,26 @@ def test_many_stores_in_one_process_leave_nothing(tmp_path: Path) -> None:
         gc.collect()
         assert len(os.listdir("/proc/self/fd")) == files
         assert gates >= {id(each) for each in gc.get_objects() if isinstance(each, SyncGate)}
+
+
+def test_the_crew_waits_for_the_sync_that_runs_and_tells_nothing() -> None:
+    class Gate:
+        since_ns = 2_500_000_000
+        waited: ClassVar[list[int | None]] = []
+
+        def is_idle(self, limit_ms: int | None = None) -> bool:
+            self.waited.append(limit_ms)
+            return len(self.waited) > 3
+
+    gate: Any = Gate()
+    thread = SyncThread(gate, 0.5)
+    assert (thread.name, thread.since, thread.place()) == (
+        "penstock-sync",
+        2.5,
+        "a sync of the log",
+    )
+    assert thread.is_alive
+    thread.tell()
+    thread.stop()
+    thread.join()
+    assert gate.waited == [None, 500, 60_000, 60_000]

@@ -16,7 +16,8 @@ from penstock.durability.log_flusher import LogFlusher
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
 from penstock.runtime.clock import Clock
-from penstock.testing import ManualClock, ManualWorkers, open_store
+from penstock.store.engine import Engine
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 SIZE = 64 * 1024
 DIRECT: dict[str, Any] = {"index.feed": "direct"}
@@ -232,3 +233,15 @@ def test_a_close_waits_for_a_stuck_put(tmp_path: Path) -> None:
 class _RealClock(ManualClock):
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
+
+
+def test_a_store_that_is_written_has_an_engine_and_one_that_is_read_has_none() -> None:
+    disk = SimulatedDisk()
+    with open_store(Path("/s"), files=disk, spawn=ManualWorkers(), retention=[]) as store:
+        engine = store._engine
+        assert isinstance(engine, Engine)
+        receipt = store.put("t", b"x")
+        assert engine.log.end_offset == receipt.log_offset + receipt.size
+        assert engine.cursor("t", 0).next_offset == 1
+    with open_store(Path("/s"), files=disk, read_only=True) as reader:
+        assert reader._engine is None

@@ -9,6 +9,8 @@ import pytest
 import penstock
 from penstock import QueueSpan
 from penstock.errors import ConfigError
+from penstock.store.open_several import open_several
+from penstock.testing import ManualWorkers, SimulatedDisk, open_store
 
 SMALL: dict[str, Any] = {
     "geometry.segment_bytes": 16384,
@@ -56,3 +58,15 @@ def test_several_stores_are_opened_with_one_look(tmp_path: Path) -> None:
     assert counts == [10, 20]
     with pytest.raises(ConfigError, match="there is no column"):
         open_one(str(tmp_path / "a")).arrow_spans([], ["nope"])
+
+
+def test_each_path_is_opened_for_reading_with_one_configuration() -> None:
+    disk = SimulatedDisk()
+    for name in ("/a", "/b"):
+        with open_store(Path(name), files=disk, spawn=ManualWorkers(), retention=[]) as store:
+            store.put("t", name.encode())
+    opened = open_several(files=disk, environ={})
+    for name in ("/a", "/b"):
+        with opened(name) as reader:
+            assert reader.read("t").messages[0].body == name.encode()
+            assert reader.recovery is None

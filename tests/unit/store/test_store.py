@@ -9,8 +9,9 @@ from tests.conftest import OpenStore, append_record
 
 import penstock
 from penstock import Durability, Message, PutStatus, ReadStatus
-from penstock.errors import CorruptionError, OffsetError
-from penstock.testing import ManualClock
+from penstock.errors import CorruptionError, OffsetError, ReadOnlyError, StoreClosedError
+from penstock.store.store import Store
+from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
 
 
 def test_a_message_comes_back_with_everything_it_had(open_small: OpenStore) -> None:
@@ -277,3 +278,17 @@ def test_an_address_behind_the_last_possible_record_is_no_damage(open_small: Ope
         for back in range(1, 8):
             with pytest.raises(OffsetError):
                 store.at(65_536 - back)
+
+
+def test_a_store_is_closed_by_its_block_and_once_more_without_harm() -> None:
+    disk = SimulatedDisk()
+    with open_store(Path("/s"), files=disk, spawn=ManualWorkers(), retention=[]) as store:
+        assert isinstance(store, Store)
+        store.put("t", b"x")
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.put("t", b"x")
+    reader = open_store(Path("/s"), files=disk, read_only=True)
+    with pytest.raises(ReadOnlyError):
+        reader.put("t", b"x")
+    reader.close()

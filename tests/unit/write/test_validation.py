@@ -13,6 +13,7 @@ from penstock import Message
 from penstock.errors import DiskFullError, MessageError, StoreFailedError
 from penstock.files import File
 from penstock.testing import FaultyFiles, open_store
+from penstock.write.validation import host_bytes
 
 
 class _HalfFull(FaultyFiles):
@@ -115,3 +116,8 @@ def test_numbers_given_as_text_or_truth_are_refused_with_nulls_or_without(
         store.put_arrow(
             pa.table({"topic": ["t"], "body": [b"a"], name: pa.array([None], pa.int8())})
         )
+
+
+def test_a_host_is_address_and_port_in_bytes() -> None:
+    assert host_bytes("127.0.0.1:10911") == b"\x7f\0\0\1\0\0\x2a\x9f"
+    assert len(host_bytes("[::1]:1")) == 20
