@@ -39,7 +39,7 @@ COUNTED = ("ext4", "xfs")
 settings.register_profile("default", settings.get_profile("default"))
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "default")
-_EXAMPLES_SHARE = settings.default.max_examples / settings.get_profile("default").max_examples
+_EXAMPLES_SHARE = settings().max_examples / settings.get_profile("default").max_examples
 _EXAMPLES_LEAST = 5
 
 

@@ -1,6 +1,7 @@
 """Encoding without a store: from its settings alone, with the refusals of `put_arrow`."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from penstock.staged import Encoder, Encoding, encoding_for, key_hashes
 from penstock.testing import SimulatedDisk
 from penstock.write.staged_file import StagedFile
 
+PLAIN: dict[str, Any] = {**SMALL, "log.checksum": "crc32"}
 ENCODING = Encoding(
     store_host=b"\x7f\0\0\1\0\0\x2a\x9f", crc_property=True, body_bytes_max=1000, record_bytes_max=500
 )  # fmt: skip
@@ -26,11 +28,11 @@ def test_an_encoding_is_that_of_the_store_as_it_would_be_opened(
     tmp_path: Path, open_small: OpenStore
 ) -> None:
     path = tmp_path / "store"
-    new = encoding_for(path, environ={}, **SMALL, **{"log.checksum": "crc32"})
+    new = encoding_for(path, environ={}, **PLAIN)
     assert (new.record_bytes_max, new.crc_property) == (64 * 1024 - 8, False)
     assert not path.exists()
     with open_small(**{"log.checksum": "crc32"}):
-        assert encoding_for(path, environ={}, **SMALL, **{"log.checksum": "crc32"}) == new
+        assert encoding_for(path, environ={}, **PLAIN) == new
 
 
 def test_records_for_several_stores_fit_into_each(tmp_path: Path, open_small: OpenStore) -> None:

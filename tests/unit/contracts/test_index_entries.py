@@ -53,7 +53,7 @@ def test_a_key_is_found_in_the_file_that_it_was_added_to(log: WrittenLog) -> Non
         batch.log_offsets, batch.store_times_ms, 0,
     )  # fmt: skip
     hashed = index_entries.key_hash("topic-1", "only-7")
-    found = list(find_in_index_file(memory, SMALL, hashed, 0, 1 << 62))
+    found = list(find_in_index_file(bytes(memory), SMALL, hashed, 0, 1 << 62))
     assert int(batch.log_offsets[7]) in found
-    assert list(find_in_index_file(memory, SMALL, hashed, -(1 << 80), 1 << 80)) == found
-    assert list(find_in_index_file(memory, SMALL, hashed, 5, 4)) == []
+    assert list(find_in_index_file(bytes(memory), SMALL, hashed, -(1 << 80), 1 << 80)) == found
+    assert list(find_in_index_file(bytes(memory), SMALL, hashed, 5, 4)) == []

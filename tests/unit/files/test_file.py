@@ -116,7 +116,7 @@ def test_a_descriptor_is_lent_by_a_file_that_is_the_systems_alone(file: File) ->
 
     assert file.descriptor is not None
     other = Own(file.path, file.detach())
-    assert (file.descriptor, other.descriptor) == (None, None)
+    assert [each.descriptor for each in (file, other)] == [None, None]
     other.close()
 
 

@@ -87,7 +87,10 @@ def test_a_corrupt_record_is_named_by_file_and_byte(
     at, following = written.offsets()[3:5]
     size = reader.message_at(at).size
     overwrite(at + 94, b"\xff\xff")
-    for read in (lambda: reader.message_at(at), lambda: reader.message(at, size)):
+    reads: list[Callable[[], object]] = [
+        lambda: reader.message_at(at), lambda: reader.message(at, size)
+    ]  # fmt: skip
+    for read in reads:
         with pytest.raises(CorruptionError) as raised:
             read()
         assert raised.value.position == at

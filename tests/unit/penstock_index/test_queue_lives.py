@@ -34,7 +34,9 @@ def test_records_that_have_their_entries_belong_to_their_queue(
 ) -> None:
     run = run_of(log)
     verdict = judged(log, tmp_path, run)
-    assert (verdict.keep.all(), verdict.known.all(), verdict.cut) == (True, True, None)
+    assert verdict.keep.all()
+    assert verdict.known.all()
+    assert verdict.cut is None
 
 
 def test_a_repeat_that_does_not_begin_at_0_is_dropped(log: WrittenLog, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def of(topic: bytes, queue: int, offset: int, sys_flag: int = 0) -> RecordFields
 def test_a_run_ends_where_its_queue_offsets_do() -> None:
     batch = batch_of(of(b"t", 0, 5), of(b"u", 0, 0), of(b"t", 0, 6), of(b"t", 0, 9), of(b"t", 1, 0))
     found = [(run.topic, run.queue, run.ordinal, len(run.data) // 20) for run in runs_of(batch)]
-    assert sorted(found) == [("t", 0, 5, 2), ("t", 0, 9, 1), ("t", 1, 0, 1), ("u", 0, 0, 1)]  # type: ignore[type-var] # no None here
+    assert sorted(found) == [("t", 0, 5, 2), ("t", 0, 9, 1), ("t", 1, 0, 1), ("u", 0, 0, 1)]
     (run,) = (each for each in runs_of(batch) if each.ordinal == 5)
     offsets = np.frombuffer(run.data, ENTRY)["log_offset"].tolist()
     assert offsets == [0, int(batch.log_offsets[2])]

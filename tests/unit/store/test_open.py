@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,10 @@ from penstock.testing import ManualWorkers, SimulatedDisk
 from penstock.testing.kit import SMALL
 
 ROOT = Path("/store")
-SIZES = {"geometry.segment_bytes": SMALL.segment_bytes, "geometry.queue_entries": 200}
+SIZES: dict[str, Any] = {
+    "geometry.segment_bytes": SMALL.segment_bytes,
+    "geometry.queue_entries": 200,
+}
 
 
 @pytest.fixture
@@ -35,9 +39,14 @@ def test_reading_makes_nothing(disk: SimulatedDisk) -> None:
 
 
 def test_a_wrong_setting_is_refused_before_anything_is_touched(disk: SimulatedDisk) -> None:
-    for settings in ({"flush": "none-such"}, {"log.none": 1}, {"index.use": []}):
+    refused: tuple[dict[str, Any], ...] = (
+        {"flush": "none-such"},
+        {"log.none": 1},
+        {"index.use": []},
+    )
+    for settings in refused:
         with pytest.raises(ConfigError):
-            open_store(ROOT, files=disk, environ={}, **settings)  # type: ignore[arg-type] # settings
+            open_store(ROOT, files=disk, environ={}, **settings)
     assert not disk.exists(ROOT)
 
 
