@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.spark.stream_query import (
     Query,
     everything,
@@ -269,7 +270,7 @@ def test_a_store_that_is_gone_is_named(tmp_path: Path) -> None:
 # --- everything at random
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 @given(st.integers(0, 1 << 30))
 def test_whatever_crashes_every_row_comes_once(
     tmp_path_factory: pytest.TempPathFactory, seed: int

@@ -78,7 +78,7 @@ def test_what_the_broker_must_be_told_is_what_its_file_tells_us(
     assert run(["config", "--broker-conf", str(file), "--json"]) == 0
     assert '"geometry.queue_entries", "value": 7' in capsys.readouterr().out
     assert run(["config", "--broker-conf"]) == 2
-    assert "name the store first" in capsys.readouterr().err
+    assert "put its path first" in capsys.readouterr().err
 
 
 def test_what_a_broker_needs_not_told_here_is_passed_over() -> None:

@@ -102,7 +102,7 @@ def test_one_process_that_dies_is_told_and_the_others_go_on(
         work, [PLAIN._replace(flush=name) for name in names], TINY, settings={},
         told=lambda outcome: told.append(outcome.combo.flush),
     )  # fmt: skip
-    assert dies.failure == "its process ended without an answer: killed by SIGTERM"
+    assert dies.failure == "the measuring process ended without an answer: killed by SIGTERM"
     assert raises.failure == "ValueError: no such thing"
     assert (refuses.failure, refuses.refusal) == (None, "not on a Monday")
     assert len(fine.rounds) == 2

@@ -28,7 +28,7 @@ def test_a_segment_in_the_making_is_waited_for_up_to_the_limit() -> None:
     worker = threading.Thread(target=ahead.work)
     worker.start()
     assert begun.wait(30)
-    with pytest.raises(BusyError, match="in the making for 50 ms"):
+    with pytest.raises(BusyError, match="has not been ready for 50 ms"):
         ahead.obtain(Path("1"), SIZE, allocated=True)
     gate.set()
     worker.join()

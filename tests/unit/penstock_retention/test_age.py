@@ -86,8 +86,8 @@ def test_age_says_why_in_figures(tmp_path: Path) -> None:
         policy.vote(log(100), NOON, disk), policy.vote(log(100, 73, 1), NOON + 16 * HOUR, disk),
     ]  # fmt: skip
     assert [(vote.expired_count, vote.reason) for vote in said] == [
-        (0, "the oldest was written 70.0 hours ago, within the 72 kept"),
-        (0, "1 not written for 72 hours, but they go at 04 o'clock"),
-        (0, "there is only the last segment"),
+        (0, "the oldest was written 70.0 hours ago; segments are kept for 72 hours"),
+        (0, "1 not written for 72 hours, but segments are deleted at 04 o'clock"),
+        (0, "the last segment is the only one"),
         (2, "not written for 72 hours"),
     ]

@@ -98,4 +98,4 @@ def test_a_disk_that_does_not_tell_its_size_costs_nothing_young(tmp_path: Path) 
     assert policy.vote(log(1), NOON, DiskUse(95, 5)).refuse_writes
     vote = policy.vote(log(100, 73, 71, 1), NOON, DiskUse(0, 0))
     assert (vote.expired_count, vote.refuse_writes) == (2, False)
-    assert "does not tell its size" in vote.reason
+    assert "does not report its size" in vote.reason
