@@ -227,7 +227,7 @@ def test_keys_beyond_the_memory_or_the_batch_are_refused() -> None:
         kernels_add(bytearray(SIZE - 1), keys)
     with pytest.raises(BufferError):
         kernels_add(bytes(SIZE), keys)
-    with pytest.raises(ValueError, match="no key 4"):
+    with pytest.raises(ValueError, match="first is 4"):
         kernels_add(bytearray(SIZE), keys, 4)
     ones = np.ones(2, np.int64)
     for row in (-1, 2, I64_MAX):
@@ -434,7 +434,7 @@ def test_no_call_keeps_or_loses_a_reference() -> None:
         with pytest.raises(ValueError, match="column"):
             entries(*columns[:7], bad, 1, 10, 10)
         add(memory, SLOTS, ENTRIES, *columns[:4])
-        with pytest.raises(ValueError, match="no key"):
+        with pytest.raises(ValueError, match="first is"):
             add(memory, SLOTS, ENTRIES, *columns[:4], 9)
         _kernel.index_file_find(memory, SLOTS, ENTRIES, 0, 0, 1)
         _kernel.index_file_links(memory, 3)

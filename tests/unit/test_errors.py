@@ -49,7 +49,7 @@ def test_an_error_is_caught_as_what_python_has_for_it() -> None:
 
 def test_a_text_is_escaped_and_the_facts_stay_as_they_are() -> None:
     error = CorruptionError(Path("/a\x1b[2J"), 7, "x\n", "y", "do this")
-    assert str(error) == "/a\\x1b[2J is damaged at byte 7: expected x\\n, found y; do this"
+    assert str(error) == "/a\\x1b[2J is corrupt at byte 7: expected x\\n, found y; do this"
     assert (error.path, error.position, error.expected) == (Path("/a\x1b[2J"), 7, "x\n")
 
 

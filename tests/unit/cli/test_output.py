@@ -58,7 +58,7 @@ def test_a_finding_says_where_and_what_now_and_a_note_only_where(
     output.out_finding(Finding("log", Path("/p"), 7, 7, "bad", "do this"), "damage")
     output.out_finding(Finding("log", Path("/p"), -1, 7, "odd", is_note=True), "log")
     assert capsys.readouterr().out.splitlines() == [
-        "damage: /p byte 7: bad", "    what now: do this", "note on the log: /p: odd",
+        "damage: /p byte 7: bad", "    what to do: do this", "note on the log: /p: odd",
     ]  # fmt: skip
 
 

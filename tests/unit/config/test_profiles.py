@@ -162,7 +162,7 @@ def test_a_deletion_is_logged_as_a_warning_with_segment_policy_and_reason(
     assert len(told) == gone + asked
     assert gone > 1
     assert log_name in told[0]
-    assert "log offsets 0 to 65536: policy size asked for it: the log" in told[0]
+    assert "log offsets 0 to 65536, on request of policy size: the log" in told[0]
     assert "policy age" not in told[0], "it had no vote for it"
 
 

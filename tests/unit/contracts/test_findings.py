@@ -26,9 +26,9 @@ class Least(Checker):
     [
         ("log", "restore the segment"),
         ("digest", "--accept"),
-        ("marks", "writes it anew"),
-        ("queue", "makes it anew from the log"),
-        ("a-plugins-own", "makes it anew from the log"),
+        ("marks", "rewrites it"),
+        ("queue", "rebuilds it from the log"),
+        ("a-plugins-own", "rebuilds it from the log"),
     ],
 )
 @pytest.mark.parametrize("left_open", ["", COPYING])

@@ -21,7 +21,7 @@ def test_columns_come_in_the_order_asked_for() -> None:
 
 def test_an_unknown_column_is_an_error_that_names_all_there_are() -> None:
     with pytest.raises(
-        ConfigError, match="no column 'offset'; there are: topic, queue, "
+        ConfigError, match="no column 'offset'; the columns are: topic, queue, "
     ) as raised:
         check_columns(["topic", "offset"])
     assert all(name in str(raised.value) for name in COLUMNS)

@@ -19,9 +19,9 @@ def sifted(*found: Finding, log_end: int = 1000) -> list[Finding]:
 
 def test_what_copying_explains_is_put_together() -> None:
     (finding,) = sifted(of("queue", 5, COPYING), of("marks", -1, COPYING), of("queue", 6, COPYING))
-    assert "3 differences that copying explains (marks, queue)" in finding.text
+    assert "which explains 3 differences (marks, queue)" in finding.text
     assert (finding.part, finding.log_offset) == ("copy", 1000)
-    assert "open it for writing once" in finding.what_now
+    assert "open the copy for writing once" in finding.what_now
 
 
 def test_corruption_before_the_last_valid_record_is_never_explained() -> None:

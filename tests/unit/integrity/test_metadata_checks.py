@@ -101,7 +101,7 @@ def test_a_checkpoint_that_is_ahead_of_the_log_is_told_of_a_store_of_ours() -> N
     Checkpoint(disk, root).write(Times(100, 50, 0))
     assert list(check_marks(disk, root, 0, 100, is_ours=True)) == []
     (finding,) = check_marks(disk, root, 0, 99, is_ours=True)
-    assert "physicMsgTimestamp is 100, though the latest record is of 99" in finding.text
+    assert "physicMsgTimestamp is 100, but the latest record has the store time 99" in finding.text
     assert list(check_marks(disk, root, 0, 99, is_ours=False)) == []
 
 

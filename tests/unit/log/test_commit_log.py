@@ -112,7 +112,7 @@ def test_a_copied_piece_must_begin_at_the_end_and_fit_into_the_segment(
     record = bytes(log.log.read(0, log.end_offset))
     with pytest.raises(OffsetError, match="copied log offset"):
         log.append_raw(0, record)
-    with pytest.raises(MessageTooLargeError, match="cut it where the segment ends"):
+    with pytest.raises(MessageTooLargeError, match="split it where the segment ends"):
         log.append_raw(log.end_offset, bytes(SIZE))
     end = log.end_offset
     log.append_raw(end, record)

@@ -91,7 +91,7 @@ def test_one_in_the_making_is_waited_for_up_to_the_limit(tmp_path: Path, maker: 
     thread = threading.Thread(target=ahead.work)
     thread.start()
     began.acquire()
-    with pytest.raises(BusyError, match="segment 1 has been in the making"):
+    with pytest.raises(BusyError, match="segment 1 has not been ready"):
         ahead.obtain(Path("1"), 10, allocated=True)
     may_end.release()
     thread.join()

@@ -96,7 +96,7 @@ def test_one_that_cannot_be_overwritten_is_removed_and_a_new_one_made(
     allocator.discard(expired(disk))
     disk.plan.fail("erase", errno.EIO, times=1)
     workers.run(WORKER)
-    assert "is not used again" in caplog.text
+    assert "is removed instead of reused" in caplog.text
     assert spares(disk) == []
     assert allocator.obtain(LOG / "1", SIZE, allocated=True).size == SIZE
 

@@ -67,11 +67,11 @@ def test_a_key_with_another_hash_is_missing_and_too_many(log: WrittenLog, tmp_pa
     overwrite(path, entries_at + 20, struct.pack(">i", 12_345))
     texts = [each.text for each in findings(log, tmp_path)]
     assert any("is missing from the index" in text for text in texts)
-    assert any("has hash 12345, which is no key of the record" in text for text in texts)
+    assert any("has hash 12345, which is not of a key of the record" in text for text in texts)
 
 
 def test_a_file_of_a_wrong_length_is_told(log: WrittenLog, tmp_path: Path) -> None:
     path = made(log, tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
     found = findings(log, tmp_path)
-    assert (found[0].path, found[0].text) == (path, "an index file of a wrong length or kind")
+    assert (found[0].path, found[0].text) == (path, "an index file of the wrong length or type")

@@ -64,8 +64,8 @@ def test_what_is_no_index_file_is_named_and_a_wrong_length_removed(
     disk.write_whole(folder.path / "notes", b"x")
     disk.write_whole(folder.path / ("9" * 17), b"short")
     assert [path.name for path in folder.strays()] == ["9" * 17]
-    left, removed = sorted(folder.set_aside(), key=len, reverse=True)
-    assert "left alone" in left
+    left, removed = sorted(folder.remove_strays(), key=len, reverse=True)
+    assert "was not changed" in left
     assert "whose length is wrong" in removed
     assert [entry.name for entry in disk.entries(folder.path)] == [name, "notes"]
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.contracts import Trust
 from penstock.testing import WrittenLog, make_context
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
-from penstock_index.queue_addresses import end_of_units, first_needed, known
+from penstock_index.queue_addresses import compare_run, end_of_units, first_needed
 from penstock_index.queue_runs import runs_of
 from penstock_index.queue_state import Queue
 
@@ -49,10 +49,10 @@ def test_an_address_that_leads_to_no_unit_counts_only_so_that_none_comes_there(
 def test_entries_that_are_there_keep_their_addresses(log: WrittenLog, queue: Queue) -> None:
     runs = [run for batch in log.batches() for run in runs_of(batch)]
     run = next(run for run in runs if (run.topic, run.queue) == KEY)
-    found = known(queue, run)
+    found = compare_run(queue, run)
     assert found.is_right.all()
     assert (found.entries["tag_code"].astype(np.int64) < -(1 << 31)).all()
-    beyond = known(queue, run._replace(ordinal=queue.max_offset))
+    beyond = compare_run(queue, run._replace(ordinal=queue.max_offset))
     assert len(beyond.is_right) == 0
-    moved = known(queue, run._replace(ordinal=1))
+    moved = compare_run(queue, run._replace(ordinal=1))
     assert not moved.is_right.any()

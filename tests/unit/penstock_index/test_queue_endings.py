@@ -30,7 +30,7 @@ class Deleted:
 
 
 def gone(endings: Endings, *offsets: int, key: tuple[str, int] = KEY) -> list[bool]:
-    found: list[bool] = endings.are_gone(key, np.array(offsets)).tolist()
+    found: list[bool] = endings.need_no_entry(key, np.array(offsets)).tolist()
     return found
 
 

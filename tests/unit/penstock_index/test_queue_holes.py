@@ -9,7 +9,7 @@ from tests.unit.penstock_index.test_consume_queue import filled
 from penstock.contracts import DispatchBatch
 from penstock.testing import WrittenLog
 from penstock_index.queue_files import ENTRY
-from penstock_index.queue_holes import entries_within, first_hole, sound_end
+from penstock_index.queue_holes import entries_within, first_hole, valid_end
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def test_an_entry_that_a_power_cut_tore_is_not_the_end(log: WrittenLog, tmp_path
     made = filled(log, tmp_path)
     queue = made._queues["topic-1", 1]
     end = queue.max_offset
-    assert sound_end(queue, log.view, 0) == end
+    assert valid_end(queue, log.view, 0) == end
     list(queue.folder.write(end - 1, b"\0\0\0\0\0\0\0\7\0\0\0\7" + bytes(8)))
-    assert sound_end(queue, log.view, 1) == end - 1
+    assert valid_end(queue, log.view, 1) == end - 1
 
 
 def test_entries_within_damage_are_kept_and_the_last_of_an_empty_queue(tmp_path: Path) -> None:

@@ -59,4 +59,4 @@ def test_a_place_is_one_entry_and_none_beyond_the_end(log: WrittenLog, tmp_path:
 
 def test_a_summary_that_cannot_be_understood_is_said_to_be(log: WrittenLog, tmp_path: Path) -> None:  # fmt: skip
     filled(log, tmp_path).flush()
-    assert list(reader(tmp_path).compare_summary(b"?")) == ["the queues' part of it cannot be understood"]  # fmt: skip
+    assert list(reader(tmp_path).compare_summary(b"?")) == ["the part about queues cannot be decoded"]  # fmt: skip

@@ -36,7 +36,7 @@ def test_where_a_stranger_stands_no_queue_can_be(root: Path) -> None:
     list(names.folders())
     names.check_free("t", 0)
     for topic, number in (("t", 5), ("file", 0)):
-        with pytest.raises(StrayFileError, match="needs that name"):
+        with pytest.raises(StrayFileError, match="needs this name"):
             names.check_free(topic, number)
 
 

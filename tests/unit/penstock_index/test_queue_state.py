@@ -9,7 +9,7 @@ from penstock.testing import SimulatedDisk
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import ENTRY, OpenFiles, QueueFolder
 from penstock_index.queue_state import Queue
-from penstock_index.queue_summary import Known
+from penstock_index.queue_summary import ClosedQueue
 
 PER_FILE = 10
 PATH = Path("/q/t/0")
@@ -50,7 +50,7 @@ def test_leading_files_go_when_their_records_have_gone(queue: Queue) -> None:
 def test_what_was_noted_is_confirmed_by_files_that_say_nothing_else(queue: Queue) -> None:
     queue.find_bounds(0)
     noted = queue.known()
-    assert noted == Known((0, 10), 0, 15, 1400)
+    assert noted == ClosedQueue((0, 10), 0, 15, 1400)
     assert queue.confirm(noted, 0)
     for wrong in (noted._replace(max_offset=14), noted._replace(max_offset=16), noted._replace(last=1300), noted._replace(min_offset=1)):  # fmt: skip
         assert not queue.confirm(wrong, 0)
@@ -67,6 +67,6 @@ def test_entries_that_were_added_are_taken_in_without_listing_the_folder(queue: 
     queue.find_bounds(0)
     rows = np.array([(1500, 100, 0), (1600, 100, 0)], ENTRY)
     list(queue.folder.write(15, rows.tobytes()))
-    assert queue.keep_up(0)
+    assert queue.add_appended(0)
     assert queue.max_offset == 17
-    assert not queue.keep_up(99_999), "its head has gone: look again"
+    assert not queue.add_appended(99_999), "its head has gone: look again"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.contracts import NO_HISTORY
-from penstock_index.queue_strays import Strays, stretches
+from penstock_index.queue_strays import Strays, true_ranges
 
 KEY = ("t", 0)
 
@@ -13,9 +13,9 @@ def ones(count: int) -> np.ndarray:
 
 
 def test_ranges_of_rows_that_are_true() -> None:
-    assert stretches(np.array([True, True, False, True])) == [(0, 2), (3, 4)]
-    assert stretches(np.zeros(3, np.bool_)) == []
-    assert stretches(np.zeros(0, np.bool_)) == []
+    assert true_ranges(np.array([True, True, False, True])) == [(0, 2), (3, 4)]
+    assert true_ranges(np.zeros(3, np.bool_)) == []
+    assert true_ranges(np.zeros(0, np.bool_)) == []
 
 
 def test_gaps_are_what_no_record_matched() -> None:

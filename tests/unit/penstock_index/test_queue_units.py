@@ -9,8 +9,8 @@ from penstock_index.queue_units import (
     UNIT,
     addresses_of,
     are_addresses,
-    are_sound,
-    made,
+    are_valid_units,
+    make_units,
     offsets_of,
 )
 
@@ -25,7 +25,7 @@ def test_an_address_is_the_offset_below_every_tag_hash() -> None:
 
 
 def test_a_unit_has_the_bytes_that_java_writes() -> None:
-    (unit,) = made(np.array([5]), np.array([7]))
+    (unit,) = make_units(np.array([5]), np.array([7]))
     expected = (20).to_bytes(2, "big") + (5).to_bytes(8, "big") + (7).to_bytes(8, "big") + bytes(2)
     assert unit.tobytes() == expected
 
@@ -33,6 +33,6 @@ def test_a_unit_has_the_bytes_that_java_writes() -> None:
 def test_only_what_fits_and_agrees_with_itself_can_be_a_unit() -> None:
     rows = np.array([(20, 5, 7, 0), (25, 5, 7, 5), (20, 5, 7, 1), (19, 5, 7, -1), (20, ADDRESS_MAX, 7, 0)], UNIT)  # fmt: skip
     at = np.zeros(len(rows), np.int64)
-    assert are_sound(rows, at, 1000).tolist() == [True, True, False, False, False]
-    assert are_sound(rows[:1], at[:1], FILE_BYTES_MIN).tolist() == [True]
-    assert are_sound(rows[:1], at[:1] + 1, FILE_BYTES_MIN).tolist() == [False]
+    assert are_valid_units(rows, at, 1000).tolist() == [True, True, False, False, False]
+    assert are_valid_units(rows[:1], at[:1], FILE_BYTES_MIN).tolist() == [True]
+    assert are_valid_units(rows[:1], at[:1] + 1, FILE_BYTES_MIN).tolist() == [False]

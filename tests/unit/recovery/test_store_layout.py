@@ -42,7 +42,7 @@ def test_an_empty_folder_is_no_store_yet_and_a_strange_one_never(disk: Simulated
         is_store(disk, ROOT)
     disk.make_folder_durably(ROOT / "commitlog")
     assert is_store(disk, ROOT)
-    with pytest.raises(NotAStoreError, match="no folder"):
+    with pytest.raises(NotAStoreError, match="not a folder"):
         is_store(disk, ROOT / "photos")
 
 
@@ -50,11 +50,11 @@ def test_a_file_where_a_folder_must_stand_is_refused_and_the_other_way_round(
     disk: SimulatedDisk,
 ) -> None:
     put(disk, "index", 1)
-    with pytest.raises(StrayFileError, match="a folder must stand there"):
+    with pytest.raises(StrayFileError, match="it must be a folder"):
         check_layout(disk, ROOT, writes=False)
     disk.remove(ROOT / "index")
     disk.make_folder_durably(ROOT / "checkpoint")
-    with pytest.raises(StrayFileError, match="a plain file must stand there"):
+    with pytest.raises(StrayFileError, match="it must be a regular file"):
         check_layout(disk, ROOT, writes=False)
 
 
@@ -78,7 +78,7 @@ def test_sizes_and_profile_are_those_noted(disk: SimulatedDisk) -> None:
 def test_a_note_that_cannot_be_understood_is_corruption(disk: SimulatedDisk, text: str) -> None:
     disk.make_folder_durably(NOTED.parent)
     disk.write_whole(NOTED, text.encode())
-    with pytest.raises(CorruptionError, match="remove it: sizes are then read from the files"):
+    with pytest.raises(CorruptionError, match="remove it: sizes are then derived from the files"):
         find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ)
 
 
@@ -86,7 +86,7 @@ def test_a_note_that_files_contradict_is_corruption(disk: SimulatedDisk) -> None
     disk.make_folder_durably(NOTED.parent)
     store_layout.write_geometry(disk, ROOT, SMALL, EMBEDDED)
     put(disk, "commitlog/00000000000000000000", 2 * SMALL.segment_bytes)
-    with pytest.raises(CorruptionError, match="the size of the segments there are"):
+    with pytest.raises(CorruptionError, match="the size of the existing segments"):
         find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ)
 
 

@@ -40,7 +40,7 @@ def test_nothing_lies_after_the_cut(disk: SimulatedDisk) -> None:
     log = PatchedLog(disk, FOLDER, SIZE)
     log.cut = SIZE + 50
     assert [s.base_offset for s in log.segments] == [0, SIZE]
-    assert [s.base_offset for s in log.behind_cut] == [2 * SIZE]
+    assert [s.base_offset for s in log.after_cut] == [2 * SIZE]
     assert bytes(log.read(SIZE + 48, 4)) == b"11\0\0"
     assert bytes(log.read(2 * SIZE, 1)) == b"\0"
     log.cut = 0

@@ -35,7 +35,9 @@ def test_what_was_asked_for_beats_them() -> None:
 
 @pytest.mark.parametrize("use", [[], ["hash-index"]])
 def test_exactly_one_dispatcher_must_know_the_queues(use: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"exactly one of it must know the queues.* and 0 do"):
+    with pytest.raises(
+        ConfigError, match=r"exactly one of its dispatchers must be a queue index.* but 0 are"
+    ):
         choices(**{"index.use": use}).check_strategies()
 
 

@@ -40,7 +40,7 @@ def test_an_empty_batch_is_accepted_and_appends_nothing(engine: Engine) -> None:
 
 def test_an_atomic_batch_must_fit_into_one_segment(engine: Engine) -> None:
     bodies = [b"x" * 1000] * 80
-    with pytest.raises(MessageTooLargeError, match="leave atomic out"):
+    with pytest.raises(MessageTooLargeError, match="do not set atomic"):
         append_encoded(engine, batch_of(engine, *bodies), atomic=True)
     assert engine.log.end_offset == 0
     append_encoded(engine, batch_of(engine, *bodies))

@@ -173,7 +173,7 @@ STRAYS: dict[str, tuple[Callable[[Path], object], type[PenstockError], str]] = {
     "stray name": (lambda c: (c / "notes").write_text("x"), StrayFileError, "20 digits"),
     "short file": (lambda c: (c / f"{65536:020d}").write_bytes(b"x"), CorruptionError, "65536"),
     "odd base": (lambda c: (c / f"{70000:020d}").write_bytes(bytes(65536)), StrayFileError, "multiple"),
-    "link": (lambda c: (c / f"{65536:020d}").symlink_to("/etc/passwd"), StrayFileError, "link"),
+    "link": (lambda c: (c / f"{65536:020d}").symlink_to("/etc/passwd"), StrayFileError, "regular file"),
 }  # fmt: skip
 
 
