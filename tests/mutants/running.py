@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from tests.mutants.choosing import CHOSEN
 from tests.mutants.line_map import LineMap, Test
@@ -20,20 +20,21 @@ _NONE_RAN, _ALL_PASSED = 5, 0
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 
-def batches(tests: list[Test]) -> Iterator[list[Test]]:
+def batches(tests: list[Test], path: str) -> Iterator[list[Test]]:
     """Yield lists of tests for one start of pytest each, as many as there is time for; one at least.
 
-    Of each function its quickest case comes first, then the second of each: cases of one are much alike.
+    Of each function its quickest case comes first, then the second of each: cases of one are much alike. Among those the
+    first are of the folder of tests that is named as the folder of `path`, the changed file.
     """
+    near = f"/{PurePath(path).parent.name.strip('_')}/"
     cases: dict[str, int] = {}
     ranked = []
     for test in sorted(tests, key=lambda t: (t.seconds, t.name)):
         function = test.name.partition("[")[0]
         cases[function] = cases.get(function, 0) + 1
-        ranked.append((cases[function], test))
+        ranked.append((cases[function], near not in function, test))
     waiting = [
-        test
-        for _, test in sorted(ranked, key=lambda pair: (pair[0], pair[1].seconds, pair[1].name))
+        test for *_, test in sorted(ranked, key=lambda found: (*found[:2], found[2].seconds))
     ]
     taken: set[Test] = set()
     for seconds, files_max in BATCHES:
@@ -67,7 +68,7 @@ def run(drawn: Drawn, line_map: LineMap, scratch: Scratch) -> Result:
     if scratch.change(mutant.path, mutant.apply(source)):
         outcome = Outcome.INVALID
     else:
-        for batch in batches(tests):
+        for batch in batches(tests, mutant.path):
             ran += len(batch)
             outcome, found_by = _try(batch, scratch)
             if outcome is not Outcome.SURVIVED:

@@ -207,14 +207,16 @@ def test_a_glob_that_names_no_file_is_an_error(tmp_path: Path) -> None:
 def test_the_quickest_case_of_each_test_comes_first_and_no_test_twice() -> None:
     tests = [Noted(f"a.py::test_many[{n}]", 0.001 * n) for n in range(20)]
     tests += [Noted("b.py::test_one", 0.5), Noted("c.py::test_slow", 30.0), Noted("d.py::test_never", 900.0)]  # fmt: skip
-    found = [[test.name for test in batch] for batch in batches(tests)]
+    found = [[test.name for test in batch] for batch in batches(tests, "log/a.py")]
     assert {"a.py::test_many[0]", "b.py::test_one"} <= set(found[0])
     assert "c.py::test_slow" not in found[0]
+    near = [*tests, Noted("tests/log/e.py::test_near", 0.9)]
+    assert next(batches(near, "log/a.py"))[0].name == "tests/log/e.py::test_near"
     flat = [name for batch in found for name in batch]
     assert len(flat) == len(set(flat))
     assert "c.py::test_slow" in flat
     assert "d.py::test_never" not in flat
-    assert list(batches(tests[-1:])) == [tests[-1:]]
+    assert list(batches(tests[-1:], "log/a.py")) == [tests[-1:]]
 
 
 def test_results_are_read_back_and_one_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
