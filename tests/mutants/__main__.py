@@ -45,6 +45,7 @@ def _arguments() -> argparse.Namespace:
         "--json", type=Path, metavar="FILE", help="write all results here at the end"
     )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="add each result to this file as a line, and leave out what it has")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=40.0, help="of tests, as they were noted, before a mutant counts as survived (40)")  # fmt: skip
     parser.add_argument(
         "--again", action="store_true", help="with --resume: try survivors once more"
     )
@@ -85,7 +86,7 @@ class Campaign:
 
         def tried(drawn: Drawn) -> Result:
             scratch = free.get()
-            result = run(drawn, line_map, scratch)
+            result = run(drawn, line_map, scratch, self._arguments.seconds)
             free.put(scratch)
             return result
 

@@ -12,7 +12,32 @@ class Equivalent(NamedTuple):
     reason: str
 
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+EQUIVALENT = (
+    Equivalent(
+        "core/penstock/store/engine.py",
+        "if self.log.appender.is_idle:",
+        "if True:",
+        "A follower that is awake takes no notice of being woken.",
+    ),
+    Equivalent(
+        "plugins/alloc/penstock_alloc/mmap_writer.py",
+        "return stop <= ready_end",
+        "return stop < ready_end",
+        "Bytes that end where the prepared blocks do go into the file by a write, as all others may.",
+    ),
+    Equivalent(
+        "core/penstock/write/staged_file.py",
+        "while at < stop and len(found) < count and stop - at >= _LANE.size:",
+        "while at < stop and len(found) < count and stop - at > _LANE.size:",
+        "What is left for a cursor without a topic, which is refused there as it is by the check that follows.",
+    ),
+    Equivalent(
+        "plugins/index/penstock_index/queue_files.py",
+        "_SCANNED_FIRST = 64",
+        "_SCANNED_FIRST = 65",
+        "How many entries the first read has, of as many reads as it takes.",
+    ),
+)
 
 
 def is_equivalent(path: str, change: tuple[str, str]) -> bool:

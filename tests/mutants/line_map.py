@@ -41,16 +41,9 @@ class LineMap:
         self._places, self.tests, self._runs = places, tests, runs
 
     def of_mutant(self, mutant: Mutant) -> list[Test]:
-        """Return the tests that run a mutant's statement; those that run any of its file where none does."""
-        return self._of_lines(mutant) or self._of_file(mutant.path)
-
-    def is_run(self, mutant: Mutant) -> bool:
-        """Tell whether any test runs the mutant's statement; what runs at import, is run."""
-        return not mutant.is_in_function or bool(self._of_lines(mutant))
-
-    def _of_lines(self, mutant: Mutant) -> list[Test]:
+        """Return the tests that run a mutant's statement; those that run any of its file for what runs at import."""
         if not mutant.is_in_function:
-            return []
+            return self._of_file(mutant.path)
         place = self._places[mutant.path]
         first, last = mutant.lines
         if is_kernel(mutant.path):

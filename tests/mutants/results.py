@@ -29,7 +29,6 @@ class Result(NamedTuple):
         before, after: the changed lines.
         found_by: the test that failed.
         ran: how many tests ran at most, of `known` that run the statement.
-        is_run: whether any test runs the statement.
     """
 
     area: str
@@ -42,20 +41,19 @@ class Result(NamedTuple):
     found_by: str = ""
     ran: int = 0
     known: int = 0
-    is_run: bool = True
     seconds: float = 0.0
     start: int = 0
 
     @classmethod
     def of(
         cls, drawn: Drawn, source: bytes, outcome: Outcome, *, found_by: str = "", ran: int = 0,
-        known: int = 0, is_run: bool = True, seconds: float = 0.0,
+        known: int = 0, seconds: float = 0.0,
     ) -> Self:  # fmt: skip
         """Return the result of a mutant of this source."""
         mutant = drawn.mutant
         return cls(
             drawn.area, mutant.path, mutant.line(source), mutant.edit.operator, *mutant.change(source),
-            outcome, found_by, ran, known, is_run, round(seconds, 2), mutant.edit.start,
+            outcome, found_by, ran, known, round(seconds, 2), mutant.edit.start,
         )  # fmt: skip
 
     @property
@@ -66,7 +64,7 @@ class Result(NamedTuple):
     def diff(self) -> str:
         """Return place and change as lines of a diff."""
         old, new = ("\n".join(f"    {sign}{line}" for line in lines.splitlines()) for sign, lines in (("-", self.before), ("+", self.after)))  # fmt: skip
-        note = "" if self.is_run else ", no test runs it"
+        note = "" if self.known else ", no test runs it"
         return f"{self.path}:{self.line} {self.operator}{note}\n{old}\n{new}"
 
 

@@ -13,15 +13,16 @@ from tests.mutants.scratch import TIMED_OUT, Scratch
 
 # Seconds that the tests of one start of pytest take without a mutant, and from how many files they are at most:
 # most mutants are found by the first tests, and collecting a file costs as much as a test.
-BATCHES = ((1.0, 8), (8.0, 30), (40.0, 1000))
+BATCHES = ((1.0, 8), (8.0, 30))
+ALL_FILES = 1000
 # What a start takes beside the tests; and a mutant that makes them so much slower has been found.
 _START_SECONDS, _SLOWER = 20, 10
 _NONE_RAN, _ALL_PASSED = 5, 0
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 
-def batches(tests: list[Test], path: str) -> Iterator[list[Test]]:
-    """Yield lists of tests for one start of pytest each, as many as there is time for; one at least.
+def batches(tests: list[Test], path: str, seconds: float = 40.0) -> Iterator[list[Test]]:
+    """Yield lists of tests for one start of pytest each, as many as take `seconds` more; one at least.
 
     Of each function its quickest case comes first, then the second of each: cases of one are much alike. Among those the
     first are of the folder of tests that is named as the folder of `path`, the changed file.
@@ -37,8 +38,8 @@ def batches(tests: list[Test], path: str) -> Iterator[list[Test]]:
         test for *_, test in sorted(ranked, key=lambda found: (*found[:2], found[2].seconds))
     ]
     taken: set[Test] = set()
-    for seconds, files_max in BATCHES:
-        chosen = _quickest([test for test in waiting if test not in taken], seconds, files_max)
+    for limit, files_max in (*BATCHES, (seconds, ALL_FILES)):
+        chosen = _quickest([test for test in waiting if test not in taken], limit, files_max)
         if chosen:
             taken.update(chosen)
             yield chosen
@@ -58,7 +59,7 @@ def _quickest(waiting: list[Test], seconds: float, files_max: int) -> list[Test]
     return [test for found in files.values() for test in found]
 
 
-def run(drawn: Drawn, line_map: LineMap, scratch: Scratch) -> Result:
+def run(drawn: Drawn, line_map: LineMap, scratch: Scratch, seconds: float) -> Result:
     """Make a mutant in the scratch copy, run its tests, and undo it."""
     began = time.monotonic()
     mutant = drawn.mutant
@@ -68,7 +69,7 @@ def run(drawn: Drawn, line_map: LineMap, scratch: Scratch) -> Result:
     if scratch.change(mutant.path, mutant.apply(source)):
         outcome = Outcome.INVALID
     else:
-        for batch in batches(tests, mutant.path):
+        for batch in batches(tests, mutant.path, seconds):
             ran += len(batch)
             outcome, found_by = _try(batch, scratch)
             if outcome is not Outcome.SURVIVED:
@@ -76,7 +77,7 @@ def run(drawn: Drawn, line_map: LineMap, scratch: Scratch) -> Result:
     scratch.restore(mutant.path)
     return Result.of(
         drawn, source, outcome, found_by=found_by, ran=ran, known=len(tests),
-        is_run=line_map.is_run(mutant), seconds=time.monotonic() - began,
+        seconds=time.monotonic() - began,
     )  # fmt: skip
 
 
