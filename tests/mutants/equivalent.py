@@ -31,12 +31,6 @@ EQUIVALENT = (
         "while at < stop and len(found) < count and stop - at > _LANE.size:",
         "What is left for a cursor without a topic, which is refused there as it is by the check that follows.",
     ),
-    Equivalent(
-        "plugins/index/penstock_index/queue_files.py",
-        "_SCANNED_FIRST = 64",
-        "_SCANNED_FIRST = 65",
-        "How many entries the first read has, of as many reads as it takes.",
-    ),
 )
 
 

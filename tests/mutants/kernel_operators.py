@@ -51,6 +51,8 @@ _CYTHON_TOKENS = {
 _NUMBER = re.compile(r"(?<![\w.])(0x[0-9a-fA-F]+|\d[\d_]*)(?=[uUlL]*\b)(?![.\d])")
 # The size of an array in its declaration, and what is no code of ours.
 _DECLARED_SIZE = re.compile(r"^\s*(?:cdef |static |const )*\w[\w *]*\s\*?\w+\[[^\]=]+\](?:,.*)?;?$")
+# As in the module's constants: see `python_operators`.
+_LIMIT = re.compile(r"^\s*[A-Z][A-Z_0-9]+ = .*,?$")
 _SKIPPED_LINE = re.compile(
     r"^\s*(?:#|cdef extern|cimport|from |import |include |assert\b|_Static_assert|ctypedef|typedef|@)"
 )
@@ -92,7 +94,7 @@ def _tokens(line: str, *, is_c: bool) -> Iterator[Edit]:
     for pattern, (text, operator) in tokens.items():
         for found in re.finditer(pattern, line):
             yield Edit(found.start(), found.end(), text, operator)
-    if not _DECLARED_SIZE.match(line):
+    if not (_DECLARED_SIZE.match(line) or _LIMIT.match(line)):
         for found in _NUMBER.finditer(line):
             yield Edit(found.start(), found.end(1), str(int(found[1], 0) + 1), "constant")
 

@@ -1,7 +1,8 @@
 """Every small change of a Python module that its tests should notice.
 
 The tree says where, the text is replaced at that place. Nothing is changed in docstrings, annotations, decorators,
-assertions, f-strings, calls that log or warn, `if TYPE_CHECKING`, and functions that only show a value.
+assertions, f-strings, calls that log or warn, `if TYPE_CHECKING`, and functions that only show a value. Nor are the
+numbers of a module's constants: most are limits of what is done at once, and nobody sees a limit that is one more.
 """
 
 import ast
@@ -218,8 +219,25 @@ def _is_skipped(node: ast.AST) -> bool:
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     if isinstance(node, ast.Expr):
         return _tells(node.value)
+    if isinstance(node, ast.Assign):
+        return _is_limit(node)
     return isinstance(node, ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom) or _tells(
         node
+    )
+
+
+def _is_limit(node: ast.Assign) -> bool:
+    """Tell whether an assignment names numbers in capitals."""
+    names = [
+        name for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)
+    ]
+    return (
+        all(name.id.isupper() for name in names)
+        and bool(names)
+        and not any(
+            isinstance(each, ast.Constant) and isinstance(each.value, bool)
+            for each in ast.walk(node.value)
+        )
     )
 
 
@@ -227,7 +245,8 @@ def _own_lines(node: ast.stmt) -> tuple[int, int]:
     """Return first and last line of a statement, without the body it may have."""
     assert node.end_lineno is not None
     body = getattr(node, "body", None)
-    return node.lineno, max(node.lineno, body[0].lineno - 1) if body else node.end_lineno
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    return first, max(node.lineno, body[0].lineno - 1) if body else node.end_lineno
 
 
 class _Walk:
@@ -245,7 +264,8 @@ class _Walk:
             for edit in OPERATORS.get(type(node), _nothing)(self._module, node):
                 yield Mutant(self._path, edit, lines, bool(function))
         for field, value in ast.iter_fields(node):
-            inner = _function_of(node) or function if field == "body" else function
+            # Defaults are made at import, and count for who calls the function.
+            inner = _function_of(node) or function if field in {"args", "body"} else function
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and field not in _SKIPPED_FIELDS:
                     yield from self.below(child, lines, inner)

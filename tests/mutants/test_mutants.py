@@ -84,6 +84,7 @@ def test_conditions_and_loops_are_changed() -> None:
         in_function('warnings.warn("a", stacklevel=2)'),
         in_function('x = f"{a + 1}"'),
         in_function('x = "a" + b'),
+        "_MOST, LEAST = 1 << 20, 7\n",
         "x: Literal[1]\n",
         "def f(a: Literal[1]) -> Literal[2]:\n    ...\n",
         "@frozen(slots=True)\nclass A:\n    pass\n",
@@ -107,11 +108,14 @@ def test_positions_count_characters_of_any_width() -> None:
 
 
 def test_a_mutant_knows_its_line_its_statement_and_when_it_runs() -> None:
-    source = b"A = 1\n\n\ndef f(a):\n    if (\n        a < 2\n    ):\n        g(\n            a\n        )\n"
+    source = (
+        b"@g\ndef f(a=1):\n    if (\n        a < 2\n    ):\n        g(\n            a\n        )\n"
+    )
     found = {m.change(source): (m.line(source), m.lines, m.is_in_function) for m in python_mutants("m.py", source)}  # fmt: skip
-    assert found["A = 1", "A = 2"] == (1, (1, 1), False)
-    assert found["a < 2", "a <= 2"] == (6, (5, 7), True)
-    assert found["g(\na\n)", "pass"] == (8, (8, 10), True)
+    assert found["def f(a=1):", "def f(a=2):"] == (2, (1, 2), True)
+    assert found["a < 2", "a <= 2"] == (4, (3, 5), True)
+    assert found["g(\na\n)", "pass"] == (6, (6, 8), True)
+    assert [m.is_in_function for m in python_mutants("m.py", b"class A:\n    b = 1\n")] == [False]
 
 
 def test_a_change_that_is_no_python_or_the_same_program_is_not_valid() -> None:
@@ -161,6 +165,7 @@ def test_an_operator_changes_a_line_of_cython(line: str, expected: set[str]) -> 
         ("int a[16], b;", set()),
         ("int64_t *p; /* 1 < 2 */ // 3", set()),
         ("#define A 1", set()),
+        ("MARK_BYTES = 512,", set()),
     ],
 )
 def test_an_operator_changes_a_line_of_c(line: str, expected: set[str]) -> None:
