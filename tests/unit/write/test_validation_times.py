@@ -1,4 +1,4 @@
-"""What tests of the append path left open, as mutants showed; see `tests.mutants`."""
+"""What a message gets that names no time."""
 
 import itertools
 
