@@ -100,7 +100,7 @@ def test_one_process_that_dies_is_told_and_the_others_go_on(
     told: list[str] = []
     dies, raises, refuses, fine = run(
         work, [PLAIN._replace(flush=name) for name in names], TINY, settings={},
-        told=lambda outcome: told.append(outcome.combo.flush),
+        on_progress=lambda outcome: told.append(outcome.combo.flush),
     )  # fmt: skip
     assert dies.failure == "the measuring process ended without an answer: killed by SIGTERM"
     assert raises.failure == "ValueError: no such thing"
