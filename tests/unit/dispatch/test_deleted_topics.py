@@ -183,6 +183,7 @@ def test_a_broker_in_between_does_not_delete_what_penstock_put(directory: Direct
         assert store.stats()["log_end_offset"] == end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theirs", [0, 1])
 @pytest.mark.parametrize("count", [3, 400])
 def test_what_follows_ours_in_a_deleted_topic_is_kept_in_every_queue(
@@ -233,6 +234,7 @@ def made_again(directory: Directory, old: int, new: int) -> None:
     directory.make_foreign()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), [(40, 3), (3, 40), (20, 20), (1, 1), (17, 16)])
 def test_a_topic_made_again_has_its_new_messages_only(
     directory: Directory, old: int, new: int

@@ -200,6 +200,7 @@ def foreign_append(path: Path, other: Path, bodies: list[bytes]) -> None:
     os.utime(path / "lock", ns=(1, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, 1, 4])
 @pytest.mark.parametrize("appended", [1, 2, 3, 40, 400])
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -97,6 +97,7 @@ def test_a_killed_store_gives_back_at_the_next_opening(tmp_path: Path) -> None:
 # --- copies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["cp -a", "cp -a --sparse=never", "cp -a --sparse=always", "tar", "tar -S", "rsync -a", "rsync -aS"])  # fmt: skip
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_every_copy_opens_equal_and_is_written_on(

@@ -114,6 +114,7 @@ def check(store: Store, expected: Iterable[dict[str, str]]) -> None:
     assert list(store.verify(deep=True)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", CHECKSUMS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_what_looks_like_a_crc_is_content(
@@ -138,6 +139,7 @@ def test_what_looks_like_a_crc_is_content(
         check(store, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", CHECKSUMS)
 def test_lookalikes_at_the_log_s_end_survive_a_kill_that_lost_the_marks(
     checksum: str, tmp_path: Path

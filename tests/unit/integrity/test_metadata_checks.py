@@ -71,6 +71,7 @@ def found(path: Path, files: Files | None = None, **how: Any) -> list[Finding]:
         return list(store.verify(deep=True, **how))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tear", [half, nothing])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_digest_of_a_living_store_that_is_being_written_is_no_finding(

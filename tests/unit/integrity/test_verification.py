@@ -101,6 +101,7 @@ SHALLOW: dict[str, tuple[str, Callable[[Path], object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("kind", DEEP)
 def test_what_only_a_deep_look_finds(kind: str, jobs: int, place: Path) -> None:

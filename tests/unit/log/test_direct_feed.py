@@ -203,6 +203,7 @@ STORIES: dict[str, Callable[[Store], Iterator[None]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 1, 7, 8, 9])
 @pytest.mark.parametrize("count", [1, 3, 60])
 @pytest.mark.parametrize("how", ["put", "put_many", "atomic"])
@@ -231,6 +232,7 @@ def test_the_last_record_of_a_segment_leaves_room_for_the_blank_one(
         assert not list(store.verify())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 5, 10_000])
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("writer", WRITERS)

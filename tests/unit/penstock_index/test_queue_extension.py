@@ -426,6 +426,7 @@ DAMAGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_foreign", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_mended_from_the_log(
@@ -445,6 +446,7 @@ def test_damage_is_mended_from_the_log(
         check(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_foreign", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_mended_without_the_option_too(

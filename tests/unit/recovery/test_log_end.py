@@ -194,6 +194,7 @@ LOSSES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["closed", "crashed"])
 @pytest.mark.parametrize("lose", LOSSES)
 def test_whatever_was_lost_is_healed(

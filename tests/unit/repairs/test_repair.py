@@ -154,6 +154,7 @@ MENDED: dict[str, tuple[str, Callable[[Path], object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MENDED)
 def test_what_can_be_put_right_is(kind: str, place: Path, sound: Bodies) -> None:
     action, damage = MENDED[kind]
@@ -226,6 +227,7 @@ def break_last(path: Path) -> None:
     two_bytes(segment(path, 1), stop + 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", ["nothing", "queues", "index", "marks"])
 @pytest.mark.parametrize("kind", STANDING)
 def test_damage_stands_and_costs_no_sound_message(

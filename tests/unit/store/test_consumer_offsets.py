@@ -92,6 +92,7 @@ REFUSED: dict[str, tuple[type[PenstockError], tuple[Any, Any, Any, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_an_offset_that_cannot_be_is_refused_and_the_file_stays(
     case: str, filled: Place, open_small: OpenStore
@@ -236,6 +237,7 @@ BAD_ENTRIES: dict[str, str] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["file", "spare"])
 @pytest.mark.parametrize("kind", BAD_ENTRIES)
 def test_a_bad_entry_is_set_aside_and_the_other_groups_keep_theirs(
