@@ -15,6 +15,7 @@ def abi() -> str: ...
 # --- scan.pxi, texts.pxi
 
 ROW_BYTES: int
+ROW_FIELDS: list[list[str]]  # each [name, type of numpy], in order
 CRC: int
 TORN: int
 MORE: int

@@ -21,6 +21,7 @@ cdef extern from "_kernel/record.h" nogil:
         int32_t checks, n_ranges
         const int64_t *ranges
         int64_t torn_from, sector_bytes
+    const char *RECORD_LAYOUT
     enum:
         FIXED_SIZE, MAGIC_V1, BORN_IPV6, STORE_IPV6, V1_TOPIC_MAX, TEXT_MAX, CRC_PROPERTY_SIZE, CRC_MASK
     enum:

@@ -203,14 +203,21 @@ static inline void record_mark(uint8_t *p, int64_t mark)
 
 /* --- parsing */
 
-/* The positions of a record's parts, from its first byte, and its numbers. One row of `penstock.format.columns`, byte for byte. */
-typedef struct {
-    int64_t position;  /* the record's position in the memory that it was parsed in */
-    int64_t queue_offset, log_offset, born_ms, store_ms, prepared;
-    int32_t size, queue, flag, sys_flag, reconsume, crc;
-    int32_t body_at, body_size, topic_at, topic_size, text_at, text_size;
-    int32_t magic, is_valid;
-} Record;
+/* The numbers of a record, and the positions of its parts from its first byte; `position` is the record's own position in the
+   memory that it was parsed in. This list is the only one: `Record` and the rows of `penstock.format.columns` are made from
+   it. The fields of eight bytes come first, so there is no padding. */
+#define RECORD_FIELDS(I64, I32) \
+    I64(position) I64(queue_offset) I64(log_offset) I64(born_ms) I64(store_ms) I64(prepared) \
+    I32(size) I32(queue) I32(flag) I32(sys_flag) I32(reconsume) I32(crc) \
+    I32(body_at) I32(body_size) I32(topic_at) I32(topic_size) I32(text_at) I32(text_size) \
+    I32(magic) I32(is_valid)
+#define AS_I64(name) int64_t name;
+#define AS_I32(name) int32_t name;
+typedef struct { RECORD_FIELDS(AS_I64, AS_I32) } Record;
+#define NAME_I64(name) "i8 " #name "\n"
+#define NAME_I32(name) "i4 " #name "\n"
+/* numpy's type and the name of each field, a line each. */
+#define RECORD_LAYOUT RECORD_FIELDS(NAME_I64, NAME_I32)
 
 typedef enum {
     RECORD_OK,

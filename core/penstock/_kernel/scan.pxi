@@ -1,7 +1,8 @@
 # Parses records: consecutive ones from a window's start, or those at given positions.
 
-# Constants for Python: the size of a row, the checks, and the reasons why a scan ends.
+# Constants for Python: the size of a row and its fields, the checks, and the reasons why a scan ends.
 ROW_BYTES = sizeof(Record)
+ROW_FIELDS = [line.split()[::-1] for line in RECORD_LAYOUT.decode().splitlines()]
 CRC, TORN = CHECK_CRC, CHECK_TORN
 MORE, BLANK, NONE, INVALID = RECORD_MORE, RECORD_BLANK, RECORD_NONE, RECORD_INVALID
 

@@ -10,7 +10,7 @@ except ImportError as error:
     raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
-# All columns with their types; the first nine are the default.
+# All columns with their types; the first nine are the default. One of a number is all it takes to show a field of a row.
 COLUMNS: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "queue": pa.int32(),
@@ -31,6 +31,13 @@ COLUMNS: dict[str, pa.DataType] = {
     "body_size": pa.int32(),
 }
 DEFAULT_COLUMNS = tuple(COLUMNS)[:9]
+# Numbers whose field in a row of `format.columns` has another name; any other column of a number has the field's name.
+ROW_FIELDS = {
+    "store_time": "store_ms",
+    "born_time": "born_ms",
+    "reconsume_times": "reconsume",
+    "prepared_offset": "prepared",
+}
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:

@@ -21,14 +21,8 @@ from penstock.format.validity import NO_COVERAGE, Coverage
 Bools = npt.NDArray[np.bool_]
 Buffer = bytes | memoryview
 
-# `Record` of `_kernel/record.h`, byte for byte.
-ROW = np.dtype([
-    *((name, np.int64) for name in
-      ("position", "queue_offset", "log_offset", "born_ms", "store_ms", "prepared")),
-    *((name, np.int32) for name in (
-        "size", "queue", "flag", "sys_flag", "reconsume", "crc", "body_at", "body_size", "topic_at", "topic_size",
-        "text_at", "text_size", "magic", "is_valid")),
-])  # fmt: skip
+# `Record` of `_kernel/record.h`, which lists the fields.
+ROW = np.dtype([(name, kind) for name, kind in _kernel.ROW_FIELDS])
 assert ROW.itemsize == _kernel.ROW_BYTES
 Rows = npt.NDArray[np.void]
 

@@ -12,7 +12,7 @@ import numpy as np
 from penstock import _kernel
 from penstock.contracts import QueueIndex
 from penstock.errors import CorruptionError, MissingExtraError, OffsetError
-from penstock.format.arrow_schema import COLUMNS, TIMESTAMP, schema_of
+from penstock.format.arrow_schema import COLUMNS, ROW_FIELDS, schema_of
 from penstock.format.columns import ROW, RecordColumns
 from penstock.format.java_hash import distinct_of
 from penstock.format.properties import CRC32, KEYS, TAGS
@@ -170,8 +170,9 @@ def _properties(records: RecordColumns) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, keys, items)
 
 
-def _number(field: str, kind: pa.DataType) -> Callable[[RecordColumns], pa.Array]:
+def _number(name: str) -> Callable[[RecordColumns], pa.Array]:
     """Return a function that builds the column of one numeric field of the same width."""
+    field, kind = ROW_FIELDS.get(name, name), COLUMNS[name]
 
     def make(records: RecordColumns) -> pa.Array:
         numbers = pa.py_buffer(np.ascontiguousarray(records.fields[field]))
@@ -180,23 +181,17 @@ def _number(field: str, kind: pa.DataType) -> Callable[[RecordColumns], pa.Array
     return make
 
 
-_MAKERS: dict[str, Callable[[RecordColumns], pa.Array]] = {
+_TEXTS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "topic": _topic,
-    "queue": _number("queue", pa.int32()),
-    "queue_offset": _number("queue_offset", pa.int64()),
-    "log_offset": _number("log_offset", pa.int64()),
-    "store_time": _number("store_ms", TIMESTAMP),
-    "born_time": _number("born_ms", TIMESTAMP),
     "tag": _property(TAGS),
     "keys": _property(KEYS),
     "body": _body,
     "properties": _properties,
-    "flag": _number("flag", pa.int32()),
-    "sys_flag": _number("sys_flag", pa.int32()),
-    "reconsume_times": _number("reconsume", pa.int32()),
-    "prepared_offset": _number("prepared", pa.int64()),
     "message_id": _message_id,
-    "size": _number("size", pa.int32()),
-    "body_size": _number("body_size", pa.int32()),
 }
-assert set(_MAKERS) == set(COLUMNS)
+_MAKERS = {name: _TEXTS.get(name) or _number(name) for name in COLUMNS}
+# A field and its column have the same width, so the column is the field's memory.
+assert all(
+    ROW[ROW_FIELDS.get(name, name)].itemsize == COLUMNS[name].bit_width // 8
+    for name in COLUMNS.keys() - _TEXTS.keys()
+)
