@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from penstock.config import model as configuration
+from penstock.config import sources
+from penstock.config.build import build_config
 from penstock.files import Files
 from penstock.format.record import MalformedRecordError
 from penstock.format.validity import check
@@ -94,10 +95,8 @@ def make(path: Path, *, crashed: bool = False, **settings: Any) -> Made:
 @functools.cache
 def _settings(items: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
     registry = load_registry()
-    given = configuration.gather(
-        None, {}, {k: list(v) if k.endswith("use") else v for k, v in items}
-    )
-    return configuration.build(given, registry), registry
+    given = sources.gather(None, {}, {k: list(v) if k.endswith("use") else v for k, v in items})
+    return build_config(given, registry), registry
 
 
 @contextmanager

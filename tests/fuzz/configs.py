@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tests.fuzz.ground import folder
 
-from penstock.config import model
+from penstock.config import sources
 from penstock.config.broker_conf import from_broker_conf
+from penstock.config.build import build_config, plugin_lists
 from penstock.errors import ConfigError
 from penstock.plugins.registry import Registry, load_registry
 
@@ -26,21 +27,21 @@ def target(data: bytes) -> None:
     which, content = (data[0] % 3, data[1:]) if data else (0, b"")
     with contextlib.suppress(ConfigError):
         given = [_file, _environment, _broker][which](content)
-        model.plugin_lists(given)
-        built = model.build(given, _registry())
+        plugin_lists(given)
+        built = build_config(given, _registry())
         assert all(isinstance(key, str) for key, _, _ in built.items())
 
 
-def _file(content: bytes) -> model.Given:
+def _file(content: bytes) -> sources.Given:
     _path().write_bytes(content)
-    return model.gather(_path(), {}, {})
+    return sources.gather(_path(), {}, {})
 
 
-def _environment(content: bytes) -> model.Given:
+def _environment(content: bytes) -> sources.Given:
     lines = content.decode("utf-8", "surrogateescape").replace("\0", "").split("\n")
     pairs = (line.partition("=") for line in lines)
-    return model.gather(None, {f"PENSTOCK_{name}": value for name, _, value in pairs}, {})
+    return sources.gather(None, {f"PENSTOCK_{name}": value for name, _, value in pairs}, {})
 
 
-def _broker(content: bytes) -> model.Given:
-    return model.gather(None, {}, from_broker_conf(content.decode("utf-8", "replace")))
+def _broker(content: bytes) -> sources.Given:
+    return sources.gather(None, {}, from_broker_conf(content.decode("utf-8", "replace")))

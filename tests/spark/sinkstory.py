@@ -11,7 +11,8 @@ import pyarrow as pa
 
 import penstock
 from penstock import Store
-from penstock.config import model as configuration
+from penstock.config import sources
+from penstock.config.build import build_config
 from penstock.plugins.registry import load_registry
 from penstock.staged import EncodedBatch, Encoder, encoding_for
 from penstock.store.open import Opener
@@ -30,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "geometry.index_entries": 40,
 }  # fmt: skip
 REGISTRY = load_registry()
-CONFIG = configuration.build(configuration.gather(None, {}, SETTINGS), REGISTRY)
+CONFIG = build_config(sources.gather(None, {}, SETTINGS), REGISTRY)
 ENCODING = encoding_for("/root", files=SimulatedDisk(), environ={}, **SETTINGS)
 
 

@@ -22,7 +22,8 @@ from tests.spark.sinkstory import (
     play,
 )
 
-from penstock.config import model as configuration
+from penstock.config import sources
+from penstock.config.build import build_config
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Image, Survival
 from penstock_spark.sink.commit import SinkCommitter
@@ -61,7 +62,7 @@ def test_a_batch_of_another_checksum_is_there_once_wherever_it_died(
 ) -> None:
     """Its records are encoded again for the store, and what counts them after a crash still does."""
     settings = {**SETTINGS, "log.checksum": stored}
-    built = configuration.build(configuration.gather(None, {}, settings), REGISTRY)
+    built = build_config(sources.gather(None, {}, settings), REGISTRY)
     monkeypatch.setattr(sinkstory, "CONFIG", built)
     crc_property = staged == "crc32+record"
     monkeypatch.setattr(sinkstory, "ENCODING", attrs.evolve(ENCODING, crc_property=crc_property))

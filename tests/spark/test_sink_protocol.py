@@ -19,7 +19,8 @@ from tests.spark.sinkstory import (
 )
 
 import penstock
-from penstock.config import model as configuration
+from penstock.config import sources
+from penstock.config.build import build_config
 from penstock.errors import CorruptionError, StorageError, StoreLockedError
 from penstock.files import Files
 from penstock.store.open import Opener
@@ -164,7 +165,7 @@ def test_with_sync_readers_see_only_what_a_power_cut_leaves(flush: str) -> None:
     """Without it they see rows while these are appended: a power cut takes them away until they come again."""
     one = world()
     settings = {**SETTINGS, "flush": flush}
-    built = configuration.build(configuration.gather(None, {}, settings), REGISTRY)
+    built = build_config(sources.gather(None, {}, settings), REGISTRY)
     root, disk = one.place.root, one.disk
 
     def bounds(disk: SimulatedDisk) -> list[tuple[int, int]]:

@@ -237,7 +237,7 @@ def own_settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def chosen(settings: Sequence[str], broker_conf: str | None) -> dict[str, Any]:
     """Return the settings given by `--broker-conf` and `--set`; `--set` takes precedence."""
     from penstock.config.broker_conf import from_broker_conf  # noqa: PLC0415 - only where needed
-    from penstock.config.model import parse_value  # noqa: PLC0415 - as above
+    from penstock.config.sources import parse_value  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = {}
     if broker_conf is not None:

@@ -1,15 +1,9 @@
-"""The configuration. Sources, by precedence, lowest to highest: defaults, a TOML file, the environment, overrides.
+"""The sections of the configuration: frozen classes with the defaults. See `sources` and `build`.
 
-It is read once into frozen classes and passed down; nothing reads a file or the environment later. Every
-table is checked, used or not: an unknown key is an error that suggests the nearest known key.
+It is read once and passed down; nothing reads a file or the environment later.
 """
 
-import difflib
-import tomllib
-import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -17,16 +11,11 @@ import attrs
 from penstock.config.profiles import EMBEDDED, PROFILES, Profile
 from penstock.contracts import Strategy
 from penstock.contracts.geometry import Geometry
-from penstock.errors import ConfigError
 from penstock.files import FILE_MODE
-from penstock.plugins.registry import Registry
 
 _MODE_MAX = 0o666
-ENVIRONMENT_PREFIX = "PENSTOCK_"
 CHECKSUMS = ("crc32", "crc32+record")
 FEEDS = ("follow", "direct")
-# Section, strategy, option; deeper tables hold no setting.
-_DEPTH_MAX = 8
 
 
 @attrs.frozen(kw_only=True)
@@ -260,150 +249,3 @@ SECTIONS: dict[str, type] = {
     "scrub": ScrubConfig,
     "plugins": PluginsConfig,
 }
-# Keywords of `penstock.open` that take a strategy's name as the section's `use`.
-_SHORTCUTS = ("write", "alloc", "flush", "index", "retention")
-
-Given = dict[str, tuple[Any, str]]
-
-
-def gather(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Given:
-    """Return (value, origin) by dotted key from all sources; precedence, lowest to highest: file, environment, overrides."""
-    given: Given = {}
-    if path is not None:
-        given.update(_from_file(path))
-    given.update(_from_environment(environ))
-    for key, value in overrides.items():
-        if value is None:
-            continue
-        if key in _SHORTCUTS and not isinstance(value, Mapping):
-            given[f"{key}.use"] = (value, "call")
-        else:
-            given.update(_flatten(key, value, "call"))
-    return given
-
-
-def _from_file(path: Path) -> Given:
-    """Return the settings of a TOML file; raises `ConfigError` if it is missing or not valid TOML."""
-    try:
-        with path.open("rb") as file:
-            tree = tomllib.load(file)
-    except FileNotFoundError as error:
-        raise ConfigError(f"there is no configuration file {path}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    given: Given = {}
-    for key, value in tree.items():
-        given.update(_flatten(key, value, str(path)))
-    return given
-
-
-def _flatten(key: str, value: object, origin: str, depth: int = 1) -> Given:
-    if not isinstance(value, Mapping):
-        return {key: (value, origin)}
-    if depth > _DEPTH_MAX:
-        raise ConfigError(f"there is no setting {key} ({origin}): it is nested too deeply")
-    given: Given = {}
-    for name, inner in value.items():
-        given.update(_flatten(f"{key}.{name}", inner, origin, depth + 1))
-    return given
-
-
-def _from_environment(environ: Mapping[str, str]) -> Given:
-    given: Given = {}
-    for name, text in environ.items():
-        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
-            parts = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-            # A strategy's name is the middle part, and in kebab-case.
-            parts[1:-1] = [part.replace("_", "-") for part in parts[1:-1]]
-            given[".".join(parts)] = (parse_value(text), f"environment variable {name}")
-    return given
-
-
-def parse_value(text: str) -> Any:
-    """Return a value written in TOML; anything that is not a TOML value is taken as text."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
-
-
-def plugin_lists(given: Given) -> PluginsConfig:
-    """Return the section `plugins`, which is needed before the other sections can be checked."""
-    found: PluginsConfig = _fill(PluginsConfig, "plugins", given, {})
-    return found
-
-
-def build(given: Given, registry: Registry) -> Config:
-    """Return the checked configuration."""
-    origins = {key: origin for key, (_, origin) in given.items()}
-    _check_keys(given, registry)
-    sections = {name: _fill(section, name, given, origins) for name, section in SECTIONS.items()}
-    profile, origin = given.get("profile", (None, "default"))
-    if profile is not None and (not isinstance(profile, str) or profile not in PROFILES):
-        raise ConfigError(
-            f"profile is {profile!r} ({origin}); it must be one of: {', '.join(PROFILES)}"
-        )
-    if sections["log"].checksum is not None:
-        _check_word("log.checksum", sections["log"].checksum, CHECKSUMS)
-    _check_word("index.feed", sections["index"].feed, FEEDS)
-    options = {}
-    for kind, strategies in registry.sets().items():
-        for name in strategies.names():
-            options[kind, name] = _fill(
-                strategies.get(name).Options, f"{kind}.{name}", given, origins
-            )
-    return Config(profile=profile, **sections, options=options, origins=origins)
-
-
-def _check_word(key: str, value: str, words: Sequence[str]) -> None:
-    if value not in words:
-        raise ConfigError(f"{key} is {value!r}; it must be one of: {', '.join(words)}")
-
-
-def _check_keys(given: Given, registry: Registry) -> None:
-    """Raise `ConfigError` for a key that no section and no strategy has; it suggests the nearest known key."""
-    known = {"profile"}
-    for name, section in SECTIONS.items():
-        known.update(f"{name}.{field.name}" for field in attrs.fields(section))
-    for kind, strategies in registry.sets().items():
-        for name in strategies.names():
-            fields = attrs.fields(strategies.get(name).Options)
-            known.update(f"{kind}.{name}.{field.name}" for field in fields)
-    for key, (_, origin) in given.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; sections: {', '.join(SECTIONS)}"
-            raise ConfigError(f"there is no setting {key} ({origin}){hint}")
-
-
-def _fill(cls: type, prefix: str, given: Given, origins: Mapping[str, str]) -> Any:
-    """Return an instance of a section's class with the given values, checked; raises `ConfigError`."""
-    hints = typing.get_type_hints(cls)
-    values = {}
-    for field in attrs.fields(cls):
-        key = f"{prefix}.{field.name}"
-        if key in given:
-            value, origin = given[key]
-            values[field.name] = _convert(key, value, hints[field.name], origin)
-    try:
-        return cls(**values)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{prefix}: {error}") from error
-
-
-def _convert(key: str, value: object, hint: Any, origin: str) -> object:
-    """Return a value as the type of its field; raises `ConfigError` if it has another type."""
-    if isinstance(hint, types.UnionType):
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        return value if value is None else _convert(key, value, kinds[0], origin)
-    if typing.get_origin(hint) is list:
-        if isinstance(value, str):
-            value = [value] if value else []
-        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-            return list(value)
-    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    expected = getattr(hint, "__name__", str(hint))
-    raise ConfigError(f"{key} is {value!r} ({origin}); it must be of type {expected}")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock._kernel import RecordEncoder
-from penstock.config import model as configuration
+from penstock.config import sources
+from penstock.config.build import build_config, plugin_lists
 from penstock.config.model import Config
 from penstock.contracts import (
     Context,
@@ -117,14 +118,14 @@ def make_opener(
     settings: Mapping[str, Any],
 ) -> "Opener":
     """Return an opener for the store at `path`; the arguments are those of `open_store`."""
-    given = configuration.gather(
+    given = sources.gather(
         Path(config) if config is not None else None,
         os.environ if environ is None else environ,
         settings,
     )
-    plugins = configuration.plugin_lists(given)
+    plugins = plugin_lists(given)
     registry = load_registry(plugins.block, plugins.require)
-    built = configuration.build(given, registry)
+    built = build_config(given, registry)
     files = files or Files(built.files.mode)
     return Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import attrs
 
-from penstock.config import model as configuration
+from penstock.config import sources
+from penstock.config.build import build_config
 from penstock.contracts import (
     Allocator,
     FlushPolicy,
@@ -178,8 +179,8 @@ class Stage:
         self.plot = plot
         self._registry: Registry = registry_with(plot.strategies)
         sizes = {f"geometry.{name}": size for name, size in attrs.asdict(TINY).items()}
-        given = configuration.gather(None, {}, {**sizes, **plot.settings})
-        self._config = configuration.build(given, self._registry)
+        given = sources.gather(None, {}, {**sizes, **plot.settings})
+        self._config = build_config(given, self._registry)
 
     def open(self, disk: SimulatedDisk, *, read_only: bool = False) -> tuple[Store, InlineWorkers]:
         """Open the store on a disk."""

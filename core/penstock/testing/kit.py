@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from penstock.config import model as configuration
+from penstock.config import sources
+from penstock.config.build import build_config
 from penstock.contracts import Context, Strategy
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.geometry import Geometry
@@ -66,8 +67,8 @@ def open_store(
     """
     registry = registry_with(strategies)
     sizes = {f"geometry.{name}": size for name, size in attrs.asdict(SMALL).items()}
-    given = configuration.gather(None, {}, {**sizes, **settings})
-    config = configuration.build(given, registry)
+    given = sources.gather(None, {}, {**sizes, **settings})
+    config = build_config(given, registry)
     opener = Opener(path, config, registry, files or Files(), clock or ManualClock(), spawn)
     return opener.open_for_reading() if read_only else opener.open_for_writing()
 

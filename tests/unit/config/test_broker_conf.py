@@ -7,9 +7,10 @@ import pytest
 
 import penstock
 from penstock.cli.root import run
-from penstock.config import model
+from penstock.config import model, sources
 from penstock.config.broker_conf import from_broker_conf, to_broker_conf
-from penstock.config.model import build, gather
+from penstock.config.build import build_config
+from penstock.config.sources import gather
 from penstock.contracts.geometry import Geometry
 from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry
@@ -21,7 +22,7 @@ REGISTRY = load_registry()
 def built(
     path: Path | None = None, environ: dict[str, str] | None = None, **settings: object
 ) -> model.Config:
-    return model.build(model.gather(path, environ or {}, settings), REGISTRY)
+    return build_config(sources.gather(path, environ or {}, settings), REGISTRY)
 
 
 def test_a_brokers_file_gives_its_sizes_and_policies() -> None:
@@ -64,7 +65,7 @@ def test_what_the_broker_must_be_told_is_what_its_file_tells_us(
 ) -> None:
     sizes = Geometry(segment_bytes=8192, queue_entries=7, index_slots=11, index_entries=90)
     given = from_broker_conf(to_broker_conf(sizes, tmp_path / "s"))
-    read = build(gather(None, {}, given), load_registry()).geometry
+    read = build_config(gather(None, {}, given), load_registry()).geometry
     assert [read.segment_bytes, read.queue_entries, read.index_slots, read.index_entries] == [8192, 7, 11, 90]  # fmt: skip
     opened(tmp_path / "s", **{f"geometry.{k}": v for k, v in {
         "segment_bytes": 8192, "queue_entries": 7, "index_slots": 11, "index_entries": 90,

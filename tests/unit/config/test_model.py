@@ -1,75 +1,51 @@
-"""Where settings come from, and which beats which."""
+"""The sections of the configuration, and what a store makes of their defaults."""
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 import penstock
-from penstock.config import model
+from penstock.config.build import build_config
+from penstock.config.model import SECTIONS, Config
+from penstock.config.sources import gather
 from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry
 
 REGISTRY = load_registry()
 
 
-def built(
-    path: Path | None = None, environ: dict[str, str] | None = None, **settings: object
-) -> model.Config:
-    return model.build(model.gather(path, environ or {}, settings), REGISTRY)
+def built(**settings: object) -> Config:
+    return build_config(gather(None, {}, settings), REGISTRY)
 
 
-def test_later_beats_earlier_and_origins_are_told(tmp_path: Path) -> None:
-    file = tmp_path / "penstock.toml"
-    file.write_text(
-        '[flush]\nuse = "sync"\n[flush.sync]\ntimeout_ms = 7\n[index]\nfollow_interval_ms = 3\n'
-    )
-    found = built(
-        file,
-        {"PENSTOCK_INDEX__FOLLOW_INTERVAL_MS": "4", "PENSTOCK_HOME": "x"},
-        **{"log.checksum": "crc32+record"},
-    )
-    assert (found.flush.use, found.index.follow_interval_ms, found.log.checksum) == (
-        "sync",
-        4,
-        "crc32+record",
-    )
-    assert found.options["flush", "sync"].timeout_ms == 7
-    origins = {key: origin for key, _, origin in found.items()}
-    assert origins["flush.use"] == str(file)
-    assert (
-        origins["index.follow_interval_ms"]
-        == "environment variable PENSTOCK_INDEX__FOLLOW_INTERVAL_MS"
-    )
-    assert (origins["log.checksum"], origins["write.use"]) == ("call", "default")
+def test_every_setting_has_a_value_and_an_origin() -> None:
+    items = {key: (value, origin) for key, value, origin in built(flush="sync").items()}
+    assert {f"{n}.{f.name}" for n, cls in SECTIONS.items() for f in attrs.fields(cls)} <= set(items)
+    assert items["flush.use"] == ("sync", "call")
+    assert items["flush.sync.timeout_ms"][1] == "default"
 
 
-def test_names_with_hyphens_are_written_with_underscores_in_the_environment() -> None:
-    found = built(
-        None,
-        {
-            "PENSTOCK_INDEX__CONSUME_QUEUE__OPEN_FILES_MAX": "9",
-            "PENSTOCK_INDEX__USE": '["consume-queue"]',
-        },
-    )
-    assert found.options["index", "consume-queue"].open_files_max == 9
-    assert found.index.use == ["consume-queue"]
+def test_the_configured_strategies_are_listed_by_section() -> None:
+    picks = built(flush="sync", retention=["age", "size"]).picks()
+    assert picks == {
+        "write": ["mmap"], "alloc": [built().alloc.use], "flush": ["sync"],
+        "index": ["consume-queue", "hash-index"], "retention": ["age", "size"],
+    }  # fmt: skip
 
 
-def test_shortcuts_and_nested_settings_are_the_same() -> None:
-    assert built(flush="sync").flush.use == built(flush={"use": "sync"}).flush.use == "sync"
-    assert built(retention=[]).retention.use == []
+def test_options_of_a_strategy_are_its_defaults_where_none_are_given() -> None:
+    sync = REGISTRY.flush_policies.get("sync")
+    given = built(**{"flush.sync.timeout_ms": 7})
+    assert given.options_for("flush", sync).timeout_ms == 7
+    without = attrs.evolve(given, options={})
+    assert without.options_for("flush", sync) == sync.Options()
 
 
-@pytest.mark.parametrize(
-    "text", ["[flush", "flush = 3", '[flsh]\nuse = "x"', "[flush.sync]\ntimeout_ms = true"]
-)
-def test_bad_files_are_refused_naming_the_file(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "penstock.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=r"penstock\.toml"):
-        built(file)
-    with pytest.raises(ConfigError, match="no configuration file"):
-        built(tmp_path / "none.toml")
+@pytest.mark.parametrize("mode", [-1, 0o1000, 0o777])
+def test_a_mode_that_files_cannot_have_is_refused(mode: int) -> None:
+    with pytest.raises(ConfigError, match="files"):
+        built(**{"files.mode": mode})
 
 
 def test_a_new_store_is_small_and_remembers_its_sizes(tmp_path: Path) -> None:

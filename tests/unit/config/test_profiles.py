@@ -12,8 +12,9 @@ from tests.conftest import SMALL, OpenStore
 
 import penstock
 from penstock.cli.root import run
-from penstock.config.model import build, gather
+from penstock.config.build import build_config
 from penstock.config.profiles import BROKER, EMBEDDED, KNOWN, PROFILES
+from penstock.config.sources import gather
 from penstock.errors import CorruptionError, GeometryError
 from penstock.files import Files
 from penstock.plugins.registry import load_registry
@@ -135,7 +136,7 @@ def test_records_staged_for_several_stores_are_valid_in_each(tmp_path: Path) -> 
 def test_weeks_later_a_new_store_has_every_message(tmp_path: Path) -> None:
     """Version 0.1 deleted after 72 hours what nobody had asked it to."""
     clock, workers = ManualClock(), ManualWorkers()
-    given = build(gather(None, {}, SMALL), load_registry())
+    given = build_config(gather(None, {}, SMALL), load_registry())
     with Opener(tmp_path / "s", given, load_registry(), Files(), clock, workers).open_for_writing() as store:  # fmt: skip
         for number in range(300):
             store.put("t", b"%d" % number + b"x" * 1000)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock.config import model
+from penstock.config import sources
+from penstock.config.build import build_config
 from penstock.errors import ConfigError, ConflictError
 from penstock.plugins.registry import load_registry
 from penstock.store.choices import Choices
@@ -15,7 +16,7 @@ REGISTRY = load_registry()
 
 
 def choices(**settings: Any) -> Choices:
-    config = model.build(model.gather(None, {}, settings), REGISTRY)
+    config = build_config(sources.gather(None, {}, settings), REGISTRY)
     return Choices(Path("/store"), config, REGISTRY, SimulatedDisk())
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from penstock.cli.output import Bar, chosen, json_option, note, out_json
 from penstock.cli.root import NO, examples
-from penstock.config.model import gather
+from penstock.config.sources import gather
 from penstock.escape import visible
 from penstock.matrix.combos import Combo, combinations
 from penstock.matrix.measure import MeasurePlan, open_store
