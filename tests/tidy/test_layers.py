@@ -1,6 +1,7 @@
 """Imports go downwards only: a folder imports those above it in `ORDER`; each outside package has its place."""
 
 import ast
+import functools
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -51,6 +52,7 @@ ARROW = {"format/arrow_schema.py", "read/to_arrow.py", "write/from_arrow.py"}
 OF_RUNTIME = {"threading.Thread", "time.sleep", "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter"}  # fmt: skip
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Return the full names of what a module imports, `TYPE_CHECKING` and functions included."""
     names: set[str] = set()
