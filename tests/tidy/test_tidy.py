@@ -16,7 +16,6 @@ SHIPPED = sorted(
     ]
 )
 FUNCTION_LINES_MAX = 50
-FILE_LINES_MAX = 450
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "compile"}
 FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle"}
 
@@ -26,7 +25,6 @@ def test_shipped_code_keeps_the_rules(path: Path) -> None:
     text = path.read_text()
     tree = ast.parse(text)
     assert ast.get_docstring(tree), "every module says what it owns"
-    assert text.count("\n") <= FILE_LINES_MAX
     assert not re.search(r"\b(TODO|FIXME|XXX)\b", text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
