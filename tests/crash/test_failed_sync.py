@@ -23,7 +23,7 @@ def test_a_failed_sync_stops_the_store(flush: str, open_small: OpenStore) -> Non
     assert durable == first.log_offset + first.size
     store.topics()
     files.plan.fail("sync", path="commitlog")
-    with pytest.raises(StoreFailedError, match=f"below log offset {durable}.*open it again"):
+    with pytest.raises(StoreFailedError, match=f"below log offset {durable}.*open the store again"):
         store.put("t", b"doubtful")
         store.flush()
     # The disk is well again, but what the failed sync was for is not known: no retry.

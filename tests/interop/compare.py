@@ -4,8 +4,7 @@ import base64
 import ipaddress
 from typing import Any
 
-from penstock import StoredMessage
-from penstock.store.store import Store
+from penstock import Store, StoredMessage
 
 NUMBERS = ("queue", "queue_offset", "log_offset", "flag", "sys_flag", "born_time_ms", "store_time_ms",
            "reconsume_times", "prepared_offset", "size", "crc")  # fmt: skip

@@ -11,7 +11,7 @@ TRIAL = Plant(
     "penstock.retention.runner",
     "going = max(vote",
     "going = min(vote",
-    ("tests/unit/retention/test_votes.py::test_votes_are_not_added_up[counts0-3]",),
+    ("tests/unit/retention/test_runner_votes.py::test_votes_are_not_added_up[counts0-3]",),
 )
 
 
@@ -34,8 +34,12 @@ def test_without_the_fault_the_test_passes() -> None:
     "plant",
     [
         TRIAL._replace(new="going = max( vote"),
-        TRIAL._replace(tests=("tests/unit/retention/test_votes.py::test_votes_are_not_added_up",)),
-        TRIAL._replace(tests=("tests/unit/retention/test_votes.py::test_that_is_not_there",)),
+        TRIAL._replace(
+            tests=("tests/unit/retention/test_runner_votes.py::test_votes_are_not_added_up",)
+        ),
+        TRIAL._replace(
+            tests=("tests/unit/retention/test_runner_votes.py::test_that_is_not_there",)
+        ),
         TRIAL._replace(new="going = maximum(vote"),
         TRIAL._replace(new="going = = max(vote"),
     ],

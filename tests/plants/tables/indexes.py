@@ -3,8 +3,8 @@
 from tests.plants.planting import Plant
 
 CONTRACT = "tests/contract/test_builtin.py"
-TRIM = "tests/unit/retention/test_trimming.py"
-TRUNCATE = "tests/unit/dispatch/test_truncate.py"
+TRIM = "tests/unit/retention/test_runner_trimming.py"
+TRUNCATE = "tests/unit/recovery/test_restore_truncation.py"
 QUEUE_TRIM = f"{CONTRACT}::TestConsumeQueue::test_trim_takes_no_entry_too_many_and_none_too_few"
 PLANTS = {
     "queue-trim-one-too-few": Plant(

@@ -5,8 +5,8 @@ from tests.plants.planting import Plant
 CLOCK = "tests/faults/test_clock.py"
 COUNTING = "tests/unit/log/test_queue_cursors.py"
 FEED = "tests/unit/log/test_direct_feed.py"
-TRUNCATE = "tests/unit/dispatch/test_truncate.py"
-VOTES = "tests/unit/retention/test_votes.py"
+TRUNCATE = "tests/unit/recovery/test_restore_truncation.py"
+VOTES = "tests/unit/retention/test_runner_votes.py"
 PLANTS = {
     "votes-added-up": Plant(
         "the votes of two policies are added up",
@@ -52,7 +52,7 @@ PLANTS = {
         "            self._refuses = False\n            count",
         "            count",
         (
-            "tests/unit/retention/test_runner.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
+            "tests/unit/penstock_retention/test_disk_ratio.py::test_a_disk_that_no_longer_tells_its_size_refuses_nothing_and_nothing_afterwards",
         ),
     ),
     "one-counted-first": Plant(

@@ -2,7 +2,7 @@
 
 from tests.plants.planting import Plant
 
-CONTENT = "tests/unit/format/test_content_is_not_structure.py"
+CONTENT = "tests/unit/format/test_validity_content_is_not_structure.py"
 LOOKALIKE = f"{CONTENT}::test_what_looks_like_a_crc_is_content"
 RANGES = "tests/unit/durability/test_written_ranges.py"
 LIVES = "tests/unit/log/test_queue_continuity.py"
