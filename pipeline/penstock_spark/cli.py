@@ -61,10 +61,10 @@ def main(verb: str) -> int:
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--master` and `--remote` to a verb."""
     command = click.option(
-        "--remote", metavar="URL", help="Run over Spark Connect, as sc://host:15002."
+        "--remote", metavar="URL", help="Run over Spark Connect, for example sc://host:15002."
     )(command)
     return click.option(
-        "--master", metavar="URL", help="Spark's master, as local[2] or spark://host:7077; all cores here."
+        "--master", metavar="URL", help="Spark's master, for example local[2] or spark://host:7077; by default all cores of this machine."
     )(command)  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def session(verb: str, master: str | None, remote: str | None) -> Iterator[Any]:
     """Lend a session; one that was made for this is stopped."""
     if master and remote:
-        raise ConfigError("--master and --remote exclude each other")
+        raise ConfigError("--master and --remote cannot be used together")
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Options as Spark hands them over: each is declared once, as a field of an attrs class, and parsed by that.
+"""Options as Spark passes them. Each is declared once, as a field of an attrs class, which also parses it.
 
 A class of options has a line for each::
 
@@ -10,8 +10,8 @@ A class of options has a line for each::
     given = GivenOptions({"rowsperbatch": "10"}, ReadOptions)
     ReadOptions(**given.values())
 
-Spark gives keys in lower case and values as text. A misspelt option is refused with a hint; Spark's own are
-passed over.
+Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion; Spark's own
+options are ignored.
 """
 
 import difflib
@@ -179,7 +179,9 @@ def size_of(name: str, text: str) -> int:
     """Return a number of bytes: `1048576`, `64m`, `2g`."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or int(found[1]) == 0:
-        raise ConfigError(f"{name} is {text!r}; it must be a size in bytes, as 1048576 or 64m")
+        raise ConfigError(
+            f"{name} is {text!r}; it must be a size in bytes, for example 1048576 or 64m"
+        )
     return int(found[1]) * _UNITS[found[2].lower()]
 
 
@@ -189,7 +191,7 @@ def seconds_of(name: str, text: str) -> float:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ConfigError(
-            f"{name} is {text!r}; it must be a duration, as 500ms, 30s, 5m, 12h or 7d"
+            f"{name} is {text!r}; it must be a duration, for example 500ms, 30s, 5m, 12h or 7d"
         )
     return float(found[1]) * _SECONDS[found[2]]
 
@@ -199,7 +201,9 @@ def json_of(name: str, text: str, example: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_no_doubles)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is {text!r}, which is no JSON as {example} ({error})") from error
+        raise ConfigError(
+            f"{name} is {text!r}, which is not JSON like {example} ({error})"
+        ) from error
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -207,5 +211,5 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands in it twice")
+        raise ValueError(f"{twice!r} occurs in it twice")
     return found

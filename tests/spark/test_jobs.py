@@ -326,9 +326,9 @@ def test_export_refuses_before_a_task_starts(spark: Any, root: Path, tmp_path: P
         export.run(spark, str(root), out, topics=["orders"])
     with pytest.raises(ConfigError, match="both called 'store'"):
         export.run(spark, [str(root), str(other)], out)
-    with pytest.raises(ConfigError, match="lies in the store"):
+    with pytest.raises(ConfigError, match="is inside the store"):
         export.run(spark, str(root), str(root / "out"))
-    with pytest.raises(ConfigError, match="none of the stores"):
+    with pytest.raises(ConfigError, match="not one of the stores"):
         export.run(spark, str(root), out, names={"x": "y"})
     done = export.run(spark, [str(root), str(other)], out, names={str(other): "b"})
     assert done.messages == 2 * COUNT

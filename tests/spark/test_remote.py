@@ -150,7 +150,7 @@ def test_an_object_that_was_cut_short_is_named(memory: Any) -> None:
         spans = [penstock.QueueSpan(b.topic, b.queue, 0, b.max_offset) for b in store.bounds()]
         name = next(iter(memory.ls("/b/store/commitlog", detail=False)))
         memory.pipe(name, memory.cat(name)[:1000])
-        with pytest.raises(StorageError, match="has changed, or was cut short"):
+        with pytest.raises(StorageError, match="has changed, or was truncated"):
             list(store.arrow_spans(spans, rows=100))
 
 

@@ -97,7 +97,7 @@ def test_a_shard_that_goes_while_a_query_runs_is_missed_before_anything_is_decid
     committer.ledger.decide = decide_and_lose  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="shard-001") as raised:
         committer.commit("a", 0, parts)
-    assert "Do not write it anew" in raised.value.__notes__[0]
+    assert "Do not write it again" in raised.value.__notes__[0]
     assert list((root / "shard-001").iterdir()) == []
     mount(root / "shard-001", away)
     assert not target.committer().commit("a", 0, parts)
@@ -108,7 +108,7 @@ def test_a_store_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     root = tmp_path / "s"
     assert write(root, 0)
     shutil.rmtree(root / "commitlog")
-    with pytest.raises(StorageError, match="a store, was there once"):
+    with pytest.raises(StorageError, match="a store, existed before"):
         write(root, 1)
 
 

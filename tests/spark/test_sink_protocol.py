@@ -154,7 +154,7 @@ def test_a_producer_that_comes_between_decision_and_append_is_waited_for_as_well
     committer.ledger.decide = come_between  # type: ignore[method-assign]
     with pytest.raises(StoreLockedError) as raised:
         committer.commit(APP, 0, one.stage(0, 0))
-    assert "Do not write it anew" in raised.value.__notes__[0]
+    assert "Do not write it again" in raised.value.__notes__[0]
     producers[0].close()
     assert not one.run(0, 1)
     assert one.wrong(1) == ""

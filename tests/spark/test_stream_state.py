@@ -250,7 +250,9 @@ def test_a_store_that_was_made_anew_is_an_error_or_a_logged_skip(tmp_path: Path)
         assert query.batch()
     shutil.rmtree(root)
     put(root, 4)
-    with pytest.raises(DataLossError, match="read up to 5, and now ends at 2: it was made anew"):
+    with pytest.raises(
+        DataLossError, match="read up to 5, and now ends at 2: it was created again"
+    ):
         strict.batch()
     lenient.batch()
     put(root, 4)

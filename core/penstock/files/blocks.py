@@ -1,8 +1,8 @@
 """Allocates blocks ahead of the writes to a file, and writes zeros into them. No other module does either.
 
-A file that is written front to back has its full length when it is created, but blocks only as far as it needs them
-soon. Blocks are allocated, in steps, before the first byte is written there. A step that is used up quickly is followed
-by one eight times as large, a step that lasts long by one of half the size; the next file continues with the same size.
+A file that is written front to back has its full length when it is created, but blocks are allocated in steps, each step
+before the first byte is written to its range. If a step is used up quickly, the next one is eight times as large; if it
+lasts long, the next one has half its size. The next file continues with the same step size.
 If the disk has no room for an allocation, `OSError` (ENOSPC) is raised.
 
 A store through a map into a hole kills the process when the disk is full (SIGBUS). The system loads, and allocates blocks

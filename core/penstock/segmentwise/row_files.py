@@ -34,7 +34,7 @@ _TOPIC_TEXT = "latin-1"
 
 
 class _Columns:
-    """The columns that dispatchers get from condensed rows, in place of the records."""
+    """The columns that dispatchers get when their files are rebuilt without the records."""
 
     def __init__(self, arrays: dict[str, Any], topics: list[bytes]) -> None:
         for name in _KINDS:
@@ -51,8 +51,8 @@ class _Columns:
         if name.startswith("__"):
             raise AttributeError(name)
         raise PluginError(
-            f"a dispatcher needs {name!r} of the records, so it cannot be rebuilt from condensed rows; nothing was "
-            f"changed. Remove it from index.use here, and rebuild it with penstock repair"
+            f"a dispatcher needs {name!r} of the records, so reindex cannot rebuild its files; nothing was changed. "
+            f"Run reindex without that dispatcher in index.use, and rebuild its files with penstock repair"
         )
 
 
@@ -64,7 +64,7 @@ def condense(batch: DispatchBatch, rows: Int64s | None = None, *, keys: bool) ->
     }
     key_rows, hashes = batch.keys if keys else Keys(np.zeros(0, np.int64), np.zeros(0, np.int32))
     if rows is not None and keys:
-        raise ValueError("keys can be condensed only with all rows")
+        raise ValueError("keys can only be stored with all rows of the batch: rows must be None")
     topics = json.dumps([topic.decode(_TOPIC_TEXT) for topic in batch.topics])
     out = io.BytesIO()
     np.savez(
@@ -76,7 +76,7 @@ def condense(batch: DispatchBatch, rows: Int64s | None = None, *, keys: bool) ->
 
 
 def restore(data: bytes) -> DispatchBatch:
-    """Return the condensed rows as a batch that has only these columns."""
+    """Return the rows of such a file as a batch that has only these columns."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     names = json.loads(arrays["topics"].tobytes())

@@ -1,17 +1,17 @@
-"""A folder of exported messages: Parquet by topic and date, and which offsets of which queue are in it.
+"""A folder of exported messages: Parquet files by topic and date, and a manifest of the exported offset ranges.
 
     topic=orders/date=2026-03-01/data-3-0000000000000000100-0000000000000000600.parquet
     _penstock/about.json                     {"format": 1, "columns": [...]}
-    _penstock/lock                           held by the one who writes
+    _penstock/lock                           held by the writer
     _penstock/data/store.json                {"path": ...}: which store is called `data` here
     _penstock/data/orders/3.json             {"done": [[100, 600]]}
 
-A file is named by store, queue and offset range, and comes into being whole: written under a name that
-begins with a dot, synced, renamed. So what is done is what the manifest says and what the names say; the
-manifest alone still knows it when files have been moved on. The date is that of storing, in UTC.
+A file is named by store, queue and offset range, and is created atomically: written under a name that
+begins with a dot, synced, renamed. The exported ranges are those in the manifest and those in the file names;
+if files have been moved away, only the manifest has their ranges. The date is the store time's, in UTC.
 
-Needs pyarrow, neither pyspark nor a JVM: retention archives through it as well. One writer at a time for
-the folder's manifests; tasks of that writer may write files from anywhere.
+This module needs pyarrow, but not pyspark or a JVM, since the retention policy `archive` also uses it. The folder's
+manifests have one writer at a time; tasks of that writer may write files from any machine.
 """
 
 import itertools
@@ -112,7 +112,9 @@ class Exported:
         self._make_folder(self._side)
         self._lock = Files().lock(self._side / "lock")
         if self._lock is None:
-            raise StorageError(f"{self.target} is being written by another export; try again later")
+            raise StorageError(
+                f"another export is writing to {self.target}; nothing was exported. Try again later"
+            )
         try:
             self._check_about()
         except BaseException:
@@ -138,7 +140,9 @@ class Exported:
     def claim(self, store: str, root: Path) -> None:
         """Note which store has a name here; another one of that name is refused."""
         if not _STORE_NAME.fullmatch(store):
-            raise ConfigError(f"{store!r} cannot name a store in file names; give another name")
+            raise ConfigError(
+                f"{store!r} cannot be used in file names as a store's name; give another name"
+            )
         path = self._side / store / "store.json"
         about = self._read(path)
         if about is None:
@@ -231,9 +235,13 @@ class Exported:
         try:
             found = json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:
-            raise StorageError(f"{path} is no JSON ({error}): remove it, or restore it") from error
+            raise StorageError(
+                f"{path} is not valid JSON ({error}): delete it, or restore it from a copy"
+            ) from error
         if not isinstance(found, dict):
-            raise StorageError(f"{path} is not what an export writes: remove it, or restore it")
+            raise StorageError(
+                f"{path} was not written by an export: delete it, or restore it from a copy"
+            )
         return found
 
     def _write(self, path: Path, about: dict[str, Any]) -> None:

@@ -121,9 +121,7 @@ def _planned(root: Path, folder: Path, topic: str, about: dict[str, Any]) -> Pla
     plan = Plan(folder, app_of("compact", {**about, "target": str(folder)}))
     if not plan.load(about):
         if folder.exists() and any(folder.iterdir()):
-            raise ConfigError(
-                f"{folder} is there already: give a new folder for the compacted store"
-            )
+            raise ConfigError(f"{folder} already exists: give a new folder for the compacted store")
         plan.save(about, [list(each) for each in slices_of([root], [topic], _ROWS)])
     return plan
 

@@ -93,7 +93,7 @@ def run(
     roots = _named(stores_of(paths), names or {})
     for root in roots.values():
         if folder.is_relative_to(root):
-            raise ConfigError(f"{folder} lies in the store {root}: give a folder outside of it")
+            raise ConfigError(f"{folder} is inside the store {root}: give a folder outside of it")
     _check_topics(roots, topics)
     with Exported(folder) as exported:
         plan = _plan(exported, roots, topics, file_rows)
@@ -126,11 +126,13 @@ def _named(stores: list[Path], names: Mapping[str, str]) -> dict[str, Path]:
         name = chosen.pop(str(root), root.name)
         if name in found:
             raise ConfigError(
-                f"{found[name]} and {root} are both called {name!r}: name one of them"
+                f"{found[name]} and {root} both have the name {name!r}: give one of them another name"
             )
         found[name] = root
     if chosen:
-        raise ConfigError(f"a name is given for {next(iter(chosen))}, which is none of the stores")
+        raise ConfigError(
+            f"a name is given for {next(iter(chosen))}, which is not one of the stores"
+        )
     return found
 
 

@@ -67,7 +67,7 @@ def parquet_files(text: str) -> list[Path]:
         if not any(part[0] in "._" for part in path.relative_to(root).parts)
     ]  # fmt: skip
     if not files:
-        raise ConfigError(f"{root} is no store, and has no Parquet files")
+        raise ConfigError(f"{root} is not a store, and has no Parquet files")
     return sorted(files, key=lambda path: (_in_path(str(path)).get("date", ""), str(path)))
 
 
@@ -83,7 +83,7 @@ def parquet_about(path: Path) -> tuple[int, int, pa.Schema]:
         about = pq.read_metadata(path)
         schema = about.schema.to_arrow_schema()
     except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path} is no Parquet file: {error}") from error
+        raise ConfigError(f"{path} is not a valid Parquet file: {error}") from error
     size = sum(about.row_group(n).total_byte_size for n in range(about.num_row_groups))
     return about.num_rows, size, schema
 

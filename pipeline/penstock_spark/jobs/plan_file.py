@@ -72,14 +72,16 @@ class Plan:
             # killed before the name was durable.
             self._files.sync_folder(self._path.parent)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise StorageError(f"{self._path} is no plan ({error!r}): give another app") from error
+            raise StorageError(
+                f"{self._path} is not a valid plan ({error!r}): give another app"
+            ) from error
         if version != FORMAT:
             raise StorageError(f"{self._path} has format {version!r}; this Penstock reads {FORMAT}")
         if there != about:
             odd = sorted(name for name in about if about[name] != there.get(name))
             raise ConfigError(
-                f"app {self.app!r} has written to this target with another {', '.join(odd)}: give the same "
-                f"again to go on, or another app for a job of its own"
+                f"app {self.app!r} has written to this target with another {', '.join(odd)}; nothing was "
+                f"written. Give the same values to continue that job, or another app to start a new one"
             )
         return True
 
@@ -97,12 +99,12 @@ class Plan:
 
 
 def check_target(target: Path, source: list[Path]) -> None:
-    """Refuse a target that is no store, no dataset and not empty, or one of the sources."""
+    """Refuse a target that is one of the sources, or that is neither a store, a dataset nor empty."""
     if target in source:
-        raise ConfigError(f"{target} is the source as well as the target: give another target")
+        raise ConfigError(f"{target} is both source and target: give another target")
     if not target.exists():
         return
     is_known = (target / "commitlog").is_dir() or is_dataset(target)
     names = {path.name for path in target.iterdir()} if target.is_dir() else {""}
     if not is_known and names - {"penstock"}:
-        raise ConfigError(f"{target} is no store, and not empty: give a store, or a new folder")
+        raise ConfigError(f"{target} is neither a store nor empty: give a store, or a new folder")

@@ -1,8 +1,8 @@
-"""The job `reindex`: queues and index of a store, a broker's directory too, made anew in parallel and swapped in whole.
+"""The job `reindex` rebuilds the queues and index of a store or broker's directory in parallel, and replaces them atomically.
 
-The driver holds the store's lock from beginning to end. First a task for each segment notes what queues
-and index are made from, then a task for each part makes its files, then the driver puts them together.
-Killed at any point, the store has its old files or the new ones; running it again finishes.
+The driver holds the store's lock from beginning to end. First a task for each segment extracts the rows that
+queues and index are built from, then a task for each part builds its files, then the driver assembles them.
+If the job is killed, the store has either its old files or the new ones; running the job again completes it.
 """
 
 import sys
@@ -40,12 +40,12 @@ class Reindexed(Report):
     Attributes:
         store: its folder.
         segments: segments that were read.
-        records: records whose places were noted.
-        queues: queues there are now.
+        records: records that were indexed.
+        queues: number of queues after the rebuild.
         bytes: bytes of log.
-        damages: stretches of the log that are no sound records; what the old queues had there is kept.
-        left: dispatchers left alone, since they need the records themselves; `penstock repair` makes them.
-        saved_to: the folder with what was replaced; None where it was removed.
+        damages: ranges of the log that are not valid records; the old queue entries for them were kept.
+        left: dispatchers that were not rebuilt, since they need the record bodies; `penstock repair` rebuilds them.
+        saved_to: the folder with the replaced files; None if they were deleted.
     """
 
     store: str
@@ -76,12 +76,12 @@ def run(
     settings: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Reindexed:
-    """Make queues and index of one store anew.
+    """Rebuild the queues and index of one store.
 
     Args:
         spark: a session, classic or over Spark Connect.
-        path: the store's folder, closed: nobody has it open for writing.
-        keep: leave what is replaced in `penstock/saved` within the store.
+        path: the store's folder; no process may have it open for writing.
+        keep: move the replaced files to `penstock/saved` in the store instead of deleting them.
         config: a TOML file of settings, as for `penstock.open`.
         settings: as for `penstock.open`.
         on_progress: called with the numbers of tasks done and of all tasks.
@@ -103,7 +103,7 @@ def run(
 
 
 def _condensed(spark: Any, work: Reindex) -> list[Stretch]:
-    """Let tasks note the rows of all segments."""
+    """Extract the rows of all segments, in tasks."""
     bases, task = work.bases, work.task
     if not bases:
         return []

@@ -52,11 +52,11 @@ class ReplayReport(Report):
     Attributes:
         source: what was read.
         target: the store that was written to.
-        app: the name under which it goes on, if it is run again.
+        app: the name under which another run continues it.
         batches: batches that the replay has.
         written: batches that this run wrote; the others were there.
         rows: rows that this run read, before the filter.
-        lost: messages that retention took after the replay had begun, and that this run passed over.
+        lost: messages that retention deleted after the replay began; this run skipped them.
     """
 
     source: str
@@ -166,7 +166,7 @@ def run(
         spark: a session, classic or over Spark Connect.
         source: a store, a glob of stores, a dataset, or a folder or file of Parquet.
         target: the store's folder; made if it is not there.
-        change: what to leave out, and what becomes of the rest.
+        change: the filter, and the changes to messages that pass it.
         pace: how fast, at most.
         app: the name under which a run goes on; made from the other arguments if None.
         skip_lost: count messages that retention took after the replay had begun, instead of `DataLossError`.
@@ -271,7 +271,7 @@ def _rate(pace: Pace, mean: float) -> float:
 
 def _batch_rows(pace: Pace, mean: float) -> int:
     if pace.rows_per_second < 0 or pace.bytes_per_second < 0 or pace.batch_rows < 0:
-        raise ConfigError("a rate, or the rows of a batch, cannot be below 0")
+        raise ConfigError("a rate or the rows of a batch cannot be negative")
     if pace.batch_rows:
         return pace.batch_rows
     rate = _rate(pace, mean)

@@ -38,7 +38,9 @@ def one_store(path: str) -> Path:
     """Return the one store that a path names."""
     found = stores_of(path)
     if len(found) != 1:
-        raise ConfigError(f"{path} names {len(found)} stores; give one, or one after the other")
+        raise ConfigError(
+            f"{path} names {len(found)} stores; the job takes one store: run it once for each"
+        )
     return found[0]
 
 
@@ -60,5 +62,5 @@ def fresh_folder(text: str, what: str) -> Path:
     """Return a folder that is yet to be made; one with something in it is refused."""
     folder = local_folder(text, what)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{what} is {folder}, which is there already: give a new folder")
+        raise ConfigError(f"{what} is {folder}, which already exists: give a new folder")
     return folder

@@ -12,9 +12,7 @@ from penstock.errors import ConfigError, OffsetError
 from penstock_spark.errors import DataLossError
 from penstock_spark.jobs.progress import parallelism
 
-_ADVICE = (
-    "run the job again with skip_lost (--skip-lost) to go on without them, and to have them counted"
-)
+_ADVICE = "run the job again with skip_lost (--skip-lost) to skip and count them"
 # A task that goes through log takes about so much of it: it costs 30 ms, and this some 50.
 TASK_BYTES = 64 << 20
 
@@ -83,7 +81,7 @@ def refuse_loss(root: str) -> "penstock.Lost":
     def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
         raise DataLossError(
             f"messages [{span.start}, {span.stop}) of queue {span.queue} of topic {span.topic!r} in {root} are gone: "
-            f"retention took them after the job had settled what to read",
+            f"retention deleted them after the job had determined the offsets to read",
             _ADVICE,
         ) from error
 

@@ -59,7 +59,7 @@ def changed(frame: Any, change: Transform, options: Mapping[str, str]) -> Any:
         _ = made.columns
     except (AnalysisException, ParseException) as error:
         text = str(error).strip().splitlines()[0]
-        raise ConfigError(f"an expression of the replay cannot be used: {text}") from error
+        raise ConfigError(f"an expression of the replay is not valid: {text}") from error
     return made
 
 

@@ -43,7 +43,7 @@ def check_columns(given: Sequence[tuple[str, str]], topic: str | None) -> None:
         kinds = COLUMNS.get(name.lower())
         if kinds is None:
             raise ConfigError(
-                f"the sink has no column {name!r}; it takes {', '.join(COLUMNS)}: select those, or rename it"
+                f"the sink has no column {name!r}; its columns are {', '.join(COLUMNS)}: drop the column, or rename it"
             )
         if kind.lower() not in kinds:
             raise ConfigError(
@@ -51,13 +51,11 @@ def check_columns(given: Sequence[tuple[str, str]], topic: str | None) -> None:
             )
     for name in COLUMNS:
         if names.count(name) > 1:
-            raise ConfigError(f"column {name!r} is there twice")
+            raise ConfigError(f"column {name!r} occurs twice")
     if "value" not in names:
         raise ConfigError("the sink needs a column 'value', the body of each message")
     if "topic" not in names and topic is None:
-        raise ConfigError(
-            "the sink needs a topic: option 'topic', or a column 'topic' with one a row"
-        )
+        raise ConfigError("the sink needs a topic: give the option 'topic', or a column 'topic'")
 
 
 @attrs.define(eq=False)
@@ -104,7 +102,9 @@ def tables(
     columns = {name.lower(): batch.column(at) for at, name in enumerate(batch.schema.names)}
     count = batch.num_rows
     if columns["value"].null_count:
-        raise MessageError("column 'value' has nulls; every message needs a body, if an empty one")
+        raise MessageError(
+            "column 'value' has nulls; every message needs a body, which may be empty"
+        )
     key = _text(columns.get("key"), "key")
     hashes = key_hashes(key) if key is not None else None
     has_key = np.zeros(count, np.bool_)
@@ -156,14 +156,14 @@ def _topic(column: pa.Array | None, topic: str | None, count: int) -> pa.Array:
 
 
 def _text(column: pa.Array | None, name: str) -> pa.Array | None:
-    """Return a column as text; bytes that are no UTF-8 are refused."""
+    """Return a column as text; bytes that are not UTF-8 are refused."""
     if column is None or pa.types.is_string(column.type):
         return column
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid as error:
         raise MessageError(
-            f"column {name!r} has a value that is no UTF-8, and the format holds text there: encode it, "
+            f"column {name!r} has a value that is not UTF-8, but the format stores text here: encode it, "
             f"as with base64 or hex ({error})"
         ) from error
 
@@ -178,7 +178,7 @@ def _properties(column: pa.Array) -> pa.Array:
         raise MessageError("column 'headers' has a null among its headers")
     names, values = pairs.flatten()
     if names.null_count or values.null_count:
-        raise MessageError("column 'headers' has a null name or value: leave that header out")
+        raise MessageError("column 'headers' has a null name or value: remove that header")
     bounds = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
     return pa.MapArray.from_arrays(bounds, _text(names, "headers"), _text(values, "headers"))
 

@@ -153,8 +153,8 @@ class SinkCommitter:
             self._complete(decision, staged)
         except (penstock.PenstockError, OSError) as error:
             error.add_note(
-                "The batch is decided: the next commit to this store, whoever makes it, appends what is missing of "
-                "it. Do not write it anew under another name."
+                "The batch is decided: the next commit to this store, by any query, appends the rest of it. "
+                "Do not write it again under another name."
             )
             raise
 
@@ -232,7 +232,7 @@ class SinkCommitter:
         lock = self._files.lock(self.ledger.lock)
         if lock is None:
             raise StoreLockedError(
-                self.ledger.folder, "another commit of a Spark sink is under way"
+                self.ledger.folder, "another commit of a Spark sink is in progress"
             )
         return lock
 
@@ -266,7 +266,7 @@ class SinkCommitter:
             file = StagedFile.read(self._files, path)
         except FileNotFoundError as error:
             raise StorageError(
-                f"the staged file {path} is gone: it is older than stagingRetention, somebody removed it, or "
+                f"the staged file {path} is gone: it is older than stagingRetention, was deleted by hand, or "
                 f"this machine does not see the folder that the tasks write to"
             ) from error
         found: dict[int, int] = {}
@@ -355,6 +355,6 @@ def _counted(store: penstock.Store, noted: BatchProgress, rows: int, path: Path)
         return store.count_marked(noted.begin, noted.mark + noted.done, rows - noted.done)
     except StorageError as error:
         raise StorageError(
-            f"a batch was cut short, and how much of it is in {store.path} is not known: {error}. Nothing was "
-            f"appended; to append the whole batch, once more if some of it is there, remove {path}"
+            f"a commit was interrupted, and how many rows of its batch are in {store.path} is unknown: {error}. Nothing "
+            f"was appended. To append the whole batch, even if rows of it are there already, delete {path}"
         ) from error

@@ -124,13 +124,13 @@ class BatchProgress:
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _BIG:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name of a staged file")
+        raise ValueError(f"{value!r} is not the name of a staged file")
     return value
 
 

@@ -56,7 +56,7 @@ def _root(_name: str, path: str) -> Path:
 
 def _app(name: str, text: str) -> str:
     if not text.strip():
-        raise ConfigError(f"{name} is empty; leave it out, or name who writes")
+        raise ConfigError(f"{name} is empty; give the writer's name, or omit the option")
     return text
 
 
@@ -80,13 +80,13 @@ class SinkOptions:
     # fmt: off
     root: Path = required("path", _root, "folder of the store, or of the dataset")
     topic: str | None = optional("topic", plain, None, "the topic of all rows; without it their column says")
-    partitions: int = option("partitions", whole(1, _QUEUES_MAX), "4", "how many queues the partitioner spreads rows over")
-    partitioner: str = option("partitioner", _one_of("key", "round-robin", "task"), "key", "which of them takes a row")
+    partitions: int = option("partitions", whole(1, _QUEUES_MAX), "4", "number of queues that the partitioner distributes rows over")
+    partitioner: str = option("partitioner", _one_of("key", "round-robin", "task"), "key", "how the queue of a row is chosen")
     shards: int = optional("shards", whole(1, SHARDS_MAX), 0, "stores of the dataset; 0 where it was not given")
     app: str | None = optional("txnAppId", _app, None, "who writes; batches are told apart within it. None for a stream that goes by its query's id")
     version: int | None = optional("txnVersion", whole(0, _VERSION_MAX), None, "which batch of `app` a batch query is; None for a save that is only itself")
-    lock_timeout_s: float = option("lockTimeout", seconds_of, "60s", "how long a commit waits for a store that another writes")
-    retention_s: float = option("stagingRetention", seconds_of, "7d", "staged files that no batch names go when they are so old")
+    lock_timeout_s: float = option("lockTimeout", seconds_of, "60s", "maximum time a commit waits for a store to which another process writes")
+    retention_s: float = option("stagingRetention", seconds_of, "7d", "age at which staged files that no batch names are deleted")
     profile: str | None = optional("profile", _one_of("embedded", "rocketmq"), None, "sizes of a store that is made")
     config: Path | None = optional("config", _file, None, "a configuration file for the stores")
     store_settings: Mapping[str, Any] = attrs.Factory(dict)
@@ -122,10 +122,10 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions
 def _check_transaction(given: GivenOptions, *, is_stream: bool) -> None:
     if is_stream and "txnVersion" in given:
         raise ConfigError(
-            "txnVersion is for batch queries; a stream's batches have numbers already"
+            "txnVersion is for batch queries only; Spark numbers the batches of a stream"
         )
     if not is_stream and ("txnVersion" in given) != ("txnAppId" in given):
-        raise ConfigError("txnAppId and txnVersion go together: give both, or neither")
+        raise ConfigError("txnAppId and txnVersion must be given together, or neither of them")
 
 
 def _parse_settings(options: Mapping[str, str]) -> dict[str, Any]:

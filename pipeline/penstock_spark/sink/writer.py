@@ -60,11 +60,11 @@ def _target(
 ) -> Target:
     if overwrite and is_stream:
         raise ConfigError(
-            "output mode 'complete' replaces what was written, and a log only grows: use 'append', or 'update'"
+            "output mode 'complete' replaces earlier output, which a log cannot do: use 'append' or 'update'"
         )
     if overwrite:
         raise ConfigError(
-            "mode 'overwrite' replaces what was written, and a log only grows: use 'append', or a new folder"
+            "mode 'overwrite' replaces earlier output, which a log cannot do: use 'append', or a new folder"
         )
     parsed = parse_options(options, is_stream=is_stream)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
@@ -108,7 +108,9 @@ class Writing:
             committer.collect(time.time_ns() - int(self.target.options.retention_s * 1e9))
         except (OSError, CorruptionError) as error:
             # The batch is in, and must not fail for what others have left.
-            logger.warning("old staged files of %s stay: %s", self.target.options.root, error)
+            logger.warning(
+                "old staged files of %s could not be deleted: %s", self.target.options.root, error
+            )
 
     def committer(self) -> SinkCommitter:
         """Return what commits."""
@@ -151,7 +153,7 @@ class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
         app = self.target.options.app or context.getLocalProperty("sql.streaming.queryId")
         if not app:
             raise StorageError(
-                "Spark did not say which query this is, so a replay could not be recognised; set txnAppId"
+                "Spark did not say which query this is, so a repeated batch could not be detected; nothing was written. Set txnAppId"
             )
         return self.stage(iterator, app, context.getLocalProperty("streaming.sql.batchId") or "x")
 

@@ -78,7 +78,7 @@ def _numbers(name: str, text: str, least: int) -> PerStore:
     example = '{"topic":{"0":23,"1":-2}}' if least < 0 else '{"topic":{"0":1760000000000}}'
     found = json_of(name, text, example)
     if not isinstance(found, dict):
-        raise ConfigError(f"{name} is {text!r}; it must be JSON as {example}")
+        raise ConfigError(f"{name} is {text!r}; it must be JSON like {example}")
     is_nested = any(
         isinstance(inner, dict) and any(isinstance(most, dict) for most in inner.values())
         for inner in found.values()
@@ -93,12 +93,14 @@ def _numbers(name: str, text: str, least: int) -> PerStore:
             for store, topics in stores.items()
         }
     except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{name} is {text!r}; it must be JSON as {example} ({error})") from error
+        raise ConfigError(
+            f"{name} is {text!r}; it must be JSON like {example} ({error})"
+        ) from error
 
 
 def _queue(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ValueError(f"{text!r} is no queue")
+        raise ValueError(f"{text!r} is not a queue number")
     return int(text)
 
 

@@ -128,6 +128,6 @@ def from_json(found: Mapping[str, Any], locations: Locations) -> dict[NextOffset
     except (TypeError, ValueError, AttributeError) as error:
         one = "one store by its path" if locations.is_one else "several stores"
         raise StorageError(
-            f"the checkpoint's offsets {found!r} are not those of a read of {one}: a checkpoint belongs to one "
-            f"query over one kind of path; give the path as before, or a new checkpoint"
+            f"the checkpoint's offsets {found!r} are not offsets of a read of {one}: a checkpoint belongs to one "
+            f"query over one kind of path; nothing was read. Give the earlier path, or a new checkpoint"
         ) from error

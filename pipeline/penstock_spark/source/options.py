@@ -1,7 +1,7 @@
 """The source's options: Kafka's names where Kafka has the thing. No pyspark in here.
 
-Spark hands over keys in lower case and values as text. A misspelt option of ours is refused with a hint, one
-that belongs to the sink with a word about that; Spark's own are passed over.
+Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion, an option
+of the sink with an error that says so; Spark's own options are ignored.
 """
 
 import re
@@ -52,18 +52,18 @@ def _paths(name: str, text: str) -> tuple[str, ...]:
 def _topics(name: str, text: str) -> tuple[str, ...]:
     topics = words(name, text)
     if not topics:
-        raise ConfigError(f"{name} names no topic; leave it out for all of them")
+        raise ConfigError(f"{name} names no topic; omit it to read all topics")
     return topics
 
 
 def _pattern(name: str, text: str) -> str:
     if not text:
-        raise ConfigError(f"{name} is empty; leave it out for all topics")
+        raise ConfigError(f"{name} is empty; omit it to read all topics")
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(
-            f"{name} is {text!r}, which is no regular expression ({error})"
+            f"{name} is {text!r}, which is not a valid regular expression ({error})"
         ) from error
     return text
 
@@ -72,10 +72,10 @@ def _assigned(name: str, text: str) -> dict[str, tuple[int, ...]]:
     example = '{"topic":[0,1]}'
     found = json_of(name, text, example)
     if not isinstance(found, dict) or not found:
-        raise ConfigError(f"{name} is {text!r}; it must be JSON as {example}")
+        raise ConfigError(f"{name} is {text!r}; it must be JSON like {example}")
     for queues in found.values():
         if not isinstance(queues, list) or not queues or not all(_is_count(q) for q in queues):
-            raise ConfigError(f"{name} is {text!r}; it must be JSON as {example}")
+            raise ConfigError(f"{name} is {text!r}; it must be JSON like {example}")
     return {topic: tuple(sorted(set(queues))) for topic, queues in found.items()}
 
 
@@ -90,7 +90,9 @@ def _either(name: str, text: str) -> tuple[str, ...]:
         return ()
     found = tuple(word.strip() for word in text.split("||"))
     if not all(found) or "*" in found:
-        raise ConfigError(f"{name} is {text!r}; give one, or several parted by ||, as in 'a || b'")
+        raise ConfigError(
+            f"{name} is {text!r}; give one, or several separated by ||, for example 'a || b'"
+        )
     return found
 
 
@@ -131,11 +133,11 @@ class SourceOptions:
     ending_time: Bound | None = optional("endingTimestamp", one_time(LATEST), None, "one time to end at, for all queues")
     starting_times: Bound | None = optional("startingOffsetsByTimestamp", times(EARLIEST), None, "a time to start at for each queue")
     ending_times: Bound | None = optional("endingOffsetsByTimestamp", times(LATEST), None, "a time to end at for each queue")
-    late_is_error: bool = option("startingOffsetsByTimestampStrategy", choice({"error": True, "latest": False}), "error", "a starting time after the last message is an error, or the end of the queue")
-    fail_on_loss: bool = option("failOnDataLoss", truth, "true", "messages that are gone are an error; else they are passed over and logged")
+    late_is_error: bool = option("startingOffsetsByTimestampStrategy", choice({"error": True, "latest": False}), "error", "for a starting time after the last message: an error, or the end of the queue")
+    fail_on_loss: bool = option("failOnDataLoss", truth, "true", "missing messages are an error; if false, they are skipped with a warning")
     rows_per_trigger: int = optional("maxOffsetsPerTrigger", whole(1, NUMBER_MAX), 0, "at most so many rows in one batch of a stream; 0 for all")
     bytes_per_trigger: int = optional("maxBytesPerTrigger", size_of, 0, "about so many bytes of log in one batch of a stream; 0 for all")
-    min_partitions: int = optional("minPartitions", whole(1, _PARTITIONS_MAX), 0, "at least so many tasks, if there are as many rows; 0 for what suits the size")
+    min_partitions: int = optional("minPartitions", whole(1, _PARTITIONS_MAX), 0, "minimum number of tasks, never more than rows; 0 chooses by size")
     headers: bool = option("includeHeaders", truth, "false", "add the column `headers`")
     tags: tuple[str, ...] = optional("tags", _either, (), "only messages with one of these tags; empty for all")
     keys: tuple[str, ...] = optional("keys", _either, (), "only messages with one of these keys; empty for all")
@@ -181,11 +183,11 @@ class SourceOptions:
 
 
 _OWN = {option.name for option in declared(SourceOptions).values()}
-# A read passes over these, as over Spark's own.
-_PASSED_OVER = {"stagingRetention", "profile", "config"}
+# A read ignores these, as it ignores Spark's own.
+_IGNORED = {"stagingRetention", "profile", "config"}
 # What belongs to writing: the sink's options, one of Spark's, and `queues`, which is called `partitions`.
 SINK_OPTIONS = (
-    *(o.name for o in declared(SinkOptions).values() if o.name not in _OWN | _PASSED_OVER),
+    *(o.name for o in declared(SinkOptions).values() if o.name not in _OWN | _IGNORED),
     "queues",
     "checkpointLocation",
 )
@@ -221,7 +223,7 @@ def _check_names(given: GivenOptions, *, streaming: bool | None) -> None:
         raise ConfigError("give the store's folder: load(path), or several: load([path, path])")
     for name in _ENDINGS if streaming else ():
         if name in given:
-            raise ConfigError(f"{name}: a stream has no end; leave it out, or use spark.read")
+            raise ConfigError(f"{name}: a stream has no end; omit the option, or use spark.read")
 
 
 def _check_values(options: SourceOptions) -> None:

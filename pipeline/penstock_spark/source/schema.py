@@ -31,6 +31,6 @@ def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
             raise ConfigError(f"there is no column {name!r}{hint}; there are: {', '.join(_ALL)}")
         if shown.lower() != COLUMNS[name].shown:
             raise ConfigError(
-                f"the column {name!r} is {COLUMNS[name].shown}, not {shown}: read it as that, and cast it"
+                f"the column {name!r} is {COLUMNS[name].shown}, not {shown}: read it with that type, and cast it"
             )
     return tuple(name for name, _ in fields)

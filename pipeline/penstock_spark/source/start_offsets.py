@@ -49,7 +49,7 @@ class KeptStart:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CorruptionError(
                 self.path, 0, f"the start of group {self._group}", str(error),
-                "remove it: a query whose first batch is committed does not need it",
+                "delete it: a query whose first batch is committed does not need it",
             ) from error  # fmt: skip
         except OSError as error:
             raise StorageError(
@@ -75,6 +75,6 @@ class KeptStart:
             self._files.write_whole(self.path, text.encode())
         except OSError as error:
             raise ConfigError(
-                f"the start of group {self._group!r} cannot be kept in {self.path.parent} ({error}): leave group "
-                f"out and start at 'earliest' or at offsets, or make the folder writable"
+                f"the start of group {self._group!r} cannot be stored in {self.path.parent} ({error}): make the "
+                f"folder writable, or omit group and start at 'earliest' or at offsets"
             ) from error

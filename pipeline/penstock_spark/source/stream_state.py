@@ -62,8 +62,8 @@ class Follower:
         if options.starting.word == LATEST and not options.group:
             logger.warning(
                 "the stream starts at 'latest' and has no group: if it stops before its first batch is "
-                "committed, it starts anew at what is then the latest, and what came between is skipped; "
-                "give group, or startingOffsets as 'earliest' or JSON"
+                "committed, the restarted query begins at the offsets that are the latest then, and skips the "
+                "messages in between. To prevent this, give group, or startingOffsets as 'earliest' or JSON"
             )
         return to_json({place: stretch.start for place, stretch in found.items()}, locations)
 
@@ -75,8 +75,8 @@ class Follower:
             return found[0]
         if found is not None:
             logger.warning(
-                "group %s was used by a query whose first batch is committed (%s), and this one has no batch "
-                "in its checkpoint: it starts anew, as startingOffsets says",
+                "group %s was used by another query, whose first batch is committed (%s); this query has no batch "
+                "in its checkpoint, so it starts where startingOffsets says",
                 self.options.group, kept.path,
             )  # fmt: skip
         start = self._new_start()
@@ -96,7 +96,7 @@ class Follower:
         if not stores or stores[0].is_remote:
             where = stores[0].name if stores else "an empty dataset"
             raise ConfigError(
-                f"group: the start cannot be kept in {where}, which can only be read; leave group out, and "
+                f"group: the start cannot be stored in {where}, which is read-only; omit group, and "
                 f"start at 'earliest' or at offsets"
             )
         return KeptStart(Path(stores[0].name), self.options.group)
@@ -172,10 +172,12 @@ class Follower:
             return low
         at = before[place]
         if at < low:
-            self._losses.report(f"messages [{at}, {low}) of {place} are gone: retention was faster")
+            self._losses.report(
+                f"messages [{at}, {low}) of {place} are gone: retention deleted them before they were read"
+            )
         elif at > high:
             self._losses.report(
-                f"{place} was read up to {at}, and now ends at {high}: it was made anew, or cut"
+                f"{place} was read up to {at}, and now ends at {high}: it was created again, or truncated"
             )
         return min(max(at, low), high)
 
@@ -193,13 +195,13 @@ class Follower:
             at, stretch = first[place], found.get(place)
             if stretch is None:
                 if stop > at:
-                    self._losses.report(f"{place} is not there any more")
+                    self._losses.report(f"{place} no longer exists")
                 continue
             if at > stop and self.options.fail_on_loss:
                 raise StorageError(
-                    f"the batch of {place} begins at {at}, behind its end {stop}: the query began its first "
-                    f"batch at another place and was restarted before it was committed. Use a new checkpoint, "
-                    f"and give group, or startingOffsets as 'earliest' or JSON"
+                    f"the batch of {place} begins at {at}, after its end {stop}: the query was restarted before its "
+                    f"first batch was committed, and started at another offset. Nothing was read. Use a new "
+                    f"checkpoint, and give group, or startingOffsets as 'earliest' or JSON"
                 )
             wanted[place] = self._there(place, at, stop, stretch)
         return plan(wanted, locations.stores, self.options.min_partitions)
@@ -212,11 +214,11 @@ class Follower:
         if start < min(low, stop):
             gone = min(low, stop)
             self._losses.report(
-                f"messages [{start}, {gone}) of {place} are gone: retention was faster"
+                f"messages [{start}, {gone}) of {place} are gone: retention deleted them before they were read"
             )
         if stop > max(high, start):
             self._losses.report(
-                f"messages [{max(high, start)}, {stop}) of {place} are gone: it was made anew, or cut"
+                f"messages [{max(high, start)}, {stop}) of {place} are gone: it was created again, or truncated"
             )
         begin, end = max(start, low), min(stop, high)
         return RequestedRange(begin, max(begin, end), stretch.bounds)

@@ -21,7 +21,7 @@ logger = get_logger(__name__)
 
 # A batch is cut where its records have so many bytes, whatever `rowsPerBatch` says.
 BATCH_BYTES = 8 << 20
-_ADVICE = "give failOnDataLoss=false to pass over such messages and log it"
+_ADVICE = "give failOnDataLoss=false to skip such messages with a warning"
 
 
 class Losses:
@@ -34,7 +34,7 @@ class Losses:
         """Raise or log, as `failOnDataLoss` says."""
         if self._fails:
             raise DataLossError(what, _ADVICE) from cause
-        logger.warning("%s; they are passed over, as failOnDataLoss is false", what)
+        logger.warning("%s; they are skipped, since failOnDataLoss is false", what)
 
     def in_store(self, name: str) -> "penstock.Lost":
         """Return what a store tells of messages that went while they were read."""
@@ -42,7 +42,7 @@ class Losses:
         def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
             self.report(
                 f"messages [{span.start}, {span.stop}) of queue {span.queue} of topic {span.topic!r} in "
-                f"{name} are gone: retention, or a repair, took them before they were read",
+                f"{name} are gone: retention or a repair deleted them before they were read",
                 error,
             )
 

@@ -2,10 +2,10 @@
 
 One store has one writer at a time; a dataset has one for each of its shards. The manifest
 `penstock-dataset.json` holds `{"format": 1, "shards": ["shard-000", ...]}`, names of folders beside it; it is
-written once, when the dataset is made, and never changed: which shard a key belongs to stands in it.
+written once, when the dataset is created, and never changed, since it determines the shard of each key.
 
-Once all shards have been stores, `penstock/sink/made` says so, beside the manifest. From then on a shard
-without a store is one whose disk is not mounted, or that was lost: never one to be made, or to be passed over.
+Once all shards are stores, the file `penstock/sink/made` is written beside the manifest. After that, a shard without
+a store is one whose disk is not mounted, or that was lost. It is an error: it is neither created nor skipped.
 """
 
 import json
@@ -36,12 +36,12 @@ def parse_manifest(text: str | bytes, where: str) -> list[str]:
         found = json.loads(text)
         names, version = found["shards"], found["format"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise StorageError(f"{where} is no manifest of a dataset: {error!r}") from error
+        raise StorageError(f"{where} is not a valid manifest of a dataset: {error!r}") from error
     if version != FORMAT:
         raise StorageError(f"{where} has format {version!r}; this Penstock reads {FORMAT}")
     sound = isinstance(names, list) and 1 <= len(names) <= SHARDS_MAX
     if not sound or not all(isinstance(n, str) and _NAME.fullmatch(n) for n in names):
-        raise StorageError(f"{where} names shards that cannot be: {names!r}")
+        raise StorageError(f"{where} names shards with invalid names: {names!r}")
     if len(set(names)) != len(names):
         raise StorageError(f"{where} names a shard twice: {names!r}")
     return list(names)
@@ -64,11 +64,11 @@ def is_store(shard: Path) -> bool:
 
 
 def lost(shard: Path | str, root: Path | str) -> StorageError:
-    """Return the error for a store that must be there and is not."""
+    """Return the error for a store that existed before and is missing."""
     what = "a store" if shard == root else f"a shard of the dataset {root}"
     return StorageError(
-        f"{shard}, {what}, was there once and has no commitlog now: mount its disk, or restore it from a copy. "
-        f"To go on without what was in it, make it anew, empty, with `penstock init {shard}`"
+        f"{shard}, {what}, existed before and has no commitlog now: mount its disk, or "
+        f"restore it from a copy. To continue without its messages, create it empty with `penstock init {shard}`"
     )
 
 
@@ -90,8 +90,8 @@ def make_dataset(root: Path, shards: int) -> list[Path]:
     found = shards_of(root)
     if len(found) != shards:
         raise ConfigError(
-            f"{root} has {len(found)} shards, not {shards}: which shard a key belongs to is settled when a "
-            f"dataset is made; leave the option out, or write to a new folder"
+            f"{root} has {len(found)} shards, not {shards}: the shard of a key is fixed when a dataset is "
+            f"created; omit the option, or write to a new folder"
         )
     return found
 

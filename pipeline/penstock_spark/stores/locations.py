@@ -1,8 +1,8 @@
 """Which stores a read means: a folder, a pattern, a list, a dataset, a URL. No pyspark in here.
 
-A store is called by its absolute path or its URL, in the column `store` and in offsets. A dataset is its
-shards; a match of a pattern that holds nothing yet is passed over until it does, and so is a shard of a dataset
-that is being made.
+A store is identified by its absolute path or its URL, in the column `store` and in offsets. A dataset stands for its
+shards. A folder that matches a pattern is skipped as long as it is empty, and so is a shard of a dataset that is
+being created.
 """
 
 import glob

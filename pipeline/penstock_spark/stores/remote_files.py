@@ -58,7 +58,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 def _failure(url: str, error: Exception) -> StorageError:
     what = str(error) or type(error).__name__
     return StorageError(
-        f"{url} cannot be read ({type(error).__name__}: {what}); look to the address, the network and the credentials"
+        f"{url} cannot be read ({type(error).__name__}: {what}): check the address, the network and the credentials"
     )
 
 
@@ -143,11 +143,11 @@ class RemoteFile(File):
             )
         except FileNotFoundError as error:
             raise StorageError(
-                f"{self.path} is gone: it was there when the read began; a store at a URL must not change"
+                f"{self.path} is gone: it existed when the read began, and a store at a URL must not change"
             ) from error
         if len(data) != stop - start:
             raise StorageError(
-                f"{self.path} gave {len(data)} bytes for [{start}, {stop}): it has changed, or was cut short"
+                f"{self.path} gave {len(data)} bytes for [{start}, {stop}): it has changed, or was truncated"
             )
         return data
 
@@ -262,7 +262,7 @@ class RemoteFiles(Files):
         return False
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise ReadOnlyError(f"it lies at {self.url}, and a store at a URL can only be read")
+        raise ReadOnlyError(f"it is at {self.url}, and a store at a URL can only be read")
 
     create = make_folder = make_folder_durably = remove_folder = sync_folder = _refuse
     remove = rename = write_whole = lock = _refuse

@@ -19,14 +19,14 @@ from penstock_spark.cli import bar, pairs_of, session, session_options, show_sum
 @click.argument("topic")
 @click.option(
     "--keyless", type=click.Choice(["keep", "drop"]), default="keep", show_default=True,
-    help="What becomes of messages that have no key.",
+    help="Keep or drop messages that have no key.",
 )  # fmt: skip
 @click.option(
     "--tombstones", type=click.Choice(["keep", "drop"]), default="drop", show_default=True,
-    help="What becomes of a key whose latest message has an empty body.",
+    help="Keep or drop keys whose latest message has an empty body.",
 )  # fmt: skip
-@click.option("--skip-lost", is_flag=True, help="Go on without messages that retention took since it began.")  # fmt: skip
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, as partitions=8.")  # fmt: skip
+@click.option("--skip-lost", is_flag=True, help="Skip messages that retention deletes during the run.")  # fmt: skip
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, for example partitions=8.")  # fmt: skip
 @session_options
 @json_option
 @quiet_option
@@ -60,5 +60,7 @@ def command(
     else:
         show_summary("Compacted", done.summary(), quiet=quiet)
     if done.lost and not as_json:
-        note(f"{done.lost:,} messages went before they were looked at")
+        note(
+            f"retention deleted {done.lost:,} messages before they were read; the target does not have them"
+        )
     return 0

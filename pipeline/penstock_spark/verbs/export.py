@@ -19,7 +19,7 @@ from penstock_spark.cli import bar, pairs_of, session, session_options, show_sum
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")  # fmt: skip
 @click.option(
     "--name", "names", multiple=True, metavar="STORE=NAME",
-    help="What a store is called in the names of files; its folder's name if left out.",
+    help="The store's name in file names; by default its folder's name.",
 )  # fmt: skip
 @session_options
 @json_option
@@ -55,5 +55,7 @@ def command(
         table("Exported", ("topic", "messages", "files", "size"), rows)
     show_summary("In all", {**done.summary(), "bytes": size_text(done.bytes)}, quiet=quiet)
     if done.lost:
-        note(f"{done.lost:,} messages went before they were exported: see the policy archive")
+        note(
+            f"retention deleted {done.lost:,} messages before they were exported; the policy archive prevents this"
+        )
     return 0

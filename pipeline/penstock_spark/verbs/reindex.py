@@ -22,7 +22,7 @@ from penstock_spark.cli import bar, session, session_options, show_summary
     ),
 )
 @click.argument("path")
-@click.option("--discard", is_flag=True, help="Remove what is replaced, instead of keeping it.")
+@click.option("--discard", is_flag=True, help="Delete the replaced files instead of keeping them.")
 @session_options
 @settings_options
 @json_option
@@ -38,10 +38,10 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Make queues and index of a store anew from its log, in parallel, and swap them in whole.
+    """Rebuild the queues and index of a store from its log, in parallel, and replace the old files atomically.
 
-    PATH is a store or a broker's directory that nobody writes to meanwhile: its lock is held. What is
-    replaced is kept in penstock/saved within it. Killed at any point, running it again finishes.
+    PATH is a store or a broker's directory. Its lock is held, so nothing else can write to it. The replaced
+    files are moved to penstock/saved in it. If the command is killed, run it again to complete it.
     """
     from penstock_spark.jobs import reindex  # noqa: PLC0415 - pyarrow is an extra
 
@@ -53,9 +53,11 @@ def command(
     if as_json:
         out_json(**done.summary())
         return 0
-    show_summary("Made anew", {**done.summary(), "bytes": size_text(done.bytes)}, quiet=quiet)
+    show_summary("Rebuilt", {**done.summary(), "bytes": size_text(done.bytes)}, quiet=quiet)
     for start, stop in done.damages:
-        note(f"log offsets {start} to {stop} are no sound records; their queue entries are kept")
+        note(f"log offsets {start} to {stop} are not valid records; their queue entries were kept")
     for name in done.left:
-        note(f"{name} was left alone: it needs the records themselves; penstock repair makes it")
+        note(
+            f"{name} was not rebuilt, since it needs the record bodies; penstock repair rebuilds it"
+        )
     return 0

@@ -22,19 +22,27 @@ if TYPE_CHECKING:
 )
 @click.argument("source")
 @click.argument("target")
-@click.option("--only", "topics", multiple=True, metavar="TOPIC", help="Only this topic; several times for several.")  # fmt: skip
-@click.option("--tag", "tags", multiple=True, help="Only this tag; several times for several.")
-@click.option("--where", metavar="SQL", help="Only where this holds, over the source's columns.")
-@click.option("--to-topic", metavar="TOPIC", help="The topic of all messages; the source's if left out.")  # fmt: skip
-@click.option("--key", metavar="SQL", help="An expression for the key.")
-@click.option("--to-tag", metavar="SQL", help="An expression for the tag.")
-@click.option("--partition", metavar="SQL", help="An expression for the queue.")
-@click.option("--rows-per-second", type=click.FloatRange(0), default=0.0, help="At most so many, before the filter.")  # fmt: skip
-@click.option("--bytes-per-second", metavar="SIZE", help="At most so much, as 10m.")
-@click.option("--batch-rows", type=click.IntRange(0), default=0, help="Rows of a batch; 500,000, or five seconds' worth.")  # fmt: skip
-@click.option("--app", metavar="NAME", help="The name under which it goes on when it is run again.")
-@click.option("--skip-lost", is_flag=True, help="Go on without messages that retention took since it began.")  # fmt: skip
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, as partitions=8.")  # fmt: skip
+@click.option("--only", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be given several times.")  # fmt: skip
+@click.option("--tag", "tags", multiple=True, help="Only this tag; may be given several times.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Only rows for which this expression over the source's columns is true.",
+)
+@click.option("--to-topic", metavar="TOPIC", help="The topic for all messages; without it, each keeps its own.")  # fmt: skip
+@click.option("--key", metavar="SQL", help="An expression that gives the key.")
+@click.option("--to-tag", metavar="SQL", help="An expression that gives the tag.")
+@click.option("--partition", metavar="SQL", help="An expression that gives the queue number.")
+@click.option("--rows-per-second", type=click.FloatRange(0), default=0.0, help="Maximum number of rows read per second, before the filter.")  # fmt: skip
+@click.option(
+    "--bytes-per-second",
+    metavar="SIZE",
+    help="Maximum number of bytes read per second, for example 10m.",
+)
+@click.option("--batch-rows", type=click.IntRange(0), default=0, help="Rows per batch; by default 500,000, or with a rate those of five seconds.")  # fmt: skip
+@click.option("--app", metavar="NAME", help="The name under which another run continues this one.")
+@click.option("--skip-lost", is_flag=True, help="Skip messages that retention deletes during the run.")  # fmt: skip
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink, for example partitions=8.")  # fmt: skip
 @session_options
 @json_option
 @quiet_option
@@ -91,5 +99,7 @@ def _shown(done: "ReplayReport", *, as_json: bool, quiet: bool) -> int:
         return 0
     show_summary("Replayed", done.summary(), quiet=quiet)
     if done.lost:
-        note(f"{done.lost:,} messages went before they were replayed")
+        note(
+            f"retention deleted {done.lost:,} messages before they were read; the target does not have them"
+        )
     return 0

@@ -24,7 +24,7 @@ from penstock_spark.jobs.report import rate
     ),
 )
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--deep", is_flag=True, help="Compare digests, checkpoint and marks as well.")
+@click.option("--deep", is_flag=True, help="Also compare digests, checkpoint and progress files.")
 @click.option("--findings-to", metavar="FOLDER", help="A new folder for the findings as Parquet.")
 @session_options
 @settings_options
