@@ -1,10 +1,10 @@
 """Penstock on Spark: `spark.read.format("penstock").load(path)`.
 
-Spark finds the format by itself, through the package `pyspark_penstock`; `register` does the same where
-another package of that kind keeps Spark's look-up from working.
+Spark finds the format through the package `pyspark_penstock`. If another package of that kind breaks Spark's look-up,
+call `register` instead.
 
-In reading order: `errors`, `option_parser` (options as Spark hands them over), `durable_names` (new files and folders that outlive a
-power cut), `java` (a Java and a local session), `columns` (of messages, in Spark's types); then the folders `stores`, `source`,
+In reading order: `errors`, `option_parser` (options as Spark passes them), `durable_names` (new files and folders
+that survive a power failure), `java` (a Java and a local session), `columns` (of messages, in Spark's types); then the folders `stores`, `source`,
 `sink`, `export`, `jobs`, `verbs`; `cli` (finds the verbs), `plugin` (what Penstock loads). `reading` is an old path of an error.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["DataLossError", "ensure_java", "local_session", "register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the format "penstock" known to a session."""
+    """Register the format "penstock" with a session."""
     from penstock_spark.source.source import PenstockSource  # noqa: PLC0415 - pyspark is an extra
 
     spark.dataSource.register(PenstockSource)

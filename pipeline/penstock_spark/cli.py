@@ -1,7 +1,7 @@
 """The verbs of `penstock spark`, loaded one by one, and the session they run in.
 
-Under `spark-submit`, and where a session is active already, that one is used; else a local one is made, or
-one of a cluster (`--master`) or over Spark Connect (`--remote`), and stopped at the end.
+An active session is used, also under `spark-submit`. Otherwise a session is created, and stopped at the end: on a
+cluster with `--master`, over Spark Connect with `--remote`, else a local one.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from penstock_spark.java import local_session, set_python
 
 
 def verb_names() -> list[str]:
-    """Return the names of the modules in `verbs`, which are those of the verbs; a wheel in a zip has them too."""
+    """Return the names of the modules in `verbs`, which are the names of the verbs; this also works in a zipped wheel."""
     # By name: the modules there import this one.
     folder = importlib.import_module("penstock_spark.verbs")
     return sorted(module.name for module in pkgutil.iter_modules(folder.__path__))
@@ -35,7 +35,7 @@ class Jobs(click.Group):
         return verb_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the verb of one job, importing only its module; None if there is none of that name."""
+        """Return the command of one job, importing only its module; None if the name is unknown."""
         if cmd_name not in verb_names():
             return None
         module = importlib.import_module(f"penstock_spark.verbs.{cmd_name}")
@@ -51,7 +51,7 @@ group = Jobs(
 
 
 def main(verb: str) -> int:
-    """Run one job as a program of its own, as `spark-submit` starts it."""
+    """Run one job as a separate program, as `spark-submit` starts it."""
     command = group.get_command(click.Context(group), verb)
     code = root.run(sys.argv[1:], command, f"penstock spark {verb}")
     sys.stdout.flush()
@@ -70,7 +70,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def session(verb: str, master: str | None, remote: str | None) -> Iterator[Any]:
-    """Lend a session; one that was made for this is stopped."""
+    """Yield the active session, or a new one that is stopped afterwards."""
     if master and remote:
         raise ConfigError("--master and --remote cannot be used together")
     try:
@@ -101,7 +101,7 @@ def _made(builder: Any, name: str, master: str | None, remote: str | None) -> An
 
 @contextmanager
 def bar(what: str, *, quiet: bool, unit: str = "tasks") -> Iterator[Callable[[int, int], None]]:
-    """Lend what shows the tasks done on a progress bar, on standard error."""
+    """Yield a callback that shows the completed tasks as a progress bar on standard error."""
     with Bar(what, None, unit, quiet=quiet) as shown:
 
         def on_progress(done: int, total: int) -> None:
@@ -112,7 +112,7 @@ def bar(what: str, *, quiet: bool, unit: str = "tasks") -> Iterator[Callable[[in
 
 
 def pairs_of(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
-    """Return what an option with pairs was given."""
+    """Return the pairs that were given for an option, as a dict."""
     pairs = {}
     for text in texts:
         name, separator, value = (

@@ -1,6 +1,6 @@
-"""A message's columns in Spark: names and types, made from the kernel's columns. No pyspark in here.
+"""A message's columns in Spark: names and types, derived from the kernel's columns. This module does not import pyspark.
 
-A column that the kernel gains is one here too, with its name in camel case, unless `_NAMES` says otherwise. Spark
+A new column of the kernel becomes a column here, with its name in camel case unless `_NAMES` has another. Spark
 takes Arrow batches only if their schema is exactly the one it derives itself: plain string and binary, timestamps in
 microseconds and UTC.
 """
@@ -99,7 +99,7 @@ def store_columns(names: Sequence[str]) -> list[str]:
 
 
 def converter(names: Sequence[str]) -> Convert:
-    """Return what turns a batch of the kernel into one with these columns."""
+    """Return a function that converts a batch of the kernel into one with these columns."""
     schema = pa.schema([(name, COLUMNS[name].arrow) for name in names])
 
     def convert(batch: pa.RecordBatch, store: str) -> pa.RecordBatch:

@@ -1,8 +1,8 @@
-"""Names that outlive a kill and then a power cut. No pyspark in here.
+"""Makes file names durable that a killed process may have left without a sync. This module does not import pyspark.
 
-A process that is killed between making a name and syncing its folder leaves a name that is seen and is not on
-the disk. Whoever finds it and acts on it makes it durable first: else a power cut takes away what the
-acting stood on.
+A process that is killed between creating a file and syncing its folder leaves a name that is visible but not on the
+disk. A process that relies on such a name syncs the folder first, since a power failure could remove the name
+afterwards.
 """
 
 from contextlib import suppress
@@ -12,12 +12,12 @@ from penstock.files import Files
 
 
 def keep_folder(files: Files, folder: Path, root: Path) -> None:
-    """Make `folder`, which lies below `root`; its name is durable then, and those between, whoever made them."""
+    """Create `folder`, which is below `root`, and make its name durable, and the names of the folders between them."""
     files.make_folder_durably(folder)
     for each in folder.parents:
         files.sync_folder(each)
         if each == root:
             break
-    # Where the root lies is not always ours to look into.
+    # The process may have no permission to open the folder of the root.
     with suppress(PermissionError):
         files.sync_folder(root.parent)

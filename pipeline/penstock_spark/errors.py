@@ -4,7 +4,7 @@ from penstock.errors import StorageError
 
 
 class DataLossError(StorageError):
-    """Messages that a query should have read are gone; `advice` says how to go on without them."""
+    """Messages that a query should have read no longer exist; `advice` says how to continue without them."""
 
     def __init__(self, what: str, advice: str) -> None:
         super().__init__(f"{what}; {advice}")

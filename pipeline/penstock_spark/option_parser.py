@@ -43,10 +43,8 @@ class Option:
     """One option.
 
     Attributes:
-        name: as it is spelt in the docs.
-        parser: makes its value.
-        default: its text where it is not given; None if no text means the same.
-        meaning: what it says, in a few words.
+        name: its name in the docs. parser: converts its text to a value. default: the text if it is not given; None
+        if no text has that meaning. meaning: a short description.
     """
 
     name: str
@@ -56,21 +54,21 @@ class Option:
 
 
 def option(name: str, parser: Parser[_T], default: str, meaning: str) -> _T:
-    """Declare an option with a default, which is a text as a user may give it; returns a field of attrs."""
+    """Declare an option with a default, which is a text as a user would give it; return an attrs field."""
     metadata = {_METADATA: Option(name, parser, default, meaning)}
     field: _T = attrs.field(default=parser(name, default), metadata=metadata)
     return field
 
 
 def optional(name: str, parser: Parser[_T], absent: _A, meaning: str) -> _T | _A:
-    """Declare an option whose value is `absent` where it is not given; returns a field of attrs."""
+    """Declare an option whose value is `absent` if it is not given; return an attrs field."""
     metadata = {_METADATA: Option(name, parser, None, meaning)}
     field: _T | _A = attrs.field(default=absent, metadata=metadata)
     return field
 
 
 def required(name: str, parser: Parser[_T], meaning: str) -> _T:
-    """Declare an option that has to be given; returns a field of attrs."""
+    """Declare a required option; return an attrs field."""
     field: _T = attrs.field(metadata={_METADATA: Option(name, parser, None, meaning)})
     return field
 
@@ -82,15 +80,15 @@ def declared(options: type) -> dict[str, Option]:
 
 
 class GivenOptions:
-    """What was given of the options that a class declares.
+    """The given options of those that a class declares.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
         declares: the class.
-        others: names that belong to the other side (the sink's for the source), and what to say of them.
+        others: options of the other side (the sink's for the source), and the error message for them.
 
     Raises:
-        ConfigError: for one of `others`, and for a name that is nearly one of the class.
+        ConfigError: for one of `others`, and for a misspelt option of the class.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class GivenOptions:
         return name in self._texts
 
     def values(self, without: Collection[str] = ()) -> dict[str, Any]:
-        """Return the value of each option that was given, by its field, but for those named by `without`.
+        """Return the value of each given option, by field name, except those in `without`.
 
         Raises:
             ConfigError: a value is not what its option takes.
@@ -139,7 +137,7 @@ def plain(_name: str, text: str) -> str:
 
 
 def words(_name: str, text: str) -> tuple[str, ...]:
-    """Return the parts of a list with commas, without those that are empty."""
+    """Return the parts of a comma-separated list, without empty ones."""
     parts = (part.strip() for part in text.split(","))
     return tuple(part for part in parts if part)
 
@@ -197,7 +195,7 @@ def seconds_of(name: str, text: str) -> float:
 
 
 def json_of(name: str, text: str, example: str) -> Any:
-    """Return what a text says as JSON; a name that stands in an object twice is refused."""
+    """Parse a text as JSON; raise `ConfigError` if a name occurs twice in an object."""
     try:
         return json.loads(text, object_pairs_hook=_no_doubles)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What this package registers with Penstock. Loaded at each opening of a store: nothing heavy is imported here."""
+"""What this package registers with Penstock. This module is loaded whenever a store is opened, so it imports nothing heavy."""
 
 from collections.abc import Iterable
 from pathlib import Path

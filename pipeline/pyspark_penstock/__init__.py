@@ -1,6 +1,6 @@
 """The name by which Spark finds the format "penstock": it imports every `pyspark_*` package.
 
-A package that fails on import would end the look-up for all others, so this one never does.
+A package whose import fails would stop Spark's look-up of all others, so importing this one never fails.
 """
 
 import contextlib

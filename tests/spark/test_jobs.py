@@ -75,7 +75,7 @@ def test_paths_globs_and_datasets_name_stores(original: Path, tmp_path: Path) ->
             stores_of(str(text))
     with pytest.raises(ConfigError, match="at least one"):
         stores_of([])
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         fresh_folder(str(original), "the folder")
     with pytest.raises(ConfigError, match="the folder is ''"):
         local_folder("", "the folder")
@@ -273,7 +273,7 @@ def test_verify_finds_what_one_process_finds(spark: Any, root: Path, tmp_path: P
     assert [row["path"] for row in about["findings"]] == [str(f.path) for f in expected]
     assert all(done <= total for done, total in told)
     assert verify.run(spark, str(other)).findings == []
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         verify.run(spark, str(other), findings_to=str(tmp_path / "findings"))
 
 

@@ -63,7 +63,7 @@ def test_what_was_kept_appears_whole_and_can_be_read_again(tmp_path: Path) -> No
     assert follower(tmp_path / "s", group="g.1").start() == reader.start()
     assert [path.name for path in folder.iterdir()] == ["g.1.json"]
     (folder / "g.1.json").write_text('{"format": 1, "start": [')
-    with pytest.raises(CorruptionError, match="remove it"):
+    with pytest.raises(CorruptionError, match="delete it"):
         follower(tmp_path / "s", group="g.1").start()
     # The store takes no offence at the folder.
     put(tmp_path / "s", 2)

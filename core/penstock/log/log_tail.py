@@ -243,7 +243,7 @@ class LogTail:
             raise _as_storage_error(error, segment.path, size) from error
 
     def give_back(self) -> None:
-        """At a clean end of writing: free the blocks that were allocated ahead, durably."""
+        """Free the blocks that were allocated ahead, durably; called at a clean end of writing."""
         segment = self.segment
         if segment is not None and segment.channel is not None:
             segment.channel.give_back(segment.wrote_position)

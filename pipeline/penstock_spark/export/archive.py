@@ -1,10 +1,9 @@
-"""The retention policy `archive`: a segment's messages go to Parquet before the segment goes.
+"""The retention policy `archive`: a segment's messages are exported to Parquet before the segment is deleted.
 
-The policy itself lets nothing go; what others give up is archived first, by the hook
-`penstock_segment_expired`, in the store's own process. An archive that fails keeps the segment, and all
-later ones. Where `retention.use` names it and it is not installed, the store does not open: so nothing
-is ever deleted unarchived by mistake. What the job `export` has exported into the same folder is not
-archived again, and the other way round.
+The policy itself expires no segment. The hook `penstock_segment_expired` archives the segments that other policies
+expire, in the store's own process. If archiving fails, that segment and all later ones are kept. If `retention.use`
+names the policy and it is not installed, the store does not open, so no segment is deleted without having been
+archived. Messages that the job `export` has exported into the same folder are not archived again, nor the reverse.
 """
 
 import importlib.util
@@ -40,7 +39,7 @@ class ArchiveOptions:
 
 
 class ArchiveRetention(RetentionPolicy):
-    """Archives what other policies let go. Holds no state."""
+    """Archives the segments that other policies expire. Holds no state."""
 
     name: ClassVar[str] = "archive"
     Options: ClassVar[type] = ArchiveOptions
@@ -56,11 +55,11 @@ class ArchiveRetention(RetentionPolicy):
 
 
 def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None = None) -> int:
-    """Export what a store has before a log offset and its archive has not; returns how many messages.
+    """Export the messages before a log offset that the archive does not have yet; return their number.
 
     Args:
         root: the store's folder; it may be open for writing.
-        log_stop: where the segment that is to go ends.
+        log_stop: log offset at which the segment to be deleted ends.
         options: of the policy.
         mode: permissions of new files; the owner's alone if None.
     """

@@ -63,7 +63,7 @@ class ExportSlice(NamedTuple):
 
 @attrs.frozen
 class Written:
-    """What became of a piece; `lost` messages of it were gone."""
+    """The result of one slice; `lost` is the number of its messages that no longer existed."""
 
     rows: int = 0
     bytes: int = 0
@@ -72,7 +72,7 @@ class Written:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Return ranges in order, those that touch as one."""
+    """Return the ranges sorted, with adjacent ones merged."""
     found: Ranges = []
     for start, stop in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -83,7 +83,7 @@ def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def missing(done: Ranges, start: int, stop: int) -> Ranges:
-    """Return what of [start, stop) is in none of the ranges, which are merged."""
+    """Return the parts of [start, stop) that are in none of the ranges, which must be merged."""
     gaps, at = [], start
     for low, high in done:
         if at < min(low, stop):
@@ -138,7 +138,7 @@ class Exported:
             )
 
     def claim(self, store: str, root: Path) -> None:
-        """Note which store has a name here; another one of that name is refused."""
+        """Record which store has a name in this folder; raise if another store has it."""
         if not _STORE_NAME.fullmatch(store):
             raise ConfigError(
                 f"{store!r} cannot be used in file names as a store's name; give another name"
@@ -156,7 +156,7 @@ class Exported:
     # --- what is done
 
     def done(self, store: str) -> dict[tuple[str, int], Ranges]:
-        """Return for each (topic, queue) of a store the offsets that are here, or were."""
+        """Return the exported offset ranges for each (topic, queue) of a store, including those of files moved away."""
         found: dict[tuple[str, int], Ranges] = {}
         for path in (self._side / store).glob("*/*.json"):
             about = self._read(path) or {}
@@ -175,13 +175,13 @@ class Exported:
             yield unquoted(folder.name.removeprefix("topic=")), folder
 
     def clear(self, store: str) -> None:
-        """Remove what an export that was killed has left half written."""
+        """Delete the incomplete files of a killed export."""
         for _, folder in self._topics():
             for path in folder.glob(f"date=*/.{store}-*"):
                 path.unlink(missing_ok=True)
 
     def note(self, store: str, done: dict[tuple[str, int], Ranges]) -> None:
-        """Make the manifest say what is done."""
+        """Write the exported ranges to the manifest."""
         for (topic, queue), ranges in done.items():
             path = self._side / store / quoted(topic) / f"{queue}.json"
             text = {"done": [list(each) for each in merged(ranges)]}
@@ -193,9 +193,9 @@ class Exported:
     def write(
         self, piece: ExportSlice, source: "penstock.Store", *, counts_lost: bool = False
     ) -> Written:
-        """Export one piece, a file for each date; doing it again writes the same files.
+        """Export one slice, with a file for each date; a repeated export writes the same files.
 
-        Messages that went meanwhile are an error, or counted.
+        Messages that were deleted meanwhile are an error, or are counted.
         """
         done, lost = Written(), _Lost() if counts_lost else None
         start, part = piece.start, None
@@ -220,7 +220,7 @@ class Exported:
     # --- small files
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder that survives a crash, and those above it, whoever made them."""
+        """Create a folder durably, and make the names of the folders above it durable."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
@@ -250,7 +250,7 @@ class Exported:
 
 
 class _Part:
-    """One file in the making."""
+    """One file that is being written."""
 
     def __init__(self, folder: Path, day: str, store: str, mode: int | None) -> None:
         self.day = day
@@ -269,7 +269,7 @@ class _Part:
         self._rows += rows.num_rows
 
     def finish(self, done: Written, piece: ExportSlice, start: int, stop: int) -> Written:
-        """Make the file durable under its name; returns what is written by then."""
+        """Sync the file and rename it to its final name; return `done` with the file's messages added."""
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -287,7 +287,7 @@ class _Part:
 
 @attrs.define
 class _Lost:
-    """Counts messages that are gone."""
+    """Counts missing messages."""
 
     count: int = 0
 

@@ -1,7 +1,7 @@
 """The job `compact`: the latest message of each key of a topic, into a new store, in the order they were stored.
 
-Keys are read first, without bodies; then the messages that stay, with everything. What the source has is
-settled when the job begins (see `plan_file`), so one that was killed and is run again does the same.
+Keys are read first, without bodies; then the messages that are kept, with bodies. The range of the source is
+determined when the job begins (see `plan_file`), so a killed job that is run again reads the same range.
 """
 
 import sys
@@ -46,10 +46,10 @@ class CompactReport(Report):
         source: the store that was read.
         target: the new store.
         topic: the topic.
-        read: messages that were looked at.
+        read: messages that were read.
         kept: messages in the new store, of keys and without.
         keys: different keys.
-        deleted: keys whose latest message has no body, and that are gone for it.
+        deleted: keys that were dropped since their latest message has no body.
         keyless: messages without a key.
         lost: messages that retention took after the job had begun, and that were not looked at.
     """
@@ -85,8 +85,8 @@ def run(
         target: a new folder.
         topic: the topic.
         keyless: "keep" or "drop" messages that have no key.
-        tombstones: what of a key whose latest message has an empty body: "drop" it, or "keep" the message.
-        skip_lost: count messages that retention took after the job had begun, instead of `DataLossError`.
+        tombstones: for a key whose latest message has an empty body: "drop" it, or "keep" the message.
+        skip_lost: count messages that retention deleted after the job began, instead of raising `DataLossError`.
         options: further options of the sink, as `partitions`.
         on_progress: called with the numbers of tasks done and of all tasks.
     """
@@ -116,7 +116,7 @@ def run(
 
 
 def _planned(root: Path, folder: Path, topic: str, about: dict[str, Any]) -> Plan:
-    """Return what is read: as it is now, or was when this job was begun."""
+    """Return the ranges to read: those of now, or those of the first run of this job."""
     check_target(folder, [root])
     plan = Plan(folder, app_of("compact", {**about, "target": str(folder)}))
     if not plan.load(about):
@@ -129,7 +129,7 @@ def _planned(root: Path, folder: Path, topic: str, about: dict[str, Any]) -> Pla
 def _latest(
     spark: Any, slices: Sequence[Slice], keyless: str, tombstones: str
 ) -> tuple[Any, dict[str, int]]:
-    """Return the log offsets of the messages that stay, and how many of what there are."""
+    """Return the log offsets of the messages to keep, and the counts for the report."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
     found = _keys(spark, slices)
@@ -163,7 +163,7 @@ def _keys(spark: Any, slices: Sequence[Slice]) -> Any:
 
 
 def keys_of(piece: Slice, store: "penstock.Store") -> Iterator[pa.RecordBatch]:
-    """Yield key, log offset and size of the messages of one piece; those that are gone are an error."""
+    """Yield key, log offset and size of the messages of one slice; missing messages are an error."""
     for batch in store.arrow_spans(
         [piece.span], ["keys", "log_offset", "body_size"], verify=False,
         lost=refuse_loss(piece.root),

@@ -1,7 +1,7 @@
 """The job `export`: topics of stores to Parquet by topic and date, each message once.
 
-Each run exports what is not there yet, by queue and offset (see `export_folder`). A run that was killed, or
-a task that was tried again, leaves nothing twice: the next run takes whole files for done. The driver
+Each run exports the offsets that are not exported yet, per queue (see `export_folder`). A killed run or a repeated
+task exports no message twice, since the next run treats complete files as exported. The driver
 holds the folder's lock; driver and tasks see folder and stores under the same paths.
 """
 
@@ -38,11 +38,11 @@ class ExportReport(Report):
 
     Attributes:
         target: the folder.
-        stores: how many stores were looked at.
+        stores: number of stores.
         messages: messages exported by this run.
         bytes: bytes of Parquet.
         files: files of Parquet.
-        lost: messages that retention took before they were exported.
+        lost: messages that retention deleted before they were exported.
         topics: for each topic `messages`, `bytes` and `files`.
     """
 
@@ -57,7 +57,7 @@ class ExportReport(Report):
 
 @attrs.define
 class _Plan:
-    """What is to be exported of all stores."""
+    """The slices of all stores to export."""
 
     pieces: list[ExportSlice] = attrs.Factory(list)
     roots: dict[str, Path] = attrs.Factory(dict)
@@ -75,14 +75,14 @@ def run(
     file_rows: int = FILE_ROWS,
     on_progress: OnProgress = ignore,
 ) -> ExportReport:
-    """Export what stores have and the folder has not.
+    """Export the messages of stores that the folder does not have yet.
 
     Args:
         spark: a session, classic or over Spark Connect.
         paths: stores, globs of them, datasets.
-        target: the folder for the Parquet files; made if it is not there.
+        target: the folder for the Parquet files; created if it does not exist.
         topics: the topics; all if empty.
-        names: a store's folder to what it is called in the names of files; its folder's name if left out.
+        names: from a store's folder to its name in file names; by default the folder's name.
         file_rows: messages of one file, at most.
         on_progress: called with the numbers of tasks done and of all tasks.
     """
@@ -119,7 +119,7 @@ _SUMS = {"messages": "rows", "bytes": "bytes", "files": "files"}
 
 
 def _named(stores: list[Path], names: Mapping[str, str]) -> dict[str, Path]:
-    """Return the stores by the names that they have in the folder."""
+    """Return the stores by their names in the export folder."""
     chosen = {str(Path(path).absolute()): name for path, name in names.items()}
     found: dict[str, Path] = {}
     for root in stores:
@@ -137,7 +137,7 @@ def _named(stores: list[Path], names: Mapping[str, str]) -> dict[str, Path]:
 
 
 def _check_topics(roots: Mapping[str, Path], topics: Sequence[str]) -> None:
-    """Refuse a topic that none of the stores has."""
+    """Raise `ConfigError` for a topic that none of the stores has."""
     there: set[str] = set()
     for root in roots.values():
         with penstock.open(root, read_only=True) as store:
@@ -195,7 +195,7 @@ def _write_all(spark: Any, folder: Path, plan: _Plan) -> list[dict[str, int]]:
 def write_piece(
     number: int, folder: Path, piece: ExportSlice, store: "penstock.Store"
 ) -> pa.RecordBatch:
-    """Export one piece; returns what came of it as a row."""
+    """Export one slice; return its result as a row."""
     facts = attrs.asdict(Exported(folder).write(piece, store, counts_lost=True))
     return pa.RecordBatch.from_pylist([{"id": number, **facts}], _WRITTEN)
 

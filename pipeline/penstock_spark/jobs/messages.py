@@ -47,7 +47,7 @@ def from_stores(spark: Any, slices: Sequence[Slice], columns: Sequence[str] = _C
 def messages_of(
     piece: Slice, store: "penstock.Store", columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a slice as Spark's columns; those that are gone are an error."""
+    """Yield the messages of a slice as Spark's columns; missing messages are an error."""
     convert = converter(columns)
     for batch in store.arrow_spans(
         [piece.span], store_columns(columns), rows=_BATCH_ROWS, lost=refuse_loss(piece.root)
@@ -56,7 +56,7 @@ def messages_of(
 
 
 def parquet_files(text: str) -> list[Path]:
-    """Return the Parquet files of a folder: by date where the path has one, then by name."""
+    """Return the Parquet files of a folder, sorted by the date in the path, if any, then by name."""
     root = Path(text.removeprefix("file://")).expanduser().absolute()
     if root.is_file():
         return [root]
@@ -72,7 +72,7 @@ def parquet_files(text: str) -> list[Path]:
 
 
 def _in_path(path: str) -> dict[str, str]:
-    """Return the columns that the names of folders stand for, as Hive has them."""
+    """Return the partition columns in the folder names, in Hive's form."""
     pairs = (part.partition("=") for part in Path(path).parent.parts)
     return {name: unquoted(value) for name, equals, value in pairs if equals and name}
 
@@ -89,7 +89,7 @@ def parquet_about(path: Path) -> tuple[int, int, pa.Schema]:
 
 
 def spark_schema(schema: pa.Schema, path: Path) -> Any:
-    """Return Spark's schema for files of a schema, names of folders and each row's place included."""
+    """Return Spark's schema for files of a schema, with the partition columns and each row's position."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
     from pyspark.sql import types  # noqa: PLC0415 - as above
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - as above
@@ -117,7 +117,7 @@ def from_parquet(spark: Any, parts: Sequence[Rows], schema: Any) -> Any:
 
 
 def rows_of(part: Rows, number: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a file with exactly these columns; one that the file lacks is null."""
+    """Yield rows of a file with exactly these columns; a column that the file lacks is null."""
     given = _in_path(part.path)
     with pq.ParquetFile(part.path) as file:
         at, groups = 0, []

@@ -1,11 +1,11 @@
-"""A plan of batches that are written through the sink, kept with the store they go to. No pyspark in here.
+"""A plan of batches that are written through the sink, stored with the target store. This module does not import pyspark.
 
     <target>/penstock/spark/<app>.json     {"format": 1, "about": {...}, "batches": [...]}
     <target>/penstock/spark/<app>.done     how many of them are written
 
-Batch n is written with `txnAppId` = app and `txnVersion` = n, so the sink writes it once however often
-it is tried; that holds since a plan never changes once it is there: a job that is run again goes on with
-the plan of the first run, whatever has come to the source since. `done` only saves the trying.
+Batch n is written with `txnAppId` = app and `txnVersion` = n, so the sink writes it once, however often it is tried.
+This requires that a plan never changes: a job that is run again uses the plan of its first run, even if the source
+has new messages. `done` only saves trying the batches that are written.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ _BYTES_MAX = 1 << 30
 
 
 def app_of(job: str, about: dict[str, Any]) -> str:
-    """Return the name that a job has by itself: the same for the same job."""
+    """Return the default name of a job, which is the same for equal arguments."""
     text = json.dumps(about, sort_keys=True)
     return f"{job}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def check_app(app: str) -> str:
-    """Return a name that was given, checked: it becomes a file's."""
+    """Return a given name; raise `ConfigError` if it cannot be a file name."""
     if not _APP.fullmatch(app):
         raise ConfigError(f"app is {app!r}; it must be letters, digits, '.', '_', '-', at most 100")
     return app
@@ -42,9 +42,9 @@ class Plan:
     """The batches of one job into one target.
 
     Attributes:
-        app: the name it is kept under.
+        app: the name under which it is stored.
         target: the store's folder.
-        batches: plain values, each what one batch is made of.
+        batches: plain values that describe one batch each.
         done: how many are written.
     """
 
@@ -59,7 +59,7 @@ class Plan:
         self.done = 0
 
     def load(self, about: dict[str, Any]) -> bool:
-        """Take in the plan that is there, if there is one; one for another job is refused."""
+        """Load the existing plan and return whether there is one; raise if it is another job's."""
         if not self._files.exists(self._path):
             return False
         try:
@@ -86,7 +86,7 @@ class Plan:
         return True
 
     def save(self, about: dict[str, Any], batches: list[Any]) -> None:
-        """Keep a new plan, before the first batch is written."""
+        """Store a new plan; call it before the first batch is written."""
         self.batches, self.done = batches, 0
         keep_folder(self._files, self._path.parent, self.target)
         text = json.dumps({"format": FORMAT, "about": about, "batches": batches})

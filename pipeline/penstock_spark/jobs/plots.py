@@ -1,4 +1,4 @@
-"""Pictures of what `stats` has counted: messages by hour, topics, tags, keys, sizes. Needs matplotlib."""
+"""Plots of the counts of `stats`: messages by hour, topics, tags, keys, sizes. Needs matplotlib."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -23,7 +23,7 @@ _PLAIN_BELOW = 10_000
 
 
 def draw(report: Any, folder: Path) -> list[Path]:
-    """Draw one picture for each table that has rows; returns the files."""
+    """Draw one plot for each table that has rows; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures: list[tuple[str, list[dict[str, Any]], Callable[[Any, Any], None]]] = [
         ("hours.png", report.hours, _hours),
@@ -79,7 +79,7 @@ def _bars(title: str, column: str) -> Callable[[Any, Any], None]:
 
 
 def _sizes(axes: Any, rows: list[dict[str, Any]]) -> None:
-    """Draw for each topic the span from the smallest to the largest, and where half and 99 in 100 lie below."""
+    """Draw the range of sizes of each topic, from smallest to largest, with median and 99th percentile."""
     shown = rows[:_BARS_MAX][::-1]
     at = range(len(shown))
     axes.hlines(at, [max(r["min"], 1) for r in shown], [max(r["max"], 1) for r in shown], color=_LIGHT, linewidth=6)  # fmt: skip

@@ -1,7 +1,6 @@
-"""How far a job's tasks are, reported while they run.
+"""Reports the progress of a job's tasks while they run.
 
-Asked of Spark's status tracker from a thread of its own. A session over Spark Connect has none: then
-nothing is reported until the end, and the job is the same.
+A separate thread reads it from Spark's status tracker. A session over Spark Connect has no status tracker, so nothing is reported until the end.
 """
 
 import threading
@@ -15,11 +14,11 @@ _PAUSE_S = 0.1
 
 
 def ignore(_done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def is_connect(spark: Any) -> bool:
-    """Say whether a session is one over Spark Connect, without a JVM of its own."""
+    """Return whether a session is one over Spark Connect, without a JVM in this process."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -32,7 +31,7 @@ def parallelism(spark: Any) -> int:
 
 @contextmanager
 def watched(spark: Any, name: str, on_progress: OnProgress) -> Iterator[None]:
-    """Tell `on_progress` how many tasks are done, and of how many, of what this block runs."""
+    """Call `on_progress` with the number of completed tasks and of all tasks that this block runs."""
     if is_connect(spark) or on_progress is ignore:
         yield
         return

@@ -116,13 +116,13 @@ def _condensed(spark: Any, work: Reindex) -> list[Stretch]:
 
 
 def condense(task: ReindexTask, base: int) -> pa.RecordBatch:
-    """Note the rows of one segment; returns what the walk over it came to."""
+    """Extract the rows of one segment; return the result of the scan as a row."""
     stretch = attrs.asdict(task.condense(base), recurse=False)
     return pa.RecordBatch.from_pylist([stretch], _STRETCH)
 
 
 def _made(spark: Any, work: Reindex) -> dict[int, Made]:
-    """Let tasks make the files of all parts."""
+    """Build the files of all parts, in tasks."""
     parts, task = work.parts, work.task
     frame = over(spark, len(parts), len(parts), _MADE_DDL, lambda n: [make(task, parts[n])])
     rows = frame.toArrow().to_pylist()
@@ -130,7 +130,7 @@ def _made(spark: Any, work: Reindex) -> dict[int, Made]:
 
 
 def make(task: ReindexTask, part: int) -> pa.RecordBatch:
-    """Make the files of one part; returns what was made."""
+    """Build the files of one part; return what was built."""
     made = attrs.asdict(task.make(part))
     return pa.RecordBatch.from_pylist([{"part": part, **made}], _MADE)
 

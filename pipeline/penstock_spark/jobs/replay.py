@@ -1,8 +1,8 @@
 """The job `replay`: messages of a store, or rows of Parquet, written into another store.
 
-Batch by batch through the sink, each once (see `plan_file`), so a replay that was killed goes on where it
-was, and one that is run again adds nothing. Filtered, re-keyed, at a bounded rate. Within a queue of the
-source the order is kept.
+Messages can be filtered and re-keyed, and the rate can be bounded. The sink writes each batch once (see `plan_file`),
+so a killed replay continues when it is run again, and a completed one adds nothing. The order within a queue of the
+source is kept.
 """
 
 import sys
@@ -38,7 +38,7 @@ _BATCH_S = 5.0
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """How fast, at most; 0 for no bound. Counted before the filter, bytes by the source's mean."""
+    """Maximum rates; 0 is no limit. Counted before the filter, and bytes by the source's mean message size."""
 
     rows_per_second: float = 0
     bytes_per_second: float = 0
@@ -53,8 +53,8 @@ class ReplayReport(Report):
         source: what was read.
         target: the store that was written to.
         app: the name under which another run continues it.
-        batches: batches that the replay has.
-        written: batches that this run wrote; the others were there.
+        batches: number of batches of the replay. written: batches that this run wrote; the others were written
+        before.
         rows: rows that this run read, before the filter.
         lost: messages that retention deleted after the replay began; this run skipped them.
     """
@@ -69,7 +69,7 @@ class ReplayReport(Report):
 
 
 class _Source:
-    """What is read: slices of stores, or rows of Parquet files."""
+    """The source: slices of stores, or rows of Parquet files."""
 
     def __init__(self, text: str, topics: Sequence[str], *, skips: bool) -> None:
         self._skips = skips
@@ -89,11 +89,11 @@ class _Source:
         self.mean = size / max(self.rows, 1)
 
     def batches(self, rows: int) -> list[list[list[Any]]]:
-        """Cut everything into batches of about so many rows, as plain values."""
+        """Divide the source into batches of about `rows` rows, as plain values."""
         return list(self._shared(rows) if self.stores else self._one_by_one(rows))
 
     def _shared(self, rows: int) -> Iterator[list[list[Any]]]:
-        """Let each batch take of every queue in proportion: about what was stored at one time."""
+        """Take rows of every queue for each batch, in proportion to its length, which is about the order of storing."""
         count = -(-self.rows // rows)
         for n in range(count):
             batch = []
@@ -122,7 +122,7 @@ class _Source:
             yield batch
 
     def left_of(self, batch: list[list[Any]]) -> tuple[list[list[Any]], int]:
-        """Return what is left of a batch that was settled earlier, and how many rows are gone."""
+        """Return the part of a planned batch that still exists, and the number of missing rows."""
         if not self.stores:
             return batch, 0
         there, lost = still_there([Slice(*part) for part in batch], skips=self._skips)
@@ -136,7 +136,7 @@ class _Source:
 
 
 def _stores(text: str) -> list[Path]:
-    """Return the stores that a text names; none where it must be Parquet."""
+    """Return the stores that a text names; empty if it names Parquet files."""
     root = Path(text.removeprefix("file://")).expanduser()
     is_parquet = root.exists() and not ((root / "commitlog").is_dir() or is_dataset(root))
     return [] if is_parquet else stores_of(text)
@@ -160,19 +160,19 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ReplayReport:
-    """Write what a source has into a store.
+    """Write the messages of a source into a store.
 
     Args:
         spark: a session, classic or over Spark Connect.
         source: a store, a glob of stores, a dataset, or a folder or file of Parquet.
-        target: the store's folder; made if it is not there.
+        target: the store's folder; created if it does not exist.
         change: the filter, and the changes to messages that pass it.
-        pace: how fast, at most.
-        app: the name under which a run goes on; made from the other arguments if None.
-        skip_lost: count messages that retention took after the replay had begun, instead of `DataLossError`.
+        pace: maximum rates.
+        app: the name under which a run can be continued; derived from the other arguments if None.
+        skip_lost: count messages that retention deleted after the replay began, instead of raising `DataLossError`.
         options: further options of the sink, as `partitions` or `partitioner`.
         on_progress: called with the numbers of batches done and of all batches.
-        clock: seconds, only their differences count.
+        clock: returns seconds; only differences are used.
         sleep: waits so many seconds.
     """
     began = clock()
@@ -203,7 +203,7 @@ def _settle(
     cut: Callable[[], list[Any]],
     made: Callable[[list[list[Any]]], Any],
 ) -> None:
-    """Take in the plan that is there, or make one; a mistake in an expression is reported before it is kept."""
+    """Load the existing plan, or create one; invalid expressions are reported before it is stored."""
     is_there = plan.load(about)
     batches = plan.batches if is_there else cut()
     if batches:
@@ -213,7 +213,7 @@ def _settle(
 
 
 class _Throttle:
-    """Holds a rate of rows a second, from the first batch on; 0 for no bound."""
+    """Limits the rows per second, counted from the first batch; 0 is no limit."""
 
     def __init__(
         self, rate: float, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -222,7 +222,7 @@ class _Throttle:
         self._began = clock()
 
     def pause(self, rows: int) -> None:
-        """Wait until so many rows may have gone."""
+        """Wait until the rate allows so many rows."""
         wait = rows / self._rate - (self._clock() - self._began) if self._rate else 0
         if wait > 0:
             self._sleep(wait)
@@ -236,7 +236,7 @@ def _write(
     on_progress: OnProgress,
     throttle: _Throttle,
 ) -> tuple[int, int]:
-    """Write the batches of a plan that are not written yet; returns how many rows they have, and lack."""
+    """Write the batches of a plan that are not written yet; return how many rows they have, and how many are missing."""
     rows = lost = 0
     for number in range(plan.done, len(plan.batches)):
         if rows:
@@ -253,7 +253,7 @@ def _write(
 def _about(
     source: str, read: _Source, change: Transform, options: dict[str, str]
 ) -> dict[str, Any]:
-    """Return what makes a replay the same one."""
+    """Return the values that identify a replay."""
     found = [str(root) for root in read.stores] or str(Path(source).absolute())
     facts = attrs.asdict(change, value_serializer=_listed)
     return {"source": found, "change": facts, "options": options}
@@ -264,7 +264,7 @@ def _listed(_instance: object, _field: object, value: Any) -> Any:
 
 
 def _rate(pace: Pace, mean: float) -> float:
-    """Return rows a second, at most; 0 for no bound."""
+    """Return the maximum rows per second; 0 is no limit."""
     bounds = [pace.rows_per_second, pace.bytes_per_second / max(mean, 1)]
     return min((bound for bound in bounds if bound > 0), default=0.0)
 

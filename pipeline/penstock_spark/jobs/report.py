@@ -1,4 +1,4 @@
-"""What every job's report has, and how its tables look as rows. No pyspark in here."""
+"""The base of every job's report, with its tables as rows. This module does not import pyspark."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Report:
         return {**found, "seconds": round(self.seconds, 3)}
 
     def summary(self) -> dict[str, Any]:
-        """Return the facts that fit into one line: no tables."""
+        """Return the facts that fit into one line, without the tables."""
         return {
             name: value
             for name, value in self.facts().items()
@@ -46,5 +46,5 @@ def _plain(_instance: object, _field: object, value: Any) -> Any:
 
 
 def rate(count: float, seconds: float) -> float:
-    """Return how many a second; 0 where no time has passed."""
+    """Return the rate per second; 0 if no time has passed."""
     return count / seconds if seconds > 0 else 0.0

@@ -13,7 +13,7 @@ _ONE_TASK_ROWS = 200_000
 def write_batch(
     frame: Any, target: Path, app: str, version: int, options: Mapping[str, str]
 ) -> None:
-    """Append a frame's rows to a store; a batch that is written already changes nothing."""
+    """Append a frame's rows to a store; do nothing if the batch is already written."""
     (
         frame.write.format("penstock")
         .mode("append")
@@ -32,7 +32,7 @@ def in_order(frame: Any, columns: list[str], rows: int) -> Any:
 
 
 def headers_of(frame: Any) -> Any | None:
-    """Return the column for the sink's `headers`, from headers or properties; None without either."""
+    """Return the column for the sink's `headers`, from headers or properties; None if there is neither."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
     if "headers" in frame.columns:

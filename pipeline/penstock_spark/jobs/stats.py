@@ -1,7 +1,7 @@
 """The job `stats`: messages, bytes, rates and sizes of stores, by topic, tag, key and hour.
 
-Headers are read, bodies are not: sizes are those of bodies. Quantiles are Spark's approximate ones, right
-to one in ten thousand of the rank. Rates are messages by the time from the first to the last of them.
+Headers are read, bodies are not: sizes are those of bodies. Quantiles are Spark's approximate ones, with a rank error
+of at most 1 in 10,000. A rate is the number of messages divided by the time from the first to the last.
 """
 
 import sys
@@ -79,7 +79,7 @@ def run(
     plots: str | None = None,
     on_progress: OnProgress = ignore,
 ) -> StatsReport:
-    """Count and measure what stores have.
+    """Return counts, sizes and rates of the messages of stores.
 
     Args:
         spark: a session, classic or over Spark Connect.
@@ -112,7 +112,7 @@ def run(
 
 
 def _drawing() -> Callable[[Any, Path], list[Path]]:
-    """Return what draws; asked for before anything is read, since matplotlib may be missing."""
+    """Return the plot function; called before anything is read, since matplotlib may be missing."""
     from penstock_spark.jobs.plots import draw  # noqa: PLC0415 - matplotlib is an extra
 
     return draw
@@ -132,7 +132,7 @@ def _messages(spark: Any, pieces: list[Slice], time_column: str) -> Any:
 
 
 def headers(piece: Slice, store: "penstock.Store", time_column: str) -> Iterator[pa.RecordBatch]:
-    """Yield what is counted of the messages of one piece."""
+    """Yield the counted columns of the messages of one slice."""
     columns = [*_NEEDED, time_column]
     for batch in store.arrow_batches(
         piece.topic, piece.queue, piece.start, piece.stop, columns, verify=False
@@ -207,7 +207,7 @@ def _empty(name: str) -> dict[str, Any]:
 
 
 def _iso(time_ms: int) -> str:
-    """Return a time in UTC; what is no time of a calendar as the number it is."""
+    """Return a time in UTC; a number that is not a calendar time is returned as it is."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""Which stores a job is about, and where it may write: checked before a task starts. No pyspark in here."""
+"""Resolves the stores of a job and its target folder, before a task starts. This module does not import pyspark."""
 
 import glob
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _LOCAL = "file://"
 
 
 def local_folder(text: str, what: str) -> Path:
-    """Return a folder that driver and tasks open by its path, absolute."""
+    """Return the absolute path of a folder that driver and tasks open."""
     plain = text.removeprefix(_LOCAL) if text.startswith(_LOCAL) else text
     if not plain or "://" in plain:
         raise ConfigError(
@@ -59,7 +59,7 @@ def _folders(text: str) -> list[Path]:
 
 
 def fresh_folder(text: str, what: str) -> Path:
-    """Return a folder that is yet to be made; one with something in it is refused."""
+    """Return a folder to be created; raise `ConfigError` if it exists and is not empty."""
     folder = local_folder(text, what)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{what} is {folder}, which already exists: give a new folder")

@@ -1,4 +1,4 @@
-"""Pieces of work as Spark tasks: a list of numbers goes out, rows come back. The same on Spark Connect."""
+"""Runs pieces of work as Spark tasks: each task gets a list of numbers and returns rows. This also works on Spark Connect."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,16 +18,16 @@ TASK_BYTES = 64 << 20
 
 
 def tasks_for(spark: Any, pieces: int, size: int) -> int:
-    """Return how many tasks share so many pieces of so many bytes together."""
+    """Return the number of tasks for so many pieces of so many bytes in total."""
     return max(min(pieces, max(parallelism(spark), size // TASK_BYTES)), 1)
 
 
 def over(
     spark: Any, pieces: int, tasks: int, ddl: str, job: Callable[[int], Iterable[pa.RecordBatch]]
 ) -> Any:
-    """Return a frame of what `job` gives for each number below `pieces`.
+    """Return a frame of the rows that `job` returns for each number below `pieces`.
 
-    `job` is pickled, with all that it refers to; it may be called again for a number.
+    `job` is pickled with everything that it refers to; it may be called more than once for a number.
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -44,9 +44,9 @@ _kept: tuple[object, Any] | None = None
 
 
 def kept(key: object, make: Callable[[], T]) -> T:
-    """Return what was made for this key, or make it; Spark uses a process again for the next task.
+    """Return the cached value of this key, or create it; Spark reuses a process for the next task.
 
-    Only the last one is kept. A key must be of one run of a job, or what it sees may be old.
+    Only the last value is kept. A key must be unique to one run of a job, or the value may be out of date.
     """
     global _kept  # noqa: PLW0603 - there is no other place that outlives a task
     if _kept is None or _kept[0] != key:
@@ -71,12 +71,12 @@ class Slice(NamedTuple):
 
     @property
     def span(self) -> "penstock.QueueSpan":
-        """What it is of its store."""
+        """The slice as a span of its store."""
         return penstock.QueueSpan(self.topic, self.queue, self.start, self.stop)
 
 
 def refuse_loss(root: str) -> "penstock.Lost":
-    """Return what raises for messages of a store that are gone, naming them; see `Store.arrow_spans`."""
+    """Return a callback that raises for missing messages of a store and names them; see `Store.arrow_spans`."""
 
     def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
         raise DataLossError(
@@ -89,7 +89,7 @@ def refuse_loss(root: str) -> "penstock.Lost":
 
 
 def still_there(slices: Sequence[Slice], *, skips: bool) -> tuple[list[Slice], int]:
-    """Return what is left of slices that were settled earlier, and how many messages are gone.
+    """Return the part of planned slices that still exists, and the number of missing messages.
 
     With `skips` they are only counted; else they are a `DataLossError` that names the first of them.
     """
@@ -112,13 +112,13 @@ def still_there(slices: Sequence[Slice], *, skips: bool) -> tuple[list[Slice], i
 
 
 def slices_of(roots: Sequence[Path], topics: Sequence[str], rows: int) -> list[Slice]:
-    """Return all messages of stores in slices of so many; a topic that no store has is refused."""
+    """Return all messages of stores in slices of so many; raise `ConfigError` for a topic that no store has."""
     found: list[Slice] = []
     there: set[str] = set()
     for root in roots:
         with penstock.open(root, read_only=True) as store:
             there.update(store.topics())
-            # Not what lies behind: a crash of who writes it may take it back, and the plan would miss it.
+            # Messages after that are not planned: a crash of their writer may remove them, and the plan would miss them.
             for each in store.bounds():
                 if not topics or each.topic in topics:
                     for at in range(each.min_offset, each.max_offset, rows):

@@ -1,4 +1,4 @@
-"""What becomes of messages on their way into another store: left out, re-keyed, and given the sink's columns."""
+"""Transforms messages on their way into another store: filters them, replaces keys, and creates the sink's columns."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,13 +15,13 @@ _OF_FILES = ("_file", "_row")
 
 @attrs.frozen(kw_only=True)
 class Transform:
-    """What becomes of a message; everything is optional.
+    """The changes to messages; every attribute is optional.
 
     Attributes:
         topics: only these topics.
         tags: only these tags.
         where: an SQL condition over the source's columns.
-        topic: the topic of all messages; that of the source if None.
+        topic: the topic for all messages; if None, each keeps its own.
         key: an SQL expression for the key.
         tag: an SQL expression for the tag.
         partition: an SQL expression for the queue.
@@ -37,7 +37,7 @@ class Transform:
 
 
 def changed(frame: Any, change: Transform, options: Mapping[str, str]) -> Any:
-    """Return a frame with the sink's columns, and those for the order; what cannot be is refused here."""
+    """Return a frame with the sink's columns and the columns for the order; raise `ConfigError` for invalid expressions."""
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - an extra
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
@@ -92,6 +92,6 @@ def _columns(frame: Any, change: Transform, options: Mapping[str, str]) -> list[
 
 
 def ordered(frame: Any, rows: int) -> Any:
-    """Return about so many rows as they were stored, or as they stand in their files."""
+    """Return about so many rows in the order of storing, or in the order of their files."""
     order = [_OF_STORE] if _OF_STORE in frame.columns else list(_OF_FILES)
     return in_order(frame, order, rows).drop(_OF_STORE, *_OF_FILES)

@@ -1,8 +1,8 @@
 """The job `verify`: the segments of many stores checked in parallel; finds what `Store.verify` finds.
 
-One piece of work is a segment, or what a store's derived files show by themselves; a task takes several
-pieces in a row. What needs the whole of a store (what is in the files beyond the records, digests, marks)
-is done on the driver at the end. Changes nothing. Findings are held by the driver.
+One piece of work checks a segment, or the derived files of a store on their own; a task runs several pieces.
+Checks that need the whole store (entries without a record, digests, progress files) run on the driver at the end.
+The job changes nothing. The driver keeps the findings.
 """
 
 import sys
@@ -27,7 +27,7 @@ _FINDING = [
     ("is_note", pa.bool_()),
 ]  # fmt: skip
 _TALLY = ("bytes_total", "bytes_seen", "records", "last_time_ms", "log_end")
-# One row for each finding, and one behind them for the piece itself, which has `seen`.
+# One row for each finding, and after them one row for the piece itself, which has `seen`.
 _ROW = pa.schema(
     [("id", pa.int64()), *_FINDING, *((name, pa.int64()) for name in _TALLY), ("seen", pa.string())]
 )
@@ -44,14 +44,14 @@ FINDINGS_DDL = (
 
 @attrs.frozen(kw_only=True)
 class VerifyReport(Report):
-    """What a verification saw.
+    """The result of a verification.
 
     Attributes:
-        stores: how many stores were looked at.
-        segments: how many segments they have.
+        stores: number of stores.
+        segments: number of their segments.
         bytes: bytes of log.
-        records: sound records.
-        findings: what is wrong, each as (store, finding), in log order store by store; notes are among them.
+        records: valid records.
+        findings: (store, finding) pairs, by store and in log order, including notes.
     """
 
     stores: int
@@ -69,7 +69,7 @@ class VerifyReport(Report):
 
     @property
     def wrong(self) -> int:
-        """How many findings are more than a note."""
+        """The number of findings that are not notes."""
         return sum(not finding.is_note for _, finding in self.findings)
 
     def facts(self) -> dict[str, Any]:
@@ -105,9 +105,9 @@ def run(
     Args:
         spark: a session, classic or over Spark Connect.
         paths: stores, globs of them, datasets.
-        deep: compare sealed segments with their digests, and checkpoint and marks, as well.
+        deep: also compare sealed segments with their digests, and check checkpoint and progress files.
         findings_to: a new folder that gets the findings as Parquet.
-        config: a TOML file of settings, as for `penstock.open`; for all stores alike.
+        config: a TOML file of settings, as for `penstock.open`; the same for all stores.
         settings: as for `penstock.open`.
         on_progress: called with the numbers of tasks done and of all tasks.
     """
@@ -141,7 +141,7 @@ def run(
 def _check_all(
     spark: Any, checkups: list[Checkup], pieces: list[tuple[int, int]], total: int
 ) -> list[dict[int, Checked]]:
-    """Return for each store what came of its pieces."""
+    """Return the results of the pieces of each store."""
     check = checker([each.task for each in checkups], pieces)
     frame = over(spark, len(pieces), tasks_for(spark, len(pieces), total), _ROW_DDL, check)
     checked: list[dict[int, Checked]] = [{} for _ in checkups]
@@ -165,7 +165,7 @@ def _finding(row: dict[str, Any]) -> Finding:
 def checker(
     tasks: list[CheckTask], pieces: list[tuple[int, int]]
 ) -> Callable[[int], list[pa.RecordBatch]]:
-    """Return what checks the piece with a number, in whatever process."""
+    """Return a function that checks the piece with a number, in any process."""
     run_id = str(uuid.uuid4())
 
     def check(number: int) -> list[pa.RecordBatch]:
@@ -178,7 +178,7 @@ def checker(
 
 
 def rows_of(number: int, checked: Checked) -> pa.RecordBatch:
-    """Return what came of one piece as rows."""
+    """Return the result of one piece as rows."""
     rows: list[dict[str, Any]] = [
         {"id": number, **finding._asdict(), "path": str(finding.path)}
         for finding in checked.findings

@@ -1,8 +1,8 @@
-"""From Spark's columns to those of a store, a batch at a time and without a Python object a row. No pyspark in here.
+"""Converts Spark's columns to those of a store, one batch at a time, without a Python object per row. This module does not import pyspark.
 
-`value` is the body, `key` is KEYS, `partition` the queue, `headers` are properties, `timestamp` is when the
-message came to be. Where a row names no queue a partitioner picks one: by Java's hash of the key, as RocketMQ's
-`SelectMessageQueueByHash` does, in turns, or one for each task.
+`value` is the body, `key` is KEYS, `partition` the queue, `headers` are properties, `timestamp` is the time the
+message was created. If a row names no queue, a partitioner selects one: by Java's hash of the key, as RocketMQ's
+`SelectMessageQueueByHash` does, round-robin, or one queue per task.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ PIECE_ROWS = 65_536
 
 
 def check_columns(given: Sequence[tuple[str, str]], topic: str | None) -> None:
-    """Refuse a frame that cannot be written: (name, Spark's type) of each column."""
+    """Raise `ConfigError` for columns, given as (name, Spark's type), that cannot be written."""
     names = [name.lower() for name, _ in given]
     for name, kind in given:
         kinds = COLUMNS.get(name.lower())
@@ -60,7 +60,7 @@ def check_columns(given: Sequence[tuple[str, str]], topic: str | None) -> None:
 
 @attrs.define(eq=False)
 class Router:
-    """Says for each row of one task which queue and which shard it goes to. Not thread-safe."""
+    """Returns the queue and the shard of each row of one task. Not thread-safe."""
 
     task: int
     partitions: int
@@ -75,7 +75,7 @@ class Router:
         return cls(task, options.partitions, options.partitioner, shards, task % options.partitions)
 
     def queues(self, hashes: Int64s | None, has_key: npt.NDArray[np.bool_], count: int) -> Int64s:
-        """Return a queue for each row; by key where that is asked for and there is one, else in turns."""
+        """Return a queue for each row: by key if the partitioner is `key` and the row has one, else round-robin."""
         if self.partitioner == "task":
             return np.full(count, self.task % self.partitions, np.int64)
         turns = (self._turn + np.arange(count, dtype=np.int64)) % self.partitions
@@ -87,7 +87,7 @@ class Router:
     def shard_rows(
         self, hashes: Int64s | None, has_key: npt.NDArray[np.bool_], count: int
     ) -> Int64s:
-        """Return the shard of each row: by key where there is one, else the task's."""
+        """Return the shard of each row: by its key, or the task's shard if it has none."""
         own = np.full(count, self.task % self.shards, np.int64)
         if hashes is None or self.shards == 1:
             return own
@@ -169,7 +169,7 @@ def _text(column: pa.Array | None, name: str) -> pa.Array | None:
 
 
 def _properties(column: pa.Array) -> pa.Array:
-    """Return headers as a map of texts; a null has none."""
+    """Return headers as a map of texts; null becomes an empty map."""
     if pa.types.is_map(column.type):
         return column
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()

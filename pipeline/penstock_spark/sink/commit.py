@@ -1,7 +1,7 @@
-"""The driver's part: a batch into the store, exactly once, whatever dies on the way. No pyspark in here.
+"""The driver's part: appends a batch exactly once, even if processes are killed. This module does not import pyspark.
 
 Under the root's lock, in this order:
-    1. finish the batch that somebody else left decided;
+    1. complete the batch that another commit has decided and not completed;
     2. if the application's batch is in the ledger, drop what was staged: done. Else check every staged file, wait
        until nobody writes the stores, and decide: from here on the batch will be in them, and is never taken back;
     3. for each shard, under its store's lock: make durable what is there; note where the batch begins; append;
@@ -10,7 +10,7 @@ Under the root's lock, in this order:
 
 Why every row is there once: a record carries a number that no other record has. After a crash the note
 says where to look, and the records that follow each other there with the right numbers are those that made
-it; behind them anything may have been appended meanwhile. The rest is appended behind a new note. Notes say
+it; other records may have been appended after them. The rest is appended after a new note. Notes say
 only what is durable, since each is written after a flush; and one root has one decision at a time.
 """
 
@@ -46,22 +46,22 @@ _PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 class HeldLock(Protocol):
-    """A lock that is held."""
+    """A lock that this process holds."""
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
 
 
 @attrs.frozen(kw_only=True)
 class Patience:
-    """How long to wait for what another holds, and what waiting is."""
+    """How long to wait for a lock that another process holds, and how to wait."""
 
     timeout_s: float = 60.0
     now_s: Callable[[], float] = time.monotonic
     sleep_s: Callable[[float], None] = time.sleep
 
     def until(self, take: Callable[[], _Taken]) -> _Taken:
-        """Take something as soon as it is free; the last `StoreLockedError` when it is not in time."""
+        """Call `take` until it succeeds; raise the last `StoreLockedError` when the time is over."""
         end = self.now_s() + self.timeout_s
         tries = 0
         while True:
@@ -85,8 +85,8 @@ class SinkCommitter:
         shards: the stores, in the dataset's order; the root itself for a store.
         open_store: opens one for writing, or raises `StoreLockedError`.
         files: the file system.
-        patience: for locks that others hold.
-        mark: makes the number that a batch's records are counted from.
+        patience: the waiting for locks that other processes hold.
+        mark: returns the number of a batch's first record.
         threads: how many staged files are checked, and how many shards appended to, at a time.
     """
 
@@ -114,7 +114,7 @@ class SinkCommitter:
         ]
 
     def prepare(self) -> None:
-        """Make the folders that tasks and commits need, and note that all stores have been there."""
+        """Create the folders that tasks and commits need, and record that all stores exist."""
         self.ledger.make()
         for progress in self._progress:
             progress.make()
@@ -124,10 +124,10 @@ class SinkCommitter:
     def commit(
         self, app: str, batch: int, parts: Sequence[Part], *, is_alone: bool = False
     ) -> bool:
-        """Put a batch into the store; False if it was there already.
+        """Append a batch; return False if the store has it already.
 
-        Raises when that is not possible now; once it was decided the batch will still get there, with the
-        next commit of anybody.
+        Raises if that is not possible now. If the batch was already decided, the next commit of any query completes
+        it.
         """
         if not parts and is_alone and not self.ledger.has_decision():
             return True
@@ -139,7 +139,7 @@ class SinkCommitter:
             ordered = tuple(sorted(parts, key=lambda part: (part.task, part.name)))
             decision = Decision(app, batch, self._mark(), ordered, is_alone)
             if not parts:
-                # Nothing to append; but whoever asks for it again must find that it was there.
+                # Nothing to append; but if the batch is repeated, the ledger must have it.
                 self.ledger.note_batch(decision)
                 return True
             staged = self._checked(decision)
@@ -159,22 +159,22 @@ class SinkCommitter:
             raise
 
     def finish_pending(self) -> None:
-        """Complete what somebody else left decided."""
+        """Complete the batch that another commit has decided and not completed."""
         if self.ledger.has_decision():
             with self._locked():
                 self._finish_pending()
 
     def abandon(self, parts: Sequence[Part]) -> None:
-        """Remove what was staged for a batch that failed, unless it was decided already: then it stays."""
+        """Delete the staged files of a failed batch, unless the batch is decided."""
         try:
             with self._locked(_NOW):
                 self._remove(self._without_decided(parts))
         except (StoreLockedError, CorruptionError):
-            # Somebody commits, perhaps this very batch. What nobody names goes by age.
+            # Another commit is in progress, perhaps of this batch. Files that no decision names are deleted by age.
             logger.info("staged files of a failed batch are left in %s", self.ledger.staging)
 
     def collect(self, older_than_ns: int) -> int:
-        """Remove staged files last written before a time that no decision names; returns how many."""
+        """Delete staged files that were last written before a time and that no decision names; return their number."""
         if not self._old(older_than_ns):
             return 0
         try:
@@ -201,7 +201,7 @@ class SinkCommitter:
     # --- steps
 
     def _check_free(self, decision: Decision) -> None:
-        """Raise if a store of the batch is being written, or gone: while that is so it had better not be decided."""
+        """Raise if a store of the batch is open for writing or missing; the batch must not be decided then."""
         for shard, path in enumerate(self._shards):
             if decision.rows_of(shard):
                 self._check_there(path)
@@ -209,7 +209,7 @@ class SinkCommitter:
                     raise StoreLockedError(path, self._holder(path))
 
     def _check_there(self, path: Path) -> None:
-        """Raise for a store that is not there any more: opening it would make an empty one in its place."""
+        """Raise for a store that no longer exists, since opening it would create an empty one in its place."""
         if not self._files.exists(path / "commitlog"):
             raise lost(path, self._root)
 
@@ -237,9 +237,9 @@ class SinkCommitter:
         return lock
 
     def _checked(self, decision: Decision) -> dict[str, StagedFile]:
-        """Return the staged files of a decision, each checked to its last byte; of many only some.
+        """Check every staged file of a decision to its last byte, and return those that stay open.
 
-        Each that is held has a descriptor. The others are read again when they are appended.
+        Their number is limited, since each needs a descriptor. The others are opened again when they are appended.
         """
         most = min(_HELD_MAX, self._files.descriptors_max // 4)
         held, rest = decision.parts[:most], decision.parts[most:]
@@ -249,12 +249,12 @@ class SinkCommitter:
         return found
 
     def _check(self, part: Part) -> None:
-        """Raise if a staged file is not whole; nothing of it stays open."""
+        """Raise if a staged file is incomplete; its file is closed again."""
         with self._read(part):
             pass
 
     def _each(self, job: Callable[[_One], _Made], several: Sequence[_One]) -> list[_Made]:
-        """Do a job for each, some at a time; all have ended when this raises what one of them did."""
+        """Call `job` for each item in some threads; if one raises, the error is raised after all have ended."""
         if self._threads == 1 or len(several) <= 1:
             return [job(one) for one in several]
         with ThreadPoolExecutor(min(self._threads, len(several))) as pool:
@@ -280,13 +280,13 @@ class SinkCommitter:
         decision = self.ledger.decision()
         if decision is not None:
             logger.info("finishing batch %d of %s", decision.batch, decision.app)
-            # Of a predecessor that was killed we see what a power cut may still take back. Rows appended for a
-            # decision that is lost would be appended again; a batch dropped for a note that is lost as well.
+            # A killed predecessor may have left files that a power failure can still remove. If the decision is
+            # lost after its rows are appended, they are appended again; likewise for the note of a complete batch.
             self.ledger.keep()
             self._complete(decision, None)
 
     def _complete(self, decision: Decision, staged: dict[str, StagedFile] | None) -> None:
-        """Bring a decided batch to its end; each step may be done again."""
+        """Complete a decided batch; each step may be repeated."""
         if decision.is_alone or self.ledger.last_batch(decision.app) < decision.batch:
             shards = range(len(self._shards))
             self._each(lambda shard: self._apply(decision, shard, staged), shards)
@@ -295,7 +295,7 @@ class SinkCommitter:
         self._tidy(decision.parts)
 
     def _apply(self, decision: Decision, shard: int, staged: dict[str, StagedFile] | None) -> None:
-        """Append what is not there yet of a shard's rows."""
+        """Append the rows of a shard that its store does not have yet."""
         rows, mark, progress = (
             decision.rows_of(shard),
             decision.mark_of(shard),
@@ -337,14 +337,14 @@ class SinkCommitter:
                     skipped = max(skipped - len(batch), 0)
 
     def _tidy(self, parts: Sequence[Part]) -> None:
-        """Remove staged files of a batch that is in the store: it is, also where that cannot be done."""
+        """Delete the staged files of a batch that is in the store; a failure is logged, since the batch is complete."""
         try:
             self._remove(parts)
         except OSError as error:
             logger.warning("staged files are left in %s: %s", self.ledger.staging, error)
 
     def _remove(self, parts: Sequence[Part]) -> None:
-        """Remove staged files; what a power cut brings back goes by age."""
+        """Delete staged files; files that a power failure restores are deleted by age later."""
         for part in parts:
             with suppress(FileNotFoundError):
                 self._files.remove(self.ledger.staging / part.name)

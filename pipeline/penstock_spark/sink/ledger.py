@@ -1,4 +1,4 @@
-"""What the sink writes down beside a store, and how it is read back. No pyspark in here.
+"""The files that the sink writes beside a store. This module does not import pyspark.
 
 In `penstock/sink/` of a store, or of a dataset's folder::
 
@@ -10,8 +10,7 @@ In `penstock/sink/` of a store, or of a dataset's folder::
     progress-<of>   in each store: how far the decided batch of a root is in it; <of> is "store" for the
                     store's own, "dataset" for that of the dataset that it is a shard of
 
-Each is one line, a CRC-32C and JSON, written whole or not at all. A decision is never taken back: whoever
-comes next ends it.
+Each is one line, a CRC-32C and JSON, written atomically. A decision is never revoked: the next commit completes it.
 """
 
 import hashlib
@@ -40,7 +39,7 @@ _NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, RecursionError, AttributeErr
 
 @attrs.frozen
 class Part:
-    """One staged file: its name, which task wrote it, and how many rows it has for which shard."""
+    """One staged file: its name, the task that wrote it, and the number of rows for each shard."""
 
     name: str
     task: int
@@ -53,14 +52,14 @@ class Part:
 
 @attrs.frozen
 class Decision:
-    """A batch that will be in the store: what and in which order.
+    """A batch that will be in the store: its staged files in order.
 
     Attributes:
         app: the application.
         batch: its number within the application.
-        mark: what the records are numbered from, see `Store.put_staged`; no other batch has it.
+        mark: the number of the first record, see `Store.put_staged`; unique to this batch.
         parts: the staged files in the order in which they are appended.
-        is_alone: the application has this one batch only, and will not ask for it again.
+        is_alone: the application writes this one batch only, and will not repeat it.
     """
 
     app: str
@@ -74,11 +73,11 @@ class Decision:
         return sum(part.rows_of(shard) for part in self.parts)
 
     def mark_of(self, shard: int) -> int:
-        """Return the mark of the first record of a shard: those of all shards lie behind each other."""
+        """Return the mark of the first record of a shard; the marks of the shards follow each other."""
         return self.mark + sum(n for part in self.parts for s, n in part.rows if s < shard)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is written."""
+        """Return the facts to write."""
         parts = [[part.name, part.task, part.rows] for part in self.parts]
         return {
             "app": self.app, "batch": self.batch, "mark": self.mark, "alone": self.is_alone,
@@ -87,7 +86,7 @@ class Decision:
 
     @classmethod
     def of(cls, found: dict[str, Any]) -> Self:
-        """Return it from what was written; ValueError and the like for what cannot be."""
+        """Parse written facts; raise `ValueError`, `TypeError` or `KeyError` if they are invalid."""
         parts = tuple(
             Part(
                 _name(name),
@@ -104,7 +103,7 @@ class Decision:
 
 @attrs.frozen
 class BatchProgress:
-    """How far a shard is with a batch: the `done` first rows lie before log offset `begin`."""
+    """Progress of a batch in one shard: its first `done` rows are before log offset `begin`."""
 
     mark: int
     begin: int
@@ -112,12 +111,12 @@ class BatchProgress:
     is_complete: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is written."""
+        """Return the facts to write."""
         return attrs.asdict(self)
 
     @classmethod
     def of(cls, found: dict[str, Any]) -> Self:
-        """Return it from what was written."""
+        """Parse written facts."""
         mark, begin, done = (_whole(found[name]) for name in ("mark", "begin", "done"))
         return cls(mark, begin, done, bool(found["is_complete"]))
 
@@ -135,13 +134,13 @@ def _name(value: object) -> str:
 
 
 def write_line(files: Files, path: Path, facts: dict[str, Any]) -> None:
-    """Write facts to a file, durably, whole or not at all."""
+    """Write facts to a file, durably and atomically."""
     text = json.dumps({"format": FORMAT, **facts}, separators=(",", ":")).encode()
     files.write_whole(path, b"%08x %s\n" % (crc32c.crc32c(text), text))
 
 
 def read_line(files: Files, path: Path) -> dict[str, Any] | None:
-    """Return the facts of a file, None where there is none; `CorruptionError` for one that is damaged."""
+    """Return the facts of a file, None if it does not exist; raise `CorruptionError` if it is corrupt."""
     if not files.exists(path):
         return None
     data = files.read_whole(path, _LIMIT_BYTES)
@@ -169,7 +168,7 @@ _Fact = TypeVar("_Fact", Decision, BatchProgress)
 
 
 class Ledger:
-    """The small files of one root. Whoever changes them holds its lock; not thread-safe."""
+    """The small files of one root. A caller that changes them must hold the root's lock. Not thread-safe."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
@@ -182,7 +181,7 @@ class Ledger:
         self._made = root / MADE
 
     def make(self) -> None:
-        """Make the folders, durably; the stores are there already."""
+        """Create the folders durably; the stores must exist."""
         for folder in (self.staging, self._apps):
             keep_folder(self._files, folder, self._root)
         if not self._files.exists(self._made):
@@ -191,24 +190,24 @@ class Ledger:
     # --- the decision
 
     def has_decision(self) -> bool:
-        """Say whether a batch is decided and not finished."""
+        """Return whether a batch is decided and not complete."""
         return self._files.exists(self._decision)
 
     def decision(self) -> Decision | None:
-        """Return the batch that is decided and not finished, if there is one."""
+        """Return the batch that is decided and not complete, or None."""
         return _understood(Decision, self._decision, read_line(self._files, self._decision))
 
     def decide(self, decision: Decision) -> None:
-        """Write a decision down: from now on the batch will be in the store."""
+        """Write a decision durably; after this, the batch will be in the store."""
         write_line(self._files, self._decision, decision.to_json())
 
     def keep(self) -> None:
-        """Make durable what a predecessor may have written and, killed, not synced: decision and last batches."""
+        """Sync decision and last batches, which a killed predecessor may have written without a sync."""
         self._files.sync_folder(self.folder)
         self._files.sync_folder(self._apps)
 
     def drop_decision(self) -> None:
-        """Take the decision away, durably: its batch is finished."""
+        """Delete the decision durably, since its batch is complete."""
         self._files.remove(self._decision)
         self._files.sync_folder(self.folder)
 
@@ -231,7 +230,7 @@ class Ledger:
         raise _damaged(path, f"application {app!r}", f"{found['app']!r}")
 
     def note_batch(self, decision: Decision) -> None:
-        """Write down that a batch is in the store."""
+        """Record that a batch is in the store."""
         if not decision.is_alone and decision.batch > self.last_batch(decision.app):
             rows = sum(rows for part in decision.parts for _, rows in part.rows)
             facts = {"app": decision.app, "batch": decision.batch, "rows": rows}
@@ -239,7 +238,7 @@ class Ledger:
 
 
 class ShardProgress:
-    """How far one store is with the batch of one root; the holder of that root's lock writes it."""
+    """The file with the progress of a root's batch in one store; the holder of the root's lock writes it."""
 
     def __init__(self, files: Files, shard: Path, *, is_own: bool) -> None:
         self._files = files
@@ -252,16 +251,16 @@ class ShardProgress:
         return self._path
 
     def make(self) -> None:
-        """Make its folder, durably."""
+        """Create the file's folder durably."""
         keep_folder(self._files, self._path.parent, self._shard)
 
     def read(self, mark: int) -> BatchProgress | None:
-        """Return how far the batch with that mark is; None where nothing was begun."""
+        """Return the progress of the batch with that mark; None if it was not begun."""
         found = _understood(BatchProgress, self._path, read_line(self._files, self._path))
         return found if found is not None and found.mark == mark else None
 
     def write(self, progress: BatchProgress) -> None:
-        """Write it down, durably."""
+        """Write the progress durably."""
         write_line(self._files, self._path, progress.to_json())
 
 

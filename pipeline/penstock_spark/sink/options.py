@@ -1,4 +1,4 @@
-"""The sink's options: declared, parsed and checked. No pyspark in here."""
+"""The sink's options: declared, parsed and checked. This module does not import pyspark."""
 
 import tomllib
 import uuid
@@ -70,7 +70,7 @@ def _one_of(*names: str) -> Parser[str]:
 
 @attrs.frozen(kw_only=True)
 class SinkOptions:
-    """Where to and how: every option is declared here, and described in docs/spark-sink.md.
+    """All options of the sink; docs/spark-sink.md describes them.
 
     Attributes:
         store_settings: settings of the stores that were given as `set.<setting>`, by dotted name.
@@ -94,7 +94,7 @@ class SinkOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the stores are opened with, by dotted name; a configuration file replaces the usual ones."""
+        """The settings that the stores are opened with, by dotted name; a configuration file replaces the defaults."""
         usual = USUAL if self.config is None else {}
         profile = {} if self.profile is None else {"profile": self.profile}
         return {**usual, **profile, **self.store_settings}
@@ -104,7 +104,7 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions
     """Return the options of a batch query or of a stream.
 
     Raises:
-        ConfigError: a name is nearly one of ours, a value is not what its option takes, or two do not go together.
+        ConfigError: a name is a misspelt option, a value is invalid, or two options exclude each other.
     """
     settings = {k: v for k, v in options.items() if k.lower().startswith(SETTING)}
     given = GivenOptions(
@@ -129,7 +129,7 @@ def _check_transaction(given: GivenOptions, *, is_stream: bool) -> None:
 
 
 def _parse_settings(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings for `penstock.open`: TOML values, and as text what is none."""
+    """Return settings for `penstock.open`: TOML values; a value that is not valid TOML is taken as text."""
     settings: dict[str, Any] = {}
     for key, text in options.items():
         name = key.lower().removeprefix(SETTING)

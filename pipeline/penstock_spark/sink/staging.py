@@ -1,7 +1,7 @@
-"""A task's part: its rows, encoded, in one staged file that a commit may name later. No pyspark in here.
+"""A task's part: its rows, encoded, in one staged file that a commit may name later. This module does not import pyspark.
 
-Names are unique, so attempts of a task, and tasks of a job that is dead but not stopped, never meet. A
-file counts for nothing until a decision names it; what none ever names goes by age.
+Names are unique, so attempts of a task never share a file, nor do tasks that still run after their job has failed. A
+file has no effect until a decision names it; files that no decision names are deleted by age.
 """
 
 import re
@@ -22,7 +22,7 @@ SUFFIX = ".staged"
 
 
 def staged_name(app: str, batch: str, task: int, attempt: int) -> str:
-    """Return a name that nothing else has, and that says where the file comes from."""
+    """Return a unique name that identifies the task."""
     source = _UNFIT.sub("-", app)[:40].strip("-") or "app"
     return (
         f"{source}.{_UNFIT.sub('-', batch) or 'x'}.{task:06d}.{attempt}.{uuid.uuid4().hex}{SUFFIX}"
@@ -30,7 +30,7 @@ def staged_name(app: str, batch: str, task: int, attempt: int) -> str:
 
 
 class Stager:
-    """Writes the staged file of one task; makes none where there is no row. Not thread-safe."""
+    """Writes the staged file of one task; creates none if there are no rows. Not thread-safe."""
 
     def __init__(
         self, files: Files, folder: Path, name: str, task: int, encoding: Encoding
@@ -64,13 +64,13 @@ class Stager:
             ) from error
 
     def finish(self) -> Part | None:
-        """Make the file durable; returns what the commit must know of it, None for no rows."""
+        """Make the file durable; return its description for the commit, None if there are no rows."""
         if self._writer is None:
             return None
         self._writer.finish()
         return Part(self._path.name, self._task, tuple(sorted(self._rows.items())))
 
     def discard(self) -> None:
-        """Give up: remove what was written."""
+        """Close and delete the file."""
         if self._writer is not None:
             self._writer.discard()

@@ -1,4 +1,4 @@
-"""Where a sink writes to: a store or a dataset, found or made when a query starts. No pyspark in here."""
+"""The target of a sink: a store or a dataset, opened or created when a query starts. This module does not import pyspark."""
 
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,14 @@ from penstock_spark.stores.dataset import (
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """A root and its stores, and how they are opened. Holds nothing that is open: it is pickled."""
+    """A root, its stores, and their settings. It has no open files, since it is pickled."""
 
     options: SinkOptions
     shards: tuple[Path, ...]
     encoding: Encoding
 
     def committer(self, files: Files | None = None) -> SinkCommitter:
-        """Return what commits to it."""
+        """Return the object that commits batches to the target."""
         patience = Patience(timeout_s=self.options.lock_timeout_s)
         return SinkCommitter(
             self.options.root, self.shards, partial(open_store, self.options, files),
@@ -44,7 +44,7 @@ def open_store(options: SinkOptions, files: Files | None, path: Path) -> penstoc
 
 
 def find_target(options: SinkOptions) -> Target:
-    """Return the target, its stores and folders made where they are not there yet."""
+    """Return the target; its stores and folders are created if they do not exist."""
     shards = _shards(options)
     patience = Patience(timeout_s=options.lock_timeout_s)
     was_made = is_made(options.root)

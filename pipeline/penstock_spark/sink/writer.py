@@ -35,7 +35,7 @@ logger = get_logger(__name__)
 
 @attrs.frozen
 class Staged(WriterCommitMessage):
-    """What a task tells the commit: who writes, and the staged file, if it had rows."""
+    """The message of a task to the commit: the application, and the staged file if the task had rows."""
 
     app: str
     part: Part | None
@@ -44,7 +44,7 @@ class Staged(WriterCommitMessage):
 def make_writer(
     options: dict[str, str], schema: StructType, *, overwrite: bool
 ) -> "PenstockWriter":
-    """Return the writer of a batch query, everything checked that can be checked now."""
+    """Return the writer of a batch query, after all checks that are possible before it starts."""
     return PenstockWriter(_target(options, schema, overwrite=overwrite, is_stream=False))
 
 
@@ -73,13 +73,13 @@ def _target(
 
 
 class Writing:
-    """What both writers do alike. Holds nothing that is open: it is pickled."""
+    """The common part of both writers. It has no open files, since it is pickled."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
 
     def files(self, _step: str) -> Files | None:
-        """Return the file system for a "task" or a "commit", None for the one that is there."""
+        """Return the file system for a "task" or a "commit"; None for the default one."""
         return None
 
     def stage(self, iterator: "Iterator[pa.RecordBatch]", app: str, batch: str) -> Staged:
@@ -101,7 +101,7 @@ class Writing:
             raise
 
     def put(self, messages: Sequence[Any], app: str, batch: int, *, is_alone: bool = False) -> None:
-        """Commit what the tasks staged, then look for what nobody will ever commit."""
+        """Commit the staged files of the tasks, then delete old staged files that no commit will use."""
         committer = self.committer()
         committer.commit(app, batch, _parts(messages), is_alone=is_alone)
         try:
@@ -117,7 +117,7 @@ class Writing:
         return self.target.committer(self.files("commit"))
 
     def give_up(self, messages: Sequence[Any]) -> None:
-        """Remove what the tasks of a failed batch staged."""
+        """Delete the staged files of a failed batch."""
         self.committer().abandon(_parts(messages))
 
 
@@ -134,12 +134,12 @@ class PenstockWriter(Writing, DataSourceArrowWriter):
         return self.stage(iterator, str(options.app), str(options.version or 0))
 
     def commit(self, messages: list[Any]) -> None:
-        """Put the frame into the store."""
+        """Append the frame to the store."""
         options = self.target.options
         self.put(messages, str(options.app), options.version or 0, is_alone=options.version is None)
 
     def abort(self, messages: list[Any]) -> None:
-        """Remove what was staged; what was decided stays."""
+        """Delete the staged files, unless the batch is decided."""
         self.give_up(messages)
 
 
@@ -158,7 +158,7 @@ class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
         return self.stage(iterator, app, context.getLocalProperty("streaming.sql.batchId") or "x")
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Put a batch into the store, unless it is there."""
+        """Append a batch, unless the store has it already."""
         staged = [message for message in messages if isinstance(message, Staged)]
         if staged:
             self.put(staged, staged[0].app, batchId)
@@ -167,5 +167,5 @@ class PenstockStreamWriter(Writing, DataSourceStreamArrowWriter):
             self.committer().finish_pending()
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Remove what was staged; what was decided stays. Spark calls it also when a commit failed."""
+        """Delete the staged files, unless the batch is decided. Spark calls it also when a commit failed."""
         self.give_up(messages)

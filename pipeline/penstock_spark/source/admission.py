@@ -1,7 +1,7 @@
-"""How much of what is new one batch of a stream takes. No pyspark in here.
+"""Limits the new messages that one batch of a stream reads. This module does not import pyspark.
 
-As Kafka's source does: the limit is split over the queues in proportion to what each has, and a queue with
-anything new always gets at least one message, so that none waits for ever.
+As in Kafka's source, the limit is divided among the queues in proportion to their new messages, and each queue with
+new messages gets at least one, so no queue starves.
 """
 
 import math
@@ -19,14 +19,14 @@ def limited(
     rows: int = 0,
     size: int = 0,
 ) -> dict[_K, int]:
-    """Return where to end, for each queue of `ends`.
+    """Return the end offset of the batch for each queue of `ends`.
 
     Args:
         starts: the next message of each queue.
-        ends: where each ends; nowhere before its start.
+        ends: the end offset of each queue, not before its start.
         sizes: the mean record size of each, in bytes.
-        rows: so many messages in all, about; 0 for no limit.
-        size: so many bytes in all, about; 0 for no limit.
+        rows: approximate maximum number of messages in total; 0 for no limit.
+        size: approximate maximum number of bytes in total; 0 for no limit.
     """
     new = {place: ends[place] - starts[place] for place in ends}
     share = 1.0

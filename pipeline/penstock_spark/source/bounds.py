@@ -1,4 +1,4 @@
-"""Where a read starts and where it ends: offsets or times, for all queues or for each. No pyspark in here."""
+"""Where a read starts and where it ends: offsets or times, for all queues or for each. This module does not import pyspark."""
 
 import re
 
@@ -21,10 +21,10 @@ class Bound:
     """Where to start, or where to end. At most one of these is more than the default.
 
     Attributes:
-        name: the option that says so.
-        word: EARLIEST or LATEST: for all that is not named elsewhere.
-        numbers: store to topic to queue to offset (-2 earliest, -1 latest), or to Unix milliseconds; the
-            store is "" where there is only one.
+        name: the option that gave it.
+        word: EARLIEST or LATEST, for all queues that are not named otherwise.
+        numbers: store to topic to queue to offset (-2 earliest, -1 latest), or to Unix milliseconds; the store is ""
+            if there is only one.
         are_times: whether `numbers` are times.
         time_ms: one time for all queues.
     """
@@ -53,7 +53,7 @@ def one_time(word: int) -> Parser[Bound]:
 
 
 def times(word: int) -> Parser[Bound]:
-    """Return a parser of a time for each queue, as JSON; `word` counts for those that are not named."""
+    """Return a parser of a time for each queue, as JSON; `word` applies to queues that are not named."""
 
     def parse(name: str, text: str) -> Bound:
         return Bound(name=name, word=word, numbers=_numbers(name, text, 0), are_times=True)
@@ -62,7 +62,7 @@ def times(word: int) -> Parser[Bound]:
 
 
 def offsets(word: int) -> Parser[Bound]:
-    """Return a parser of `earliest`, `latest` or offsets as JSON; `word` counts for queues that are not named."""
+    """Return a parser of `earliest`, `latest` or offsets as JSON; `word` applies to queues that are not named."""
 
     def parse(name: str, text: str) -> Bound:
         said = _WORDS.get(text.strip().lower())
@@ -74,7 +74,7 @@ def offsets(word: int) -> Parser[Bound]:
 
 
 def _numbers(name: str, text: str, least: int) -> PerStore:
-    """Return `{"topic":{"0":5}}` under the store "", or `{"store":{"topic":{"0":5}}}` as it is."""
+    """Return `{"topic":{"0":5}}` under the store "", and `{"store":{"topic":{"0":5}}}` unchanged."""
     example = '{"topic":{"0":23,"1":-2}}' if least < 0 else '{"topic":{"0":1760000000000}}'
     found = json_of(name, text, example)
     if not isinstance(found, dict):

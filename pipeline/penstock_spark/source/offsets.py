@@ -1,7 +1,7 @@
-"""Queue offsets: what a read asks for, told in numbers; and offsets of a stream as Kafka's JSON. No pyspark in here.
+"""Resolves the queues and offsets of a read, and converts a stream's offsets to Kafka's JSON. This module does not import pyspark.
 
 Offsets are the next message to read. One store given by its plain path: `{"topic":{"0":5}}`; several:
-`{"store":{"topic":{"0":5}}}`. Inside, both are a flat mapping of `NextOffset` to offset. Keys are sorted, so that
+`{"store":{"topic":{"0":5}}}`. In memory, both are a flat mapping of `NextOffset` to offset. Keys are sorted, so that
 equal offsets are equal text, which is how Spark compares them.
 """
 
@@ -32,7 +32,7 @@ class NextOffset(NamedTuple):
 def survey(
     options: SourceOptions, locations: Locations, *, resolves: bool = True
 ) -> dict[NextOffset, RequestedRange]:
-    """Return every queue that is asked for; what is named and is not there is an error."""
+    """Return the range of every requested queue; a named store, topic or queue that does not exist is an error."""
     question = Question(options, locations.is_one, resolves)
     found = ask_stores(question, locations.stores)
     places = {
@@ -53,7 +53,7 @@ def _check_topics(
     found: Iterable[StoreRanges],
     places: Iterable[NextOffset],
 ) -> None:
-    """A topic or a queue that no store has is an error, not an empty read."""
+    """Raise `ConfigError` for a topic or queue that no store has; the read would be empty without a reason."""
     there = {topic for held in found for topic in held.topics}
     where = locations.stores[0].name if len(locations.stores) == 1 else "any of the stores"
     known = ", ".join(sorted(there)[:50]) or "none"
@@ -75,7 +75,7 @@ def _check_named(
     locations: Locations,
     places: Mapping[NextOffset, RequestedRange],
 ) -> None:
-    """A queue that offsets name and the read has not is an error."""
+    """Raise `ConfigError` for a queue that offsets name and the read does not have."""
     names = {locations.key(location.name): location.name for location in locations.stores}
     for key, topics in bound.numbers.items():
         if key not in names:
@@ -107,7 +107,7 @@ def _wrong_form(name: str, key: str, locations: Locations) -> ConfigError:
 
 
 def to_json(offsets: Mapping[NextOffset, int], locations: Locations) -> dict[str, Any]:
-    """Return offsets as the dict that Spark writes down, sorted."""
+    """Return offsets as the sorted dict that Spark writes to the checkpoint."""
     found: dict[str, Any] = {}
     for place, offset in sorted(offsets.items()):
         topics = found if locations.is_one else found.setdefault(place.store, {})
@@ -116,7 +116,7 @@ def to_json(offsets: Mapping[NextOffset, int], locations: Locations) -> dict[str
 
 
 def from_json(found: Mapping[str, Any], locations: Locations) -> dict[NextOffset, int]:
-    """Return what `to_json` made, from a checkpoint."""
+    """Parse the dict of `to_json` from a checkpoint."""
     try:
         stores = {locations.stores[0].name: found} if locations.is_one else found
         return {

@@ -1,4 +1,4 @@
-"""The source's options: Kafka's names where Kafka has the thing. No pyspark in here.
+"""The source's options: Kafka's names where Kafka has the thing. This module does not import pyspark.
 
 Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion, an option
 of the sink with an error that says so; Spark's own options are ignored.
@@ -110,11 +110,11 @@ def _group(name: str, text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class SourceOptions:
-    """What to read, and how: every option is declared here, and described in docs/spark-source.md.
+    """All options of the source; docs/spark-source.md describes them.
 
     Attributes:
-        given: the options as they were given, and `streaming` what they were parsed for; None where that is
-            not known yet.
+        given: the options as given. `streaming`: whether they were parsed for a stream; None if that is not known
+            yet.
         streaming: see `given`.
     """
 
@@ -158,7 +158,7 @@ class SourceOptions:
 
     @property
     def starting(self) -> Bound:
-        """Where to start: one time counts before times, and these before offsets, as with Kafka."""
+        """Where to start: one time takes precedence over times, and times over offsets, as in Kafka."""
         word = LATEST if self.streaming else EARLIEST
         by_time = self.starting_time or self.starting_times
         if by_time is not None:
@@ -167,18 +167,18 @@ class SourceOptions:
 
     @property
     def ending(self) -> Bound:
-        """Where to end, likewise."""
+        """Where to end, with the same precedence."""
         found = self.ending_time or self.ending_times or self.ending_offsets
         return found or Bound(name="endingOffsets", word=LATEST)
 
     def wants(self, topic: str) -> bool:
-        """Say whether a topic is asked for."""
+        """Return whether a topic is requested."""
         if self.pattern:
             return re.fullmatch(self.pattern, topic) is not None
         return not self.topics or topic in self.topics
 
     def wants_queue(self, topic: str, queue: int) -> bool:
-        """Say whether a queue of such a topic is asked for."""
+        """Return whether a queue of a requested topic is requested."""
         return not self.assigned or queue in self.assigned[topic]
 
 
@@ -200,10 +200,10 @@ _ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    """Return the options of a batch or a streaming read; None where that is not known yet.
+    """Return the options of a batch or a streaming read; `streaming` is None if that is not known yet.
 
     Raises:
-        ConfigError: a name is nearly one of ours, a value is not what its option takes, or two do not go together.
+        ConfigError: a name is a misspelt option, a value is invalid, or two options exclude each other.
     """
     given = GivenOptions(options, SourceOptions, dict.fromkeys(SINK_OPTIONS, _SINKS))
     _check_names(given, streaming=streaming)

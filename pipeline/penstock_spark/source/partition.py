@@ -1,4 +1,4 @@
-"""What Spark hands to one task."""
+"""The object that Spark sends to one task."""
 
 from pyspark.sql.datasource import InputPartition
 

@@ -1,8 +1,8 @@
-"""How a read is cut into tasks: by bytes of log, in the order of the log. No pyspark in here.
+"""Divides a read into tasks, by bytes of log and in log order. This module does not import pyspark.
 
-Queues lie mixed in a log, so a task takes the same stretch of the log of all of them, and passes through it
-once. Where to cut is estimated from a few entries of each queue; what a task reads are queue offsets, so an
-estimate that is off makes a task longer or shorter, never wrong. Small stores share a task.
+The records of all queues are mixed in a log, so a task reads one range of the log for all queues, and reads it once.
+The boundaries are estimated from a few entries of each queue. A task's share is given in queue offsets, so a wrong
+estimate makes a task longer or shorter, but not incorrect. Small stores share a task.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,10 +40,10 @@ class StoreSpan(NamedTuple):
 
 
 class LogRange(NamedTuple):
-    """A stretch of a queue as it lies in the log.
+    """The positions in the log of a range of a queue.
 
-    `ordinals` and `log_offsets` ascend together, from the first message to the one behind the last;
-    `totals` are the bytes before each.
+    `ordinals` and `log_offsets` ascend together, from the first message to the one after the last; `totals` are the
+    bytes before each.
     """
 
     span: StoreSpan
@@ -54,7 +54,7 @@ class LogRange(NamedTuple):
 
 @attrs.frozen
 class Measure:
-    """Looks where the stretches of a store lie: at long queues once more, which few stores have."""
+    """Locates a store's ranges in its log; reads more entries of long queues, which few stores have."""
 
     stretches: Mapping[str, list[tuple[NextOffset, RequestedRange]]]
 
@@ -73,7 +73,7 @@ class Measure:
 
 
 def _is_plain(stretch: RequestedRange) -> bool:
-    """Say whether what is known of the whole queue is enough."""
+    """Return whether the bounds of the whole queue are a sufficient estimate."""
     start, stop, bounds = stretch
     is_whole = (start, stop) == (bounds.min_offset, bounds.max_offset)
     return is_whole and (stop - start) * bounds.record_bytes <= _SAMPLED_BYTES
@@ -95,7 +95,7 @@ def _sampled_piece(store: "penstock.Store", place: NextOffset, stretch: Requeste
     many = (stop - start) * max(bounds.record_bytes, 1.0) > _SAMPLED_BYTES
     found = store.sample(place.topic, place.queue, start, stop, _SAMPLES if many else 3)
     if not found:
-        # Gone meanwhile; whoever reads it says so.
+        # Deleted meanwhile; the task that reads it reports that.
         return LogRange(_span(place, stretch), [start, stop], [0.0, 1.0], [0.0, 1.0])
     ordinals = [float(start), *(float(at) for at, _, _ in found[1:]), float(stop)]
     log = [float(offset) for _, offset, _ in found]
@@ -111,7 +111,7 @@ def plan(
     locations: Iterable[Location],
     min_partitions: int,
 ) -> list[list[StoreSpan]]:
-    """Return the tasks of a read, each a list of spans; none for a read of nothing."""
+    """Return the tasks of a read, each a list of spans; empty if there is nothing to read."""
     by_store: dict[str, list[tuple[NextOffset, RequestedRange]]] = {}
     for place, stretch in sorted(stretches.items(), key=lambda item: item[0]):
         if stretch.stop > stretch.start:
@@ -122,7 +122,7 @@ def plan(
 
 
 def share_out(stores: Iterable[list[LogRange]], min_partitions: int) -> list[list[StoreSpan]]:
-    """Cut large stores and gather small ones, in order, into tasks of about equal size."""
+    """Divide large stores and combine small ones, in order, into tasks of about equal size."""
     stores = [pieces for pieces in stores if pieces]
     sizes = [sum(piece.totals[-1] for piece in pieces) for pieces in stores]
     target = task_bytes(sum(sizes), min_partitions)
@@ -153,7 +153,7 @@ def task_bytes(total: float, min_partitions: int) -> float:
 
 
 def _cut(pieces: list[LogRange], parts: int) -> Iterator[list[StoreSpan]]:
-    """Cut the queues of one store at the same places of the log."""
+    """Divide the queues of one store at the same log offsets."""
     grid = np.unique(np.concatenate([piece.log_offsets for piece in pieces]))
     if len(grid) > _GRID:
         grid = grid[np.linspace(0, len(grid) - 1, _GRID).astype(np.int64)]

@@ -1,8 +1,8 @@
-"""Asks each store of a read what it has of what is asked for. No pyspark in here.
+"""Resolves the requested ranges in each store of a read. This module does not import pyspark.
 
-Many stores on this machine are asked in children, with question and answer as JSON over their standard input and
-output: `multiprocessing` would fork this process with its threads, or run the main script again, which here
-may be anything. What goes wrong in a child is asked again here, so that the error is raised here.
+If there are many stores on this machine, child processes query them, with request and result as JSON over standard
+input and output. `multiprocessing` would fork this process with its threads, or run the unknown main script again. If
+a child fails, this process repeats its queries, so the error is raised here.
 """
 
 import json
@@ -30,7 +30,7 @@ Bounds = penstock.QueueBounds
 
 
 class RequestedRange(NamedTuple):
-    """Messages [start, stop) that a read asks for, and what there is of that queue."""
+    """Messages [start, stop) that a read requests, and the bounds of their queue."""
 
     start: int
     stop: int
@@ -38,7 +38,7 @@ class RequestedRange(NamedTuple):
 
 
 class StoreRanges(NamedTuple):
-    """What one store has of what is asked for.
+    """The requested ranges of one store.
 
     `topics` are all of its topics, also those that are not asked for.
     """
@@ -49,14 +49,14 @@ class StoreRanges(NamedTuple):
 
 @attrs.frozen
 class Question:
-    """Asks a store for its queues, and resolves where to start and to end."""
+    """Lists the queues of a store, and resolves their start and end."""
 
     options: SourceOptions
     is_one: bool
     resolves: bool = True
 
     def __call__(self, location: Location) -> StoreRanges:
-        """Return what the store has."""
+        """Return the ranges of the store."""
         options = self.options
         with open_store(location) as store:
             seen: list[str] = []
@@ -95,7 +95,7 @@ def _sides(options: SourceOptions, key: str) -> tuple[Resolve, Resolve]:
 def resolve(
     bound: Bound, store: "penstock.Store", bounds: Bounds, key: str, late_is_error: bool
 ) -> int:
-    """Return the offset that a bound means for one queue; one out of range is an error."""
+    """Return the offset of a bound in one queue; raise `OffsetError` if it is out of range."""
     low, high = bounds.min_offset, bounds.max_offset
     default = {EARLIEST: low, LATEST: high}[bound.word]
     given = bound.numbers.get(key, {}).get(bounds.topic, {}).get(bounds.queue)
@@ -127,7 +127,7 @@ def _at_time(
 
 
 def ask_stores(question: Question, locations: Sequence[Location]) -> list[StoreRanges]:
-    """Return what each store has, in order."""
+    """Return the ranges of each store, in order."""
     cores = min(len(os.sched_getaffinity(0)), _CHILDREN_MAX)
     is_local = not any(location.is_remote for location in locations)
     if not is_local or len(locations) < _MANY_LOCAL or cores == 1:
@@ -165,7 +165,7 @@ def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[Sto
 
 
 def answer() -> None:
-    """Read a question from the standard input, and write the answers to the standard output."""
+    """Read a request from standard input, and write the results to standard output."""
     about = json.load(sys.stdin.buffer)
     options = parse_options(about["given"], streaming=about["streaming"])
     question = Question(options, about["is_one"], about["resolves"])

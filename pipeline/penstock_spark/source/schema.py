@@ -1,4 +1,4 @@
-"""The columns of a read: Kafka's without a user schema, any of them with one. No pyspark in here."""
+"""The columns of a read: Kafka's without a user schema, else those that it names. This module does not import pyspark."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def ddl(*, headers: bool) -> str:
 
 
 def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the names of the asked columns.
+    """Return the names of the requested columns.
 
     Args:
         fields: each one's name, and its type as Spark prints it.

@@ -1,7 +1,7 @@
-"""The Spark data source "penstock": batch reads of stores as Arrow record batches, and the way to the rest.
+"""The Spark data source "penstock": batch reads of stores as Arrow record batches; also creates the stream reader and the writers.
 
-Planned once for each `load()`, on the driver; each task opens its stores read-only and reads its share.
-`pushFilters` is left out on purpose: in PySpark 4.3.0 it gives wrong rows when one load is used twice
+A read is planned once for each `load()`, on the driver; each task opens its stores read-only and reads its share.
+`pushFilters` is deliberately not implemented: in PySpark 4.3.0 it gives wrong rows when one load is used twice
 with different filters.
 """
 
@@ -38,9 +38,9 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> str:
-        """Return Kafka's columns; a user schema may name fewer, or others of ours.
+        """Return Kafka's columns; a user schema may name fewer, or others that Penstock has.
 
-        Asked at `load()`, so options and paths that cannot be are refused here, before any plan.
+        Spark calls this at `load()`, so invalid options and paths are refused here, before any plan.
         """
         options = parse_options(self.options, streaming=None)
         locations = find_stores(options.paths)
@@ -59,20 +59,20 @@ class PenstockSource(DataSource):
         return PenstockStreamReader(dict(self.options), fields_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Return what writes a frame, once for each (txnAppId, txnVersion)."""
+        """Return the writer of a frame, which writes once for each (txnAppId, txnVersion)."""
         from penstock_spark.sink.writer import make_writer  # noqa: PLC0415
 
         return make_writer(dict(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        """Return what writes a stream, each batch exactly once."""
+        """Return the writer of a stream, which writes each batch exactly once."""
         from penstock_spark.sink.writer import make_stream_writer  # noqa: PLC0415
 
         return make_stream_writer(dict(self.options), schema, overwrite=overwrite)
 
 
 class PenstockReader(DataSourceReader):
-    """Plans on the driver, reads in tasks. Holds nothing that is open: it is pickled."""
+    """Plans on the driver and reads in tasks. It has no open files, since it is pickled."""
 
     def __init__(self, options: dict[str, str], fields: Sequence[tuple[str, str]]) -> None:
         self.options = parse_options(options)

@@ -1,17 +1,18 @@
-"""Where a stream with a `group` started, kept with what it reads. No pyspark in here.
+"""The start of a stream with a `group`, stored with the data that it reads. This module does not import pyspark.
 
-Spark asks a source where to start, and asks again when the query is restarted before its first batch was
-committed: until then nothing of the answer is in the checkpoint. A second answer that differs would skip or
-repeat messages. So the first one is kept, one file for each group::
+Spark asks a source for the start offsets, and asks again if the query is restarted before its first batch is
+committed, since the checkpoint does not contain them until then. A different second answer would skip or repeat
+messages. So the first answer is stored, in one file for each group::
 
     penstock-spark/<group>.json   {"format": 1, "start": {<offsets>}, "begun": false}
 
-in the folder of the dataset, else in that of the store of the read that has one, else in that of the first. `begun` says that the first batch is committed:
-then Spark never asks again for this query, and whoever asks is another one. It gets a start of its own.
+in the folder of the dataset; else in that of the read's store that has such a file; else in that of the first store.
+`begun` is true when the first batch is committed. From then on Spark does not ask again for this query, so a later
+request is from another query, which gets its own start.
 
 Invariants:
-    * The file appears whole, durably, before the start is used.
-    * A group's name cannot lead out of the folder.
+    * The file is written atomically and durably before the start is used.
+    * A group's name cannot be a path outside of the folder.
 """
 
 import json
@@ -37,7 +38,7 @@ class KeptStart:
         self._group = group
 
     def exists(self) -> bool:
-        """Say whether something is kept here."""
+        """Return whether a start is stored."""
         return self._files.exists(self.path)
 
     def read(self) -> tuple[dict[str, Any], bool] | None:
@@ -67,7 +68,7 @@ class KeptStart:
         return start, begun
 
     def write(self, start: dict[str, Any], *, begun: bool) -> None:
-        """Keep a start, durably."""
+        """Store a start durably."""
         text = json.dumps({"format": FORMAT, "start": start, "begun": begun}, sort_keys=True)
         try:
             # Whole and durably, as the kernel writes its own marks.

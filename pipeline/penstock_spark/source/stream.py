@@ -1,7 +1,7 @@
-"""The streaming half of the data source: what Spark asks, answered by `stream_state`.
+"""The streaming half of the data source: answers Spark's calls by `stream_state`.
 
-One long-lived process on the driver asks offsets; tasks elsewhere read. `commit` and `stop` are advisory in
-PySpark, and nothing depends on them. The reader is pickled for the tasks, and holds nothing that is open.
+One long-lived process on the driver requests offsets; tasks in other processes read. `commit` and `stop` are advisory in
+PySpark, and nothing depends on them. The reader has no open files, since it is pickled for the tasks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,11 +58,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._follower.latest(start)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end at what is there now."""
+        """Fix the query's end at the current ends of the queues."""
         self._follower.fix_target()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the end of everything, for the query's progress."""
+        """Return the latest offsets, for the query's progress."""
         return self._follower.newest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -76,5 +76,5 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_spans(self.options, self.names, partition.spans)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that a batch is done; see `start_offsets`."""
+        """Record that a batch is committed; see `start_offsets`."""
         self._follower.note_begun(end)

@@ -1,13 +1,14 @@
-"""A stream over stores: where it starts, what is new, what is gone. No pyspark in here; see `stream`.
+"""A stream over stores: its start, its new messages, its missing messages. It does not import pyspark; see `stream`.
 
-Offsets go in and out as the dicts that Spark keeps in the checkpoint. Between two calls nothing is open.
+Arguments and results are the dicts of offsets that Spark stores in the checkpoint. No store stays open between two calls.
 
 Invariants:
-    * Every message at or behind the start of a query is in exactly one batch, unless a loss was reported.
-    * What `latest` answers depends on the stores alone, so that a replayed batch is the same one.
-    * A batch reads only of queues that stand in its start: a new one is only noted by the first batch that sees it,
-      and read from there by the next, so that a replay knows where it began, whatever retention does.
-    * A queue that was read stays in the offsets while it is away: when it is back it is read on.
+    * Every message at or after the start of a query is in exactly one batch, unless a loss was reported.
+    * The result of `latest` depends only on the stores, so a repeated batch is the same.
+    * A batch reads only queues that are in its start offsets. The first batch that finds a new queue only records its
+      offset, and the next batch reads from there; so a repeated batch knows where the queue began, even after
+      retention.
+    * A queue that was read stays in the offsets while it is missing; when it exists again, reading continues.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ logger = get_logger(__name__)
 
 
 class Follower:
-    """Follows what is written to the stores. Not thread-safe."""
+    """Tracks the new messages of the stores. Not thread-safe."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -43,7 +44,7 @@ class Follower:
         self._gone: set[NextOffset] = set()
 
     def _look(self) -> tuple[Locations, dict[NextOffset, RequestedRange]]:
-        """Return what there is now: new stores, topics and queues too."""
+        """Return the current ranges, including new stores, topics and queues."""
         locations = find_stores(self.options.paths)
         return locations, survey(self.options, locations, resolves=False)
 
@@ -102,7 +103,7 @@ class Follower:
         return KeptStart(Path(stores[0].name), self.options.group)
 
     def note_begun(self, offsets: Mapping[str, Any]) -> None:
-        """Take note that a batch is committed that ends at these offsets."""
+        """Record that the batch that ends at these offsets is committed."""
         if not self.options.group or self._has_begun:
             return
         kept = self._kept()
@@ -114,17 +115,17 @@ class Follower:
     # --- what is new
 
     def fix_target(self) -> None:
-        """Take what is there now as the end, for a query that stops when all of it is read."""
+        """Fix the end at the current ends, for a query that stops when it has read all existing messages."""
         self._target = {place: stretch.stop for place, stretch in self._look()[1].items()}
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the end of everything as it was seen last."""
+        """Return the latest offsets that were seen."""
         return self._newest
 
     def latest(
         self, start: Mapping[str, Any] | None, *, rows: int = 0, size: int = 0
     ) -> dict[str, Any]:
-        """Return where the batch that begins at `start` ends; `start` itself where nothing is new."""
+        """Return the end of the batch that begins at `start`; `start` itself if there are no new messages."""
         begin = self.start() if start is None else start
         self.note_begun(begin)
         locations, found = self._look()
@@ -163,7 +164,7 @@ class Follower:
     def _begin(
         self, place: NextOffset, before: Mapping[NextOffset, int], stretch: RequestedRange
     ) -> int:
-        """Return from where a queue is read on; one not seen before begins at its earliest."""
+        """Return the offset at which reading a queue continues; a new queue begins at its earliest."""
         low, high = stretch.bounds.min_offset, stretch.bounds.max_offset
         if place not in before:
             is_known_store = any(place.store == other.store for other in before)
@@ -190,7 +191,7 @@ class Follower:
         wanted = {}
         for place, stop in last.items():
             if place not in first:
-                # New, and only noted by this batch.
+                # A new queue; this batch only records it.
                 continue
             at, stretch = first[place], found.get(place)
             if stretch is None:
@@ -209,7 +210,7 @@ class Follower:
     def _there(
         self, place: NextOffset, start: int, stop: int, stretch: RequestedRange
     ) -> RequestedRange:
-        """Return the part of a batch that is there."""
+        """Return the part of a batch that still exists."""
         low, high = stretch.bounds.min_offset, stretch.bounds.max_offset
         if start < min(low, stop):
             gone = min(low, stop)

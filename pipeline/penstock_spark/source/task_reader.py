@@ -1,4 +1,4 @@
-"""What one task does: its spans of queues as Spark's record batches. No pyspark in here."""
+"""What one task does: reads its spans of queues as Spark's record batches. This module does not import pyspark."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _ADVICE = "give failOnDataLoss=false to skip such messages with a warning"
 
 
 class Losses:
-    """What is done about messages that are gone: an error, or a line in the log."""
+    """Reports missing messages: raises an error, or logs a warning."""
 
     def __init__(self, *, fails: bool) -> None:
         self._fails = fails
@@ -37,7 +37,7 @@ class Losses:
         logger.warning("%s; they are skipped, since failOnDataLoss is false", what)
 
     def in_store(self, name: str) -> "penstock.Lost":
-        """Return what a store tells of messages that went while they were read."""
+        """Return the callback for messages that were deleted while they were read."""
 
         def lost(span: penstock.QueueSpan, error: OffsetError | None) -> None:
             self.report(

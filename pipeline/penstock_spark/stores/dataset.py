@@ -26,12 +26,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def is_dataset(root: Path) -> bool:
-    """Say whether a folder holds a manifest."""
+    """Return whether a folder has a manifest."""
     return (root / MANIFEST).is_file()
 
 
 def parse_manifest(text: str | bytes, where: str) -> list[str]:
-    """Return the names of the shards that a manifest names, checked."""
+    """Return the names of the shards in a manifest; raise `StorageError` if they are invalid."""
     try:
         found = json.loads(text)
         names, version = found["shards"], found["format"]
@@ -54,12 +54,12 @@ def shards_of(root: Path) -> list[Path]:
 
 
 def is_made(root: Path) -> bool:
-    """Say whether the store of a sink, or all shards of a dataset, have been there once."""
+    """Return whether the store of a sink, or all shards of a dataset, have existed before."""
     return (root / MADE).exists() or (root / MADE_TOO).is_dir()
 
 
 def is_store(shard: Path) -> bool:
-    """Say whether a shard's store is there."""
+    """Return whether a shard's store exists."""
     return (shard / "commitlog").is_dir()
 
 
@@ -73,7 +73,7 @@ def lost(shard: Path | str, root: Path | str) -> StorageError:
 
 
 def written_shards(root: Path) -> list[Path]:
-    """Return the shards that are there; of a dataset that was made, all must be."""
+    """Return the shards that exist; once the dataset is complete, a missing one is an error."""
     shards = shards_of(root)
     there = [shard for shard in shards if is_store(shard)]
     if len(there) < len(shards) and is_made(root):
@@ -82,7 +82,7 @@ def written_shards(root: Path) -> list[Path]:
 
 
 def make_dataset(root: Path, shards: int) -> list[Path]:
-    """Make a dataset of so many shards, or check that the one that is there has as many."""
+    """Create a dataset of so many shards, or check that the existing one has this number."""
     if not 1 <= shards <= SHARDS_MAX:
         raise ConfigError(f"shards is {shards}; it must be 1 to {SHARDS_MAX}")
     if not is_dataset(root):
@@ -97,7 +97,7 @@ def make_dataset(root: Path, shards: int) -> list[Path]:
 
 
 def _write_manifest(root: Path, names: list[str]) -> None:
-    """Write the manifest whole or not at all; of several writers the first one wins."""
+    """Write the manifest atomically; if several writers try, the first one wins."""
     root.mkdir(parents=True, exist_ok=True)
     side = root / f".{MANIFEST}.{os.getpid()}"
     try:

@@ -1,4 +1,4 @@
-"""Which stores a read means: a folder, a pattern, a list, a dataset, a URL. No pyspark in here.
+"""Which stores a read means: a folder, a pattern, a list, a dataset, a URL. This module does not import pyspark.
 
 A store is identified by its absolute path or its URL, in the column `store` and in offsets. A dataset stands for its
 shards. A folder that matches a pattern is skipped as long as it is empty, and so is a shard of a dataset that is
@@ -49,12 +49,12 @@ class Locations(NamedTuple):
     is_one: bool
 
     def key(self, name: str) -> str:
-        """Return what a store is called in options and offsets: nothing, where there is only one."""
+        """Return a store's name in options and offsets; empty if there is only one store."""
         return "" if self.is_one else name
 
 
 def find_stores(paths: Sequence[str]) -> Locations:
-    """Return the stores that these paths mean; one that means nothing is an error."""
+    """Return the stores of these paths; raise `NotAStoreError` for a path without a store."""
     names: list[str] = []
     are_plain = True
     for path in paths:
@@ -68,14 +68,14 @@ def find_stores(paths: Sequence[str]) -> Locations:
 
 
 def _without_scheme(path: str) -> str:
-    """Take `file:` off, as Spark's own sources allow it."""
+    """Remove `file:`, which Spark's own sources allow."""
     if path.startswith("file:"):
         return "/" + path.removeprefix("file:").lstrip("/")
     return path
 
 
 def _local(path: str) -> tuple[list[str], bool]:
-    """Return the folders of stores, and whether the path is one store's own."""
+    """Return the folders of stores, and whether the path is that of one store."""
     full = os.path.abspath(path)  # noqa: PTH100 - Path.absolute leaves `..` in
     if os.path.lexists(full):
         return (_shards(full), False) if is_dataset(Path(full)) else ([full], True)
@@ -117,7 +117,7 @@ def _remote(url: str) -> tuple[list[str], bool]:
 
 
 def _remote_shards(files: "remote_files.RemoteFiles", base: str, names: Sequence[str]) -> list[str]:
-    """Return the shards that are there, as `written_shards` does."""
+    """Return the shards that exist, as `written_shards` does."""
     shards = [f"{base}/{name}" for name in names]
     there = [s for s in shards if files.is_folder(remote_files.UrlPath(f"{s}/commitlog"))]
     if len(there) < len(shards):

@@ -1,7 +1,7 @@
-"""Opens the stores of a read, one at a time, and asks each what it holds. No pyspark in here.
+"""Opens the stores of a read, one at a time, and queries each. This module does not import pyspark.
 
-Nothing stays open between two calls: a read may mean a thousand stores. Several at URLs are asked at once, in
-threads, which mostly wait; for many on this machine see `source.queries`.
+No store stays open between two calls, since a read may have a thousand stores. Stores at URLs are queried in several
+threads, which mostly wait; for many stores on this machine see `source.queries`.
 """
 
 import functools
@@ -32,7 +32,7 @@ def open_store(location: Location) -> penstock.Store:
 
 
 def ask_all(locations: Sequence[Location], ask: Callable[[Location], _T]) -> list[_T]:
-    """Return what `ask` says of each store, in order."""
+    """Return the result of `ask` for each store, in order."""
     far = sum(location.is_remote for location in locations)
     if far > 1:
         with ThreadPoolExecutor(min(_THREADS, far)) as threads:

@@ -1,8 +1,8 @@
-"""Stores at a URL, for reading: whatever fsspec knows, as `s3://bucket/store`. No pyspark in here.
+"""Reads stores at a URL of any kind that fsspec supports, for example `s3://bucket/store`. This module does not import pyspark.
 
-For stores that nobody writes any more: an object is taken to be what it was when it was first listed. Bytes
-are fetched in ranges, whole blocks at a time, and the last few blocks of a file are kept; nothing is mapped,
-nothing is written. What goes wrong on the way is a `StorageError` that names the URL.
+These stores must no longer be written to: an object is assumed to stay as it was first listed. Bytes are fetched in
+whole blocks, and the last few blocks of a file are cached; nothing is mapped or written. Errors of the file system
+are raised as `StorageError` with the URL.
 """
 
 import re
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def is_url(text: str) -> bool:
-    """Say whether a path is a URL of another kind than `file:`."""
+    """Return whether a path is a URL other than `file:`."""
     return _SCHEME.match(text) is not None and not text.startswith("file:")
 
 
@@ -37,7 +37,7 @@ class UrlPath(type(Path())):  # type: ignore[misc]  # the class that this system
 
 
 def _as_url(text: str) -> str:
-    """Give a path's text the second slash back that paths lose."""
+    """Restore the second slash of a URL, which a path removes."""
     return text if "://" in text else text.replace(":/", "://", 1)
 
 
@@ -63,9 +63,9 @@ def _failure(url: str, error: Exception) -> StorageError:
 
 
 def _tried(url: str, job: Callable[[], _T]) -> _T:
-    """Do something with a file system; whatever it raises but `FileNotFoundError` is a `StorageError`.
+    """Call `job`, and raise every error except `FileNotFoundError` as `StorageError`.
 
-    They raise what the libraries below them raise, which have no base in common.
+    File systems raise the errors of the libraries below them, which have no common base class.
     """
     try:
         return job()
@@ -96,7 +96,7 @@ class RemoteFile(File):
 
     @property
     def size(self) -> int:
-        """Length in bytes, as it was listed."""
+        """Length in bytes, as first listed."""
         return self._size
 
     @property
@@ -123,7 +123,7 @@ class RemoteFile(File):
         return data[start : start + stop - position]
 
     def _load(self, first: int, last: int) -> None:
-        """Have these blocks: one request for all from the first to the last that is missing."""
+        """Load these blocks with one request, from the first to the last missing one."""
         missing = [number for number in range(first, last + 1) if number not in self._blocks]
         if missing:
             start = missing[0] * _BLOCK_BYTES
@@ -152,7 +152,7 @@ class RemoteFile(File):
         return data
 
     def data_end(self) -> int:
-        """Return where the zeros begin, to the next block: between the entries of a queue there are none."""
+        """Return where the zeros begin, rounded up to a block; there are no zeros between a queue's entries."""
         low, high = 0, -(-self._size // _BLOCK_BYTES)
         while low < high:
             middle = (low + high) // 2
@@ -173,7 +173,7 @@ class RemoteFiles(Files):
         self._listed: dict[str, dict[str, Entry] | None] = {}
 
     def _listing(self, folder: str) -> dict[str, Entry] | None:
-        """Return what is in a folder, by name; None where there is nothing of that name."""
+        """Return the entries of a folder, by name; None if it does not exist."""
         url = _as_url(folder)
         if url not in self._listed:
             self._listed[url] = self._list(url)
@@ -204,14 +204,14 @@ class RemoteFiles(Files):
         return self.url.startswith(_as_url(str(path)))
 
     def entries(self, folder: Path) -> list[Entry]:
-        """Return what is in `folder`, sorted by name."""
+        """Return the entries of `folder`, sorted by name."""
         found = self._listing(str(folder))
         if found is None:
             raise FileNotFoundError(2, "there is nothing at this URL", _as_url(str(folder)))
         return sorted(found.values())
 
     def listing(self, folder: str) -> list[Listed]:
-        """Return what lies below `folder`, sorted by name; nothing is there that has no object below it."""
+        """Return the entries of `folder`, sorted by name; a folder without objects does not exist."""
         found = (self._listing(folder) or {}).values()
         return sorted(Listed(e.name, e.is_file, e.is_folder, e.size, e.mtime_ns) for e in found)
 
@@ -225,11 +225,11 @@ class RemoteFiles(Files):
         return sorted((int(e.name), e.size) for e in found if e.name.isascii() and e.name.isdigit())
 
     def exists(self, path: Path) -> bool:
-        """Say whether anything has that name."""
+        """Return whether an object or a folder has that name."""
         return self.is_folder(path) or self._entry(path) is not None
 
     def is_folder(self, path: Path) -> bool:
-        """Say whether anything lies below that name."""
+        """Return whether there are objects below that name."""
         if self._is_root(path):
             return self._listing(str(path)) is not None
         entry = self._entry(path)
@@ -246,11 +246,11 @@ class RemoteFiles(Files):
         return RemoteFile(url, self._system, self._system._strip_protocol(str(url)), entry.size)
 
     def inode(self, path: Path) -> int:
-        """What is listed stays what it is."""
+        """Do nothing: listings are assumed not to change."""
         return 1 if self._entry(path) is not None else 0
 
     def mtime_ns(self, path: Path) -> int:
-        """Nobody else's clock is asked: 0, as for a file that is not there."""
+        """Return 0, as for a missing file, since the clocks of other machines are not used."""
         return 0
 
     def ctime_ns(self, path: Path) -> int:
@@ -258,7 +258,7 @@ class RemoteFiles(Files):
         return 0
 
     def is_locked(self, path: Path) -> bool:
-        """Nobody holds a lock on an object."""
+        """Return None, since objects have no locks."""
         return False
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The verbs of `penstock spark`, one a module, each found by its name: options in, the job's function, tables or JSON out.
+"""The verbs of `penstock spark`, one a module, each found by its name: each parses options, calls the job's function, and prints tables or JSON.
 
 Every module has a click command named `command`. In reading order: `verify`, `stats`, `reindex`, `export`, `replay`, `compact`.
 """

@@ -45,7 +45,7 @@ def command(
 ) -> int:
     """Write the latest message of each key of TOPIC in the store SOURCE into a new store TARGET.
 
-    In the order they were stored. Run again it adds nothing; killed, running it again finishes.
+    Messages are written in the order in which they were stored. If the command is killed, run it again to complete it; a repeated run adds nothing.
     """
     from penstock_spark.jobs import compact  # noqa: PLC0415 - pyarrow is an extra
 

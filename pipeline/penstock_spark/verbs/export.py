@@ -36,8 +36,8 @@ def command(
 ) -> int:
     """Export messages to Parquet, by topic and date, each once.
 
-    PATHS are stores, globs of them, or datasets. What is in the folder already is not exported again, so
-    it may be run every hour, and again after it was killed.
+    PATHS are stores, globs of them, or datasets. Messages that are in the folder already are not exported again, so
+    the command may be run every hour, and again after it was killed.
     """
     from penstock_spark.jobs import export  # noqa: PLC0415 - pyarrow is an extra
 

@@ -70,7 +70,7 @@ def command(
     """Write the messages of SOURCE into the store TARGET: filtered, re-keyed, at a bounded rate, each once.
 
     SOURCE is a store, a glob of stores, a dataset, or a folder or file of Parquet with a column `value`, as
-    the verb export writes them. Run again it adds nothing; killed, it goes on where it was.
+    the verb export writes them. If the command is killed, run it again to continue; a repeated run adds nothing.
     """
     from penstock_spark.jobs import replay  # noqa: PLC0415 - pyarrow is an extra
     from penstock_spark.jobs.transforms import Transform  # noqa: PLC0415 - as above

@@ -42,9 +42,9 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Check log, queues and index of stores, every segment in parallel. Exit code 1 if anything is wrong; notes do not count.
+    """Check log, queues and index of stores, every segment in parallel. The exit code is 1 if there is a finding that is not a note.
 
-    PATHS are stores, globs of them, or datasets. Finds what `penstock verify` finds; changes nothing.
+    PATHS are stores, globs of them, or datasets. The findings are those of `penstock verify`; nothing is changed.
     """
     from penstock_spark.jobs import verify  # noqa: PLC0415 - pyarrow is an extra
 
