@@ -100,7 +100,10 @@ def _check_interpreter() -> None:
             name=NAME,
         )
     if not _is_main_interpreter():
-        raise ImportError("Penstock cannot be imported in a sub-interpreter", name=NAME)
+        raise ImportError(
+            "Penstock cannot be imported in a sub-interpreter: use the main interpreter, or another process",
+            name=NAME,
+        )
 
 
 def _is_main_interpreter() -> bool:

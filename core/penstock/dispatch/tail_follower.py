@@ -72,7 +72,7 @@ class TailFollower:
     def catch_up(self, dispatcher: Dispatcher | None = None) -> None:
         """Dispatch all visible records; returns at once if there is nothing new.
 
-        With a `dispatcher`, returns at once if that dispatcher has processed them.
+        With a `dispatcher`, returns at once if that dispatcher has processed all visible records.
         """
         visible = self.visible()
         if self._lost_at is not None:

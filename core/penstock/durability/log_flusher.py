@@ -205,7 +205,7 @@ class LogFlusher:
         assert gate is not None
         if channel is None or descriptor is None:
             self.fail(
-                f"the writer provides no descriptor for {segment.path.name}, but did for earlier segments"
+                f"the writer plugin provides no descriptor for {segment.path.name}, but did for earlier segments"
             )
             return
         if log.coverage.packed != self._covered:

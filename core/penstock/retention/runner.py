@@ -242,7 +242,8 @@ class Retention:
                 return False
             if segment.lease.was_forced:
                 logger.warning(
-                    "segment %s is deleted although a reader still holds it", info.path.name
+                    "segment %s is deleted although a reader has held it for too long",
+                    info.path.name,
                 )
             self._deleting = self._deleting._replace(segment=segment)
         self._discard(segment)

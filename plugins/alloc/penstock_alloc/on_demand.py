@@ -9,7 +9,7 @@ from penstock_alloc.fresh import make_file, remove_file
 
 
 class OnDemandAllocator(Allocator):
-    """Creates each file at its roll; the append that rolls waits for it."""
+    """Creates each file when an append needs it; that append waits for it."""
 
     name: ClassVar[str] = "on-demand"
 

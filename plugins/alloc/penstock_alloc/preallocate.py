@@ -32,7 +32,7 @@ class PreallocateOptions:
             fault. Under a flush policy that waits, the pages are synced as well, so that its syncs find
             written blocks.
         lock_memory: keep the map of a segment out of swap until the segment is full (`mlock`).
-        timeout_ms: how long a put that rolls waits for a file that is being created before it raises `BusyError`.
+        timeout_ms: maximum time that a put waits for the creation of the file that it needs; then it raises `BusyError`.
     """
 
     prefault: bool = True

@@ -34,7 +34,7 @@ class RecycleOptions:
 
     Attributes:
         spares: maximum number of expired segments kept for reuse; each keeps its disk space.
-        timeout_ms: how long a put that rolls waits for a file that is being created before it raises `BusyError`.
+        timeout_ms: maximum time that a put waits for the creation of the file that it needs; then it raises `BusyError`.
     """
 
     spares: int = attrs.field(default=4, validator=attrs.validators.ge(1))

@@ -36,7 +36,7 @@ class DiskRatioOptions:
         if not self.early_percent <= self.forced_percent <= self.refuse_percent:
             raise ValueError(
                 f"early_percent {self.early_percent}, forced_percent {self.forced_percent} and "
-                f"refuse_percent {self.refuse_percent} must not decrease"
+                f"refuse_percent {self.refuse_percent} must be in ascending order"
             )
 
 
