@@ -149,7 +149,7 @@ def test_a_sub_interpreter_is_refused_and_the_first_one_goes_on(
         given={"PYTHONPATH": str(built / "core")},
     )
     assert told.splitlines() == [
-        "Penstock cannot be imported in a sub-interpreter",
+        "Penstock cannot be imported in a sub-interpreter: use the main interpreter, or another process",
         "loaded in the first",
     ]
 

@@ -33,7 +33,7 @@ class TransientPoolOptions:
         lock_memory: keep the buffers out of swap (`mlock`); if the limit forbids it, a warning is logged.
         interval_ms: time between two checks of the commit service.
         least_pages: number of 4096-byte pages that must be waiting before it commits.
-        thorough_interval_ms: after this time everything that waits is committed, whatever its size.
+        thorough_interval_ms: after this time all waiting bytes are committed, even if they are less than `least_pages`.
         fast_fail: if no buffer is free, refuse a put (`BusyError`) instead of writing without a buffer.
     """
 

@@ -17,7 +17,7 @@ class AsyncOptions:
     Attributes:
         interval_ms: time between two checks. A power cut can lose about this much time of appends.
         least_pages: number of 4096-byte pages that must be waiting before a sync starts.
-        thorough_interval_ms: after this time everything that waits is synced, whatever its size.
+        thorough_interval_ms: after this time all waiting bytes are synced, even if they are less than `least_pages`.
     """
 
     interval_ms: int = 500
