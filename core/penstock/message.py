@@ -1,4 +1,4 @@
-"""What a caller passes and gets back: messages, receipts, read results and their statuses.
+"""The values that callers pass and receive: messages, receipts, read results and their statuses.
 
 The statuses carry RocketMQ's names (spec sections 7.4 and 10.2).
 """
@@ -27,7 +27,7 @@ class PutStatus(StrEnum):
 
 
 class Durability(StrEnum):
-    """How safe a message's bytes are known to be when its receipt is made."""
+    """The durability of a message when its receipt is created."""
 
     ACCEPTED = "accepted"
     ON_DISK = "on disk"

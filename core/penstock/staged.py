@@ -39,7 +39,7 @@ EncodedBatch = Batch
 
 @attrs.frozen(kw_only=True)
 class Encoding:
-    """What is needed to encode records for a store without opening it.
+    """The settings for encoding records for a store without opening it.
 
     Attributes:
         store_host: the host in the records, address bytes and port.

@@ -1,4 +1,4 @@
-"""What this package registers with Penstock. This module is loaded whenever a store is opened, so it imports nothing heavy."""
+"""The hooks and strategies that this package registers with Penstock. This module is loaded whenever a store is opened, so it imports nothing heavy."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where settings come from. Precedence, lowest to highest: a TOML file, the environment, overrides.
+"""Reads settings from their sources. Precedence, lowest to highest: a TOML file, the environment, overrides.
 
 Nothing is checked here but the form of each source; `build` checks keys and values.
 """

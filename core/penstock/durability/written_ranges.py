@@ -1,4 +1,4 @@
-"""Which ranges of the log Penstock wrote, and with which checksum: the file `penstock/ranges`.
+"""The file `penstock/ranges`: the ranges of the log that Penstock wrote, and their checksums.
 
 Layout: JSON, one object::
 

@@ -1,4 +1,4 @@
-"""Which topic names and queue numbers may become folders of a store.
+"""Checks which topic names and queue numbers may become folders of a store.
 
 The check is made for messages that a caller puts, and for records of a possibly hostile log when its queues
 are rebuilt.

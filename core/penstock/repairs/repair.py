@@ -234,7 +234,7 @@ class _Repair:
 
         After the repair the lock file says that Penstock wrote last, but records of another program still count as its
         own. A range that is cut off is not covered by record CRCs, since another program may append there before
-        Penstock does. Queue offsets are missing after blank records.
+        Penstock does. Where records are made blank, their queue offsets are missing.
         """
         files, root, log = self._files, self._root, plan.log
         ranges = known_ranges(files, root, log)

@@ -40,7 +40,7 @@ _KEYS_DDL = "key string, at bigint, size int"
 
 @attrs.frozen(kw_only=True)
 class CompactReport(Report):
-    """What was kept.
+    """The result of a compaction.
 
     Attributes:
         source: the store that was read.

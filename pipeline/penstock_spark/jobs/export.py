@@ -34,7 +34,7 @@ _WRITTEN_DDL = "id bigint, rows bigint, bytes bigint, files bigint, lost bigint"
 
 @attrs.frozen(kw_only=True)
 class ExportReport(Report):
-    """What an export added.
+    """The result of an export.
 
     Attributes:
         target: the folder.

@@ -35,7 +35,7 @@ _PARTS_MAX = 64
 
 @attrs.frozen(kw_only=True)
 class Reindexed(Report):
-    """What one store's reindex did.
+    """The result of reindexing one store.
 
     Attributes:
         store: its folder.

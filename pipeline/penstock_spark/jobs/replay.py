@@ -47,7 +47,7 @@ class Pace:
 
 @attrs.frozen(kw_only=True)
 class ReplayReport(Report):
-    """What a replay did.
+    """The result of a replay.
 
     Attributes:
         source: what was read.

@@ -10,7 +10,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """What a job did.
+    """The result of a job.
 
     Attributes:
         seconds: how long it took, planning included.

@@ -1,4 +1,4 @@
-"""How jobs write messages: through the sink, in the order of rows, each batch once."""
+"""Writes messages for jobs: through the sink, in the order of rows, each batch once."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -247,7 +247,7 @@ class ShardProgress:
 
     @property
     def path(self) -> Path:
-        """Where it stands."""
+        """The file's path."""
         return self._path
 
     def make(self) -> None:

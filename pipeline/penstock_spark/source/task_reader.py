@@ -1,4 +1,4 @@
-"""What one task does: reads its spans of queues as Spark's record batches. This module does not import pyspark."""
+"""Runs one task: reads its spans of queues as Spark's record batches. This module does not import pyspark."""
 
 import itertools
 from collections.abc import Iterator, Sequence

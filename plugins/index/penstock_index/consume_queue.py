@@ -150,7 +150,10 @@ class ConsumeQueueDispatcher(QueueLookUp):
     def _refuse(self, what: str) -> None:
         if what not in self._refused:
             self._refused.add(what)
-            logger.error("no queue entry for %s: its topic or queue cannot be a folder name", what)
+            logger.error(
+                "no queue entry for %s: its topic or queue cannot be a folder name. The record stays in the log, and no "
+                "other record is affected", what,
+            )  # fmt: skip
 
     def _queue_for(self, topic: str, number: int) -> Queue:
         if (queue := self._queues.get((topic, number))) is None:

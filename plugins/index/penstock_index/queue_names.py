@@ -1,4 +1,4 @@
-"""Which folders under `consumequeue` hold the files of a queue: `<topic>/<queue number>`.
+"""Determines which folders under `consumequeue` are queues: `<topic>/<queue number>`.
 
 A name that is not a topic, or not a queue number as the store writes it, belongs to no queue of the store: control
 characters, bytes that are not UTF-8, a number above the limit or with leading zeros, a file in place of a

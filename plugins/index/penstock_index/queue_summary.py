@@ -42,7 +42,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class ClosedQueue(NamedTuple):
-    """What is known of a queue that was not opened yet.
+    """The known facts about a queue that was not opened yet.
 
     Attributes:
         bases: the first entry of each of its files, ascending.

@@ -1,4 +1,4 @@
-"""Which segments count as old: those not written for a number of hours (spec section 11.1)."""
+"""Determines which segments are old: those not written for a number of hours (spec section 11.1)."""
 
 import math
 from collections.abc import Sequence
