@@ -5,13 +5,13 @@ before the first byte is written to its range. If a step is used up quickly, the
 lasts long, the next one has half its size. The next file continues with the same step size.
 If the disk has no room for an allocation, `OSError` (ENOSPC) is raised.
 
-A store through a map into a hole kills the process when the disk is full (SIGBUS). The system loads, and allocates blocks
-for, folios rather than pages: where any program reads a file ahead, up to `FOLIO_BYTES` that are aligned to their
-size. So a store is only safe where the whole of such a unit has blocks (measured on ext4, Linux 6.18: with blocks for
-1.25 MiB, a store into them after a read of the file died of SIGBUS).
+A memory write through a map into a hole kills the process if the disk is full (SIGBUS). The system loads folios rather than
+pages, and allocates blocks for whole folios: where any program reads a file ahead, up to `FOLIO_BYTES` that are aligned to their
+size. So a memory write is only safe where the whole of such a unit has blocks (measured on ext4, Linux 6.18: with blocks for
+1.25 MiB, a process that wrote into them after a read of the file died of SIGBUS).
 
-A store through a map into a page that is not in memory waits until the system has loaded the page. With read-ahead the
-system loads large folios as well, and a store into any part of a folio makes the next sync write all of it. Without
+A memory write through a map into a page that is not in memory waits until the system has loaded the page. With read-ahead the
+system loads large folios as well, and a memory write into any part of a folio makes the next sync write all of it. Without
 read-ahead it loads pages one by one, with a fault each. Writing zeros first, `ZEROS_BYTES` at once, is cheaper than
 either, but makes one large folio. So zeros are written ahead only where no put waits for its sync, and only after a step
 that was filled without a sync. If the file is synced repeatedly, the remaining zeros are withdrawn (docs/decisions/0010).

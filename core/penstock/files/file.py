@@ -18,7 +18,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 PAGE_BYTES = 4096
 # The largest folio of the page cache: 2^9 pages of 4 KiB (`HPAGE_PMD_ORDER`); of larger pages 2^11 (`MAX_XAS_ORDER`).
 FOLIO_BYTES = mmap.PAGESIZE << (9 if mmap.PAGESIZE == PAGE_BYTES else 11)
-# Bytes written at once become one folio of the page cache, and a store into any part of a folio makes the next sync
+# Bytes written at once become one folio of the page cache, and a memory write into any part of a folio makes the next sync
 # write all of it. Bytes that are later changed and synced in small amounts are written in slices of this size.
 PIECE_BYTES = 16 << 10
 _ZEROS = bytes(PIECE_BYTES)

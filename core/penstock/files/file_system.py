@@ -7,7 +7,7 @@ Assumptions about the medium:
     * After `File.sync` returns, the bytes written before it are durable. After it fails, nothing is
       known about them (the kernel marks failed pages clean), so a second sync that succeeds proves nothing.
     * A file or a rename is durable only after `Files.sync_folder` on its folder.
-    * A store through a map into bytes that were never allocated kills the process when the disk is
+    * A memory write through a map into bytes that were never allocated kills the process when the disk is
       full (SIGBUS). `File.allocate` and `File.allocate_range` raise ENOSPC instead, so bytes are
       allocated before they are written through a map (see `blocks`).
 

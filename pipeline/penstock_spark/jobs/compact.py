@@ -47,11 +47,11 @@ class CompactReport(Report):
         target: the new store.
         topic: the topic.
         read: messages that were read.
-        kept: messages in the new store, of keys and without.
-        keys: different keys.
+        kept: messages in the new store, with and without a key.
+        keys: number of different keys.
         deleted: keys that were dropped since their latest message has no body.
         keyless: messages without a key.
-        lost: messages that retention took after the job had begun, and that were not looked at.
+        lost: messages that retention deleted after the job began, before they were read.
     """
 
     source: str

@@ -52,7 +52,7 @@ class StatsReport(Report):
         tags: a row for each tag, the most frequent first; `(none)` for messages without one.
         keys: a row for each of the most frequent keys.
         hours: a row for each hour that has messages, in order.
-        plots: files of pictures, where any were asked for.
+        plots: files of the plots, if plots were requested.
     """
 
     stores: int
@@ -87,7 +87,7 @@ def run(
         topics: the topics; all if empty.
         top: how many keys.
         by: which time counts, "stored" or "born".
-        plots: a new folder for pictures; needs matplotlib.
+        plots: a new folder for plots; needs matplotlib.
         on_progress: called with the numbers of tasks done and of all tasks.
     """
     began = time.monotonic()

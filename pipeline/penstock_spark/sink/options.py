@@ -73,7 +73,7 @@ class SinkOptions:
     """All options of the sink; docs/spark-sink.md describes them.
 
     Attributes:
-        store_settings: settings of the stores that were given as `set.<setting>`, by dotted name.
+        store_settings: the options `set.<setting>`, which are settings of the stores, by dotted name.
     """
 
     # One line for each, as in a table.

@@ -24,7 +24,7 @@ _SHOWN = 20
     "--by", type=click.Choice(["stored", "born"]), default="stored", show_default=True,
     help="Which time counts.",
 )  # fmt: skip
-@click.option("--plots", metavar="FOLDER", help="A new folder for pictures; needs matplotlib.")
+@click.option("--plots", metavar="FOLDER", help="A new folder for plots; needs matplotlib.")
 @session_options
 @json_option
 @quiet_option

@@ -1,6 +1,6 @@
 """The `mmap` writer: stores into a shared map of the segment.
 
-Stored bytes are in the page cache at once: they survive the death of the process, not of the machine. A store into a
+Stored bytes are in the page cache at once: they survive a crash of the process, not of the machine. A memory write into a
 hole kills the process if the disk is full. So blocks are allocated ahead of the append position, in steps; if no put
 waits for a sync, zeros are written ahead as well (see `penstock.files.blocks`). As long as the blocks do not fill a
 whole unit of the page cache, as in a store that is written slowly, bytes are written with plain writes.

@@ -12,7 +12,7 @@ beginTimestamp. Entries of one slot form a chain from newest to oldest: `previou
 smaller than the entry's own number. Any other value is corruption and is not followed.
 Source: spec sections 4.1 to 4.4.
 
-The kernel stores keys through a map, so a slot at any position needs no system call. A store into a hole would kill
+The kernel stores keys through a map, so a slot at any position needs no system call. A memory write into a hole would kill
 the process if the disk is full. So header and slots get their blocks before the first such key, and entries get
 theirs ahead, in whole units of the page cache (see `penstock.files.blocks`). Ranges without blocks are not even read
 through the map: on a tmpfs that needs space. As long as there are few keys, they are written (see `index_draft`).

@@ -51,7 +51,7 @@ class Strays:
         self._strays: dict[Key, list[Stray]] = {}
 
     def match(self, key: Key, ordinal: int, offsets: Int64s, right: Bools) -> None:
-        """Add the records that have their entry."""
+        """Add the records whose queue entry is right."""
         for start, stop in true_ranges(right):
             found = Matched(
                 ordinal + start, ordinal + stop, int(offsets[start]), int(offsets[stop - 1])
