@@ -53,7 +53,7 @@ def check_marks(
         clean = side_folder.read_clean()
         # Read again: the file may have been created after the first read.
         if clean is None and files.exists(path) and (clean := side_folder.read_clean()) is None:
-            yield Finding("marks", path, 0, -1, "the clean-close file cannot be understood")
+            yield Finding("marks", path, 0, -1, "the clean-close file has no valid content")
         elif clean is not None and is_ours and clean.log_end != log_end:
             text = f"the clean-close file has the log's end at {clean.log_end}, but the log ends at {log_end}"
             yield Finding("marks", path, 0, log_end, text)
@@ -62,7 +62,7 @@ def check_marks(
                 yield Finding("marks", manifest_path(root), 0, -1, text)
         if read_ranges(files, root) is None:
             text = (
-                "the file of written ranges cannot be understood: the existing records are checked like those of a "
+                "the file of written ranges has no valid content: the existing records are checked like those of a "
                 "store whose records have no CRC of the whole record"
             )
             yield Finding("marks", side / "ranges", 0, -1, text)
@@ -76,7 +76,7 @@ def _check_manifest(
         return
     found = read_manifest(files, root)
     if found is None:
-        yield "the manifest cannot be understood; the next open reads the files instead"
+        yield "the manifest has no valid content; the next open reads the files instead"
     elif found[0] != clean.digest:
         yield "the manifest does not belong to the clean-close file; the next open reads the files instead"
     elif clean.digest == fingerprint(files, vouched_for(root)):
@@ -136,7 +136,7 @@ def _check_progress(files: Files, root: Path, log_end: int, *, is_ours: bool) ->
 def check_digest_files(
     files: Files, root: Path, log: SegmentedLog, *, is_live: bool = False
 ) -> Iterator[Finding]:
-    """Yield a finding for each digest file that belongs to no segment or cannot be understood.
+    """Yield a finding for each digest file that belongs to no segment or has no valid content.
 
     If the store `is_live`, segments are created and deleted during the check, each before its digest, and an older
     Penstock does not write a digest file atomically.
@@ -166,7 +166,7 @@ def check_digest_files(
         elif digests.read(segment) is None and not (
             is_live and _is_changing(files, digests, segment)
         ):
-            text = "the digest of its segment cannot be understood"
+            text = "the digest of its segment has no valid content"
             yield Finding("marks", entry.path, 0, segment.base_offset, text)
 
 

@@ -12,7 +12,7 @@ the side folder, which RocketMQ ignores: one file per segment, written atomicall
 one flipped bit can be verified. `mtime_ns` is the segment file's modification time when it was sealed. It is used
 only if another program has written the store, which may have cut the log and filled the segment again.
 
-A digest is redundant: if it is lost, the segment is read again. A file that cannot be understood counts as absent.
+A digest is redundant: if it is lost, the segment is read again. A file without valid content is treated as missing.
 """
 
 import contextlib

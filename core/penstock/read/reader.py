@@ -69,7 +69,7 @@ class Reader(ColumnReader):
     def _settle(self, needed: Dispatcher | None = None) -> None:
         """Make the records written by this process readable through queues and index; `Store` overrides it.
 
-        `needed` is the dispatcher that must have processed them all; the queue index if None.
+        `needed` is the dispatcher that must have processed these records; the queue index if None.
         """
         self._check_open()
 

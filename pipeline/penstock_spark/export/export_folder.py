@@ -149,8 +149,8 @@ class Exported:
             self._write(path, {"path": str(root)})
         elif about.get("path") != str(root):
             raise ConfigError(
-                f"{self.target} has messages of another store called {store!r}, {about.get('path')}: give "
-                f"this one another name; if it has only moved, correct the path in {path}"
+                f"{self.target} already has messages of a store named {store!r} at {about.get('path')}; nothing was exported. If "
+                f"{root} is another store, give it another name; if the store was moved, correct the path in {path}"
             )
 
     # --- what is done

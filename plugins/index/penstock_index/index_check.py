@@ -178,7 +178,10 @@ class IndexChecker(Checker):
         right[begins <= 0] = 0
         wrong = rows["seconds"] != right
         for row, seconds in zip(rows[wrong].tolist(), right[wrong].tolist(), strict=True):
-            yield self._finding(row[0], f"an entry has {row[2]} seconds, not {seconds}")
+            yield self._finding(
+                row[0],
+                f"an entry has the time difference {row[2]} s, but its record requires {seconds} s",
+            )
 
     def _finding(self, log_offset: int, text: str) -> Finding:
         return Finding("index", self._folder, -1, log_offset, text, COPYING)

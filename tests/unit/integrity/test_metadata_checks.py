@@ -82,7 +82,7 @@ def test_a_digest_of_a_living_store_that_is_being_written_is_no_finding(
     for times in (1, 2, 3):
         assert found(tmp_path / "s", TornFiles("digests", tear, times=times)) == []
     store.close()
-    assert "cannot be understood" in found(tmp_path / "s", TornFiles("digests", tear, 1000))[0].text
+    assert "no valid content" in found(tmp_path / "s", TornFiles("digests", tear, 1000))[0].text
 
 
 def test_a_damaged_digest_of_a_living_store_is_found(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_damaged_digest_of_a_living_store_is_found(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[50] ^= 1
     path.write_bytes(data)
-    assert [f.text for f in found(tmp_path / "s")] == ["the digest of its segment cannot be understood"]  # fmt: skip
+    assert [f.text for f in found(tmp_path / "s")] == ["the digest of its segment has no valid content"]  # fmt: skip
     assert [f.part for f in store.verify(deep=True)] == ["marks"]
     store.close()
 
