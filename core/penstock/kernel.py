@@ -141,7 +141,7 @@ def _from_wheel(package: Path) -> tuple[Path, str, str]:
     if not path.is_file():
         found = ", ".join(sorted(entry.name for entry in package.glob("_kernel.*.so"))) or "none"
         raise ImportError(
-            f"{package} has no compiled kernel for this Python ({OBJECT}; there: {found}); {cure}",
+            f"{package} has no compiled kernel for this Python ({OBJECT}; found: {found}); {cure}",
             name=NAME,
         )
     noted = package / ABI
@@ -159,7 +159,7 @@ def _from_zip(loader: zipimport.zipimporter) -> tuple[Path, str, str]:
     if data is None:
         found = ", ".join(_objects_in(loader)) or "none"
         raise ImportError(
-            f"{loader.archive} has no compiled kernel for this Python ({OBJECT}; there: {found}); {cure}",
+            f"{loader.archive} has no compiled kernel for this Python ({OBJECT}; found: {found}); {cure}",
             name=NAME,
         )
     return copy_out(data), (_read(loader, ABI) or b"nothing").decode().strip(), cure

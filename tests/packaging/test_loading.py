@@ -165,7 +165,7 @@ def test_an_installed_wheel_of_another_python_is_named(wheel: Path, tmp_path: Pa
     package = installed(wheel, tmp_path / "site")
     (package / kernel.OBJECT).rename(package / OTHER)
     told = refused(tmp_path, package.parent)
-    assert f"has no compiled kernel for this Python ({kernel.OBJECT}; there: {OTHER})" in told
+    assert f"has no compiled kernel for this Python ({kernel.OBJECT}; found: {OTHER})" in told
     assert "pip install --force-reinstall penstock" in told
 
 
@@ -302,7 +302,7 @@ def test_a_zip_for_other_pythons_is_named_with_what_it_has(wheel: Path, tmp_path
             target.writestr(OTHER.join(name.split(kernel.OBJECT)), data)
     told = refused(tmp_path, archive)
     assert (
-        f"{archive} has no compiled kernel for this Python ({kernel.OBJECT}; there: {OTHER})"
+        f"{archive} has no compiled kernel for this Python ({kernel.OBJECT}; found: {OTHER})"
         in told
     )
     assert "one of them for this Python and machine" in told

@@ -48,7 +48,7 @@ def test_a_checkout_without_an_object_names_the_command_that_builds_it(tmp_path:
 
 def test_an_installed_package_for_another_python_says_which_objects_it_has(tmp_path: Path) -> None:
     (tmp_path / "_kernel.cpython-399-other.so").write_bytes(b"")
-    with pytest.raises(ImportError, match=r"there: _kernel.cpython-399-other.so"):
+    with pytest.raises(ImportError, match=r"found: _kernel.cpython-399-other.so"):
         kernel._from_wheel(tmp_path)
 
 

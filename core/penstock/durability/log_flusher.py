@@ -83,7 +83,7 @@ class LogFlusher:
 
     @property
     def flushed_time_ms(self) -> int:
-        """Store time of the newest durable record, or of an earlier one if the newest is not known."""
+        """Store time of the newest durable record, or of an earlier record."""
         return self._flushed_ms if self._gate is None else self._gate.flushed_time_ms
 
     @property

@@ -142,7 +142,7 @@ class SourceOptions:
     tags: tuple[str, ...] = optional("tags", _either, (), "only messages with one of these tags; empty for all")
     keys: tuple[str, ...] = optional("keys", _either, (), "only messages with one of these keys; empty for all")
     group: str = optional("group", _group, "", "the name under which a stream's start is kept; empty for none")
-    rows_per_batch: int = option("rowsPerBatch", whole(1, _ROWS_MAX), "8192", "rows of one Arrow batch handed to Spark")
+    rows_per_batch: int = option("rowsPerBatch", whole(1, _ROWS_MAX), "8192", "rows of one Arrow batch passed to Spark")
     verify: bool = option("verifyChecksums", truth, "true", "check every record's CRC")
     # fmt: on
 
