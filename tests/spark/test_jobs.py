@@ -140,7 +140,7 @@ def test_a_piece_is_written_whole_under_its_name(original: Path, tmp_path: Path)
             pass
         with pytest.raises(ConfigError, match="another store"):
             out.claim("store", tmp_path)
-        with pytest.raises(ConfigError, match="cannot name"):
+        with pytest.raises(ConfigError, match="cannot be used in file names"):
             out.claim("../x", tmp_path)
 
 

@@ -179,7 +179,7 @@ def test_sources_and_targets_that_cannot_be(
         (tmp_path / "gone", target, "no such folder"), (tmp_path / "empty", target, "no Parquet"),
         (tmp_path / "full", target, "no Parquet file"),
         (tmp_path / "other.parquet", target, "no column 'value'"),
-        (source, str(tmp_path / "full"), "not empty"), (source, str(source), "as well as the target"),
+        (source, str(tmp_path / "full"), "nor empty"), (source, str(source), "both source and target"),
     ):  # fmt: skip
         with pytest.raises((ConfigError, StorageError), match=text):
             replay.run(spark, str(given), to)

@@ -82,7 +82,7 @@ def test_a_dataset_is_its_shards(tmp_path: Path) -> None:
     assert count(f"{tmp_path}/*") == {str(folders[1]): 5, str(folders[2]): 7}
     assert not find_stores([str(tmp_path / "d")]).is_one
     (tmp_path / "d" / MANIFEST).write_text("{}")
-    with pytest.raises(StorageError, match="no manifest"):
+    with pytest.raises(StorageError, match="not a valid manifest"):
         count(str(tmp_path / "d"))
 
 

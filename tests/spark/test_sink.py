@@ -77,8 +77,8 @@ def test_a_configuration_file_counts_instead_of_the_usual_settings() -> None:
         ({"path": "/s", "subscribe": "t"}, False, "for reading"),
         ({"path": "/s", "paths": '["/a","/b"]'}, False, "several paths"),
         ({"path": "/s", "shards": "1001"}, False, "1 to 1000"),
-        ({"path": "/s", "txnAppId": "a"}, False, "go together"),
-        ({"path": "/s", "txnVersion": "1"}, False, "go together"),
+        ({"path": "/s", "txnAppId": "a"}, False, "must be given together"),
+        ({"path": "/s", "txnVersion": "1"}, False, "must be given together"),
         ({"path": "/s", "txnAppId": " ", "txnVersion": "1"}, False, "empty"),
         ({"path": "/s", "txnAppId": "a", "txnVersion": "-1"}, False, "txnVersion"),
         ({"path": "/s", "txnVersion": "1"}, True, "batch queries"),
@@ -145,9 +145,9 @@ def test_every_column_finds_its_place() -> None:
     ("columns", "text"),
     [
         ({"value": pa.array([b"a", None])}, "'value' has nulls"),
-        ({"value": pa.array([b"a"]), "key": pa.array([b"\xff"])}, "'key' has a value that is no UTF-8"),
+        ({"value": pa.array([b"a"]), "key": pa.array([b"\xff"])}, "'key' has a value that is not UTF-8"),
         ({"value": pa.array([b"a"]), "topic": pa.array([None], pa.string())}, "'topic' has nulls"),
-        ({"value": pa.array([b"a"]), "headers": pa.array([[{"key": "h", "value": b"\xff"}]])}, "no UTF-8"),
+        ({"value": pa.array([b"a"]), "headers": pa.array([[{"key": "h", "value": b"\xff"}]])}, "not UTF-8"),
         ({"value": pa.array([b"a"]), "headers": pa.array([[{"key": "h", "value": None}]],
           pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))}, "null name or value"),
     ],
@@ -384,7 +384,7 @@ def test_each_shard_gets_records_of_its_own_checksum(spark: Any, tmp_path: Path)
 @pytest.mark.parametrize(
     ("mode", "columns", "options", "text"),
     [
-        ("overwrite", ["value"], {}, "a log only grows"),
+        ("overwrite", ["value"], {}, "which a log cannot do"),
         ("append", ["id"], {}, "no column 'id'"),
         ("append", ["value"], {"partitons": "4"}, "did you mean 'partitions'"),
         ("append", ["value"], {"subscribe": "t"}, "for reading"),
@@ -415,7 +415,7 @@ def test_complete_mode_ends_a_stream_before_its_first_batch(spark: Any, tmp_path
         counts.writeStream.format("penstock").outputMode("complete").option("topic", "t")
         .option("checkpointLocation", str(tmp_path / "c")).start(str(tmp_path / "s"))
     )  # fmt: skip
-    with pytest.raises(Exception, match="a log only grows"):
+    with pytest.raises(Exception, match="which a log cannot do"):
         query.awaitTermination()
     assert not (tmp_path / "s").exists()
 

@@ -208,7 +208,7 @@ def test_retention_that_overtakes_a_reader_is_an_error_or_a_logged_skip(
     lose(root, 10)
     lenient.batch()
     assert not lenient.batch()
-    assert "passed over" in caplog.text
+    assert "skipped, since" in caplog.text
     with penstock.open(root, read_only=True, environ={}) as store:
         there = {
             (str(root), b.topic, b.queue, n)

@@ -31,13 +31,13 @@ def test_keys_go_with_all_rows_or_not_at_all(batch: DispatchBatch) -> None:
     some = restore(condense(batch, rows, keys=False))
     assert some.log_offsets.tolist() == batch.log_offsets[rows].tolist()
     assert len(some.keys.rows) == 0
-    with pytest.raises(ValueError, match="only with all rows"):
+    with pytest.raises(ValueError, match="only be stored with all rows"):
         condense(batch, rows, keys=True)
 
 
 def test_what_the_rows_do_not_have_is_an_error_that_says_what_to_do(batch: DispatchBatch) -> None:
     again = restore(condense(batch, keys=False))
-    with pytest.raises(PluginError, match=r"Remove it from index\.use"):
+    with pytest.raises(PluginError, match=r"without that dispatcher in index\.use"):
         again.message(0)
 
 
