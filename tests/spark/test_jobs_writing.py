@@ -55,7 +55,7 @@ def test_a_plan_never_changes_once_it_is_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another where"):
         Plan(tmp_path, "app").load({**about, "where": "x"})
     (tmp_path / "penstock" / "spark" / "app.json").write_text("{")
-    with pytest.raises(StorageError, match="no plan"):
+    with pytest.raises(StorageError, match="not a valid plan"):
         Plan(tmp_path, "app").load(about)
     assert app_of("replay", about) == app_of("replay", dict(reversed(about.items())))
     for wrong in ("", "../x", "a b", "x" * 101):
@@ -186,7 +186,7 @@ def test_sources_and_targets_that_cannot_be(
     pq.write_table(pa.table({"value": [b"1"]}), tmp_path / "values.parquet")
     with pytest.raises(ConfigError, match="give the topic"):
         replay.run(spark, str(tmp_path / "values.parquet"), target)
-    with pytest.raises(ConfigError, match="below 0"):
+    with pytest.raises(ConfigError, match="cannot be negative"):
         replay.run(spark, str(source), target, pace=Pace(rows_per_second=-1))
 
 

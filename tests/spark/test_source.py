@@ -407,7 +407,7 @@ def test_counts_agree_and_filters_are_sparks_own(spark: Any, path: Path) -> None
     ("more", "text"),
     [
         ({"subscrib": "x"}, "did you mean"),
-        ({"startingOffsets": "{"}, "no JSON"),
+        ({"startingOffsets": "{"}, "not JSON"),
         ({"path": "/nowhere/at/all"}, "nothing at this path"),
     ],
 )
