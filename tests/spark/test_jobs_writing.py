@@ -177,7 +177,7 @@ def test_sources_and_targets_that_cannot_be(
     target = str(tmp_path / "target")
     for given, to, text in (
         (tmp_path / "gone", target, "no such folder"), (tmp_path / "empty", target, "no Parquet"),
-        (tmp_path / "full", target, "no Parquet file"),
+        (tmp_path / "full", target, "not a valid Parquet file"),
         (tmp_path / "other.parquet", target, "no column 'value'"),
         (source, str(tmp_path / "full"), "nor empty"), (source, str(source), "both source and target"),
     ):  # fmt: skip

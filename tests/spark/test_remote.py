@@ -176,7 +176,7 @@ def test_nothing_is_written_to_a_url(memory: Any) -> None:
         with pytest.raises(ReadOnlyError, match="can only be read"):
             call()
     options = parse_options({"path": "memory://b/store", "group": "g"}, streaming=True)
-    with pytest.raises(ConfigError, match="cannot be kept in memory://b/store"):
+    with pytest.raises(ConfigError, match="cannot be stored in memory://b/store"):
         Follower(options).start()
 
 
