@@ -1,7 +1,7 @@
 """Every small change of the compiled kernel that its tests should notice: Cython (`.pyx`, `.pxi`) and C (`.h`).
 
 There is no tree: tokens are changed in a copy of the text in which comments, strings and docstrings are blank. So some
-changes do not compile; these are no mutants, and whoever draws a sample takes the next.
+changes do not compile; these are no mutants, and the next one of the sample is taken instead.
 """
 
 import re

@@ -18,7 +18,7 @@ class Mutant(NamedTuple):
     Attributes:
         path: of the file, below the root.
         edit: what is changed.
-        lines: first and last line of the statement it is part of, without the body: whoever runs one, runs it.
+        lines: first and last line of the statement it is part of, without the body: running one of them runs it.
         is_in_function: whether that runs when a function is called, and not once at import.
     """
 

@@ -90,7 +90,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(
 def test_an_object_with_sanitizers_is_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_SANITIZE", " undefined,address,")
     assert kernel.sanitizers() == "address,undefined"
-    found = kernel.object_in_checkout(Path("/root"))
-    assert found.parent == Path("/root/build/sanitize/address-undefined")
+    found = kernel.object_in_checkout(Path("/checkout"))
+    assert found.parent == Path("/checkout/build/sanitize/address-undefined")
     monkeypatch.delenv("PENSTOCK_SANITIZE")
-    assert kernel.object_in_checkout(Path("/root")).parent == Path("/root/core/penstock")
+    assert kernel.object_in_checkout(Path("/checkout")).parent == Path("/checkout/core/penstock")

@@ -70,7 +70,7 @@ class FilesConfig:
     """The files of the store.
 
     Attributes:
-        mode: permissions of new files, such as 0o640; whoever may read the files may enter the folders. None
+        mode: permissions of new files, such as 0o640; a user who may read the files may enter the folders. None
             is 0o600 for files and 0o700 for folders, less what the umask removes.
     """
 

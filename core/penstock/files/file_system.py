@@ -65,7 +65,7 @@ class Files:
     """The file system as Penstock uses it. Safe from any thread.
 
     Args:
-        mode: the exact permissions of new files, whatever the umask; whoever may read the files may enter the
+        mode: the exact permissions of new files, independent of the umask; a user who may read the files may enter the
             folders. None gives access to the owner only, less what the umask removes.
     """
 

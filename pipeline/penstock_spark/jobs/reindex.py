@@ -117,8 +117,8 @@ def _condensed(spark: Any, work: Reindex) -> list[Stretch]:
 
 def condense(task: ReindexTask, base: int) -> pa.RecordBatch:
     """Extract the rows of one segment; return the result of the scan as a row."""
-    stretch = attrs.asdict(task.condense(base), recurse=False)
-    return pa.RecordBatch.from_pylist([stretch], _STRETCH)
+    scanned = attrs.asdict(task.condense(base), recurse=False)
+    return pa.RecordBatch.from_pylist([scanned], _STRETCH)
 
 
 def _made(spark: Any, work: Reindex) -> dict[int, Made]:

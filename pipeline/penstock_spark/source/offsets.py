@@ -36,9 +36,9 @@ def survey(
     question = Question(options, locations.is_one, resolves)
     found = ask_stores(question, locations.stores)
     places = {
-        NextOffset(location.name, stretch.bounds.topic, stretch.bounds.queue): stretch
+        NextOffset(location.name, requested.bounds.topic, requested.bounds.queue): requested
         for location, held in zip(locations.stores, found, strict=True)
-        for stretch in held.stretches
+        for requested in held.requested_ranges
     }
     if resolves:
         _check_topics(options, locations, found, places)

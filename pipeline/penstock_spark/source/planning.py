@@ -56,66 +56,68 @@ class LogRange(NamedTuple):
 class Measure:
     """Locates a store's ranges in its log; reads more entries of long queues, which few stores have."""
 
-    stretches: Mapping[str, list[tuple[NextOffset, RequestedRange]]]
+    requested_ranges: Mapping[str, list[tuple[NextOffset, RequestedRange]]]
 
     def __call__(self, location: Location) -> list[LogRange]:
         """Return the pieces of one store."""
-        mine = self.stretches[location.name]
-        if all(_is_plain(stretch) for _, stretch in mine):
-            return [_plain_piece(place, stretch) for place, stretch in mine]
+        mine = self.requested_ranges[location.name]
+        if all(_is_plain(requested) for _, requested in mine):
+            return [_plain_piece(place, requested) for place, requested in mine]
         with open_store(location) as store:
             return [
-                _plain_piece(place, stretch)
-                if _is_plain(stretch)
-                else _sampled_piece(store, place, stretch)
-                for place, stretch in mine
+                _plain_piece(place, requested)
+                if _is_plain(requested)
+                else _sampled_piece(store, place, requested)
+                for place, requested in mine
             ]
 
 
-def _is_plain(stretch: RequestedRange) -> bool:
+def _is_plain(requested: RequestedRange) -> bool:
     """Return whether the bounds of the whole queue are a sufficient estimate."""
-    start, stop, bounds = stretch
+    start, stop, bounds = requested
     is_whole = (start, stop) == (bounds.min_offset, bounds.max_offset)
     return is_whole and (stop - start) * bounds.record_bytes <= _SAMPLED_BYTES
 
 
-def _span(place: NextOffset, stretch: RequestedRange) -> StoreSpan:
-    return StoreSpan(*place, stretch.start, stretch.stop)
+def _span(place: NextOffset, requested: RequestedRange) -> StoreSpan:
+    return StoreSpan(*place, requested.start, requested.stop)
 
 
-def _plain_piece(place: NextOffset, stretch: RequestedRange) -> LogRange:
-    start, stop, bounds = stretch
+def _plain_piece(place: NextOffset, requested: RequestedRange) -> LogRange:
+    start, stop, bounds = requested
     size = max(bounds.record_bytes, 1.0)
     log = [float(bounds.first_log_offset), float(bounds.last_log_offset) + size]
-    return LogRange(_span(place, stretch), [start, stop], log, [0.0, (stop - start) * size])
+    return LogRange(_span(place, requested), [start, stop], log, [0.0, (stop - start) * size])
 
 
-def _sampled_piece(store: "penstock.Store", place: NextOffset, stretch: RequestedRange) -> LogRange:
-    start, stop, bounds = stretch
+def _sampled_piece(
+    store: "penstock.Store", place: NextOffset, requested: RequestedRange
+) -> LogRange:
+    start, stop, bounds = requested
     many = (stop - start) * max(bounds.record_bytes, 1.0) > _SAMPLED_BYTES
     found = store.sample(place.topic, place.queue, start, stop, _SAMPLES if many else 3)
     if not found:
         # Deleted meanwhile; the task that reads it reports that.
-        return LogRange(_span(place, stretch), [start, stop], [0.0, 1.0], [0.0, 1.0])
+        return LogRange(_span(place, requested), [start, stop], [0.0, 1.0], [0.0, 1.0])
     ordinals = [float(start), *(float(at) for at, _, _ in found[1:]), float(stop)]
     log = [float(offset) for _, offset, _ in found]
     log.append(max(log[-1], float(bounds.last_log_offset)) + found[-1][2])
     sizes = [size for _, _, size in found]
     steps = np.maximum(np.diff(ordinals), 0) * sizes
     totals = [0.0, *np.cumsum(steps).tolist()]
-    return LogRange(_span(place, stretch), ordinals, np.maximum.accumulate(log).tolist(), totals)
+    return LogRange(_span(place, requested), ordinals, np.maximum.accumulate(log).tolist(), totals)
 
 
 def plan(
-    stretches: Mapping[NextOffset, RequestedRange],
+    requested_ranges: Mapping[NextOffset, RequestedRange],
     locations: Iterable[Location],
     min_partitions: int,
 ) -> list[list[StoreSpan]]:
     """Return the tasks of a read, each a list of spans; empty if there is nothing to read."""
     by_store: dict[str, list[tuple[NextOffset, RequestedRange]]] = {}
-    for place, stretch in sorted(stretches.items(), key=lambda item: item[0]):
-        if stretch.stop > stretch.start:
-            by_store.setdefault(place.store, []).append((place, stretch))
+    for place, requested in sorted(requested_ranges.items(), key=lambda item: item[0]):
+        if requested.stop > requested.start:
+            by_store.setdefault(place.store, []).append((place, requested))
     asked = [location for location in locations if location.name in by_store]
     pieces = ask_all(asked, Measure(by_store))
     return share_out(pieces, min_partitions)

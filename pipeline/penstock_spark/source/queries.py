@@ -44,7 +44,7 @@ class StoreRanges(NamedTuple):
     """
 
     topics: list[str]
-    stretches: list[RequestedRange]
+    requested_ranges: list[RequestedRange]
 
 
 @attrs.frozen
@@ -72,11 +72,11 @@ class Question:
                 )
             key = "" if self.is_one else location.name
             starts, ends = _sides(options, key)
-            stretches = []
+            requested_ranges = []
             for bounds in found:
                 start, stop = starts(store, bounds), ends(store, bounds)
-                stretches.append(RequestedRange(start, max(start, stop), bounds))
-            return StoreRanges(seen, stretches)
+                requested_ranges.append(RequestedRange(start, max(start, stop), bounds))
+            return StoreRanges(seen, requested_ranges)
 
 
 Resolve = Callable[["penstock.Store", Bounds], int]
@@ -158,9 +158,12 @@ def _ask_in_child(question: Question, locations: Sequence[Location]) -> list[Sto
     return [
         StoreRanges(
             topics,
-            [RequestedRange(start, stop, Bounds(*bounds)) for start, stop, bounds in stretches],
+            [
+                RequestedRange(start, stop, Bounds(*bounds))
+                for start, stop, bounds in requested_ranges
+            ],
         )
-        for topics, stretches in json.loads(done.stdout)
+        for topics, requested_ranges in json.loads(done.stdout)
     ]
 
 

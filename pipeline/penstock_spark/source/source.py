@@ -81,8 +81,8 @@ class PenstockReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task."""
         locations = find_stores(self.options.paths)
-        stretches = survey(self.options, locations)
-        tasks = plan(stretches, locations.stores, self.options.min_partitions)
+        requested_ranges = survey(self.options, locations)
+        tasks = plan(requested_ranges, locations.stores, self.options.min_partitions)
         return [QueuePartition(spans) for spans in tasks]
 
     def read(self, partition: Any) -> "Iterator[pa.RecordBatch]":

@@ -66,7 +66,7 @@ class Follower:
                 "committed, the restarted query begins at the offsets that are the latest then, and skips the "
                 "messages in between. To prevent this, give group, or startingOffsets as 'earliest' or JSON"
             )
-        return to_json({place: stretch.start for place, stretch in found.items()}, locations)
+        return to_json({place: requested.start for place, requested in found.items()}, locations)
 
     def _kept_start(self) -> dict[str, Any]:
         kept = self._kept()
@@ -116,7 +116,7 @@ class Follower:
 
     def fix_target(self) -> None:
         """Fix the end at the current ends, for a query that stops when it has read all existing messages."""
-        self._target = {place: stretch.stop for place, stretch in self._look()[1].items()}
+        self._target = {place: requested.stop for place, requested in self._look()[1].items()}
 
     def newest(self) -> dict[str, Any] | None:
         """Return the latest offsets that were seen."""
@@ -134,15 +134,17 @@ class Follower:
         self._report_gone(before, found)
         starts, ends = {}, {}
         away = {place: offset for place, offset in before.items() if place not in found}
-        for place, stretch in found.items():
+        for place, requested in found.items():
             if self._target is not None and place not in self._target:
                 if place in before:
                     starts[place] = ends[place] = before[place]
                 continue
-            starts[place] = ends[place] = self._begin(place, before, stretch)
+            starts[place] = ends[place] = self._begin(place, before, requested)
             if place not in before:
                 continue
-            end = stretch.stop if self._target is None else min(stretch.stop, self._target[place])
+            end = (
+                requested.stop if self._target is None else min(requested.stop, self._target[place])
+            )
             ends[place] = max(end, starts[place])
         sizes = {place: found[place].bounds.record_bytes for place in ends}
         taken = limited(starts, ends, sizes, rows=rows, size=size)
@@ -162,10 +164,10 @@ class Follower:
             self._gone.add(place)
 
     def _begin(
-        self, place: NextOffset, before: Mapping[NextOffset, int], stretch: RequestedRange
+        self, place: NextOffset, before: Mapping[NextOffset, int], requested: RequestedRange
     ) -> int:
         """Return the offset at which reading a queue continues; a new queue begins at its earliest."""
-        low, high = stretch.bounds.min_offset, stretch.bounds.max_offset
+        low, high = requested.bounds.min_offset, requested.bounds.max_offset
         if place not in before:
             is_known_store = any(place.store == other.store for other in before)
             if low > 0 and is_known_store:
@@ -193,8 +195,8 @@ class Follower:
             if place not in first:
                 # A new queue; this batch only records it.
                 continue
-            at, stretch = first[place], found.get(place)
-            if stretch is None:
+            at, requested = first[place], found.get(place)
+            if requested is None:
                 if stop > at:
                     self._losses.report(f"{place} no longer exists")
                 continue
@@ -204,14 +206,14 @@ class Follower:
                     f"first batch was committed, and started at another offset. Nothing was read. Use a new "
                     f"checkpoint, and give group, or startingOffsets as 'earliest' or JSON"
                 )
-            wanted[place] = self._there(place, at, stop, stretch)
+            wanted[place] = self._there(place, at, stop, requested)
         return plan(wanted, locations.stores, self.options.min_partitions)
 
     def _there(
-        self, place: NextOffset, start: int, stop: int, stretch: RequestedRange
+        self, place: NextOffset, start: int, stop: int, requested: RequestedRange
     ) -> RequestedRange:
         """Return the part of a batch that still exists."""
-        low, high = stretch.bounds.min_offset, stretch.bounds.max_offset
+        low, high = requested.bounds.min_offset, requested.bounds.max_offset
         if start < min(low, stop):
             gone = min(low, stop)
             self._losses.report(
@@ -222,4 +224,4 @@ class Follower:
                 f"messages [{max(high, start)}, {stop}) of {place} are gone: it was created again, or truncated"
             )
         begin, end = max(start, low), min(stop, high)
-        return RequestedRange(begin, max(begin, end), stretch.bounds)
+        return RequestedRange(begin, max(begin, end), requested.bounds)

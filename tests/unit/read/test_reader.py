@@ -1,4 +1,4 @@
-"""Messages out of a store by queue offset: answers at every bound, gaps passed over, corruption named."""
+"""Messages out of a store by queue offset: answers at every bound, gaps skipped, corruption named."""
 
 from pathlib import Path
 
