@@ -538,18 +538,32 @@ static void gate_cover(Gate *g, int64_t *ranges, int32_t count)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Waits until no sync is running, at most until `deadline_ns`; returns whether none is. */
-static int gate_idle(Gate *g, int64_t deadline_ns, int is_over)
+/* Waits until the sync that began at `began_ns` has ended, at most until `deadline_ns`; returns whether it has. */
+static int gate_await_sync(Gate *g, int64_t began_ns, int64_t deadline_ns)
 {
     struct timespec at = {deadline_ns / 1000000000, deadline_ns % 1000000000};
-    int is_idle;
+    int has_ended;
     pthread_mutex_lock(&g->lock);
-    while (is_over ? !g->has_ended : g->is_syncing)
+    while (g->is_syncing && g->since_ns == began_ns)
         if (pthread_cond_timedwait(&g->changed, &g->lock, &at))
             break;
-    is_idle = is_over ? g->has_ended : !g->is_syncing;
+    has_ended = !g->is_syncing || g->since_ns != began_ns;
     pthread_mutex_unlock(&g->lock);
-    return is_idle;
+    return has_ended;
+}
+
+/* Waits until the thread has ended, at most until `deadline_ns`; returns whether it has. */
+static int gate_await_end(Gate *g, int64_t deadline_ns)
+{
+    struct timespec at = {deadline_ns / 1000000000, deadline_ns % 1000000000};
+    int has_ended;
+    pthread_mutex_lock(&g->lock);
+    while (!g->has_ended)
+        if (pthread_cond_timedwait(&g->changed, &g->lock, &at))
+            break;
+    has_ended = g->has_ended;
+    pthread_mutex_unlock(&g->lock);
+    return has_ended;
 }
 
 /* Ends the thread after its current sync. After the return, the thread does not access the store's memory. */

@@ -254,15 +254,19 @@ cdef class SyncGate:
         """When the current sync began, by the monotonic clock; 0 if none is running."""
         return load_acquire(&self.gate.since_ns)
 
-    def is_idle(self, int64_t timeout_ms=0):
-        """Wait until no sync is running, up to the time-out; return whether none is."""
+    def await_sync(self, int64_t began_ns, int64_t timeout_ms=0):
+        """Wait until the sync that began at `began_ns` has ended, up to the time-out; return whether it has.
+
+        Args:
+            began_ns: the value that `since_ns` had while the sync was running. Later syncs are not waited for.
+        """
         cdef Gate *gate = self.gate
-        cdef bint is_idle
+        cdef bint has_ended
         if self.open_page[0] == 0:
             return True
         with nogil:
-            is_idle = gate_idle(gate, clock_ns() + timeout_ms * 1_000_000, False)
-        return is_idle
+            has_ended = gate_await_sync(gate, began_ns, clock_ns() + timeout_ms * 1_000_000)
+        return has_ended
 
     def close(self, int64_t timeout_ms=0):
         """End the thread; return whether it ended in time. In any case it does not access the store's memory any more."""
@@ -272,5 +276,5 @@ cdef class SyncGate:
             return True
         with nogil:
             gate_stop(gate)
-            has_ended = gate_idle(gate, clock_ns() + timeout_ms * 1_000_000, True)
+            has_ended = gate_await_end(gate, clock_ns() + timeout_ms * 1_000_000)
         return has_ended

@@ -14,6 +14,8 @@ class SyncThread:
     def __init__(self, gate: SyncGate, limit_s: float) -> None:
         self._gate = gate
         self._limit_ms = int(limit_s * 1000)
+        # When the sync began for which `stop` waited in vain; 0 if there is none.
+        self._overdue_ns = 0
 
     @property
     def since(self) -> float:
@@ -22,8 +24,11 @@ class SyncThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a sync is running; otherwise the thread accesses nothing."""
-        return not self._gate.is_idle()
+        """Whether the sync for which `stop` waited in vain is still running.
+
+        A later sync does not count: other threads may put until the log is closed, which ends the sync thread.
+        """
+        return self._overdue_ns != 0 and not self._gate.await_sync(self._overdue_ns)
 
     def place(self) -> str:
         """Return what the thread is doing."""
@@ -34,9 +39,10 @@ class SyncThread:
 
     def stop(self) -> None:
         """Wait for the current sync, up to the time limit."""
-        self._gate.is_idle(self._limit_ms)
+        began_ns = self._gate.since_ns
+        self._overdue_ns = 0 if self._gate.await_sync(began_ns, self._limit_ms) else began_ns
 
     def join(self) -> None:
-        """Wait for the current sync, without a time limit."""
-        while not self._gate.is_idle(PATIENCE_MS):
+        """Wait for the sync for which `stop` waited in vain, without a time limit."""
+        while not self._gate.await_sync(self._overdue_ns, PATIENCE_MS):
             pass

@@ -109,7 +109,14 @@ class FollowerTask:
         """Publish to other processes how far queues and index are complete; returns whether a reader waited for it."""
         if self._follower.progress > self._progress.state.visible_offset:
             self._progress.state.visible_offset = self._follower.progress
-            self._progress.write()
+            try:
+                self._progress.write()
+            except OSError as error:
+                if error.errno in LIMITS:
+                    raise
+                raise self._flusher.fail(
+                    f"the progress file could not be written ({error})"
+                ) from error
         return self._wakes.wake()
 
     def announce_sealed(self) -> None:

@@ -365,11 +365,11 @@ def test_many_stores_in_one_process_leave_nothing(tmp_path: Path) -> None:
 def test_the_crew_waits_for_the_sync_that_runs_and_tells_nothing() -> None:
     class Gate:
         since_ns = 2_500_000_000
-        waited: ClassVar[list[int | None]] = []
+        waited: ClassVar[list[tuple[int, int]]] = []
 
-        def is_idle(self, limit_ms: int | None = None) -> bool:
-            self.waited.append(limit_ms)
-            return len(self.waited) > 3
+        def await_sync(self, began_ns: int, limit_ms: int = 0) -> bool:
+            self.waited.append((began_ns, limit_ms))
+            return began_ns != self.since_ns or len(self.waited) > 3
 
     gate: Any = Gate()
     thread = SyncThread(gate, 0.5)
@@ -378,8 +378,29 @@ def test_the_crew_waits_for_the_sync_that_runs_and_tells_nothing() -> None:
         2.5,
         "a sync of the log",
     )
-    assert thread.is_alive
     thread.tell()
+    assert not thread.is_alive
     thread.stop()
+    assert thread.is_alive
     thread.join()
-    assert gate.waited == [None, 500, 60_000, 60_000]
+    assert not thread.is_alive
+    began = 2_500_000_000
+    assert gate.waited == [(began, 500), (began, 0), (began, 60_000), (began, 60_000), (began, 0)]
+
+
+def test_the_crew_does_not_wait_for_later_syncs() -> None:
+    """Threads that put until the log is closed have a sync running at each moment; a close must not take that for a hang."""
+
+    class Gate:
+        since_ns = 7
+
+        def await_sync(self, began_ns: int, limit_ms: int = 0) -> bool:
+            ended = began_ns != self.since_ns
+            self.since_ns += 1
+            return ended or limit_ms > 0
+
+    gate: Any = Gate()
+    thread = SyncThread(gate, 0.5)
+    thread.stop()
+    assert not thread.is_alive
+    thread.join()
