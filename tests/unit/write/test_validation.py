@@ -12,7 +12,7 @@ from tests.conftest import OpenStore
 from penstock import Message
 from penstock.errors import DiskFullError, MessageError, StoreFailedError
 from penstock.files import File
-from penstock.testing import FaultyFiles, open_store
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
 from penstock.write.validation import host_bytes
 
 
@@ -50,7 +50,9 @@ def test_nothing_of_a_batch_comes_back_that_a_full_disk_took_in_part(
 ) -> None:
     files = _HalfFull(heals=True)
     batch = [Message("t", b"refused-%d" % number) for number in range(count)]
-    with open_store(tmp_path / "s", files=files, write=write) as store:
+    # No background thread makes or renames a file while the store is copied.
+    workers = ManualWorkers()
+    with open_store(tmp_path / "s", files=files, write=write, spawn=workers) as store:
         store.put("t", b"first")
         files.is_armed = True
         with pytest.raises(DiskFullError):
