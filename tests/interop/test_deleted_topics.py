@@ -46,7 +46,7 @@ def seen_by_us(store: Store) -> dict[tuple[str, int], list[bytes]]:
 
 def check_healthy(root: Path) -> None:
     with opened(root, read_only=True) as store:
-        # That a queue has a new life is a note.
+        # That a queue has a new generation is a note.
         assert [f.text for f in store.verify() if not f.is_note] == []
 
 
