@@ -7,6 +7,8 @@ import signal
 import sys
 import tempfile
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -157,6 +159,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _folder(item: pytest.Item) -> str:
     return Path(item.location[0]).parts[1]
+
+
+# Folders whose tests must end the threads of every store that they open.
+_WITHOUT_THREADS = ("unit", "contract")
+
+
+@pytest.fixture(autouse=True)
+def _ends_its_threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a store's thread behind; those of a module's fixtures are there before it."""
+    before = set(threading.enumerate())
+    yield
+    if _folder(request.node) in _WITHOUT_THREADS:
+        new = [thread for thread in threading.enumerate() if thread not in before]
+        left = [thread for thread in new if thread.name.startswith("penstock-")]
+        until = time.monotonic() + 1
+        for thread in left:
+            thread.join(max(until - time.monotonic(), 0))
+        names = [thread.name for thread in left if thread.is_alive()]
+        assert not names, f"close the store by `with`: {names} still run"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -318,3 +318,20 @@ def test_tail_follows_a_writer_in_another_process(place: Path) -> None:
         process.wait(60)
         process.stdout.close()
     assert process.returncode == 130
+
+
+WITHOUT_SPARK = """
+import sys
+from pathlib import Path
+sys.modules["pyspark.sql"] = None
+from penstock.cli.verbs.demo import Demo
+Demo(Path(sys.argv[1]), 1).spark()
+"""
+
+
+def test_the_demo_says_how_to_go_without_spark(tmp_path: Path) -> None:
+    """The advice was only given if the pipeline itself was missing, which is installed with Penstock."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, str(tmp_path)], capture_output=True, check=False
+    )
+    assert b"the Spark part (or use --no-spark) needs pyspark" in done.stderr

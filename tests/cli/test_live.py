@@ -15,6 +15,28 @@ DATA = Path(
 )
 
 
+def check_followed(path: Path, lines: list[bytes], whole: int, writer: subprocess.Popen[bytes]) -> None:  # fmt: skip
+    """Follow the topic to its first `whole` messages, or to its end; check that all of them are found and counted."""
+    tags: collections.Counter[str] = collections.Counter()
+    with penstock.open(path, read_only=True) as reader:
+        followed = []
+        for message in reader.scan("changes", follow=True):
+            followed.append(message.body)
+            tags[message.tag] += 1
+            if len(followed) == (whole or len(lines)):
+                break
+        if whole:
+            assert writer.poll() is None, "the writer is still at work"
+        # Within a batch the queues are interleaved as they came, so the order is that of the source.
+        assert followed == lines[: len(followed)]
+        for line in followed[:: max(len(followed) // 50, 1)]:
+            commit = json.loads(line)["commit"]
+            found = [m.body for m in reader.find("changes", commit, limit=10_000)]
+            assert line in found
+        counted = collections.Counter(m.tag for m in reader.scan("changes"))
+        assert all(counted[tag] >= count for tag, count in tags.items())
+
+
 def test_a_stream_is_followed_found_and_counted_while_it_is_written(tmp_path: Path) -> None:
     lines = DATA.read_bytes().splitlines()
     path = tmp_path / "store"
@@ -44,24 +66,7 @@ def test_a_stream_is_followed_found_and_counted_while_it_is_written(tmp_path: Pa
             process.wait(60)
         while not (path / "consumequeue" / "changes").exists():
             assert process.poll() in (None, 0)
-        tags: collections.Counter[str] = collections.Counter()
-        with penstock.open(path, read_only=True) as reader:
-            followed = []
-            for message in reader.scan("changes", follow=True):
-                followed.append(message.body)
-                tags[message.tag] += 1
-                if len(followed) == (whole or len(lines)):
-                    break
-            if whole:
-                assert process.poll() is None, "the writer is still at work"
-            # Within a batch the queues are interleaved as they came, so the order is that of the source.
-            assert followed == lines[: len(followed)]
-            for line in followed[:: max(len(followed) // 50, 1)]:
-                commit = json.loads(line)["commit"]
-                found = [m.body for m in reader.find("changes", commit, limit=10_000)]
-                assert line in found
-            counted = collections.Counter(m.tag for m in reader.scan("changes"))
-            assert all(counted[tag] >= count for tag, count in tags.items())
+        check_followed(path, lines, whole, process)
     finally:
         hold.set()
         feeder.join()

@@ -168,6 +168,72 @@ MORE_WAYS = [
 ]  # fmt: skip
 
 
+FILL_AT_EVERY_STEP = """
+sizes |= {"geometry.segment_bytes": 3 << 20, "geometry.index_slots": 5000, "geometry.index_entries": 90}
+def read_all():
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                with open(os.path.join(folder, name), "rb") as file:
+                    while file.read(65536):
+                        pass
+            except FileNotFoundError:
+                pass
+sent, refused = [], 0
+lefts, jobs = (0, 1, 2, 3, 5, 8, 13, 40, 70, 130, 300, 513, 700, 1100), 14
+if alloc != "on-demand":
+    # Two segments lie ready, whole.
+    lefts, jobs = (0, 3, 60, 900), 56
+store = penstock.open(path, environ={}, write=write, alloc=alloc, flush=flush, retention=["size"], **sizes,
+                      **{"retention.size.bytes_max": 6 << 20, "retention.pause_ms": 0})
+for left in lefts:
+    store.retain()
+    read_all()
+    fill()
+    os.truncate(ballast, max(os.path.getsize(ballast) - left * 4096, 0))
+    for job in range(10 * jobs):
+        # What lies ready lasts longer on a slow machine.
+        if job >= jobs and (refused or left != lefts[-1]):
+            break
+        number = len(sent)
+        try:
+            if job % 7 == 3:
+                many = [Message("t", b"%d:" % (number + n) + b"x" * 30_000, keys=[f"k{number + n}"]) for n in range(20)]
+                store.put_many(many)
+                sent += [m.body for m in many]
+            elif job % 7 == 5:
+                store.put(f"other-{left}-{job}", b"y" * 100, keys=["y"])
+            else:
+                body = b"%d:" % number + b"x" * (100, 9_000, 70_000)[job % 3]
+                store.put("t", body, keys=[f"k{number}", f"l{number}"])
+                sent.append(body)
+        except DiskFullError:
+            refused += 1
+        read_all()
+        if job == 9:
+            try:
+                store.commit_offset("g", "t", offset=store.min_offset("t"))
+            except (StorageError, OSError):
+                pass
+            except CommitError:
+                assert not sent, "a queue that has messages is known"
+    os.unlink(ballast)
+    for trouble in list(store._engine.follower.troubles.values()):
+        trouble.again_at_ms = 0
+    low = store.min_offset("t")
+    assert [m.body for m in store.scan("t")] == sent[low:], left
+assert refused, "the disk was never full"
+assert len(store.find("t", f"k{len(sent) - 1}")) == 1
+assert not list(store.verify())
+store.close()
+with penstock.open(path, environ={}, retention=[], **sizes) as store:
+    assert store.recovery.state == "clean"
+    low = store.min_offset("t")
+    assert [m.body for m in store.scan("t")] == sent[low:]
+print("fine")
+"""
+
+
 @pytest.mark.parametrize(("write", "alloc", "flush"), MORE_WAYS)
 def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
     write: str, alloc: str, flush: str, real_disk: Path
@@ -177,70 +243,7 @@ def test_a_disk_that_fills_at_any_step_is_an_error_never_a_death(
     The whole files are read meanwhile, as a backup does: that leaves folios in the page cache of which a part has no
     blocks, and a store into the other part died of SIGBUS.
     """
-    lines = run(HEAD + textwrap.dedent("""
-        sizes |= {"geometry.segment_bytes": 3 << 20, "geometry.index_slots": 5000, "geometry.index_entries": 90}
-        def read_all():
-            for folder, _, names in os.walk(path):
-                for name in names:
-                    try:
-                        with open(os.path.join(folder, name), "rb") as file:
-                            while file.read(65536):
-                                pass
-                    except FileNotFoundError:
-                        pass
-        sent, refused = [], 0
-        lefts, jobs = (0, 1, 2, 3, 5, 8, 13, 40, 70, 130, 300, 513, 700, 1100), 14
-        if alloc != "on-demand":
-            # Two segments lie ready, whole.
-            lefts, jobs = (0, 3, 60, 900), 56
-        store = penstock.open(path, environ={}, write=write, alloc=alloc, flush=flush, retention=["size"], **sizes,
-                              **{"retention.size.bytes_max": 6 << 20, "retention.pause_ms": 0})
-        for left in lefts:
-            store.retain()
-            read_all()
-            fill()
-            os.truncate(ballast, max(os.path.getsize(ballast) - left * 4096, 0))
-            for job in range(10 * jobs):
-                # What lies ready lasts longer on a slow machine.
-                if job >= jobs and (refused or left != lefts[-1]):
-                    break
-                number = len(sent)
-                try:
-                    if job % 7 == 3:
-                        many = [Message("t", b"%d:" % (number + n) + b"x" * 30_000, keys=[f"k{number + n}"]) for n in range(20)]
-                        store.put_many(many)
-                        sent += [m.body for m in many]
-                    elif job % 7 == 5:
-                        store.put(f"other-{left}-{job}", b"y" * 100, keys=["y"])
-                    else:
-                        body = b"%d:" % number + b"x" * (100, 9_000, 70_000)[job % 3]
-                        store.put("t", body, keys=[f"k{number}", f"l{number}"])
-                        sent.append(body)
-                except DiskFullError:
-                    refused += 1
-                read_all()
-                if job == 9:
-                    try:
-                        store.commit_offset("g", "t", offset=store.min_offset("t"))
-                    except (StorageError, OSError):
-                        pass
-                    except CommitError:
-                        assert not sent, "a queue that has messages is known"
-            os.unlink(ballast)
-            for trouble in list(store._engine.follower.troubles.values()):
-                trouble.again_at_ms = 0
-            low = store.min_offset("t")
-            assert [m.body for m in store.scan("t")] == sent[low:], left
-        assert refused, "the disk was never full"
-        assert len(store.find("t", f"k{len(sent) - 1}")) == 1
-        assert not list(store.verify())
-        store.close()
-        with penstock.open(path, environ={}, retention=[], **sizes) as store:
-            assert store.recovery.state == "clean"
-            low = store.min_offset("t")
-            assert [m.body for m in store.scan("t")] == sent[low:]
-        print("fine")
-    """), real_disk / "store", write, alloc, flush)  # fmt: skip
+    lines = run(HEAD + FILL_AT_EVERY_STEP, real_disk / "store", write, alloc, flush)
     assert lines == ["fine"]
 
 

@@ -72,7 +72,7 @@ def put_some(path: Path, **settings: Any) -> Path:
 def test_0_1_refuses_to_write_where_this_version_has_written_and_changes_nothing(
     made_by: str, ending: str, wheel: Path, made: Path, tmp_path: Path
 ) -> None:
-    """It knows neither where records end in a CRC nor the lives of a queue: what it wrote would be wrong."""
+    """It knows neither where records end in a CRC nor the generations of a queue: what it wrote would be wrong."""
     path = tmp_path / "closed"
     if made_by == "0.1":
         shutil.copytree(made / "crc32-sync-mmap-closed", path, copy_function=shutil.copy2)

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import attrs
 
+from penstock.errors import PluginError
 from penstock.format.columns import RecordColumns
 from penstock.format.java_hash import Int64s
 from penstock.format.properties import DELAY
@@ -37,6 +38,30 @@ DELAY_SECONDS = (
 )
 
 
+@attrs.frozen(eq=False, kw_only=True)
+class IndexColumns:
+    """What queues and index are built from, of many records, without the records; one row a record.
+
+    Attributes:
+        topics: the distinct topics, and for each row the index of its topic.
+        tag_codes: the third field of each queue entry, delivery times included.
+        keys: every key to be indexed.
+    """
+
+    log_offsets: Int64s
+    sizes: Int64s
+    queues: Int64s
+    queue_offsets: Int64s
+    store_times_ms: Int64s
+    transaction_types: Int64s
+    topics: tuple[list[bytes], Int64s]
+    tag_codes: Int64s
+    keys: Keys
+
+    def __len__(self) -> int:
+        return len(self.log_offsets)
+
+
 @attrs.define(slots=False, eq=False)
 class DispatchBatch:
     """Valid records of the log in [start_offset, end_offset), as columns of one row a record.
@@ -45,52 +70,62 @@ class DispatchBatch:
     A dispatcher must not keep the batch or views of its columns: the memory is reused afterwards.
     """
 
-    columns: RecordColumns
+    _rows: RecordColumns | IndexColumns = attrs.field(alias="columns")
     start_offset: int
     end_offset: int
 
     def __len__(self) -> int:
-        return len(self.columns)
+        return len(self._rows)
+
+    @property
+    def columns(self) -> RecordColumns:
+        """All columns of the records, with their bytes; raises `PluginError` in a reindex, which sends no records around."""
+        if isinstance(self._rows, IndexColumns):
+            raise PluginError(
+                "a dispatcher needs the records themselves, so reindex cannot rebuild its files; nothing was changed. "
+                "Run reindex without that dispatcher in index.use, and rebuild its files with penstock repair"
+            )
+        return self._rows
 
     @property
     def log_offsets(self) -> Int64s:
         """Byte addresses in the commit log, ascending."""
-        return self.columns.log_offsets
+        return self._rows.log_offsets
 
     @property
     def sizes(self) -> Int64s:
         """Record sizes in bytes."""
-        return self.columns.sizes
+        return self._rows.sizes
 
     @property
     def queues(self) -> Int64s:
         """Queue numbers as the records state them; in a hostile log they may be any number."""
-        return self.columns.queues
+        return self._rows.queues
 
     @property
     def queue_offsets(self) -> Int64s:
         """Ordinals in the queues."""
-        return self.columns.queue_offsets
+        return self._rows.queue_offsets
 
     @property
     def store_times_ms(self) -> Int64s:
         """Store times, Unix milliseconds."""
-        return self.columns.store_times_ms
+        return self._rows.store_times_ms
 
     @property
     def transaction_types(self) -> Int64s:
         """0, PREPARED, COMMIT or ROLLBACK of `penstock.format.record`."""
-        return self.columns.transaction_types
+        return self._rows.transaction_types
 
     @property
     def topics(self) -> list[bytes]:
         """The distinct topics of the batch."""
-        return self.columns.topics[0]
+        return self._rows.topics[0]
 
     @property
     def topic_rows(self) -> Int64s:
         """For each row the index of its topic in `topics`."""
-        return self.columns.topics[1]
+        return self._rows.topics[1]
 
     @cached_property
     def _indexed(self) -> Indexed:
@@ -99,6 +134,8 @@ class DispatchBatch:
     @cached_property
     def tag_codes(self) -> Int64s:
         """The queue entry's third field: tag hash, or delivery time on the schedule topic."""
+        if isinstance(self._rows, IndexColumns):
+            return self._rows.tag_codes
         codes = self._indexed.tag_codes
         return self._with_delivery_times(codes) if SCHEDULE_TOPIC in self.topics else codes
 
@@ -116,7 +153,7 @@ class DispatchBatch:
     @cached_property
     def keys(self) -> Keys:
         """Every key to be indexed, with the index hash of `topic#key`, in log order."""
-        return self._indexed.keys
+        return self._rows.keys if isinstance(self._rows, IndexColumns) else self._indexed.keys
 
     def message(self, row: int) -> StoredMessage:
         """Return one record as a message, copied out of the batch."""

@@ -103,7 +103,8 @@ class Verification:
         files: the file system.
         root: the store's folder.
         log: the commit log.
-        dispatchers: the dispatchers whose files are compared with the log.
+        dispatchers: the dispatchers whose files are compared with the log; without a queue index, or without any, the log
+            is checked against what its last writer published, or by itself.
         end: returns the log's end if this process writes the store; None if it only reads it.
         spread: checks segments in other processes; None if that is not possible.
     """
@@ -201,10 +202,10 @@ class Verification:
         with contextlib.suppress(FormatVersionError):
             state = progress.read()
         is_ours = penstock_wrote_last(self._files, self._root, state.lock_mtime_ns)
-        queued = next(d for d in self._dispatchers if isinstance(d, QueueIndex)).end_log_offset()
-        published = state.visible_offset if is_ours else queued
+        queued = self._queued()
+        published = state.visible_offset if is_ours else queued or 0
         is_live = self._files.is_locked(self._root / "lock")
-        claimed = min(queued, published)
+        claimed = published if queued is None else min(queued, published)
         scope = Scope(
             end=claimed,
             extent=claimed,
@@ -222,6 +223,11 @@ class Verification:
         return attrs.evolve(
             scope, end=end, extent=end, is_copy=is_copied, sequence=progress.sequence
         )
+
+    def _queued(self) -> int | None:
+        """Return the log offset up to which the queues have entries; None if the queues are not verified."""
+        index = next((each for each in self._dispatchers if isinstance(each, QueueIndex)), None)
+        return None if index is None else index.end_log_offset()
 
     def _all_findings(
         self,

@@ -90,7 +90,7 @@ class _Run(NamedTuple):
 
 
 @attrs.define(eq=False)
-class _Life:
+class _Generation:
     """The state of a queue so far: the expected offset, and breaks that are not decided yet."""
 
     due: int
@@ -101,7 +101,7 @@ class _Life:
     pending: list[_Run] = attrs.Factory(list)
 
 
-class QueueLives:
+class QueueGenerations:
     """Counts the records of a log in log order, and determines which are corrupt. Not thread-safe.
 
     Args:
@@ -122,7 +122,7 @@ class QueueLives:
         self._due_at = due_at
         self._is_own = is_own
         self._gaps = deque(gaps)
-        self._lives: dict[Queue, _Life] = {}
+        self._generations: dict[Queue, _Generation] = {}
         self._lost_bytes = 0
         self._rejected: dict[int, Rejected] = {}
         self._notes: list[Note] = []
@@ -142,12 +142,12 @@ class QueueLives:
 
     def finish(self) -> QueueHistory:
         """Decide the remaining breaks; return the corrupt records and the notes."""
-        for queue, life in self._lives.items():
-            self._settle(queue, life)
-            for run in life.pending:
-                self._judge(queue, run, life.due)
-            if not life.pending:
-                self._look_for_missing(queue, life.due, self._end(queue))
+        for queue, generation in self._generations.items():
+            self._settle(queue, generation)
+            for run in generation.pending:
+                self._judge(queue, run, generation.due)
+            if not generation.pending:
+                self._look_for_missing(queue, generation.due, self._end(queue))
         return QueueHistory(self._rejected, self._notes[:_NOTES_MAX])
 
     def _end(self, queue: Queue) -> int:
@@ -157,55 +157,57 @@ class QueueLives:
 
     def _add_run(self, queue: Queue, run: _Run) -> None:
         """Add a run of records to its queue; decide breaks that this run confirms or contradicts."""
-        life = self._lives.get(queue)
-        if life is None:
+        generation = self._generations.get(queue)
+        if generation is None:
             known = self._due_at(queue)
             expected = known or Due(run.first)
-            life = self._lives[queue] = _Life(expected.offset, 0, expected.unseen_bytes)
+            generation = self._generations[queue] = _Generation(
+                expected.offset, 0, expected.unseen_bytes
+            )
             if known is None:
-                life.due = run.following
-                life.single = run if run.records == 1 else None
+                generation.due = run.following
+                generation.single = run if run.records == 1 else None
                 return
-        pending, due = life.pending, life.due
+        pending, due = generation.pending, generation.due
         if pending and run.first == pending[-1].following:
             # The run continues the last break: a new generation. The breaks before that one are judged one by one.
             last = pending.pop()
-            self._change(queue, life, last)
-            self._continue(life, run)
+            self._change(queue, generation, last)
+            self._continue(generation, run)
         elif run.first in (due, due + len(pending)):
             for broken in pending:
                 self._reject_odd(queue, broken, due, run.first)
-            self._continue(life, run)
-        elif self._may_be_lost(life, run):
-            self._continue(life, run)
+            self._continue(generation, run)
+        elif self._may_be_lost(generation, run):
+            self._continue(generation, run)
         elif run.records > 1:
-            self._change(queue, life, run)
+            self._change(queue, generation, run)
         else:
             pending.append(run)
             if len(pending) > _PENDING_MAX:
                 self._judge(queue, pending.pop(0), due)
 
-    def _may_be_lost(self, life: _Life, run: _Run) -> bool:
+    def _may_be_lost(self, generation: _Generation, run: _Run) -> bool:
         """Return whether corrupt bytes since the queue's last record explain the missing offsets."""
-        lost = self._lost_bytes - life.lost_bytes
-        missing = run.first - life.due
-        return lost > 0 and not life.pending and 0 < missing <= lost // FIXED_SIZE + 1
+        lost = self._lost_bytes - generation.lost_bytes
+        missing = run.first - generation.due
+        return lost > 0 and not generation.pending and 0 < missing <= lost // FIXED_SIZE + 1
 
-    def _continue(self, life: _Life, run: _Run) -> None:
-        life.single = None
-        life.pending.clear()
-        life.due, life.lost_bytes = run.following, self._lost_bytes
+    def _continue(self, generation: _Generation, run: _Run) -> None:
+        generation.single = None
+        generation.pending.clear()
+        generation.due, generation.lost_bytes = run.following, self._lost_bytes
 
-    def _change(self, queue: Queue, life: _Life, run: _Run) -> None:
+    def _change(self, queue: Queue, generation: _Generation, run: _Run) -> None:
         """Continue with a run that breaks the sequence of its queue, after corrupt records or in a new generation."""
-        for broken in life.pending:
-            self._judge(queue, broken, life.due)
-        self._settle(queue, life)
+        for broken in generation.pending:
+            self._judge(queue, broken, generation.due)
+        self._settle(queue, generation)
         self._firsts.add(run.log_offset)
-        missing = max(run.first - life.due, 0)
-        if not missing or self._look_for_missing(queue, life.due, run.first) < missing:
-            self._note(queue, run, life.due)
-        self._continue(life, run)
+        missing = max(run.first - generation.due, 0)
+        if not missing or self._look_for_missing(queue, generation.due, run.first) < missing:
+            self._note(queue, run, generation.due)
+        self._continue(generation, run)
 
     def _note(self, queue: Queue, run: _Run, due: int) -> None:
         """Note a new generation."""
@@ -216,8 +218,8 @@ class QueueLives:
         )
         self._notes.append(Note(run.log_offset, text))
 
-    def _settle(self, queue: Queue, life: _Life) -> None:
-        single, life.single = life.single, None
+    def _settle(self, queue: Queue, generation: _Generation) -> None:
+        single, generation.single = generation.single, None
         if single is not None:
             self._judge(queue, single, single.first)
 
@@ -253,7 +255,7 @@ class QueueLives:
 
     def _may_be_unseen(self, queue: Queue, run: _Run, due: int) -> bool:
         """Return whether the missing offsets may belong to records before the scan that have no entries yet."""
-        return 0 < run.first - due <= self._lives[queue].unseen_bytes // FIXED_SIZE
+        return 0 < run.first - due <= self._generations[queue].unseen_bytes // FIXED_SIZE
 
     def _is_restart(self, queue: Queue, run: _Run, due: int) -> bool:
         """Return whether a broker restarted a queue at 0 and wrote that record's entry at the queue's end.

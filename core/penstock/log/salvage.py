@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.format.columns import RecordColumns
-from penstock.log.queue_continuity import Due, Note, QueueLives
+from penstock.log.queue_continuity import Due, Note, QueueGenerations
 from penstock.log.resync import Resync
 from penstock.log.scan import Checks, StopReason, scan_segment
 from penstock.log.segment import Segment
@@ -100,19 +100,19 @@ def reject_by_counts(
     if not spans or log.coverage.has_all(spans[0][0], spans[-1][1]):
         return []
     free = log.min_offset > 0
-    lives = QueueLives(log, lambda _queue: None if free else Due(0), is_own, gaps)
+    generations = QueueGenerations(log, lambda _queue: None if free else Due(0), is_own, gaps)
     expected = log.min_offset
     for segment in log.segments:
         if segment.base_offset > expected:
-            lives.lose(expected, segment.base_offset)
+            generations.lose(expected, segment.base_offset)
         for piece in walk_segment(log, segment):
             if isinstance(piece, Valid):
-                lives.add(piece.columns)
+                generations.add(piece.columns)
             elif isinstance(piece, Corrupt):
-                lives.lose(piece.start, piece.stop)
+                generations.lose(piece.start, piece.stop)
             elif not piece.is_blank:
-                lives.lose(piece.start, segment.end_offset)
+                generations.lose(piece.start, segment.end_offset)
         expected = segment.end_offset
-    found = lives.finish()
+    found = generations.finish()
     log.rejected = found.rejected
     return found.notes

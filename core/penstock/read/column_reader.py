@@ -1,6 +1,7 @@
-"""Reads a store as columns, many messages at a time, and returns the bounds of each queue.
+"""Reads a log as columns, many messages at a time, through queue entries, and returns the bounds of each queue.
 
-The half of a reader that creates no Python object per message; see `reader`. Changes nothing on disk.
+The part of a `Reader` that creates no Python object per message. It reads what is there: the `Reader` first makes
+written records readable, and it documents the arguments. Changes nothing on disk.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _TABLE_ROWS = 2048
 # Entries read at each sampled position of a queue.
 _SAMPLED = 32
+# The maximum size in bytes of the records of a batch, unless the caller gives another one.
+BATCH_BYTES_MAX = 64 << 20
 
 
 # The offset of the only queue, or a mapping by topic and queue.
@@ -47,72 +50,63 @@ def _by_queue(
 
 
 class ColumnReader:
-    """Reads by columns; the base class of `Reader`. Safe from any thread."""
+    """Reads by columns. Safe from any thread.
 
-    _log: SegmentedLog
-    _queue_index: QueueIndex
-    _published: Callable[[], int | None]
+    Args:
+        log: the commit log.
+        queue_index: the queues.
+        published: returns the log offset up to which a writer in another process has published; None if this process
+            writes the store.
+    """
 
-    def _settle(self) -> None:
-        """Make the records written by this process readable through queues and index."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        log: SegmentedLog,
+        queue_index: QueueIndex,
+        published: Callable[[], int | None],
+    ) -> None:
+        self._log = log
+        self._queue_index = queue_index
+        self._published = published
 
-    def _check_open(self) -> None:
-        """Raise if the store is closed."""
-        raise NotImplementedError
-
-    def to_arrow(
+    def table(
         self,
         topic: str,
-        queue: int = 0,
-        start: int | None = None,
-        stop: int | None = None,
-        columns: Sequence[str] | None = None,
+        queue: int,
+        start: int | None,
+        stop: int | None,
+        columns: Sequence[str] | None,
         *,
-        verify: bool = True,
+        verify: bool,
     ) -> "pa.Table":
-        """Return messages [start, stop) of a queue as an Arrow table, without a Python object per row.
-
-        See `penstock.format.arrow_schema.COLUMNS` for the names; `verify` checks every record's CRC.
-        """
+        """Return messages [start, stop) of a queue; see `Reader.to_arrow`."""
         from penstock.format import arrow_schema  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
-        batches = self.arrow_batches(
+        batches = self.queue_batches(
             topic, queue, start, stop, columns, rows=_TABLE_ROWS, verify=verify
         )
         return arrow_schema.reader_of(batches, columns).read_all()
 
-    def to_reader(
+    def stream(
         self,
         topics: str | Iterable[str],
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | None,
         *,
-        start: Offsets | None = None,
-        stop: Offsets | None = None,
-        tags: str | Iterable[str] = (),
-        rows: int = 65_536,
-        verify: bool = True,
+        start: Offsets | None,
+        stop: Offsets | None,
+        tags: str | Iterable[str],
+        rows: int,
+        verify: bool,
+        check_open: Callable[[], None],
     ) -> "pa.RecordBatchReader":
-        """Return all messages of some topics as a stream of Arrow record batches, in the order in which they were stored.
+        """Return all messages of some topics as a stream; see `Reader.to_reader`.
 
-        The stream reads each batch on request, reads the log once, and ends with the last message that is present at the
-        call. Any consumer of Arrow streams can read it: `pyarrow`, DuckDB, Polars, pandas. The store must stay open until
-        the end. A request for a batch may raise Penstock's errors.
-
-        Args:
-            topics: one topic or more; all their queues are read. A topic that does not exist has no messages.
-            columns: see `penstock.format.arrow_schema.COLUMNS`.
-            start: the queue offset to begin at if the topics have one queue; otherwise a mapping of (topic, queue) to
-                offset. Queues that are not in the mapping are read from their first message on.
-            stop: the queue offset before which to end, in the same form.
-            tags: only messages with one of these tags; all messages if empty.
-            rows: maximum number of rows in a batch.
-            verify: check every record's CRC; a corrupt one is an error either way.
+        `check_open` is called before and after each batch; it raises once the store is closed.
         """
-        from penstock.format import arrow_schema  # noqa: PLC0415 - as in `to_arrow`
+        from penstock.format import arrow_schema  # noqa: PLC0415 - as in `table`
 
         names = {check_topic(t) for t in ([topics] if isinstance(topics, str) else topics)}
-        found = self.bounds(names.__contains__)
+        found = self.bounds(names.__contains__, published=True)
         firsts, stops = (
             _by_queue("start", start, names, found),
             _by_queue("stop", stop, names, found),
@@ -124,92 +118,68 @@ class ColumnReader:
             )
             for b in found
         ]  # fmt: skip
-        wanted = [tags] if isinstance(tags, str) else tags
-        batches = self.arrow_spans(spans, columns, rows=rows, verify=verify, tags=wanted)
-        return arrow_schema.reader_of(self._while_open(batches), columns)
+        wanted = RowFilter([tags] if isinstance(tags, str) else tags)
+        batches = self.span_batches(
+            spans,
+            columns,
+            Limits(rows, BATCH_BYTES_MAX),
+            verify=verify,
+            wanted=wanted,
+            lost=refuse_lost,
+        )
+        return arrow_schema.reader_of(_while_open(batches, check_open), columns)
 
-    def _while_open(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Yield batches; raises once the store is closed."""
-        self._check_open()
-        for batch in batches:
-            yield batch
-            self._check_open()
-
-    def arrow_batches(
+    def queue_batches(
         self,
         topic: str,
-        queue: int = 0,
-        start: int | None = None,
-        stop: int | None = None,
-        columns: Sequence[str] | None = None,
+        queue: int,
+        start: int | None,
+        stop: int | None,
+        columns: Sequence[str] | None,
         *,
-        rows: int = 65_536,
-        verify: bool = True,
+        rows: int,
+        verify: bool,
     ) -> "Iterator[pa.RecordBatch]":
-        """Yield the messages that `to_arrow` returns, as record batches of at most `rows` rows."""
-        self._settle()
+        """Yield messages [start, stop) of a queue; see `Reader.arrow_batches`."""
         low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
         high = self._queue_index.max_offset(topic, queue)
         first = low if start is None else max(start, low)
         last = high if stop is None else min(stop, high)
         span = QueueSpan(topic, queue, first, last)
-        return self.arrow_spans([span], columns, rows=rows, verify=verify)
-
-    def arrow_spans(
-        self,
-        spans: Sequence[QueueSpan],
-        columns: Sequence[str] | None = None,
-        *,
-        rows: int = 65_536,
-        size: int = 64 << 20,
-        verify: bool = True,
-        tags: Iterable[str] = (),
-        keys: Iterable[str] = (),
-        lost: Lost = refuse_lost,
-    ) -> "Iterator[pa.RecordBatch]":
-        """Return the messages of ranges of multiple queues, in the order in which they were stored.
-
-        Reads the log once, however many queues are interleaved in it.
-
-        Args:
-            spans: ranges [start, stop) of queues, as returned by `bounds`.
-            columns: see `penstock.format.arrow_schema.COLUMNS`.
-            rows: maximum number of rows in a batch.
-            size: maximum size in bytes of the records of a batch; a batch always has at least one record.
-            verify: check every record's CRC; a corrupt record is an error either way.
-            tags: only messages with one of these tags; all messages if empty.
-            keys: only messages with one of these keys; all messages if empty.
-            lost: called with messages that retention deleted meanwhile, and with the error, or None if only the
-                queue's file is missing; the messages are skipped unless it raises.
-        """
-        from penstock.format import arrow_schema  # noqa: PLC0415 - as in `to_arrow`
-        from penstock.read import to_arrow  # noqa: PLC0415 - as above
-
-        self._settle()
-        return to_arrow.span_batches(
-            self._log, self._queue_index, spans, arrow_schema.check_columns(columns), Limits(rows, size),
-            verify=verify, wanted=RowFilter(tags, keys), lost=lost,
+        return self.span_batches(
+            [span], columns, Limits(rows, BATCH_BYTES_MAX),
+            verify=verify, wanted=RowFilter(), lost=refuse_lost,
         )  # fmt: skip
 
-    def bounds(
-        self, wanted: Callable[[str], bool] = lambda _: True, *, published: bool = True
-    ) -> list[QueueBounds]:
-        """Return the bounds of every queue, in one pass, sorted by topic and queue.
+    def span_batches(
+        self,
+        spans: Sequence[QueueSpan],
+        columns: Sequence[str] | None,
+        limits: Limits,
+        *,
+        verify: bool,
+        wanted: RowFilter,
+        lost: Lost,
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield the messages of ranges of multiple queues, in log order; see `Reader.arrow_spans`."""
+        from penstock.format import arrow_schema  # noqa: PLC0415 - as in `table`
+        from penstock.read import to_arrow  # noqa: PLC0415 - as above
 
-        Args:
-            wanted: returns whether a topic is included.
-            published: if another process writes the store, return only messages that it has published; a crash of
-                that process may cut off the messages after them.
-        """
-        self._settle()
+        names = arrow_schema.check_columns(columns)
+        return to_arrow.span_batches(
+            self._log, self._queue_index, spans, names, limits,
+            verify=verify, wanted=wanted, lost=lost,
+        )  # fmt: skip
+
+    def bounds(self, wanted: Callable[[str], bool], *, published: bool) -> list[QueueBounds]:
+        """Return the bounds of every queue, sorted; see `Reader.bounds`."""
         below = self._published() if published else None
         return list(self._queue_index.bounds(wanted, below))
 
     def sample(
         self, topic: str, queue: int, start: int, stop: int, count: int
     ) -> list[tuple[int, int, float]]:
-        """Sample `count` positions of a queue; returns ordinals, log offsets, and the mean record size at each."""
-        self._settle()
+        """Sample positions of a queue; see `Reader.sample`."""
         found = []
         for at in distinct_of(np.linspace(start, stop - 1, count).astype(np.int64)):
             offsets, sizes, _ = self._queue_index.entries(
@@ -220,3 +190,13 @@ class ColumnReader:
                 first = int(present[0])
                 found.append((at + first, int(offsets[first]), float(sizes[present].mean())))
         return found
+
+
+def _while_open(
+    batches: "Iterator[pa.RecordBatch]", check_open: Callable[[], None]
+) -> "Iterator[pa.RecordBatch]":
+    """Yield batches; raises once the store is closed."""
+    check_open()
+    for batch in batches:
+        yield batch
+        check_open()

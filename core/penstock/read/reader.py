@@ -1,4 +1,4 @@
-"""Reads a store: by queue offset, in order, by key, by id, by time. Changes nothing on disk.
+"""Reads a store: by queue offset, in order, by key, by id, by time, as columns. Changes nothing on disk.
 
 Works the same on a store that this process writes, on one that another process is writing, and on a
 broker's directory. Every record read is checked (see `record_reader`). A corrupt record is left out and logged, and
@@ -6,11 +6,12 @@ broker's directory. Every record read is checked (see `record_reader`). A corrup
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueIndex
+from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueBounds, QueueIndex
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -25,11 +26,14 @@ from penstock.log.offset_context import explain
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import ReadResult, ReadStatus, StoredMessage
-from penstock.read.column_reader import ColumnReader
-from penstock.read.filters import TagFilter, out_of_bounds, out_of_line
+from penstock.read.column_reader import BATCH_BYTES_MAX, ColumnReader, Offsets
+from penstock.read.filters import RowFilter, TagFilter, out_of_bounds, out_of_line
 from penstock.read.key_search import KeySought, TimeSearch, find_keyed
-from penstock.read.span_merge import QueueSpan
+from penstock.read.span_merge import Limits, Lost, QueueSpan, refuse_lost
 from penstock.runtime.waking import Waiter, Wakes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = get_logger(__name__)
 
@@ -41,7 +45,7 @@ _NEAR = 8
 _TIME_MAX = 1 << 62
 
 
-class Reader(ColumnReader):
+class Reader:
     """The reading half of a store. Safe from any thread."""
 
     def __init__(
@@ -60,6 +64,7 @@ class Reader(ColumnReader):
         self._queue_index = queue_index
         self._key_index = key_index
         self._records = RecordReader(log, live=live)
+        self._columns = ColumnReader(log, queue_index, published)
         self._live = live
         self._closed = False
         # The reason why the store is closed, if it was not closed by the caller.
@@ -398,6 +403,128 @@ class Reader(ColumnReader):
         except (OffsetError, CorruptionError):
             # An index may point to a record that the log does not have; the log takes precedence.
             return None
+
+    # --- by columns
+
+    def to_arrow(
+        self,
+        topic: str,
+        queue: int = 0,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        verify: bool = True,
+    ) -> "pa.Table":
+        """Return messages [start, stop) of a queue as an Arrow table, without a Python object per row.
+
+        See `penstock.format.arrow_schema.COLUMNS` for the names; `verify` checks every record's CRC.
+        """
+        self._settle()
+        return self._columns.table(topic, queue, start, stop, columns, verify=verify)
+
+    def to_reader(
+        self,
+        topics: str | Iterable[str],
+        columns: Sequence[str] | None = None,
+        *,
+        start: Offsets | None = None,
+        stop: Offsets | None = None,
+        tags: str | Iterable[str] = (),
+        rows: int = 65_536,
+        verify: bool = True,
+    ) -> "pa.RecordBatchReader":
+        """Return all messages of some topics as a stream of Arrow record batches, in the order in which they were stored.
+
+        The stream reads each batch on request, reads the log once, and ends with the last message that is present at the
+        call. Any consumer of Arrow streams can read it: `pyarrow`, DuckDB, Polars, pandas. The store must stay open until
+        the end. A request for a batch may raise Penstock's errors.
+
+        Args:
+            topics: one topic or more; all their queues are read. A topic that does not exist has no messages.
+            columns: see `penstock.format.arrow_schema.COLUMNS`.
+            start: the queue offset to begin at if the topics have one queue; otherwise a mapping of (topic, queue) to
+                offset. Queues that are not in the mapping are read from their first message on.
+            stop: the queue offset before which to end, in the same form.
+            tags: only messages with one of these tags; all messages if empty.
+            rows: maximum number of rows in a batch.
+            verify: check every record's CRC; a corrupt one is an error either way.
+        """
+        self._settle()
+        return self._columns.stream(
+            topics, columns, start=start, stop=stop, tags=tags, rows=rows, verify=verify,
+            check_open=self._check_open,
+        )  # fmt: skip
+
+    def arrow_batches(
+        self,
+        topic: str,
+        queue: int = 0,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        rows: int = 65_536,
+        verify: bool = True,
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield the messages that `to_arrow` returns, as record batches of at most `rows` rows."""
+        self._settle()
+        return self._columns.queue_batches(
+            topic, queue, start, stop, columns, rows=rows, verify=verify
+        )
+
+    def arrow_spans(
+        self,
+        spans: Sequence[QueueSpan],
+        columns: Sequence[str] | None = None,
+        *,
+        rows: int = 65_536,
+        size: int = BATCH_BYTES_MAX,
+        verify: bool = True,
+        tags: Iterable[str] = (),
+        keys: Iterable[str] = (),
+        lost: Lost = refuse_lost,
+    ) -> "Iterator[pa.RecordBatch]":
+        """Return the messages of ranges of multiple queues, in the order in which they were stored.
+
+        Reads the log once, however many queues are interleaved in it.
+
+        Args:
+            spans: ranges [start, stop) of queues, as returned by `bounds`.
+            columns: see `penstock.format.arrow_schema.COLUMNS`.
+            rows: maximum number of rows in a batch.
+            size: maximum size in bytes of the records of a batch; a batch always has at least one record.
+            verify: check every record's CRC; a corrupt record is an error either way.
+            tags: only messages with one of these tags; all messages if empty.
+            keys: only messages with one of these keys; all messages if empty.
+            lost: called with messages that retention deleted meanwhile, and with the error, or None if only the
+                queue's file is missing; the messages are skipped unless it raises.
+        """
+        self._settle()
+        limits, wanted = Limits(rows, size), RowFilter(tags, keys)
+        return self._columns.span_batches(
+            spans, columns, limits, verify=verify, wanted=wanted, lost=lost
+        )
+
+    def bounds(
+        self, wanted: Callable[[str], bool] = lambda _: True, *, published: bool = True
+    ) -> list[QueueBounds]:
+        """Return the bounds of every queue, in one pass, sorted by topic and queue.
+
+        Args:
+            wanted: returns whether a topic is included.
+            published: if another process writes the store, return only messages that it has published; a crash of
+                that process may cut off the messages after them.
+        """
+        self._settle()
+        return self._columns.bounds(wanted, published=published)
+
+    def sample(
+        self, topic: str, queue: int, start: int, stop: int, count: int
+    ) -> list[tuple[int, int, float]]:
+        """Sample `count` positions of a queue; returns ordinals, log offsets, and the mean record size at each."""
+        self._settle()
+        return self._columns.sample(topic, queue, start, stop, count)
 
     def close(self) -> None:
         """Close all files; calling it again does nothing."""

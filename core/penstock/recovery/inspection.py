@@ -19,7 +19,7 @@ from penstock.durability.side_folder import (
 from penstock.durability.written_ranges import NO_RANGES, Ranges, known_ranges
 from penstock.errors import CorruptionError, FormatVersionError, OffsetError
 from penstock.files import Files
-from penstock.log.queue_continuity import Due, QueueLives
+from penstock.log.queue_continuity import Due, QueueGenerations
 from penstock.log.read_back import is_filler
 from penstock.log.resync import Resync
 from penstock.log.segmented_log import SegmentedLog, Witness
@@ -171,7 +171,7 @@ def _find_end(log: SegmentedLog, found: OpenState, names: Collection[str]) -> Lo
     is_proven = log.coverage.has_all(start, log.next_free_base())
     end = find_end(
         log, start, least_ms, torn_from=durable if found.is_ours else None,
-        lives=None if is_proven else _count_queues(log, found, start, names),
+        generations=None if is_proven else _count_queues(log, found, start, names),
     )  # fmt: skip
     check_corruption(
         log, end, was_abnormal=found.was_abnormal, is_ours=found.is_ours,
@@ -202,7 +202,7 @@ def _skip_filler(log: SegmentedLog, log_offset: int) -> int:
 
 def _count_queues(
     log: SegmentedLog, found: OpenState, start: int, names: Collection[str]
-) -> QueueLives:
+) -> QueueGenerations:
     """Return a counter for the queue offsets of scanned records, starting from the queue entries before `start`."""
     witness = log.witness
     dispatched = [found.state.dispatched.get(name, -1) for name in names] if found.is_ours else []
@@ -220,7 +220,7 @@ def _count_queues(
         is_next = counted >= start or last is None or due < witness.end(*queue)
         return Due(due, 0 if is_next else start - sum(last or (0, 0)))
 
-    return QueueLives(log, due_at, found.ranges.is_own, found.ranges.gaps)
+    return QueueGenerations(log, due_at, found.ranges.is_own, found.ranges.gaps)
 
 
 def _end_before(witness: Witness, queue: tuple[bytes, int], log_offset: int) -> int:

@@ -26,7 +26,7 @@ from penstock.errors import CorruptionError
 from penstock.files import Files
 from penstock.format.record import FIXED_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record
 from penstock.format.validity import is_valid
-from penstock.log.queue_continuity import QueueLives
+from penstock.log.queue_continuity import QueueGenerations
 from penstock.log.resync import find_next_valid, used_windows
 from penstock.log.scan import SECTOR_BYTES, Checks, StopReason, scan_segment
 from penstock.log.segment import Segment
@@ -116,23 +116,23 @@ def find_end(
     last_time_ms: int,
     *,
     torn_from: int | None = None,
-    lives: QueueLives | None = None,
+    generations: QueueGenerations | None = None,
 ) -> LogEnd:
     """Scan from `start`, the beginning of a record or the end, and return the end of the valid records.
 
-    `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `lives` checks
+    `torn_from`: Penstock had synced everything before that log offset, and possibly nothing after it. `generations` checks
     the queue offsets of records that do not end with a CRC of the whole record.
     """
     at, reason = start, _IS_FULL
     while (segment := log.find(at)) is not None:
-        at, stop, time_ms = _scan_to_end(log, segment, at, lives, torn_from)
+        at, stop, time_ms = _scan_to_end(log, segment, at, generations, torn_from)
         last_time_ms = max(last_time_ms, time_ms)
         if stop is not StopReason.FILLER:
             reason = (StopReason.CUT if stop is StopReason.END else stop).value
             break
         at = segment.end_offset
         reason = _IS_FULL
-    rejected = {} if lives is None else lives.finish().rejected
+    rejected = {} if generations is None else generations.finish().rejected
     if rejected:
         first = min(rejected)
         following = first + rejected[first].size
@@ -148,7 +148,11 @@ def find_end(
 
 
 def _scan_to_end(
-    log: SegmentedLog, segment: Segment, start: int, lives: QueueLives | None, torn_from: int | None
+    log: SegmentedLog,
+    segment: Segment,
+    start: int,
+    generations: QueueGenerations | None,
+    torn_from: int | None,
 ) -> tuple[int, StopReason, int]:
     """Return where the valid records of one segment end, why, and the greatest store time."""
     at, reason, time_ms = start, StopReason.END, 0
@@ -156,8 +160,8 @@ def _scan_to_end(
     for records, at, reason in scan_segment(log, segment, start, segment.end_offset, checks):  # noqa: B007 - the last one counts
         if len(records):
             time_ms = max(time_ms, int(records.store_times_ms.max()))
-            if lives is not None:
-                lives.add(records)
+            if generations is not None:
+                generations.add(records)
     return at, reason, time_ms
 
 

@@ -15,13 +15,12 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import numpy as np
 
-from penstock.contracts.dispatch_batch import DispatchBatch
-from penstock.errors import PluginError
+from penstock.contracts.dispatch_batch import DispatchBatch, IndexColumns
 from penstock.format.java_hash import Int64s, distinct_of
 from penstock.format.text_columns import Keys
 
@@ -31,29 +30,6 @@ _KINDS = {
     "topic_rows": np.int32,
 }  # fmt: skip
 _TOPIC_TEXT = "latin-1"
-
-
-class _Columns:
-    """The columns that dispatchers get when their files are rebuilt without the records."""
-
-    def __init__(self, arrays: dict[str, Any], topics: list[bytes]) -> None:
-        for name in _KINDS:
-            setattr(self, name, arrays[name].astype(np.int64))
-        self.topics = (topics, arrays["topic_rows"].astype(np.int64))
-
-    def __len__(self) -> int:
-        return len(self.log_offsets)
-
-    # Set in `__init__`; declared here for readers, and so that `__getattr__` does not raise for it.
-    log_offsets: Int64s
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise PluginError(
-            f"a dispatcher needs {name!r} of the records, so reindex cannot rebuild its files; nothing was changed. "
-            f"Run reindex without that dispatcher in index.use, and rebuild its files with penstock repair"
-        )
 
 
 def condense(batch: DispatchBatch, rows: Int64s | None = None, *, keys: bool) -> bytes:
@@ -80,13 +56,11 @@ def restore(data: bytes) -> DispatchBatch:
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     names = json.loads(arrays["topics"].tobytes())
-    columns = _Columns(arrays, [name.encode(_TOPIC_TEXT) for name in names])
-    first, stop = arrays["bounds"].tolist()
-    batch = DispatchBatch(cast("Any", columns), first, stop)
+    rows = {name: arrays[name].astype(np.int64) for name in _KINDS}
+    topics = [name.encode(_TOPIC_TEXT) for name in names], rows.pop("topic_rows")
     keys = Keys(arrays["key_rows"].astype(np.int64), arrays["key_hashes"])
-    # Both are cached properties, whose computation would need the records.
-    vars(batch).update(tag_codes=arrays["tag_codes"], keys=keys)
-    return batch
+    first, stop = arrays["bounds"].tolist()
+    return DispatchBatch(IndexColumns(**rows, topics=topics, keys=keys), first, stop)
 
 
 def shard_rows(batch: DispatchBatch, shards: int) -> Iterator[tuple[int, Int64s]]:

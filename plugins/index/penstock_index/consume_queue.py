@@ -10,7 +10,7 @@ Invariants:
       entry if there is no such record. Log offsets ascend from entry to entry.
     * Between `min_offset` and `max_offset` no entry is absent (zero): Java's scan would end there.
     * No entry exists for records of prepared and rolled back transactions, of deleted topics, and of earlier
-      generations of a queue (see `queue_lives`).
+      generations of a queue (see `queue_generations`).
 
 Safe from any thread; one lock guards all state, and no sync happens under it.
 """
@@ -39,8 +39,8 @@ from penstock_index.queue_addresses import compare_run, end_of_units, first_need
 from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import ENTRY, PRE_BLANK, is_whole_name
+from penstock_index.queue_generations import First, Generations, select_rows
 from penstock_index.queue_holes import entries_within, first_hole, valid_end
-from penstock_index.queue_lives import First, Lives, select_rows
 from penstock_index.queue_lookup import QueueLookUp
 from penstock_index.queue_names import is_number
 from penstock_index.queue_runs import Run, runs_of
@@ -93,7 +93,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._dirty_folders: set[Path] = set()
         self._refused: set[object] = set()
         self._compare = False
-        self._lives: Lives | None = None
+        self._generations: Generations | None = None
         self._excluded_topics: set[str] = set()
         self._syncs = Syncs(self._files, self._pool, options.sync_volume_from)
         # Where the log began and ended at the opening, for queues opened later; the log may begin later by now.
@@ -115,10 +115,10 @@ class ConsumeQueueDispatcher(QueueLookUp):
 
     def _select_rows(self, run: Run, key: Key) -> Iterable[Run]:
         """Return the parts of a run that belong to its queue; cut the queue if they begin another generation."""
-        queue, lives = self._queues.get(key), self._lives
-        if lives is None or (queue is not None and queue.is_followed_by(run)):
+        queue, generations = self._queues.get(key), self._generations
+        if generations is None or (queue is not None and queue.is_followed_by(run)):
             return (run,)
-        verdict = lives.judge(key, queue, run)
+        verdict = generations.judge(key, queue, run)
         if queue is not None and verdict.cut is not None:
             self._cut_at(queue, verdict.cut)
             if verdict.cut == 0:
@@ -129,10 +129,10 @@ class ConsumeQueueDispatcher(QueueLookUp):
 
     def _start_generation(self, key: Key, queue: Queue, run: Run) -> None:
         """Start a new generation of a queue with a run; all files of the previous generation are removed."""
-        assert self._lives is not None
+        assert self._generations is not None
         for base in list(queue.folder.bases):
             queue.folder.remove(base)
-        self._lives.begin(key, First(run.ordinal, run.log_offset))
+        self._generations.begin(key, First(run.ordinal, run.log_offset))
         logger.warning(
             "queue %s/%d restarts at 0 at log offset %d: its topic was deleted and created again; older "
             "records stay in the log without a queue entry", *key, run.log_offset,
@@ -337,7 +337,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 if valid < queue.max_offset:
                     self._cut_at(queue, valid)
                 self._cut_extension(queue, found_only=True)
-        self._lives = Lives(trust, self._queues)
+        self._generations = Generations(trust, self._queues)
         self._progress = self._resume_offset(trust, repairs)
         return repairs
 
@@ -438,8 +438,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 self._dirty.update(queue.extension.path(base) for base in queue.extension.bases)
             return log.min_offset
         durable = max(min(trust.durable_offset, log.end_offset), log.min_offset)
-        assert self._lives is not None
-        wanted = functools.partial(self._lives.first_wanted, queues=self._queues)
+        assert self._generations is not None
+        wanted = functools.partial(self._generations.first_wanted, queues=self._queues)
         hole = first_hole(list(self._queues.values()), log, durable, wanted)
         if hole is not None:
             repairs.append(f"queue entries were missing from log offset {hole} on; rebuilt")

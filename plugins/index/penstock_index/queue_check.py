@@ -1,7 +1,7 @@
 """Compares consume queues with the log, entry by entry; tag codes are read through the extension if there is one.
 
 A record's queue offset may hold the entry of another record, or may be outside of the queue. Such a record can belong to an
-earlier generation of the queue, or to a deleted topic (see `queue_lives`); this is known only after all records were read.
+earlier generation of the queue, or to a deleted topic (see `queue_generations`); this is known only after all records were read.
 Records of an earlier generation are not findings; one log line gives their number.
 """
 

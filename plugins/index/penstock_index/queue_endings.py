@@ -13,7 +13,7 @@ Bools = npt.NDArray[np.bool_]
 _NOWHERE = 1 << 62
 
 
-class _Life(NamedTuple):
+class _Generation(NamedTuple):
     """First and last log offset of one generation: records of one queue with consecutive queue offsets."""
 
     first: int
@@ -38,7 +38,7 @@ class Endings:
         self._again: dict[str, int] = {}
         self._kept: dict[str, int] = {}
         self._decided: dict[str, int] = {}
-        self._lives: dict[str, dict[int, list[_Life]]] = {}
+        self._generations: dict[str, dict[int, list[_Generation]]] = {}
 
     def take(
         self, key: tuple[str, int], ordinal: int, offsets: Int64s, first: tuple[int, int] | None
@@ -53,13 +53,13 @@ class Endings:
             if first[0] == 0 and offsets[0] < first[1]:
                 self._again[topic] = min(self._again.get(topic, first[1]), first[1])
             return
-        lives = self._lives.setdefault(topic, {}).setdefault(queue, [])
-        if ordinal == 0 or not lives:
-            lives.append(_Life(int(offsets[0]), int(offsets[-1])))
+        generations = self._generations.setdefault(topic, {}).setdefault(queue, [])
+        if ordinal == 0 or not generations:
+            generations.append(_Generation(int(offsets[0]), int(offsets[-1])))
         else:
-            lives[-1] = lives[-1]._replace(last=int(offsets[-1]))
+            generations[-1] = generations[-1]._replace(last=int(offsets[-1]))
         if self._history.is_unlisted(topic) and self._history.are_ours(offsets).any():
-            self.keep(topic, lives[-1].first)
+            self.keep(topic, generations[-1].first)
 
     def keep(self, topic: str, log_offset: int) -> None:
         """Note that the record there has its entry, or gets one even if the topic was deleted."""
@@ -77,15 +77,15 @@ class Endings:
     def _ended_before(self, key: tuple[str, int]) -> int:
         """Return the log offset before which the records of a queue without entries are of ended generations."""
         end = self._again.get(key[0], 0)
-        lives = self._lives.get(key[0], {}).get(key[1], ())
-        return min((life.first for life in lives if life.first < end <= life.last), default=end)
+        generations = self._generations.get(key[0], {}).get(key[1], ())
+        return min((g.first for g in generations if g.first < end <= g.last), default=end)
 
     def _kept_from(self, topic: str) -> int:
         """Return the log offset from which the records of an unlisted topic are kept."""
         if topic not in self._decided:
             kept = self._kept.get(topic, _NOWHERE)
-            lives = itertools.chain.from_iterable(self._lives.get(topic, {}).values())
-            for life in sorted(lives, key=lambda life: life.last, reverse=True):
-                kept = min(kept, life.first) if life.last >= kept else kept
+            generations = itertools.chain.from_iterable(self._generations.get(topic, {}).values())
+            for generation in sorted(generations, key=lambda each: each.last, reverse=True):
+                kept = min(kept, generation.first) if generation.last >= kept else kept
             self._decided[topic] = kept
         return self._decided[topic]

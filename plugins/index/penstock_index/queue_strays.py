@@ -1,7 +1,7 @@
 """Records that verify found without an entry of their own, and which of them need none.
 
 A record that an entry leads to is of the queue's present generation. When that is known for all records, the others
-are judged by the rules of `queue_lives`.
+are judged by the rules of `queue_generations`.
 """
 
 from collections.abc import Iterator

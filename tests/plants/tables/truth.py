@@ -1,11 +1,11 @@
-"""Faults in what makes a record valid: coverage, survivors, lives of queues."""
+"""Faults in what makes a record valid: coverage, survivors, generations of queues."""
 
 from tests.plants.planting import Plant
 
 CONTENT = "tests/unit/format/test_validity_content_is_not_structure.py"
 LOOKALIKE = f"{CONTENT}::test_what_looks_like_a_crc_is_content"
 RANGES = "tests/unit/durability/test_written_ranges.py"
-LIVES = "tests/unit/log/test_queue_continuity.py"
+CONTINUITY = "tests/unit/log/test_queue_continuity.py"
 INNER = "tests/crash/test_inner_records.py"
 PLANTS = {
     "crc-asked-for-everywhere": Plant(
@@ -160,55 +160,55 @@ PLANTS = {
         "penstock.log.queue_continuity",
         "        if not self._is_proven(log_offset, size):",
         "        if size < 0:",
-        (f"{LIVES}::test_a_rejected_record_is_a_corrupt_range_for_whoever_walks",),
+        (f"{CONTINUITY}::test_a_rejected_record_is_a_corrupt_range_for_whoever_walks",),
     ),
     "proof-forgotten": Plant(
         "a record that ends in its own CRC is rejected for its count",
         "penstock.log.queue_continuity",
         "        if not self._is_proven(log_offset, size):",
         "        if size > 0:",
-        (f"{LIVES}::test_a_record_that_ends_in_its_own_crc_is_what_was_written",),
+        (f"{CONTINUITY}::test_a_record_that_ends_in_its_own_crc_is_what_was_written",),
     ),
-    "gap-taken-for-a-life": Plant(
-        "offsets that corrupt bytes explain count as a new life",
+    "gap-taken-for-a-generation": Plant(
+        "offsets that corrupt bytes explain count as a new generation",
         "penstock.log.queue_continuity",
-        "        return lost > 0 and not life.pending and",
-        "        return lost < 0 and not life.pending and",
-        (f"{LIVES}::test_a_gap_that_lost_bytes_or_a_repair_explain_is_no_new_life",),
+        "        return lost > 0 and not generation.pending and",
+        "        return lost < 0 and not generation.pending and",
+        (f"{CONTINUITY}::test_a_gap_that_lost_bytes_or_a_repair_explain_is_no_new_generation",),
     ),
     "entry-believed-alone": Plant(
         "an entry alone makes a record corrupt",
         "penstock.log.queue_continuity",
         "        return said == place",
         "        return said is None",
-        (f"{LIVES}::test_an_entry_alone_makes_no_record_corrupt",),
+        (f"{CONTINUITY}::test_an_entry_alone_makes_no_record_corrupt",),
     ),
     "prepared-counted": Plant(
         "prepared messages count in their queue",
         "penstock.log.queue_continuity",
         "    counted = np.flatnonzero((types != PREPARED) & (types != ROLLBACK))",
         "    counted = np.flatnonzero(types != ROLLBACK)",
-        (f"{LIVES}::test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format_says",),
+        (f"{CONTINUITY}::test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format_says",),
     ),
     "batch-counted-as-one": Plant(
         "an inner batch counts as one message",
         "penstock.log.queue_continuity",
         "                steps[batches[row]] = int(text[:9])",
         "                steps[batches[row]] = 1",
-        (f"{LIVES}::test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format_says",),
+        (f"{CONTINUITY}::test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format_says",),
     ),
     "restart-refused": Plant(
         "a queue that Penstock begins again at 0 is corruption",
         "penstock.log.queue_continuity",
         "        elif run.first not in (0, due) and self._is_own(run.log_offset):",
         "        elif run.first != due and self._is_own(run.log_offset):",
-        (f"{LIVES}::test_a_queue_that_penstock_begins_again_at_0_is_a_new_life",),
+        (f"{CONTINUITY}::test_a_queue_that_penstock_begins_again_at_0_is_a_new_generation",),
     ),
     "rejected-all-the-same-dispatched": Plant(
         "a rejected record is walked over as a valid one",
         "penstock.log.salvage",
         "    for offset, row in zip(rejected, rows.tolist(), strict=True):",
         "    for offset, row in zip(rejected[:0], rows.tolist()[:0], strict=True):",
-        (f"{LIVES}::test_a_rejected_record_is_a_corrupt_range_for_whoever_walks",),
+        (f"{CONTINUITY}::test_a_rejected_record_is_a_corrupt_range_for_whoever_walks",),
     ),
 }  # fmt: skip

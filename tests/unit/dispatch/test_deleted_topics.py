@@ -96,7 +96,7 @@ def bodies(store: Store, topic: str, queue: int = 0) -> list[str]:
 def check_healthy(directory: Directory) -> None:
     """Nothing is wrong, and a repair would change nothing."""
     with directory.open(read_only=True) as store:
-        # That a queue has a new life is a note.
+        # That a queue has a new generation is a note.
         assert [f.text for f in store.verify() if not f.is_note] == []
     settings = {name: value for name, value in SIZES.items() if name.startswith("geometry")}
     steps = penstock.repair(directory.root, environ={}, **settings).steps
@@ -213,7 +213,7 @@ def test_what_follows_ours_in_a_deleted_topic_is_kept_in_every_queue(
             other = numbered("theirs", count)
             assert ours == numbered("ours", count) + (other if theirs == 0 else [])
             assert bodies(store, "gone", 1) == (other if theirs else [])
-            # Its life goes on after ours began. That of queue 3 had ended.
+            # Its generation goes on after ours began. That of queue 3 had ended.
             assert bodies(store, "gone", 2) == [*numbered("before", 4), "last0"]
             assert bodies(store, "gone", 3) == []
         check_healthy(directory)
@@ -260,7 +260,7 @@ def test_a_topic_made_again_has_its_new_messages_only(
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize(("old", "new"), [(40, 3), (3, 40)])
-def test_a_lost_queue_comes_back_with_its_last_life(
+def test_a_lost_queue_comes_back_with_its_last_generation(
     directory: Directory, old: int, new: int, listed: bool
 ) -> None:
     """With the list of topics, which has it, and without any: the restart at 0 tells."""
@@ -284,7 +284,7 @@ def test_queues_of_a_topic_made_again_that_are_still_empty_stay_so(directory: Di
     directory.put("again", ["new"], queue=0)
     directory.list_topics("again")
     directory.make_foreign()
-    # What was stored in queue 3 after the last old message of queue 0 is of the same life as that before.
+    # What was stored in queue 3 after the last old message of queue 0 is of the same generation as that before.
     check_healthy(directory)
     with directory.open() as store:
         assert store.topics() == {"again": [0]}
@@ -292,10 +292,10 @@ def test_queues_of_a_topic_made_again_that_are_still_empty_stay_so(directory: Di
     check_healthy(directory)
 
 
-def test_a_lost_file_of_a_queue_made_again_is_filled_from_its_own_life(
+def test_a_lost_file_of_a_queue_made_again_is_filled_from_its_own_generation(
     directory: Directory,
 ) -> None:
-    """The old life has records with the same offsets."""
+    """The old generation has records with the same offsets."""
     made_again(directory, 40, 40)
     folder = directory.root / "consumequeue" / "again" / "0"
     names = sorted(path.name for path in folder.iterdir())
@@ -335,7 +335,7 @@ def test_a_crash_of_ours_does_not_walk_the_deleted_records_again(directory: Dire
 
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("way", ["repair", "reindex"])
-def test_queues_built_again_have_the_last_life_only(
+def test_queues_built_again_have_the_last_generation_only(
     directory: Directory, way: str, lost: bool
 ) -> None:
     """A repair makes all queues again when one is damaged; so does a reindex, in parts."""
@@ -371,7 +371,7 @@ def is_refused_at(directory: Directory, position: int) -> bool:
 
 @pytest.mark.parametrize("foreign", [True, False])
 @pytest.mark.parametrize("ordinal", [1, 2, 5])
-def test_a_queue_offset_that_flipped_to_0_begins_no_life(
+def test_a_queue_offset_that_flipped_to_0_begins_no_generation(
     directory: Directory, ordinal: int, foreign: bool
 ) -> None:
     """Or all messages before it would leave the queue: the next record goes on as if nothing had happened."""
@@ -381,7 +381,7 @@ def test_a_queue_offset_that_flipped_to_0_begins_no_life(
     assert is_refused_at(directory, offsets[ordinal])
 
 
-def test_a_last_queue_offset_that_flipped_to_0_begins_no_life_in_a_log_of_ours(
+def test_a_last_queue_offset_that_flipped_to_0_begins_no_generation_in_a_log_of_ours(
     directory: Directory,
 ) -> None:
     """Penstock's own offsets never begin again. Of the last record of a broker's queue that cannot be said."""
@@ -467,8 +467,8 @@ def test_a_queue_offset_that_flipped_upwards_is_corruption(
         assert store.max_offset("t") == 10
 
 
-def test_queues_that_mix_two_lives_are_found(directory: Directory) -> None:
-    """As 0.1 has left them: verify says so, since readers get the old life behind the new one."""
+def test_queues_that_mix_two_generations_are_found(directory: Directory) -> None:
+    """As 0.1 has left them: verify says so, since readers get the old generation behind the new one."""
     made_again(directory, 40, 3)
     with directory.open() as store:
         new = [m.log_offset for m in store.scan("again")]
@@ -578,7 +578,7 @@ def test_a_repair_does_not_end_the_doubt(content: str | None, directory: Directo
 
 
 def test_many_messages_of_many_topics(directory: Directory) -> None:
-    """Lives interleaved in the log, over several segments."""
+    """Generations interleaved in the log, over several segments."""
     with directory.open() as store:
         for n in range(600):
             store.put_many([Message(f"t{n % 3}", f"old{n}".encode() * 20, queue=n % 2)])

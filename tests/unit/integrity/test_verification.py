@@ -201,3 +201,27 @@ def test_a_store_that_is_not_open_is_verified_by_its_view(tmp_path: Path) -> Non
     assert list(verification.run(lambda _: None, deep=True, jobs=1)) == []
     (root / "consumequeue" / "topic-0" / "0" / f"{0:020d}").write_bytes(bytes(4000))
     assert any(f.part == "queue" for f in verification.run(lambda _: None, deep=True, jobs=1))
+
+
+def verified_alone(root: Path) -> list[Finding]:
+    view = StoreView.open(Files(), Recipe(root, SMALL, ()))
+    verification = Verification(Files(), root, view.log, view.dispatchers)
+    return list(verification.run(lambda _: None, deep=True, jobs=1))
+
+
+def test_a_log_is_verified_without_its_queues(place: Path) -> None:
+    """It was `RuntimeError: generator raised StopIteration`: the end of the queues was asked of a queue index that is not there."""
+    assert verified_alone(place) == []
+    shutil.rmtree(place / "consumequeue")
+    assert verified_alone(place) == []
+    flip(segment(place, 0), 200)
+    assert {finding.part for finding in verified_alone(place)} >= {"log"}
+
+
+def test_the_log_of_another_writer_is_verified_without_its_queues(place: Path) -> None:
+    shutil.rmtree(place / "penstock")
+    assert verified_alone(place) == []
+    (place / "abort").touch()
+    assert verified_alone(place) == []
+    flip(segment(place, 0), 200)
+    assert {finding.part for finding in verified_alone(place)} == {"log"}

@@ -49,12 +49,19 @@ COPIES: list[Callable[[Any], object]] = [
 ]
 
 
-@pytest.mark.parametrize("name", [*OWNERS, "store"])
-def test_what_holds_memory_or_a_lock_is_not_copied(name: str, open_small: OpenStore) -> None:
-    owner = open_small() if name == "store" else OWNERS[name]()
+@pytest.mark.parametrize("name", OWNERS)
+def test_what_holds_memory_or_a_lock_is_not_copied(name: str) -> None:
+    owner = OWNERS[name]()
     for copied in COPIES:
         with pytest.raises(TypeError):
             copied(owner)
+
+
+def test_a_store_is_not_copied(open_small: OpenStore) -> None:
+    with open_small() as store:
+        for copied in COPIES:
+            with pytest.raises(TypeError):
+                copied(store)
 
 
 @pytest.mark.parametrize("name", ["QueueCursor", "RecordEncoder", "Batch", "ArrowRows", "AppendLock", "Extent", "Appender"])  # fmt: skip

@@ -1,5 +1,6 @@
 """Queue entries as evidence: what they say, and that what cannot be read is none."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ from penstock.testing import messages, open_store
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = open_store(tmp_path_factory.mktemp("witness") / "s", retention=[])
-    made.put_many(messages(60))
-    made.flush()
-    return made
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with open_store(tmp_path_factory.mktemp("witness") / "s", retention=[]) as made:
+        made.put_many(messages(60))
+        made.flush()
+        yield made
 
 
 def test_an_entry_tells_where_its_record_is(store: Store) -> None:

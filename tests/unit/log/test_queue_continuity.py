@@ -1,4 +1,4 @@
-"""The counts of queues as evidence: which breaks are corruption, and which are lives that brokers leave."""
+"""The counts of queues as evidence: which breaks are corruption, and which are generations that brokers leave."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +83,7 @@ def rejected(made: Made, *, own: bool = False, gaps: Any = ()) -> tuple[list[int
         ([0, 1, 2, 2, 3], [], 1),                         # repeat
         ([0, 1, 2, 7, 8], [], 1),                         # gap
         ([0, 1, 2, 0, 1, 0, 1, 2], [], 2),
-        ([0, 1, 2, 0, 1, 77, 3, 4], [5], 1),                 # corrupt within the second life
+        ([0, 1, 2, 0, 1, 77, 3, 4], [5], 1),                 # corrupt within the second generation
         ([0, 1, 2, 9], [], 0),                            # nobody follows, nothing contradicts
     ],
 )  # fmt: skip
@@ -107,7 +107,7 @@ def test_what_nobody_follows_is_judged_by_entries_and_by_who_wrote_it(tmp_path: 
     assert rejected(made, own=True) == ([3], 0)
 
 
-def test_a_queue_that_penstock_begins_again_at_0_is_a_new_life(tmp_path: Path) -> None:
+def test_a_queue_that_penstock_begins_again_at_0_is_a_new_generation(tmp_path: Path) -> None:
     made = make(tmp_path / "log", [0, 1, 2, 0])
     assert rejected(made, own=True) == ([], 0)
 
@@ -122,7 +122,7 @@ def test_an_offset_that_is_missing_leads_to_the_record_that_says_otherwise(tmp_p
         assert rejected(made) == ([1], 0)
 
 
-def test_a_new_life_is_valid_though_the_entry_of_its_first_record_is_elsewhere(
+def test_a_new_generation_is_valid_though_the_entry_of_its_first_record_is_elsewhere(
     tmp_path: Path,
 ) -> None:
     """5.0 to 5.3.2 enter a record with offset 0 wherever the queue ends, and those after it not at all."""
@@ -166,7 +166,7 @@ def test_prepared_and_rolled_back_messages_and_inner_batches_count_as_the_format
     assert rejected(made) == ([], 0)
 
 
-def test_a_gap_that_lost_bytes_or_a_repair_explain_is_no_new_life(tmp_path: Path) -> None:
+def test_a_gap_that_lost_bytes_or_a_repair_explain_is_no_new_generation(tmp_path: Path) -> None:
     made = make(tmp_path / "log", [0, 1, 2, 3, 4])
     file = next((tmp_path / "log").iterdir())
     data = bytearray(file.read_bytes())

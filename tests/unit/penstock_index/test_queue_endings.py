@@ -1,4 +1,4 @@
-"""Which records without an entry need none: of a deleted topic, or of an ended life of one made again."""
+"""Which records without an entry need none: of a deleted topic, or of an ended generation of one made again."""
 
 from typing import Any
 
@@ -70,7 +70,9 @@ def test_an_entry_that_survives_keeps_what_follows_it() -> None:
     endings = Endings(Deleted())
     endings.take(OTHER, 0, np.array([10, 70]), None)
     endings.keep("t", 50)
-    assert gone(endings, 10, 70, key=OTHER) == [False, False], "one life that goes on behind it"
+    assert gone(endings, 10, 70, key=OTHER) == [False, False], (
+        "one generation that goes on behind it"
+    )
     apart = Endings(Deleted())
     apart.take(OTHER, 0, np.array([10]), None)
     apart.take(OTHER, 0, np.array([70]), None)

@@ -44,7 +44,7 @@ def test_a_record_after_the_first_entry_needs_its_own() -> None:
     assert not strays.has(KEY, 100)
 
 
-def test_an_earlier_life_of_an_offset_needs_none() -> None:
+def test_an_earlier_generation_of_an_offset_needs_none() -> None:
     strays = Strays()
     strays.add(KEY, 0, np.array([10, 20]), ones(2), is_beyond=False)
     strays.match(KEY, 0, np.array([100, 110]), ones(2))

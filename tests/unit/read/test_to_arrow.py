@@ -1,5 +1,7 @@
 """Arrow columns of messages: what each record says, in the order of the log, only what is wanted."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from penstock.format.arrow_schema import COLUMNS, schema_of
@@ -11,11 +13,11 @@ from penstock.testing import messages, open_store
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = open_store(tmp_path_factory.mktemp("arrow") / "s", retention=[])
-    made.put_many(messages(60))
-    made.flush()
-    return made
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with open_store(tmp_path_factory.mktemp("arrow") / "s", retention=[]) as made:
+        made.put_many(messages(60))
+        made.flush()
+        yield made
 
 
 def spans(store: Store) -> list[QueueSpan]:

@@ -109,7 +109,7 @@ def test_pieces_find_what_one_process_finds(root: Path, damage: str) -> None:
 
 
 def test_pieces_know_what_the_counts_of_queues_show(tmp_path: Path) -> None:
-    """No segment tells by itself which queue offsets are corrupt, nor where a queue began a new life."""
+    """No segment tells by itself which queue offsets are corrupt, nor where a queue began a new generation."""
     root = make_restarted(tmp_path / "store", "t", **SIZES)
     with penstock.open(root, environ={}) as store:
         store.put_many(Message("t", b"x" * 2000) for _ in range(60))

@@ -32,10 +32,10 @@ _TEXT_ENDINGS = _CODE_ENDINGS | {
 }
 _KINDS = (b"#", b"def ", b"class ", b"import ", b"from ", b"return", b"if ", b"for ", b"@")
 
-# A writer that is killed while it puts messages; each line it prints is an acknowledged message.
+# A writer that is killed while it puts messages; each line it prints is an acknowledged message. No retention: see `_open`.
 _VICTIM = """
 import sys, penstock
-store = penstock.open(sys.argv[1], flush="sync")
+store = penstock.open(sys.argv[1], flush="sync", retention=[])
 number = 0
 while True:
     store.put("victim", b"message %d" % number, keys=[str(number)])
@@ -111,7 +111,7 @@ class Demo:
         )[: self._files]
         total = sum(path.stat().st_size for path in sources)
         note(f"the standard library: {len(sources):,} files, {size_text(total)}")
-        with penstock.open(self._path) as store:
+        with _open(self._path) as store:
             self._time_step(
                 "put_arrow, with queues and index",
                 "messages",
@@ -138,13 +138,7 @@ class Demo:
 
     def spark(self) -> None:
         """Count messages per topic and tag with Spark, and write the counts as Parquet."""
-        try:
-            from penstock_spark import local_session  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise MissingExtraError(
-                "pyspark", "spark", "the Spark part (or use --no-spark)"
-            ) from error
-        spark = local_session("penstock-demo", "2", {"spark.sql.shuffle.partitions": "2"})
+        spark = _spark_session()
         try:
             self._time_step(
                 "Spark: count by topic and tag, to Parquet", "messages", lambda: self._count(spark)
@@ -195,10 +189,26 @@ class Demo:
             )
 
         def job() -> int:
-            with penstock.open(self._path):
+            with _open(self._path):
                 return count
 
         self._time_step("open and close, clean", "messages", job)
+
+
+def _open(path: Path) -> Store:
+    """Open the demo's store for writing, without retention: on a nearly full disk it would delete what the demo counts."""
+    return penstock.open(path, retention=[])
+
+
+def _spark_session() -> Any:
+    """Return a local session; the only import of the pipeline by the kernel, and only if the Spark part is run."""
+    try:
+        from penstock_spark import local_session  # noqa: PLC0415 - an extra
+
+        return local_session("penstock-demo", "2", {"spark.sql.shuffle.partitions": "2"})
+    except (ImportError, MissingExtraError) as error:
+        lacking = error.package if isinstance(error, MissingExtraError) else "pyspark"
+        raise MissingExtraError(lacking, "spark", "the Spark part (or use --no-spark)") from error
 
 
 def _ingest(store: Store, home: Path, sources: list[Path], total: int) -> int:
@@ -273,7 +283,7 @@ def _arrow_all(store: Store) -> int:
 
 
 def _recover(path: Path, last: int) -> int:
-    with penstock.open(path) as store:
+    with _open(path) as store:
         report = store.recovery
         assert report is not None
         held = store.max_offset("victim")

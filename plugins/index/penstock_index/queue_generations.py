@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
     cut: int | None = None
 
 
-class Lives:
+class Generations:
     """Judges the records of all queues of one opening. Not thread-safe; the dispatcher's lock guards it.
 
     Args:

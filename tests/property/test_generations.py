@@ -63,7 +63,7 @@ class World:
         """Put as a broker does, which lists the topic.
 
         A topic that is made again gets its first message in a queue that it had before: in another one, nothing
-        tells an earlier life from a queue whose files are lost, and lost queues come back.
+        tells an earlier generation from a queue whose files are lost, and lost queues come back.
         """
         self.listed.add(topic)
         if self.used[topic] and not any(self.queues[topic, each] for each in range(QUEUES)):
@@ -102,7 +102,7 @@ class World:
         (self.root / "abort").write_text("1")
 
     def lose(self, topic: str, queue: int, _times: int) -> None:
-        """Lose the files of a queue whose topic is listed; of what is lost the last life comes back."""
+        """Lose the files of a queue whose topic is listed; of what is lost the last generation comes back."""
         if self.queues.get((topic, queue)):
             for path in sorted((self.root / "consumequeue" / topic / str(queue)).iterdir())[1:]:
                 path.unlink()
@@ -128,7 +128,7 @@ class World:
     max_examples=examples(20), deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
-def test_queues_hold_their_last_life_whatever_happened(
+def test_queues_hold_their_last_generation_whatever_happened(
     tmp_path_factory: Any, history: Steps
 ) -> None:
     """Deleted topics stay deleted, those made again have their new messages, lost files come back."""

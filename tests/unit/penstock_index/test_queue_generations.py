@@ -1,4 +1,4 @@
-"""Which records belong to the present life of their queue."""
+"""Which records belong to the present generation of their queue."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.unit.penstock_index.test_consume_queue import filled, opened
 
 from penstock.contracts import Trust
 from penstock.testing import WrittenLog
-from penstock_index.queue_lives import First, Lives, Verdict
+from penstock_index.queue_generations import First, Generations, Verdict
 from penstock_index.queue_runs import Run, runs_of
 
 
@@ -19,10 +19,10 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> WrittenLog:
 def judged(log: WrittenLog, root: Path, run: Run) -> Verdict:
     made = filled(log, root)
     trust = Trust(log=log.view, durable_offset=0, is_clean=False, was_abnormal=False)
-    lives = Lives(trust, made._queues)
+    generations = Generations(trust, made._queues)
     assert run.topic is not None
     key = (run.topic, run.queue)
-    return lives.judge(key, made._queues[key], run)
+    return generations.judge(key, made._queues[key], run)
 
 
 def run_of(log: WrittenLog, *, row: int = 0) -> Run:
@@ -50,7 +50,9 @@ def test_a_repeat_that_does_not_begin_at_0_is_dropped(log: WrittenLog, tmp_path:
     assert (verdict.keep.tolist(), verdict.cut) == ([False], None)
 
 
-def test_a_restart_at_0_after_all_entries_is_a_new_life(log: WrittenLog, tmp_path: Path) -> None:
+def test_a_restart_at_0_after_all_entries_is_a_new_generation(
+    log: WrittenLog, tmp_path: Path
+) -> None:
     run = run_of(log)
     later = log.end_offset + 1000
     data = bytearray(run.data[:20])
@@ -63,6 +65,6 @@ def test_a_restart_at_0_after_all_entries_is_a_new_life(log: WrittenLog, tmp_pat
 def test_a_queue_that_begins_anew_knows_its_first_entry(log: WrittenLog, tmp_path: Path) -> None:
     made = opened(log, tmp_path)
     trust = Trust(log=log.view, durable_offset=0, is_clean=False, was_abnormal=False)
-    lives = Lives(trust, made._queues)
-    lives.begin(("t", 0), First(0, 77))
-    assert lives._firsts["t", 0] == First(0, 77)
+    generations = Generations(trust, made._queues)
+    generations.begin(("t", 0), First(0, 77))
+    assert generations._firsts["t", 0] == First(0, 77)
