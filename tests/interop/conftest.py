@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.interop.brokers import BROKERS, Broker, build_broker
-from tests.interop.javastore import VERSIONS, JavaStore, build, missing_tools
+from tests.interop.javastore import VERSIONS, JavaStore, JavaStores, build, missing_tools
 
 CACHE = Path(__file__).parents[2] / ".cache" / "interop"
 
@@ -30,17 +30,25 @@ def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def javas(classpaths: dict[str, str]) -> Iterator[JavaStores]:
+    """The JVMs that tests take turns with."""
+    shared = JavaStores(classpaths)
+    yield shared
+    shared.end()
+
+
 @pytest.fixture
-def java(version: str, classpaths: dict[str, str]) -> Iterator[JavaStore]:
+def java(version: str, javas: JavaStores) -> Iterator[JavaStore]:
     """A JVM ready to open a store."""
-    with JavaStore(classpaths[version]) as store:
+    with javas.take(version) as store:
         yield store
 
 
 @pytest.fixture
-def java2(version: str, classpaths: dict[str, str]) -> Iterator[JavaStore]:
+def java2(version: str, javas: JavaStores) -> Iterator[JavaStore]:
     """Another JVM, for what comes after the first was killed or closed."""
-    with JavaStore(classpaths[version]) as store:
+    with javas.take(version) as store:
         yield store
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.crash.test_kill import check, run_and_kill
 from tests.crash.writer import SMALL
 from tests.interop.compare import same
-from tests.interop.javastore import JavaStore
+from tests.interop.javastore import JavaStores
 
 import penstock
 
@@ -21,7 +21,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_java_opens_what_kills_left(flush: str, classpaths: dict[str, str], tmp_path: Path) -> None:
+def test_java_opens_what_kills_left(flush: str, javas: JavaStores, tmp_path: Path) -> None:
     path = tmp_path / "store"
     chance = random.Random(11)
     count = 0
@@ -31,7 +31,7 @@ def test_java_opens_what_kills_left(flush: str, classpaths: dict[str, str], tmp_
             count = check(store, acknowledged)
     # Java recovers the last kill by itself, without our help.
     acknowledged = run_and_kill(path, flush, count, 0.2)
-    with JavaStore(classpaths["5.3.3"]) as java:
+    with javas.take("5.3.3") as java:
         assert java.open(path, SIZES)
         dumped = java.dump()
         assert sum(len(queue["messages"]) for queue in dumped.values()) >= acknowledged + 1

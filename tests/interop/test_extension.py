@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.interop.compare import same
-from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, message
+from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, JavaStores, message
 
 import penstock
 from penstock import Message
@@ -140,13 +140,13 @@ def test_both_extensions_have_the_same_bytes(java: JavaStore, tmp_path: Path) ->
     assert sum("_ext" in name for name in mine) > 6
 
 
-def test_turns_on_one_directory(version: str, classpaths: dict[str, str], tmp_path: Path) -> None:
+def test_turns_on_one_directory(version: str, javas: JavaStores, tmp_path: Path) -> None:
     root = tmp_path / "store"
     for turn in range(3):
         with open_here(root, **OURS) as store:
             store.put_many(our_messages(130, turn * 1000))
             assert check_ours(store) == turn * 280 + 130
-        with JavaStore(classpaths[version]) as java:
+        with javas.take(version) as java:
             assert java.open(root, JAVA), f"turn {turn}"
             java.put(*java_messages(150, turn * 1000 + 500))
             with penstock.open(root, read_only=True) as store:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.interop.compare import facts, same, shown_by_java
-from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, message
+from tests.interop.javastore import SMALL_GEOMETRY, JavaStore, JavaStores, message
 
 import penstock
 from penstock import Message
@@ -129,7 +129,7 @@ def test_penstock_writes_and_java_reads(java: JavaStore, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("checksum", ["crc32", "crc32+record"])
 def test_turns_on_one_directory(
-    version: str, checksum: str, classpaths: dict[str, str], tmp_path: Path
+    version: str, checksum: str, javas: JavaStores, tmp_path: Path
 ) -> None:
     root = tmp_path / "store"
     with_property = checksum == "crc32+record" and version.startswith("5")
@@ -138,7 +138,7 @@ def test_turns_on_one_directory(
     for turn in range(3):
         with open_here(root, **{"log.checksum": checksum}) as store:
             total += len(store.put_many(our_messages(200, turn * 1000)))
-        with JavaStore(classpaths[version]) as java:
+        with javas.take(version) as java:
             assert java.open(root, settings), f"turn {turn}"
             results = java.put(*java_messages(200, turn * 1000 + 500))
             total += sum(r["status"] == "PUT_OK" for r in results)
@@ -199,13 +199,13 @@ def test_a_sparse_store_of_our_default_sizes_is_served_by_a_broker_that_is_told_
     }
 
 
-def test_long_topics_go_both_ways(classpaths: dict[str, str], tmp_path: Path) -> None:
+def test_long_topics_go_both_ways(javas: JavaStores, tmp_path: Path) -> None:
     """V2 records exist since RocketMQ 5.1; 4.x takes them for damage."""
     root = tmp_path / "store"
     topic = "l" * 200
     with open_here(root) as store:
         store.put_many([Message(topic, b"%d" % n, keys=[f"k{n}"]) for n in range(300)])
-    with JavaStore(classpaths["5.3.3"]) as java:
+    with javas.take("5.3.3") as java:
         assert java.open(root)
         java.put(*[message(topic, b"java %d" % n, tag="t") for n in range(300)])
         dumped = java.dump()
@@ -267,11 +267,11 @@ def test_the_two_locks_refuse_each_other(java: JavaStore, java2: JavaStore, tmp_
     open_here(root).close()
 
 
-def test_offsets_by_time_agree(classpaths: dict[str, str], tmp_path: Path) -> None:
+def test_offsets_by_time_agree(javas: JavaStores, tmp_path: Path) -> None:
     root = tmp_path / "store"
     with open_here(root) as store:
         times = [store.put("t", b"%d" % n).store_time_ms for n in range(60)]
-    with JavaStore(classpaths["5.3.3"]) as java:
+    with javas.take("5.3.3") as java:
         assert java.open(root)
         with penstock.open(root, read_only=True) as store:
             for time_ms in sorted({times[0] - 5, *times, times[-1] + 5}):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.javastore import JavaStore, JavaStoreError, message
+from tests.interop.javastore import JavaStore, JavaStoreError, JavaStores, message
 
 FOREVER = 1 << 50
 V6_BORN, V6_STORE = 0x10, 0x20
@@ -142,12 +142,10 @@ def test_a_transaction_type_decides_what_is_queued(java: JavaStore, tmp_path: Pa
 
 
 @pytest.mark.parametrize("forced", [False, True])
-def test_the_record_checksum_is_a_property(
-    forced: bool, classpaths: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_record_checksum_is_a_property(forced: bool, javas: JavaStores, tmp_path: Path) -> None:
     settings = {"enabledAppendPropCRC": True, "forceVerifyPropCRC": forced}
     root = tmp_path / "store"
-    with JavaStore(classpaths["5.3.3"]) as java, JavaStore(classpaths["5.3.3"]) as again:
+    with javas.take("5.3.3") as java, javas.take("5.3.3") as again:
         assert java.open(root, settings)
         java.put(message("t", b"x", properties={"a": "b"}), message("t", b"without"))
         dumped = java.dump()

@@ -1,6 +1,11 @@
-"""Real builds: their bytes, when they happen, two at once, wheels and source distributions."""
+"""Real builds: their bytes, when they happen, two at once, wheels and source distributions.
+
+The whole kernel takes twenty seconds of a processor to compile. So it is compiled once as released, out of the source
+distribution, and once with sanitizers; all that is not about its bytes builds one that does nothing.
+"""
 
 import fcntl
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -38,20 +43,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(tmp_path: Path) -> Path:
     """Return a checkout of the test's own, with a kernel that does nothing."""
     return make_checkout(tmp_path / "small", small=True)
-
-
-def test_two_builds_are_equal_name_no_folder_and_warn_of_nothing(
-    built: Path, tmp_path: Path
-) -> None:
-    """The compiler is told to warn; here a warning is an error, while it stops nobody who only installs."""
-    other = make_checkout(tmp_path / "a folder elsewhere")
-    told = build(other, given={"TMPDIR": str(tmp_path)})
-    assert told.startswith(f"building core/penstock/{kernel.OBJECT} with ")
-    assert told.count("\n") == 1, told
-    data = object_of(built).read_bytes()
-    assert data == object_of(other).read_bytes()
-    for folder in (built, other, Path(sys.prefix), Path(sys.base_prefix), Path.home()):
-        assert f"{folder}/".encode() not in data
 
 
 def test_a_warning_is_shown(small: Path) -> None:
@@ -206,7 +197,7 @@ def test_a_wheel_has_its_one_object_and_no_source(small: Path, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def unpacked(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the source distribution of a checkout that has been built, unpacked."""
-    folder = tmp_path_factory.mktemp("sdist")
+    folder = tmp_path_factory.mktemp("a folder elsewhere")
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, folder=built)
     with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
         archive.extractall(folder, filter="data")
@@ -222,12 +213,41 @@ def test_a_source_distribution_has_every_source_and_no_object(built: Path, unpac
     assert not [path for path in unpacked.rglob("*") if path.suffix in {".so", ".c", ".part"}]
 
 
-def test_a_wheel_of_the_source_distribution_works_where_nothing_else_is(
-    built: Path, unpacked: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def from_source(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return the wheel of the source distribution, and what making it said."""
+    folder = tmp_path_factory.mktemp("wheel of the source distribution")
+    told = run(
+        sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder,
+        folder=unpacked, given={"TMPDIR": str(folder)},
+    )  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    return wheel, told
+
+
+def test_two_builds_are_equal_name_no_folder_and_warn_of_nothing(
+    built: Path, unpacked: Path, from_source: tuple[Path, str]
 ) -> None:
-    wheel = make_wheel(unpacked, tmp_path / "dist")
+    """One in a checkout, one in the source distribution, in a folder elsewhere.
+
+    The compiler is told to warn; here a warning is an error, while it stops nobody who only installs.
+    """
+    wheel, told = from_source
+    first, *others = told.splitlines()
+    assert first.startswith(f"building core/penstock/{kernel.OBJECT} with ")
+    assert [line for line in others if not line.endswith(wheel.name)] == [], told
+    data = object_of(built).read_bytes()
+    assert data == object_of(unpacked).read_bytes()
+    assert unpacked.parent != built.parent
+    for folder in (built, unpacked, Path(sys.prefix), Path(sys.base_prefix), Path.home()):
+        assert f"{folder}/".encode() not in data
+
+
+def test_a_wheel_of_the_source_distribution_works_where_nothing_else_is(
+    built: Path, from_source: tuple[Path, str], tmp_path: Path
+) -> None:
     python = make_bare_python(tmp_path / "bare")
-    run(sys.executable, "-m", "pip", f"--python={python}", "install", "-q", "--no-deps", "--no-index", wheel,
+    run(sys.executable, "-m", "pip", f"--python={python}", "install", "-q", "--no-deps", "--no-index", from_source[0],
         folder=tmp_path)  # fmt: skip
     loaded = loaded_from(run(python, SMOKE, folder=tmp_path, given={"PYTHONPATH": ""}))
     assert loaded.is_relative_to(tmp_path / "bare")
@@ -249,16 +269,24 @@ def test_make_builds_what_has_changed_before_anything_else(small: Path) -> None:
         assert "building" not in run("make", target, folder=small), target
 
 
+def unoptimized(compiler: tuple[str, ...], path: Path) -> Path:
+    """Make a command that is a compiler with the last word on optimizing: none."""
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(compiler)} "$@" -O0\n')
+    path.chmod(0o755)
+    return path
+
+
 def test_an_object_with_sanitizers_is_built_apart_and_loaded_where_it_is_asked_for(
     tmp_path: Path,
 ) -> None:
+    """The whole kernel, put to and read from. Not optimized: that takes most of the time, and is no claim of this test."""
     compiler = hatch_build.machine_compiler()
     preload = compiler and run(*compiler, "-print-file-name=libasan.so", folder=tmp_path).strip()
     if not preload or not Path(preload).is_absolute():
         pytest.skip("this machine has no compiler with sanitizers")
     checkout = make_checkout(tmp_path / "checkout")
     asked = {"PENSTOCK_SANITIZE": "undefined,address"}
-    build(checkout, given=asked)
+    build(checkout, given=asked | {"CC": str(unoptimized(compiler, tmp_path / "cc"))})
     assert not list((checkout / "core" / "penstock").glob("_kernel.*.so"))
     path = ":".join(str(checkout / part) for part in ("core", "plugins/flush", "plugins/index", "plugins/alloc",
                                                       "plugins/retention", "pipeline"))  # fmt: skip

@@ -1,6 +1,7 @@
 """How the kernel is loaded: from a checkout, an installed wheel, a zip; and what is refused, with what to do."""
 
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -13,9 +14,9 @@ import pytest
 from tests.packaging.checkouts import (
     NOTHING,
     ROOT,
-    build,
     loaded_from,
     make_built_checkout,
+    make_checkout,
     make_wheel,
     run,
 )
@@ -57,23 +58,25 @@ def refused(folder: Path, path: Path, given: Mapping[str, str] = NOTHING) -> str
     return sentence(run(sys.executable, "-m", "penstock", "--help", folder=folder, code=1, given={"PYTHONPATH": str(path), **given}))  # fmt: skip
 
 
-def test_a_missing_object_is_named_with_the_command_that_builds_it(
-    checkout: Path, tmp_path: Path
-) -> None:
-    """The folder of sources, which has the object's name, is not taken for it."""
+def test_a_missing_object_is_named_with_the_command_that_builds_it(tmp_path: Path) -> None:
+    """The folder of sources, which has the object's name, is not taken for it.
+
+    Of a kernel that does nothing: the package loads it before anything that needs more of it.
+    """
+    checkout = make_checkout(tmp_path / "checkout", small=True)
     object_at = checkout / "core" / "penstock" / kernel.OBJECT
-    object_at.unlink()
     command = f"{sys.executable} hatch_build.py"
     told = refused(tmp_path, checkout / "core")
     assert told == f"the compiled kernel {object_at} is missing; run `{command}` in {checkout}"
-    build(checkout)
-    run(
+    run(*shlex.split(command), folder=checkout)
+    told = run(
         sys.executable,
         "-c",
-        "import penstock",
+        "import penstock; print(penstock._kernel.__file__)",
         folder=tmp_path,
         given={"PYTHONPATH": str(checkout / "core")},
     )
+    assert told == f"{object_at}\n"
 
 
 @pytest.mark.parametrize("source", ["_kernel.pyx", "_kernel/build.h", "_kernel/build.pxi"])
