@@ -125,7 +125,7 @@ def _goals(result: Result, pyplot: Any) -> Any:
     axis.set_yticks([])
     axis.spines["left"].set_visible(False)
     axis.set_xlabel(
-        "ratio through its goal: right of the line it is reached\n(bold: has to hold; a bar is the spread of the rounds)"
+        "ratio divided by its goal: right of the line the goal is reached\n(bold: required; bars: spread of the rounds)"
     )
     axis.set_title("Penstock beside its goals", fontsize=10)
     axis.grid(axis="x")

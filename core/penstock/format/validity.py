@@ -1,7 +1,7 @@
 """When a record is valid. Opening, reading, `verify` and `repair` all use this definition.
 
-A record is valid at a log offset if size, magic and the lengths of its parts agree, it states that log offset,
-its body has the stored CRC, and, if that log offset is covered, it ends in a CRC of the whole record.
+A record is valid at a log offset if size, magic and the lengths of its parts agree, it states that log offset, and its
+body has the stored CRC. If that log offset is covered, the record must also end in a CRC of the whole record.
 
 Whether records end in such a CRC is recorded for a range of the log (`Coverage`), in the side folder, by the writer. It
 is never guessed from a record, because its last twenty bytes are text from a caller. Outside of covered ranges, a

@@ -5,7 +5,7 @@ It replaces `files.Files`, so a store or a strategy runs on it as on a real disk
 kill the process on a full real disk; here it is an `AssertionError` when the next image is taken. The state after a
 power cut is kept separately; see `inode` for bytes and `platter` for names. Calls fail by `plan` (see `faults`).
 
-Differences to a real disk: file times are those of `clock`; writes through a mapping count as written when it is
+Differences from a real disk: file times are those of `clock`; writes through a mapping count as written when it is
 synced or an image is taken; locks apply only within this disk; and memory cannot be locked.
 """
 

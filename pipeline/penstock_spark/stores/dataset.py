@@ -5,7 +5,8 @@ One store has one writer at a time; a dataset has one for each of its shards. Th
 written once, when the dataset is created, and never changed, since it determines the shard of each key.
 
 Once all shards are stores, the file `penstock/sink/made` is written beside the manifest. After that, a shard without
-a store is one whose disk is not mounted, or that was lost. It is an error: it is neither created nor skipped.
+a store is one whose disk is not mounted, or that was lost. This is an error: such a shard is neither created nor
+skipped.
 """
 
 import json
