@@ -58,7 +58,7 @@ class Syncs:
 
 
 def _is_on(volume: Volume, path: Path) -> bool:
-    """Return whether a file or folder is on a volume; a removed one needs no sync, so it counts as on it."""
+    """Return whether a file or folder is on a volume; True for a removed one, which needs no sync."""
     try:
         return volume.holds(str(path))
     except FileNotFoundError:
