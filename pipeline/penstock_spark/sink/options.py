@@ -125,7 +125,7 @@ def _check_transaction(given: GivenOptions, *, is_stream: bool) -> None:
             "txnVersion is for batch queries only; Spark numbers the batches of a stream"
         )
     if not is_stream and ("txnVersion" in given) != ("txnAppId" in given):
-        raise ConfigError("txnAppId and txnVersion must be given together, or neither of them")
+        raise ConfigError("give both txnAppId and txnVersion, or neither")
 
 
 def _parse_settings(options: Mapping[str, str]) -> dict[str, Any]:
