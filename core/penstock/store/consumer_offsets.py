@@ -16,8 +16,8 @@ When a store is opened, an offset may be greater than the end of its queue: the 
 cut under `async`), or the table is newer than the log (an older copy, a restored log). The group would miss
 the next messages, so the offset is set back:
 
-    * For a queue in the queue index, even one without entries: to the queue's end, when the store is opened
-      for writing.
+    * For a queue in the queue index, even one without entries: the offset is set back to the queue's end when the store
+      is opened for writing.
     * For a queue that is not in the queue index: the offset is not changed at opening. The topic may be deleted, never
     used
       here, or stored in a format that is not understood; the group misses nothing while nothing is put. The
