@@ -18,10 +18,9 @@ the next messages, so the offset is set back:
 
     * For a queue in the queue index, even one without entries: the offset is set back to the queue's end when the store
       is opened for writing.
-    * For a queue that is not in the queue index: the offset is not changed at opening. The topic may be deleted, never
-    used
-      here, or stored in a format that is not understood; the group misses nothing while nothing is put. The
-      first put to that queue sets the offset back to the queue's first offset.
+    * For a queue that is not in the queue index: the offset is not changed at opening. The topic may be deleted,
+      never used here, or stored in a format that is not understood; the group misses nothing while nothing is put.
+      The first put to that queue sets the offset back to the queue's first offset.
     * An offset below the queue's first message is legal: reads return OFFSET_TOO_SMALL.
 """
 

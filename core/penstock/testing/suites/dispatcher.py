@@ -126,7 +126,7 @@ class DispatcherContract(ContractSuite):
     def test_it_is_all_there_after_reopening(
         self, make: MakeDispatcher, log: WrittenLog, is_clean: bool
     ) -> None:
-        """After a clean close nothing is dispatched again; otherwise records from its progress on are."""
+        """After a clean close nothing is dispatched again; after a crash, dispatching continues at the progress."""
         first = self.filled(make, log)
         expected = self.snapshot(first, log)
         durable = first.flush()
