@@ -11,8 +11,8 @@ queue offsets reveals it:
     * A record is corrupt if the entry of another queue, or of another offset, points at it, and exactly that
       offset is missing in that queue, unless later records of its own queue continue its sequence.
     * A break that later records continue (a restart at 0, a repeat, a gap) begins a new generation. Brokers leave such
-      logs: topics that were deleted and created again, idle topics restarted, 5.0 to 5.3.2 after a clean stop with
-      lagging queues. Such a break is only noted.
+      logs if a topic was deleted and created again, or if an idle topic was restarted. Versions 5.0 to 5.3.2 also do so
+      after a clean stop with lagging queues. Such a break is only noted.
 
 Prepared and rolled back messages are not counted. An inner batch counts as INNER_NUM messages. The first record of a
 queue may have any offset if the log does not begin at 0; a gap is accepted if corrupt bytes before it explain it. A
