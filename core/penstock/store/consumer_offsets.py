@@ -12,8 +12,8 @@ Invariants:
     * New content is parsed before it replaces the file, and must yield the table that it was written from.
     * A file that could be parsed is never replaced by one that could not: neither the file nor its `.bak`.
 
-When a store is opened, an offset may be greater than the end of its queue: the log's tail was lost (power
-cut under `async`), or the table is newer than the log (an older copy, a restored log). The group would miss
+When a store is opened, an offset may be greater than the end of its queue. Either the log's tail was lost (power cut
+under `async`), or the table is newer than the log (an older copy, a restored log). The group would miss
 the next messages, so the offset is set back:
 
     * For a queue in the queue index, even one without entries: the offset is set back to the queue's end when the store

@@ -6,8 +6,9 @@ rules, in order of precedence:
 
     1. Surviving entries: a record stored before the first one is of an earlier generation, unless the queue lacks its
        offset. An entry survives as long as it leads to a record of its queue.
-    2. The broker's list of topics (`contracts.History`): a record of a topic that is not listed is of a deleted topic,
-       unless it or an earlier record of the topic has an entry or was written by Penstock (see `queue_endings`).
+    2. The broker's list of topics (`contracts.History`): a record of a topic that is not listed is of a deleted topic.
+       It is kept nevertheless if this record, or an earlier one of the topic, has an entry or was written by Penstock
+       (see `queue_endings`).
     3. The other queues of the topic, since a broker deletes all at once. If one of them was created again, earlier
        records of queues without entries are of an earlier generation as well (see `queue_endings`).
     4. The restart at 0 in the log: a record with offset 0 after all entries begins a new generation.
