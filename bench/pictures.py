@@ -241,7 +241,7 @@ def _threads(result: Result, pyplot: Any) -> Any:
 
 
 def _latency(result: Result, pyplot: Any) -> Any:
-    """Plot how long a single put takes, as the part of puts that take no longer."""
+    """Plot how long a single put takes, as a cumulative distribution."""
     kinds = {
         "latency of a put, 128 B": "one put, 128 B, async",
         "lag, put to readable in the same process": "from put to readable,\nsame process",

@@ -308,7 +308,7 @@ class Store(Reader, Producer):
     def stats(self) -> dict[str, Any]:
         """Return figures about the store: offsets in bytes, times in Unix milliseconds.
 
-        The number of queues counts those of the log below `dispatched_offset`.
+        The number of queues includes only queues of the log below `dispatched_offset`.
         """
         self._show_all()
         segments = self._log.segments

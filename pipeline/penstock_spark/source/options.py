@@ -1,7 +1,7 @@
 """The source's options, with Kafka's names where Kafka has an equivalent. This module does not import pyspark.
 
-Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion, an option
-of the sink with an error that says so; Spark's own options are ignored.
+Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion. An option of the
+sink is refused with an error that names the sink. Spark's own options are ignored.
 """
 
 import re
