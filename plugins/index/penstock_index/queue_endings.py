@@ -1,4 +1,4 @@
-"""Finds records, of queues without entries, that are of a deleted topic or of an ended generation of a topic."""
+"""Finds records in queues without entries that are of a deleted topic or of an ended generation of a topic."""
 
 import itertools
 from typing import NamedTuple
