@@ -301,7 +301,7 @@ def counts(outcomes: list[Outcome]) -> str:
     """Return the number of goals that are met, as text."""
     counted = [o for o in outcomes if not o.goal.beside]
     parts = []
-    for words, asked in (("that have to hold (*)", True), ("aims", False)):
+    for words, asked in (("required goals (*)", True), ("desirable goals", False)):
         those = [o for o in counted if o.goal.must is asked]
         missed = sum(o.verdict == "MISSED" for o in those)
         unknown = sum(o.median is None for o in those)

@@ -30,7 +30,7 @@ def line_of(result: Result) -> Line:
 
 
 def _whole(result: Result, number: int) -> str:
-    """Return a goal's name; a goal for comparison has only half a name."""
+    """Return a unique name of a goal; that of a goal for comparison includes the work of the line before it."""
     goal = result["goals"][number]
     before = result["goals"][number - 1]["work"]
     return f"{before}, {goal['work'].strip()}" if goal["beside"] else str(goal["work"])

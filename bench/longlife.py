@@ -151,7 +151,7 @@ def _job(name: str, path: str, minutes: float, inbox: Any, stop: Any) -> None:
 
 
 def compared(samples: dict[str, list[Sample]]) -> list[tuple[str, str, float, float]]:
-    """Return (process, figure, median of the second quarter, of the last): warm-up is left out."""
+    """Return (process, figure, median of the second quarter, median of the last): warm-up is left out."""
     rows = []
     for name, all_of_it in samples.items():
         quarter = max(len(all_of_it) // 4, 1)

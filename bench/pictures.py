@@ -125,7 +125,7 @@ def _goals(result: Result, pyplot: Any) -> Any:
     axis.set_yticks([])
     axis.spines["left"].set_visible(False)
     axis.set_xlabel(
-        "ratio through its goal: right of the line it is reached\n(bold: has to hold; a bar is the spread of the rounds)"
+        "ratio divided by its goal: right of the line the goal is reached\n(bold: required; bars: spread of the rounds)"
     )
     axis.set_title("Penstock beside its goals", fontsize=10)
     axis.grid(axis="x")
@@ -241,7 +241,7 @@ def _threads(result: Result, pyplot: Any) -> Any:
 
 
 def _latency(result: Result, pyplot: Any) -> Any:
-    """Plot how long a single put takes, as the part of puts that take no longer."""
+    """Plot how long a single put takes, as a cumulative distribution."""
     kinds = {
         "latency of a put, 128 B": "one put, 128 B, async",
         "lag, put to readable in the same process": "from put to readable,\nsame process",

@@ -2,7 +2,7 @@
 
     python -m bench.sink [--rows 500000] [--folder DIR]
 
-Warm: the second and later runs count; the best and the median of them are shown. They are compared with the time that
+The first run is a warm-up. The best and the median of the later runs are shown. They are compared with the time that
 Spark needs to read the same rows and pass them to Python (a writer that counts), and to write them as Parquet again.
 """
 
@@ -36,7 +36,7 @@ class CountingWriter(DataSourceArrowWriter):
 
 
 class CountingSource(DataSource):
-    """The cheapest sink there is."""
+    """The cheapest possible sink."""
 
     @classmethod
     def name(cls) -> str:

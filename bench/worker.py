@@ -179,7 +179,7 @@ class Worker:
         return counted(lambda: int(self.engine.read(limit, count)))
 
     def do_decode(self, limit: int, count: int) -> Answer:
-        """Read in order, every field."""
+        """Read in order, with all fields of each message."""
         return counted(lambda: int(self.engine.decode(limit, count)))
 
     def do_to_arrow(self) -> Answer:

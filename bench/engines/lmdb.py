@@ -1,7 +1,8 @@
 """LMDB: one value a message under its number: tag, key and body, joined before the clock starts.
 
-Guarantees: without `sync` a crash of the process loses nothing, a power cut may corrupt the file; with it each commit is
-on disk. No checksums, no queues. A batch is one `putmulti` in the order of the numbers, LMDB's fastest method.
+Guarantees: without `sync` a crash of the process loses nothing, but a power cut may corrupt the file; with `sync` each
+commit is on disk. LMDB has no checksums and no queues. A batch is one `putmulti` in the order of the numbers, LMDB's
+fastest method.
 """
 
 from collections.abc import Sequence

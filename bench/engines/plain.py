@@ -1,7 +1,7 @@
 """The lower bound and the limits: a plain append file, and `pwrite` of existing bytes.
 
-A plain file guarantees only the order: no length, no checksum, no queue; with `sync` each batch is on disk. `pwrite`
-writes as many bytes as the records of a batch have, 1 MiB per call, into a file that grows.
+A plain file guarantees only the order, and has no lengths, checksums or queues; with `sync` each batch is on disk.
+`pwrite` writes as many bytes as the records of a batch have, 1 MiB per call, into a file that grows.
 """
 
 import os

@@ -1,7 +1,7 @@
 """RocksDB through `rocksdict`: one value a message under its number: tag, key and body, joined before the clock starts.
 
-Guarantees: without `sync` its log survives a crash of the process, and a power cut loses the end; with it each write is
-on disk. Checksums of its blocks and its log. No queues. Default tuning, raw mode.
+Guarantees: without `sync` its log survives a crash of the process, and a power cut loses the end; with `sync` each
+write is on disk. RocksDB checksums its blocks and its log, and has no queues. It runs with default tuning, in raw mode.
 """
 
 from collections.abc import Sequence

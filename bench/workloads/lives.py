@@ -30,7 +30,7 @@ _IMPORTED = (
 
 
 def run(bench: Bench) -> None:
-    """Measure all of it."""
+    """Run all measurements of this module."""
     if bench.wants("cold") or bench.wants("close"):
         for label, size in list(SIZES.items())[:2]:
             _cold(bench, label, size)

@@ -10,7 +10,7 @@ MORE = ("penstock-index", "penstock-preallocate", "rocketmq-index")
 
 
 def run(bench: Bench) -> None:
-    """Measure all of it."""
+    """Run all measurements of this module."""
     if any(map(bench.wants, ("put", "put_bare", "put_many", "put_arrow", "latency"))):
         for label, size in sizes(bench).items():
             engines = [*SINGLE, *(MORE if bench.full else ()), "pwrite"]

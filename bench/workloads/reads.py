@@ -10,7 +10,7 @@ DECODED = {"rocketmq": {"do": "read", "decode": True}}
 
 
 def run(bench: Bench) -> None:
-    """Measure all of it."""
+    """Run all measurements of this module."""
     if any(map(bench.wants, ("read", "pull", "decode", "to_arrow"))):
         for label, size in sizes(bench).items():
             count = min(200_000 if bench.full else 100_000, (192 << 20) // size)

@@ -16,7 +16,7 @@ TAIL = "tail, put to a follower in another process"
 
 
 def run(bench: Bench) -> None:
-    """Measure all of it."""
+    """Run all measurements of this module."""
     if bench.wants("lag"):
         with Session(bench, "lag", ("penstock", "rocketmq")) as session:
             session.run(

@@ -45,7 +45,7 @@ LOCAL_SETTINGS = {
 
 
 def has_java() -> bool:
-    """Say whether Spark would find a `java` by itself."""
+    """Return whether Spark would find a `java` by itself."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         return True

@@ -119,7 +119,7 @@ class GivenOptions:
         """Return the value of each given option, by field name, except those in `without`.
 
         Raises:
-            ConfigError: a value is not what its option takes.
+            ConfigError: a value is not valid for its option.
         """
         return {
             field: option.parser(option.name, self._texts[option.name])

@@ -25,7 +25,7 @@ def penstock_register_retention() -> Iterable[type[RetentionPolicy]]:
 
 @penstock.hookimpl
 def penstock_segment_expired(path: str, base_offset: int, size: int, config: Any) -> None:
-    """Archive a segment's messages where the store's configuration asks for it; an error keeps the segment."""
+    """Archive a segment's messages if the store's configuration requests it; an error keeps the segment."""
     if ArchiveRetention.name in config.retention.use:
         options = config.options_for("retention", ArchiveRetention)
         archive(Path(path).parent.parent, base_offset + size, options, config.files.mode)

@@ -206,7 +206,7 @@ def test_a_waiter_hears_of_a_close_that_was_interrupted(
     with pytest.raises(KeyboardInterrupt):
         store.close()
     assert len(ends) == 1
-    assert "closed before it was synced" in str(ends[0])
+    assert "closed before the log was synced" in str(ends[0])
 
 
 def test_nobody_waits_for_a_sync_that_nobody_will_do(open_small: OpenStore) -> None:
@@ -375,7 +375,7 @@ def test_nothing_is_on_disk_that_came_after_the_last_sync(open_small: OpenStore)
     store.put("t", b"1")
     engine.flusher.close()
     for work in (lambda: store.put("t", b"2"), store.flush):
-        with pytest.raises(StoreFailedError, match="closed before it was synced"):
+        with pytest.raises(StoreFailedError, match="closed before the log was synced"):
             work()
     with pytest.raises(StoreFailedError):
         store.close()

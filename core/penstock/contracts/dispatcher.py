@@ -114,13 +114,13 @@ class Dispatcher(Strategy):
     def truncate(self, log_offset: int) -> None:
         """Forget every record at or after `log_offset`, where the log now ends, and erase what was derived from them.
 
-        Called while a store is opened for writing, after `load` and before any batch, if bytes after the log's
-        end were cut in this opening (a torn tail after a crash), or if the dispatcher's progress or the offset that
-        `flush` last returned is after that end (a log that lost its tail, a repair that cut it). Never called while
-        batches are dispatched, and never for a store that is opened for reading. `progress` must be at most `log_offset`
-        afterwards, and the next `flush` must make the change durable. A second call with the same offset must change
-        nothing, and neither must a call if no record is at or after `log_offset`. Other records will be written at these
-        offsets. If this raises, the store is not opened.
+        Called while a store is opened for writing, after `load` and before any batch, in two cases. Either bytes after
+        the log's end were cut in this opening (a torn tail after a crash). Or the dispatcher's progress, or the offset
+        that `flush` last returned, is after that end (a log that lost its tail, a repair that cut it). Never called
+        while batches are dispatched, and never for a store that is opened for reading. `progress` must be at most
+        `log_offset` afterwards, and the next `flush` must make the change durable. A second call with the same offset
+        must change nothing. A call must also change nothing if no record is at or after `log_offset`. Other records
+        will be written at these offsets. If this raises, the store is not opened.
         """
 
     @abstractmethod
@@ -298,10 +298,9 @@ class QueueIndex(Dispatcher):
     def adopt(self, old: "QueueIndex", damages: Sequence[tuple[int, int]]) -> None:
         """Copy from `old` the entries and queue ends that cannot be derived from the log any more.
 
-        Called when the queues are rebuilt beside the old ones, after the last batch. These are the entries of records
-        within corrupt ranges of the log: RocketMQ reads a record by its entry and does not check it, so such an entry
-        must be kept. And the ends of queues of which the log has no record left: otherwise their offsets would begin at
-        0 again.
+        Called when the queues are rebuilt beside the old ones, after the last batch. Entries of records within corrupt
+        ranges of the log must be kept, because RocketMQ reads a record by its entry and does not check it. The end of a
+        queue of which the log has no record left must be kept, because its offsets would begin at 0 again otherwise.
 
         Args:
             old: the existing queues.

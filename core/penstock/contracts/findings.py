@@ -18,7 +18,7 @@ class Finding(NamedTuple):
         log_offset: log offset of the record; -1 if the finding is not about a record.
         text: the problem, in one sentence.
         what_now: what to do; `verify` fills it in if a checker leaves it empty, or sets `COPYING`.
-        is_note: a remark and not a problem: no reason to repair, or to refuse anything.
+        is_note: a remark, not a problem: it requires no repair, and nothing is refused because of it.
     """
 
     part: str

@@ -62,7 +62,7 @@ LIGHT_QUEUES = Kind(
     name="light-queues",
     what="light message queues (`%LMQ%`)",
     signs="a queue below `consumequeue/` of a topic whose name begins with `%LMQ%`",
-    reading="they are read as any queue",
+    reading="they are read like any other queue",
     stops_writing=True,
     why="a put is not added to the light queues that it names, and a rebuild of the queues would lose the light ones",
 )
@@ -85,7 +85,7 @@ ROCKSDB_CONFIG = Kind(
 ROCKSDB_STORE = Kind(
     name="rocksdb-store",
     what="index, timers or transactions in RocksDB",
-    signs="a file in `rocksdbstore/` whose name ends in `.sst`, or in `.log` and that is not empty",
+    signs="a file in `rocksdbstore/` whose name ends in `.sst`, or a non-empty one whose name ends in `.log`",
     reading="everything; finding by key looks into the files of `index/` only",
     stops_writing=True,
     why="messages put here would be missing from that database",
@@ -128,15 +128,15 @@ BROKER_CONFIG = Kind(
     signs="files in `config/` other than `topics.json` and `consumerOffset.json`",
     reading="everything",
     stops_writing=False,
-    why="no put changes it; topics and groups are the broker's to declare",
+    why="no put changes it; only the broker declares topics and groups",
 )
 UNKNOWN = Kind(
     name="unknown",
-    what="files that no store has",
+    what="files that belong to no store",
     signs="any other name in the store's folder",
     reading="everything",
     stops_writing=False,
-    why="nothing of the store refers to them",
+    why="nothing in the store refers to them",
 )
 KINDS = (
     BATCH_QUEUES, LIGHT_QUEUES, ROCKSDB_QUEUES, ROCKSDB_CONFIG, ROCKSDB_STORE, TAG_KEYS, COMPACTION,

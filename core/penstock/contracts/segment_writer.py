@@ -25,8 +25,8 @@ __all__ = [
 class SegmentChannel(ABC):
     """One segment file being written, front to back. One writer; any number of readers of `view`.
 
-    Invariants: a byte below what `commit` returned is in `view` and survives the process;
-    a byte below what `flush` returned survives the machine.
+    Invariants: a byte below the position that `commit` returned is in `view` and survives a crash of the process; a
+    byte below the position that `flush` returned survives a crash of the machine.
     """
 
     @property

@@ -5,9 +5,9 @@
     penstock/repair/parts/<run>  the parts they are combined from, if they are built in parallel
     penstock/repair/ready        exists once they are complete and durable; lists the names to swap
 
-Nothing in the store changes until `ready` exists. After that, the next repair, reindex or open for writing
-finishes the swap before it reads any other file, since in the middle of a swap the old files may be gone and the
-new ones not yet in place. If another program has opened the store in between, queues and index have changed, and the
+Nothing in the store changes until `ready` exists. After that, the next repair, reindex or open for writing finishes the
+swap before it reads any other file. In the middle of a swap the old files may be gone and the new ones not yet in
+place. If another program has opened the store in between, queues and index have changed, and the
 new files are deleted instead. In both cases `ready` does not exist after an open for writing. The old files are
 renamed into `penstock/saved/`, never deleted.
 """

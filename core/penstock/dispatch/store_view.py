@@ -98,5 +98,5 @@ def open_log(files: Files, root: Path, geometry: Geometry) -> SegmentedLog:
 
 
 def refuse_background_work(name: str, step: object) -> Stoppable:
-    """Raise: the value of `Context.spawn` for a store in which nothing may run in the background."""
+    """Raise; passed as `Context.spawn` for a store in which nothing may run in the background."""
     raise AssertionError(f"{name}: no background work in a store that is not opened")

@@ -106,7 +106,7 @@ class TailFollower:
             self.dispatched_time_ms = int(batch.store_times_ms[-1])
 
     def require(self, dispatcher: Dispatcher) -> None:
-        """As `catch_up` with a dispatcher; raises `DispatcherFailedError` if visible records remain."""
+        """Like `catch_up` with a dispatcher; raises `DispatcherFailedError` if visible records remain."""
         visible = self.visible()
         if dispatcher.progress >= visible:
             return
@@ -151,7 +151,7 @@ class TailFollower:
         ]  # fmt: skip
 
     def _batches(self, start: int, stop: int) -> Iterator[DispatchBatch]:
-        """Yield the records in [start, stop), handed over or read from the log; skips corruption."""
+        """Yield the records in [start, stop), from the direct feed or read from the log; skips corruption."""
         hand_over = self._log.hand_over
         if hand_over is None:
             yield from self._log.batches(start, stop)

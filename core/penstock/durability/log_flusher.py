@@ -357,7 +357,9 @@ class LogFlusher:
         return self.failure or (self._closed() if self._is_closed else None)
 
     def _closed(self) -> StoreFailedError:
-        return StoreFailedError("the store was closed before it was synced", self.flushed_offset)
+        return StoreFailedError(
+            "the store was closed before the log was synced", self.flushed_offset
+        )
 
     def wait(self, end_offset: int, timeout_ms: int, request: Callable[[], None]) -> bool:
         """Wait until everything below `end_offset` is durable; return False after `timeout_ms`.

@@ -8,8 +8,8 @@
     penstock/saved/     bytes that recovery cut off, if they held whole records
 
 `progress` has two slots of 512 bytes, written alternately, each with a sequence number and a CRC; the valid slot with
-the higher number counts. The file is written after every flush, without a sync: its offset is exact after a crash of the
-process, and at most too small after a crash of the machine. It is synced with the checkpoint. Layout (big-endian)::
+the higher number counts. The file is written after every flush, without a sync: its offset is exact after a crash of
+the process, and may be too small after a crash of the machine. It is synced with the checkpoint. Layout (big-endian)::
 
     slot := magic 8s  sequence u64  flushed_offset i64  visible_offset i64  lock_mtime_ns i64
             last_time_ms i64  failed i32  count i32  (name 24s  offset i64){count}  zero*

@@ -13,9 +13,9 @@ that a repair covered with a blank record: queue offsets are missing after them.
 The file is written, durably, before the first record of a new range. It answers two questions:
 
     * Must this record end in a CRC of its own (see `validity.Coverage`), and did Penstock assign its queue offset (see
-      `queue_continuity`)? If in doubt, no: losing the file costs protection, never data.
-    * May this record belong to a topic that a broker has deleted (see `deleted_topics`)? If in doubt, no: Penstock may
-      have written it.
+      `queue_continuity`)? If in doubt, the answer is no: losing the file costs protection, never data.
+    * May this record belong to a topic that a broker has deleted (see `deleted_topics`)? If in doubt, the answer is no:
+      Penstock may have written it.
 
 `lock_mtime_ns` is the lock file's modification time when this file was written. As in `progress`, it shows whether another
 program has opened the store for writing since. If so, an open range ends where the log was known to be durable: after

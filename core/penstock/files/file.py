@@ -152,7 +152,10 @@ class File:
         self.allocated = max(self.allocated, size)
 
     def allocate_range(self, start: int, stop: int) -> None:
-        """Allocate blocks for bytes [start, stop) of the file; their content is kept. Raises `OSError` (ENOSPC) without room."""
+        """Allocate blocks for bytes [start, stop) of the file; their content is kept.
+
+        Raises `OSError` (ENOSPC) if the disk has no room.
+        """
         try:
             os.posix_fallocate(self._fd, start, stop - start)
         except OSError as error:

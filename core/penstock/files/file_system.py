@@ -321,7 +321,7 @@ class Files:
         return used, about.f_bavail * about.f_frsize
 
     def process_id(self) -> int:
-        """Return this process's number, for naming who holds a lock."""
+        """Return this process's number, for messages that name the holder of a lock."""
         return os.getpid()
 
     def boot_id(self) -> bytes:

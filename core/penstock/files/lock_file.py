@@ -1,9 +1,9 @@
 """The store's lock: who may write, who holds it, and what happens to it in a forked child.
 
 Two locks are taken together, both without waiting:
-    * an open-file-description lock on byte 0 of the lock file, the byte that the Java store locks. It excludes
-      Java's lock and is excluded by it, it is kept when another descriptor of the file is closed, and it refuses
-      a second open in the same process;
+    * an open-file-description lock on byte 0 of the lock file, the byte that the Java store locks. It excludes Java's
+      lock and is excluded by it. It is kept when another descriptor of the file is closed, and it refuses a second open
+      in the same process;
     * a `flock` of the store's folder, which holds even if the lock file is removed.
 
 A forked child shares its parent's locks, and would keep them after the parent has ended. So it closes its own

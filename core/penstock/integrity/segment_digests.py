@@ -167,8 +167,8 @@ class Digests:
     def is_valid(self, digest: Digest, segment: Segment, *, is_ours: bool) -> bool:
         """Return whether a digest applies to the current segment file.
 
-        If only Penstock has written the store, it does, whatever the file contains. If another program has,
-        it does only if the file was not modified since.
+        If only Penstock has written the store, the digest applies, whatever the file contains. If another program has
+        written it, the digest applies only if the file was not modified since.
         """
         return is_ours or digest.mtime_ns == self._files.mtime_ns(segment.path)
 

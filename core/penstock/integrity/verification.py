@@ -425,7 +425,7 @@ def _end_of_records(
             yield Finding(
                 "log", segment.path, position, stop,
                 "a torn tail: the bytes after the last record are not a record",
-                "no action is needed: opening for writing cuts it off, and so does `penstock repair --apply`",
+                "no action is needed: opening for writing, or `penstock repair --apply`, cuts it off",
             )  # fmt: skip
         return
     for checker in checkers:

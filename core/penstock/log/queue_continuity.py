@@ -7,12 +7,12 @@ queue offsets reveals it:
     * A record that breaks the sequence is corrupt if later records of the queue continue without it: n, X, n+2, or
       n, X, n+1. If no record follows, it is corrupt if the entry for the expected offset points at it, or if Penstock
       wrote it: Penstock never breaks the sequence. A broker's record with offset 0 is not corrupt if no single flipped
-      bit explains the 0, and its entry is at the queue's end: brokers restart queues at 0 like that.
+      bit explains the 0, and its entry is at the queue's end: brokers restart queues at 0 in this way.
     * A record is corrupt if the entry of another queue, or of another offset, points at it, and exactly that
       offset is missing in that queue, unless later records of its own queue continue its sequence.
     * A break that later records continue (a restart at 0, a repeat, a gap) begins a new generation. Brokers leave such
-      logs: topics that were deleted and created again, idle topics restarted, 5.0 to 5.3.2 after a clean stop with
-      lagging queues. Such a break is only noted.
+      logs if a topic was deleted and created again, or if an idle topic was restarted. Versions 5.0 to 5.3.2 also do so
+      after a clean stop with lagging queues. Such a break is only noted.
 
 Prepared and rolled back messages are not counted. An inner batch counts as INNER_NUM messages. The first record of a
 queue may have any offset if the log does not begin at 0; a gap is accepted if corrupt bytes before it explain it. A

@@ -117,7 +117,7 @@ class RecordReader:
     ) -> StoredMessage:
         """Return the record of `size` bytes at `log_offset`; raises `CorruptionError` if it is not valid.
 
-        With a `place`, it must also be the record with that ordinal in that queue: queue entries have no checksum.
+        With a `place`, the record must also be the one with that ordinal in that queue: queue entries have no checksum.
         """
         if size < FIXED_SIZE:
             raise self.damage(log_offset, f"a record of at least {FIXED_SIZE} bytes", f"{size}")

@@ -335,7 +335,7 @@ class SegmentedLog:
             return f"moved segment {name}, after the end of the log, to {keep_in}"
         self._files.remove(segment.path)
         self._files.sync_folder(self.folder)
-        what = "made ahead and not used" if is_fresh else "after the end of the log"
+        what = "created ahead and not used" if is_fresh else "after the end of the log"
         return f"removed segment {name}, {what}"
 
     def count_before_offset(self, log_offset: int) -> int:

@@ -125,17 +125,17 @@ class ServedQueues(QueueIndex):
         raise AssertionError("served queues are read-only")
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Never called, as `load`."""
+        """Never called, like `load`."""
         raise AssertionError("served queues are read-only")
 
     def flush(self) -> int:
-        """Never called, as `load`."""
+        """Never called, like `load`."""
         raise AssertionError("served queues are read-only")
 
     def truncate(self, log_offset: int) -> None:
-        """Never called, as `load`."""
+        """Never called, like `load`."""
         raise AssertionError("served queues are read-only")
 
     def trim(self, log_offset: int) -> None:
-        """Never called, as `load`."""
+        """Never called, like `load`."""
         raise AssertionError("served queues are read-only")

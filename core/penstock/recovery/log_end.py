@@ -5,12 +5,12 @@
        there. After any other program (the Java store), it is scanned from where the Java store would begin.
     2. The scan stops at the first bytes that are not a valid record (see `validity`, `queue_continuity`). After them, it
        searches for a survivor: a later valid record with a witness (see `resync`).
-    3. No survivor: a torn tail, or simply the end. The log is cut there and the bytes after it are erased. This is
-       normal.
-    4. A survivor, and a sector before it was never written, or not since records were added to it: the
-       machine stopped between writes that were not yet durable. As 3, but the bytes cut off are saved
+    3. Without a survivor, the end is a torn tail, or simply the end. The log is cut there and the bytes after it are
+       erased. This is normal.
+    4. If there is a survivor, and a sector before it was never written, or not since records were added to it, the
+       machine stopped between writes that were not yet durable. The log is cut as in 3, but the bytes cut off are saved
        in the side folder.
-    5. A survivor otherwise: corruption. Nothing is changed, and opening for writing is refused.
+    5. In all other cases, a survivor means corruption. Nothing is changed, and opening for writing is refused.
     6. After a crash, bytes not known to be durable are rewritten and synced before they are trusted:
        the page cache may hold bytes that a failed sync never wrote to the disk.
 

@@ -370,8 +370,8 @@ class Planner:
     def _needs_rebuild(self, finding: Finding) -> bool:
         """Return whether a finding requires that its derived file is rebuilt.
 
-        Not for a record that no queue can hold, which is a finding in the log. Nor for a record in a block that
-        differs from its digest: the record's header may be wrong, and the queue correct.
+        A record that no queue can hold is a finding in the log and requires no rebuild. A record in a block that
+        differs from its digest requires none either: the record's header may be wrong, and the queue correct.
         """
         at = finding.log_offset
         return finding.part not in ("log", "stray") and not any(

@@ -127,7 +127,7 @@ def repair_with(
     accept: bool,
     on_progress: OnProgress = lambda _: None,
 ) -> RepairReport:
-    """As `repair`, for a store given by an opener, which has its configuration and strategies."""
+    """Like `repair`, for a store given by an opener, which has its configuration and strategies."""
     files, root = opener.files, opener.root
     opener.check_strategies()
     if not is_store(files, root):

@@ -1,4 +1,4 @@
-"""The compiled kernel's sync thread as a `WorkerGroup` watches it; see `log_flusher`."""
+"""Adapts the compiled kernel's sync thread for a `WorkerGroup`, which watches it; see `log_flusher`."""
 
 from penstock._kernel import SyncGate
 
@@ -7,7 +7,7 @@ PATIENCE_MS = 60_000
 
 
 class SyncThread:
-    """The gate's thread, as a `WorkerGroup` watches it (`workers.Watched`)."""
+    """The gate's thread, in the form that a `WorkerGroup` watches (`workers.Watched`)."""
 
     name = "penstock-sync"
 

@@ -185,7 +185,7 @@ class Waiter:
         self._looks = self._vain = 0
 
     def ask(self) -> None:
-        """Call before a check: any message after the check then ends `rest`."""
+        """Call before a check: a message that is published after the check then ends `rest`."""
         self._map = self._wakes.map()
         try:
             if self._map is not None:

@@ -12,15 +12,15 @@ Invariants:
     * New content is parsed before it replaces the file, and must yield the table that it was written from.
     * A file that could be parsed is never replaced by one that could not: neither the file nor its `.bak`.
 
-When a store is opened, an offset may be greater than the end of its queue: the log's tail was lost (power
-cut under `async`), or the table is newer than the log (an older copy, a restored log). The group would miss
+When a store is opened, an offset may be greater than the end of its queue. Either the log's tail was lost (power cut
+under `async`), or the table is newer than the log (an older copy, a restored log). The group would miss
 the next messages, so the offset is set back:
 
-    * For a queue in the queue index, even one without entries: to the queue's end, when the store is opened
-      for writing.
-    * For a queue that is not in the queue index: not changed at opening. The topic may be deleted, never used
-      here, or stored in a format that is not understood; the group misses nothing while nothing is put. The
-      first put to that queue sets the offset back to the queue's first offset.
+    * For a queue in the queue index, even one without entries: the offset is set back to the queue's end when the store
+      is opened for writing.
+    * For a queue that is not in the queue index: the offset is not changed at opening. The topic may be deleted,
+      never used here, or stored in a format that is not understood; the group misses nothing while nothing is put.
+      The first put to that queue sets the offset back to the queue's first offset.
     * An offset below the queue's first message is legal: reads return OFFSET_TOO_SMALL.
 """
 

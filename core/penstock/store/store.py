@@ -145,7 +145,7 @@ class Store(Reader, Producer):
             self._engine.show_written()
 
     def _show_all(self) -> None:
-        """As `_settle`, for callers that report themselves how far the dispatchers are."""
+        """Like `_settle`, for callers that report the dispatchers' progress themselves."""
         self._show()
         if self._engine is not None:
             self._engine.follower.catch_up()
@@ -180,8 +180,8 @@ class Store(Reader, Producer):
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.
 
-        All or none: if a message cannot be stored, or the disk is full, no message is stored. The batch may
-        span multiple segments; with `atomic` it is stored in one segment or refused. A flush policy that
+        Stores all messages or none: if a message cannot be stored, or the disk is full, no message is stored. The
+        batch may span multiple segments; with `atomic` it is stored in one segment or refused. A flush policy that
         waits does so once for the whole batch, and only if a message requests it.
         """
         engine, given = self._writer(), list(messages)
@@ -197,8 +197,8 @@ class Store(Reader, Producer):
 
         The columns `topic` (string) and `body` (binary or string) are required. The columns `queue`, `tag`, `keys`
         (space-separated string, or list of strings), `properties` (map of strings), `flag` and
-        `born_time` (timestamp, or integer milliseconds) are optional; others are refused. Rows are
-        encoded from the columns, without a Python object per row. All or none, as `put_many`.
+        `born_time` (timestamp, or integer milliseconds) are optional; others are refused. Rows are encoded from the
+        columns, without a Python object per row. Stores all rows or none, like `put_many`.
         """
         from penstock.write import from_arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
@@ -211,8 +211,8 @@ class Store(Reader, Producer):
         """Append a batch that was encoded elsewhere (see `penstock.staged`); returns the log offset after it.
 
         With `first_mark`, a number of at least 2**62, its records are numbered upwards from it in a field that
-        only transactions use, so that `count_marked` can later count those in the log. Does not wait for a
-        flush: call `flush`. All or none, as `put_many`.
+        only transactions use, so that `count_marked` can later count those in the log. Does not wait for a flush: call
+        `flush`. Stores all records or none, like `put_many`.
         """
         engine = self._writer()
         if first_mark:
@@ -308,7 +308,7 @@ class Store(Reader, Producer):
     def stats(self) -> dict[str, Any]:
         """Return figures about the store: offsets in bytes, times in Unix milliseconds.
 
-        The number of queues counts those of the log below `dispatched_offset`.
+        The number of queues includes only queues of the log below `dispatched_offset`.
         """
         self._show_all()
         segments = self._log.segments

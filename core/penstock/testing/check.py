@@ -238,5 +238,5 @@ def _explore(
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     way = "being killed" if has_own_files else "power cuts and kills"
-    about = f"a store with it survives {way} at its system calls, {states} states tested"
+    about = f"a store with the strategy survives {way} at its system calls, {states} states tested"
     yield Step(name="crash_exploration", about=about, failure=failure)

@@ -2,10 +2,10 @@
 
 The story runs once. Before each call, an image of the whole disk is taken, together with the guarantees that the
 store has given so far. Each image is crashed in multiple ways (`Survival`) and opened again. The guarantees must then
-hold; queues, index, offsets and log must agree; and `verify` must find nothing. Then, depending on the case: the
-opening itself is crashed at one of its calls; or the power is cut again, and everything that the opening found must
-still be there, also if more messages were put where the tail was cut off; or the store is closed, and must be clean
-and unchanged at the next open.
+hold; queues, index, offsets and log must agree; and `verify` must find nothing. Each case then continues in one of
+three ways. It crashes the opening itself at one of its calls. Or it cuts the power again: everything that the opening
+found must still be there, also if more messages were put where the tail was cut off. Or it closes the store, which must
+be clean and unchanged at the next open.
 
 Everything is determined by a seed: `replay` runs one case again.
 """
@@ -300,7 +300,9 @@ class Look:
         store, _ = self._stage.open(disk)
         seen = bodies_of(store)
         if seen != found:
-            return f"{when} it holds {len(seen)} messages, before that {len(found)}, or others"
+            return (
+                f"{when} the store holds different messages: {len(seen)} now, {len(found)} before"
+            )
         return wrong_within(store, seen, self._promised)
 
     # --- what follows the first opening
@@ -314,7 +316,7 @@ class Look:
         if again.recovery.state != "clean":
             return f"after a clean close the store is {again.recovery.state}"
         if bodies_of(again) != found:
-            return "after a clean close it holds other messages"
+            return "after a clean close the store holds other messages"
         return ""
 
     def _cut_again(
@@ -361,7 +363,7 @@ class Look:
         # A kill followed by a power cut leaves what a power cut alone would, which may be less.
         is_less = self._survival is Survival.PROCESS and second is not Survival.PROCESS
         if not is_less and seen != found:
-            return f"after a crash of the opening it holds {len(seen)} messages, not {len(found)}"
+            return f"after a crash of the opening the store holds {len(seen)} messages, not {len(found)}"
         return wrong_with(seen, self._promised, least=self._promised.durable) or wrong_within(
             store, seen, self._promised
         )

@@ -3,9 +3,10 @@
 It replaces `files.Files`, so a store or a strategy runs on it as on a real disk: contents are real files in memory
 (`memfd_create`), and mapped files are really mapped. A write through a mapping into a page without allocated space would
 kill the process on a full real disk; here it is an `AssertionError` when the next image is taken. The state after a
-power cut is kept separately; see `inode` for bytes and `platter` for names. Calls fail by `plan` (see `faults`).
+power cut is kept separately; see `inode` for bytes and `platter` for names. `plan` determines which calls fail (see
+`faults`).
 
-Differences to a real disk: file times are those of `clock`; writes through a mapping count as written when it is
+Differences from a real disk: file times are those of `clock`; writes through a mapping count as written when it is
 synced or an image is taken; locks apply only within this disk; and memory cannot be locked.
 """
 
@@ -168,7 +169,7 @@ class SimulatedVolume(Volume):
         self._disk = disk
 
     def holds(self, path: str) -> bool:
-        """See `Volume`; there is one file system only."""
+        """See `Volume`; a simulated disk has one file system only."""
         return True
 
     def sync(self) -> None:
@@ -324,11 +325,11 @@ class SimulatedDisk(Files):
         return self.mtime_ns(path)
 
     def has_other_names(self, path: Path) -> bool:
-        """See `Files`; there are no hard links here."""
+        """See `Files`; a simulated disk has no hard links."""
         return False
 
     def lock_owner(self, path: Path) -> int | None:
-        """See `Files`; there is no Java here."""
+        """See `Files`; no Java process uses a simulated disk."""
         return None
 
     def inode(self, path: Path) -> int:

@@ -137,5 +137,5 @@ def _fail_opening(stage: Stage, memory: Memory, chance: Random) -> str:
         store, _ = stage.open(disk)
         found = bodies_of(store)
         if found != wanted:
-            return f"after {kind} failed in an opening it holds {len(found)}, not {len(wanted)}"
+            return f"after {kind} failed in an opening, the store holds {len(found)}, not {len(wanted)}"
     return ""

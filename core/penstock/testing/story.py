@@ -205,7 +205,7 @@ def wrong_with(found: list[bytes], promised: Promised, *, least: int) -> str:
     sent = promised.sent[: promised.count]
     first = int(found[0].partition(b":")[0]) if found else 0
     if found != sent[first : first + len(found)]:
-        return "messages are missing, twice, changed or out of order"
+        return "messages are missing, duplicated, changed or out of order"
     if found and first > promised.discarded:
         return f"the first {first} messages are gone, although only {promised.discarded} may be"
     if not found and least > promised.discarded:
@@ -225,7 +225,9 @@ def wrong_queue(store: Store, promised: Promised, queue: int, *, is_whole: bool)
     if is_whole and numbers:
         numbers = list(range(numbers[0], numbers[0] + len(found) * QUEUES, QUEUES))
     if sorted(set(numbers)) != numbers or found != [promised.sent[n] for n in numbers]:
-        return f"a reader finds messages of queue {queue} missing, twice, changed or out of order"
+        return (
+            f"a reader finds messages of queue {queue} missing, duplicated, changed or out of order"
+        )
     return ""
 
 

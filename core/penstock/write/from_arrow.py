@@ -1,7 +1,7 @@
 """Encodes Arrow tables into records: the compiled kernel reads their buffers, without a Python object per row.
 
-A row that is not plain (a reserved property, a property given twice) is encoded as a single message. So is a row that
-is refused, which raises the reason.
+A row that is not plain (a reserved property, a property given twice) is encoded as a single message. A row that is
+refused is encoded in the same way, which raises the reason.
 """
 
 from typing import Any

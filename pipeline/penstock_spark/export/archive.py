@@ -3,7 +3,8 @@
 The policy itself expires no segment. The hook `penstock_segment_expired` archives the segments that other policies
 expire, in the store's own process. If archiving fails, that segment and all later ones are kept. If `retention.use`
 names the policy and it is not installed, the store does not open, so no segment is deleted without having been
-archived. Messages that the job `export` has exported into the same folder are not archived again, nor the reverse.
+archived. Messages that the job `export` has exported into the same folder are not archived again, and that job does not
+export archived messages again.
 """
 
 import importlib.util
@@ -28,10 +29,10 @@ class ArchiveOptions:
     """Options of the archive.
 
     Attributes:
-        to: the folder for the Parquet files; `<the store's folder>-archive` beside it if empty. A relative
-            one is taken from where the store's folder lies.
-        name: what the store is called in the names of files; its folder's name if empty. Stores that
-            archive into one folder need different ones.
+        to: the folder for the Parquet files; `<the store's folder>-archive` beside it if empty. A relative path is
+            relative to the parent of the store's folder.
+        name: the store's name in file names; its folder's name if empty. Stores that archive into one folder need
+            different names.
     """
 
     to: str = ""
@@ -50,8 +51,8 @@ class ArchiveRetention(RetentionPolicy):
             raise MissingExtraError("pyarrow", "arrow", "the retention policy archive")
 
     def vote(self, segments: Sequence[SegmentInfo], now_ms: int, disk: DiskUse) -> Vote:
-        """Let nothing go."""
-        return Vote(0, "archive lets nothing go by itself")
+        """Expire nothing."""
+        return Vote(0, "the policy archive expires nothing by itself")
 
 
 def archive(root: Path, log_stop: int, options: ArchiveOptions, mode: int | None = None) -> int:

@@ -98,7 +98,7 @@ class Exported:
     """One folder of exported messages. Use it as a context manager to write; not thread-safe.
 
     Args:
-        target: the folder; made if it is not there.
+        target: the folder; created if it does not exist.
         mode: permissions of new files and folders, as 0o600; what the umask leaves if None.
     """
 
@@ -325,5 +325,5 @@ def quoted(topic: str) -> str:
 
 
 def unquoted(name: str) -> str:
-    """Return the topic that a folder's name stands for."""
+    """Return the topic that a folder's name represents."""
     return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)

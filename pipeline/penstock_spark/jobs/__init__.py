@@ -1,7 +1,7 @@
 """Jobs over stores as a whole, run by Spark: verify, reindex, export, replay, compact, stats.
 
 Each is a module with a function `run(spark, ...)` that returns a report, can be passed to `spark-submit`,
-and is a verb of `penstock spark`. Bad input is refused before a task starts. Nothing needs a broker: the
+and is a verb of `penstock spark`. Invalid input is refused before a task starts. Nothing needs a broker: the
 driver and the tasks open the stores' folders, which all of them must see under the same path.
 
 In reading order:
@@ -9,6 +9,7 @@ In reading order:
 * for all of them: `targets` (which stores, and where a job may write), `tasks` (work as Spark tasks), `progress`, `report`;
 * jobs that change nothing: `verify`, `stats` and its `plots`;
 * jobs that write files: `reindex`, `export`;
-* jobs that write messages: `messages` (what is read), `transforms` (what becomes of it), `sink_write`, `plan_file` (each batch
+* jobs that write messages: `messages` (what is read), `transforms` (how it is changed), `sink_write`, `plan_file` (each
+batch
   once, also after a kill), `replay`, `compact`.
 """

@@ -21,7 +21,7 @@ def local_folder(text: str, what: str) -> Path:
 
 
 def stores_of(paths: Sequence[str] | str) -> list[Path]:
-    """Return the stores that paths name: folders, globs, and datasets, which stand for their shards."""
+    """Return the stores that paths name: folders, globs, and datasets, which represent their shards."""
     found: dict[Path, None] = {}
     for text in [paths] if isinstance(paths, str) else paths:
         for folder in _folders(text):

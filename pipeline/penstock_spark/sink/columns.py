@@ -98,7 +98,7 @@ class Router:
 def tables(
     batch: pa.RecordBatch, options: SinkOptions, router: Router, now_ms: int
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yield (shard, rows as `put_arrow` takes them) for one of Spark's batches, in pieces, order kept in each."""
+    """Yield (shard, rows as `put_arrow` takes them) for one of Spark's batches, in pieces that keep the order."""
     columns = {name.lower(): batch.column(at) for at, name in enumerate(batch.schema.names)}
     count = batch.num_rows
     if columns["value"].null_count:

@@ -2,16 +2,18 @@
 
 Under the root's lock, in this order:
     1. complete the batch that another commit has decided and not completed;
-    2. if the application's batch is in the ledger, drop what was staged: done. Else check every staged file, wait
-       until nobody writes the stores, and decide: from here on the batch will be in them, and is never taken back;
-    3. for each shard, under its store's lock: make durable what is there; note where the batch begins; append;
-       make it durable; note that it is complete;
-    4. note the batch in the ledger, take the decision away, remove what was staged.
+    2. if the application's batch is in the ledger, delete the staged files and stop. Else check every staged file,
+       wait until no process writes the stores, and record the decision. A decision is never revoked: the batch will
+       be in the stores;
+    3. for each shard, under its store's lock: flush the store; record where the batch begins; append; flush; record
+       that the shard is complete;
+    4. record the batch in the ledger, delete the decision, delete the staged files.
 
-Why every row is there once: a record carries a number that no other record has. After a crash the note
-says where to look, and the records that follow each other there with the right numbers are those that made
-it; other records may have been appended after them. The rest is appended after a new note. Notes say
-only what is durable, since each is written after a flush; and one root has one decision at a time.
+Why every row is there once: each record has a number that no other record has. After a crash, the progress file gives
+the log offset at which the batch begins. The consecutive records with the right numbers from there on are those that
+were appended; other records may have been appended after them. The rest is appended after the progress was recorded
+again. The progress file states only what is durable, since it is written after a flush, and a root has one decision at
+a time.
 """
 
 import secrets
@@ -78,7 +80,7 @@ _NOW = Patience(timeout_s=0)
 
 
 class SinkCommitter:
-    """Commits batches to one root: a store, or a dataset of several. Not thread-safe.
+    """Commits batches to one root: a store, or a dataset of several stores. Not thread-safe.
 
     Args:
         root: the folder of the store or of the dataset.

@@ -2,13 +2,13 @@
 
 In `penstock/sink/` of a store, or of a dataset's folder::
 
-    made            the store, or all shards of the dataset, have been there
-    lock            held by whoever commits; one at a time
-    staging/        what tasks encoded, waiting (see `staging`)
-    decision        the one batch that is decided and not finished yet
-    ledger/<name>   for each application the last batch that is in the store whole
-    progress-<of>   in each store: how far the decided batch of a root is in it; <of> is "store" for the
-                    store's own, "dataset" for that of the dataset that it is a shard of
+    made            exists once the store, or all shards of the dataset, have existed
+    lock            held by the process that commits; one at a time
+    staging/        encoded rows of tasks, before the commit (see `staging`)
+    decision        the one batch that is decided and not complete yet
+    ledger/<name>   for each application the last batch that is completely in the store
+    progress-<of>   in each store: how many rows of the decided batch it has; <of> is "store" for a batch of the store
+                    itself, "dataset" for a batch of the dataset that has this store as a shard
 
 Each is one line, a CRC-32C and JSON, written atomically. A decision is never revoked: the next commit completes it.
 """

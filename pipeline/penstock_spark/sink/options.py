@@ -79,15 +79,15 @@ class SinkOptions:
     # One line for each, as in a table.
     # fmt: off
     root: Path = required("path", _root, "folder of the store, or of the dataset")
-    topic: str | None = optional("topic", plain, None, "the topic of all rows; without it their column says")
+    topic: str | None = optional("topic", plain, None, "the topic of all rows; if None, the rows' column `topic`")
     partitions: int = option("partitions", whole(1, _QUEUES_MAX), "4", "number of queues that the partitioner distributes rows over")
     partitioner: str = option("partitioner", _one_of("key", "round-robin", "task"), "key", "how the queue of a row is chosen")
-    shards: int = optional("shards", whole(1, SHARDS_MAX), 0, "stores of the dataset; 0 where it was not given")
-    app: str | None = optional("txnAppId", _app, None, "who writes; batches are told apart within it. None for a stream that goes by its query's id")
-    version: int | None = optional("txnVersion", whole(0, _VERSION_MAX), None, "which batch of `app` a batch query is; None for a save that is only itself")
+    shards: int = optional("shards", whole(1, SHARDS_MAX), 0, "number of stores of the dataset; 0 if it was not given")
+    app: str | None = optional("txnAppId", _app, None, "the application that writes, within which batch numbers are unique; None for a stream identified by its query id")
+    version: int | None = optional("txnVersion", whole(0, _VERSION_MAX), None, "the batch number of a batch query within `app`; None for a save without one")
     lock_timeout_s: float = option("lockTimeout", seconds_of, "60s", "maximum time a commit waits for a store to which another process writes")
     retention_s: float = option("stagingRetention", seconds_of, "7d", "age at which staged files that no batch names are deleted")
-    profile: str | None = optional("profile", _one_of("embedded", "rocketmq"), None, "sizes of a store that is made")
+    profile: str | None = optional("profile", _one_of("embedded", "rocketmq"), None, "the profile of a new store")
     config: Path | None = optional("config", _file, None, "a configuration file for the stores")
     store_settings: Mapping[str, Any] = attrs.Factory(dict)
     # fmt: on
@@ -125,7 +125,7 @@ def _check_transaction(given: GivenOptions, *, is_stream: bool) -> None:
             "txnVersion is for batch queries only; Spark numbers the batches of a stream"
         )
     if not is_stream and ("txnVersion" in given) != ("txnAppId" in given):
-        raise ConfigError("txnAppId and txnVersion must be given together, or neither of them")
+        raise ConfigError("give both txnAppId and txnVersion, or neither")
 
 
 def _parse_settings(options: Mapping[str, str]) -> dict[str, Any]:

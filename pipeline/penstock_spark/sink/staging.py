@@ -1,6 +1,6 @@
 """A task's part: its rows, encoded, in one staged file that a commit may name later. This module does not import pyspark.
 
-Names are unique, so attempts of a task never share a file, nor do tasks that still run after their job has failed. A
+Names are unique, so two attempts of a task never share a file, even if one still runs after its job has failed. A
 file has no effect until a decision names it; files that no decision names are deleted by age.
 """
 

@@ -36,7 +36,7 @@ class Bound:
     time_ms: int | None = None
 
     def has(self, word: int) -> bool:
-        """Say whether any queue starts or ends at this word."""
+        """Return whether any queue starts or ends at this word."""
         if self.are_times or self.time_ms is not None:
             return False
         topics = (topics for store in self.numbers.values() for topics in store.values())

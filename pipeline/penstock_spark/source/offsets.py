@@ -87,7 +87,7 @@ def _check_named(
                 if not options.wants(topic) or not options.wants_queue(topic, queue):
                     what = "which this read does not subscribe to"
                 else:
-                    what = f"which is not there in {names[key]}"
+                    what = f"which does not exist in {names[key]}"
                 raise ConfigError(f"{bound.name} names queue {queue} of topic {topic!r}, {what}")
 
 

@@ -1,7 +1,7 @@
-"""The source's options: Kafka's names where Kafka has the thing. This module does not import pyspark.
+"""The source's options, with Kafka's names where Kafka has an equivalent. This module does not import pyspark.
 
-Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion, an option
-of the sink with an error that says so; Spark's own options are ignored.
+Spark passes keys in lower case and values as text. A misspelt option is refused with a suggestion. An option of the
+sink is refused with an error that names the sink. Spark's own options are ignored.
 """
 
 import re
@@ -191,7 +191,7 @@ SINK_OPTIONS = (
     "queues",
     "checkpointLocation",
 )
-_SINKS = "is the sink's: give it to write or writeStream, not to a read"
+_SINKS = "is an option of the sink: give it to write or writeStream, not to a read"
 # These say the same thing, so at most one is given.
 _PICKS = ("subscribe", "subscribePattern", "assign")
 # Of these the first that is given counts, and the others are not looked at.

@@ -6,7 +6,7 @@ from penstock_spark.source.planning import StoreSpan
 
 
 class QueuePartition(InputPartition):
-    """One task's share: messages of one or several queues, store by store."""
+    """The messages that one task reads, of one or several queues, store by store."""
 
     def __init__(self, spans: list[StoreSpan]) -> None:
         self.spans = spans

@@ -158,7 +158,7 @@ class Follower:
         self._gone &= gone
         for place in sorted(gone - self._gone):
             self._losses.report(
-                f"{place}, which was read up to {before[place]}, is not there any more, or is not "
+                f"{place}, which was read up to {before[place]}, no longer exists, or is not "
                 f"subscribed to"
             )
             self._gone.add(place)

@@ -1,11 +1,12 @@
 """A dataset: several stores under one folder, with a manifest that names them in order.
 
-One store has one writer at a time; a dataset has one for each of its shards. The manifest
-`penstock-dataset.json` holds `{"format": 1, "shards": ["shard-000", ...]}`, names of folders beside it; it is
-written once, when the dataset is created, and never changed, since it determines the shard of each key.
+One store has one writer at a time; a dataset has one for each of its shards. The manifest `penstock-dataset.json` holds
+`{"format": 1, "shards": ["shard-000", ...]}`: the names of folders beside it. It is written once, when the dataset is
+created. It is never changed, since it determines the shard of each key.
 
 Once all shards are stores, the file `penstock/sink/made` is written beside the manifest. After that, a shard without
-a store is one whose disk is not mounted, or that was lost. It is an error: it is neither created nor skipped.
+a store is one whose disk is not mounted, or that was lost. This is an error: such a shard is neither created nor
+skipped.
 """
 
 import json

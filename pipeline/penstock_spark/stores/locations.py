@@ -1,8 +1,7 @@
 """Resolves the stores of a read: a folder, a pattern, a list, a dataset, a URL. This module does not import pyspark.
 
-A store is identified by its absolute path or its URL, in the column `store` and in offsets. A dataset stands for its
-shards. A folder that matches a pattern is skipped as long as it is empty, and so is a shard of a dataset that is
-being created.
+A store is identified by its absolute path or its URL, in the column `store` and in offsets. A dataset represents its
+shards. An empty folder that matches a pattern is skipped. A shard of a dataset that is being created is skipped, too.
 """
 
 import glob

@@ -254,7 +254,7 @@ class RemoteFiles(Files):
         return 0
 
     def ctime_ns(self, path: Path) -> int:
-        """As `mtime_ns`."""
+        """Return 0, like `mtime_ns`."""
         return 0
 
     def is_locked(self, path: Path) -> bool:

@@ -1,4 +1,5 @@
-"""The verbs of `penstock spark`, one a module, each found by its name: each parses options, calls the job's function, and prints tables or JSON.
+"""The verbs of `penstock spark`, one module each, found by its name.
 
-Every module has a click command named `command`. In reading order: `verify`, `stats`, `reindex`, `export`, `replay`, `compact`.
+A verb parses options, calls the job's function, and prints tables or JSON. Every module has a click command named
+`command`. In reading order: `verify`, `stats`, `reindex`, `export`, `replay`, `compact`.
 """

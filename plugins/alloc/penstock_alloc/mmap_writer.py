@@ -25,7 +25,7 @@ class MmapChannel(SegmentChannel):
     """One mapped segment. One writer, many readers."""
 
     def __init__(self, file: File, capacity: int, blocks: Blocks | None = None) -> None:
-        """Write to a file of a capacity in bytes; `blocks` are its blocks, None if all of it is unwritten."""
+        """Write to a file of `capacity` bytes; `blocks` allocates its blocks, None if nothing was written to it yet."""
         self._file = file
         self._blocks = blocks or Blocks(file, capacity, 0, mapped=True)
         # End of the range in which stores need no preparation.

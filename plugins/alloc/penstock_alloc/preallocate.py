@@ -1,8 +1,8 @@
 """The `preallocate` allocator: creates the next two segments in the background and brings their pages into memory.
 
-RocketMQ's AllocateMappedFileService and warm-up (spec sections 9.2 and 9.3). The files have their final names, as
-RocketMQ's do, so a running store has up to two files of zeros after its last segment. A clean close removes them;
-after a crash the next open does. All their blocks are allocated, whether the writer needs that or not.
+Corresponds to RocketMQ's AllocateMappedFileService and warm-up (spec sections 9.2 and 9.3). The files have their
+final names, as RocketMQ's do, so a running store has up to two files of zeros after its last segment. A clean close
+removes them; after a crash the next open does. All their blocks are allocated, whether the writer needs that or not.
 """
 
 import functools

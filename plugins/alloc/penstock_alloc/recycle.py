@@ -1,7 +1,7 @@
 """The `recycle` allocator: reuses expired segments. Their blocks are written already, so syncs cost less.
 
 An expired file is renamed into the side folder at once, durably. Only then is it overwritten with zeros and synced,
-in the background. A file that was not completely overwritten is never handed out, so no old record can reappear:
+in the background. A file that was not completely overwritten is never reused, so no old record can reappear:
 neither in Penstock nor in the Java store, which does not compare the stored log offset. A clean file is renamed, ahead
 of its use, to the name of a future segment.
 

@@ -1,7 +1,7 @@
 """The `transient-pool` writer: appends to a pooled buffer; a commit service writes it to the file in large writes.
 
-RocketMQ's transient store pool (spec sections 8.5 and 9.1). An append writes only to the memory of the process, so
-the page cache never slows it down. Readers see only committed bytes. Bytes that are not committed, up to
+Corresponds to RocketMQ's transient store pool (spec sections 8.5 and 9.1). An append writes only to the memory of the
+process, so the page cache never slows it down. Readers see only committed bytes. Bytes that are not committed, up to
 one interval of appends, are lost if the process dies.
 """
 

@@ -8,7 +8,7 @@ from penstock.contracts import FlushPolicy
 class NoFlush(FlushPolicy):
     """Syncs only on request: `flush()`, `submit`, a clean close. A power cut may lose everything after that.
 
-    For data that can be produced again, and as the baseline for comparing the other policies.
+    Use it for data that can be produced again, and as the baseline for comparing the other policies.
     """
 
     name: ClassVar[str] = "none"

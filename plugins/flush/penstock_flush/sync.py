@@ -2,7 +2,8 @@
 
 One thread syncs. Records appended during a sync are covered by the next sync, so one sync serves all puts
 that arrived in the meantime. If the writer's files allow it, that thread belongs to the kernel, and the thread
-started here only serves callers that do not wait. RocketMQ's SYNC_FLUSH (spec section 8.3), without its retries.
+started here only serves callers that do not wait. Corresponds to RocketMQ's SYNC_FLUSH (spec section 8.3), without its
+retries.
 """
 
 import contextlib

@@ -113,7 +113,7 @@ class IndexFile:
 
     @property
     def header(self) -> Header:
-        """The header, read from where keys are added: correct even if an interrupt cut an `add` short."""
+        """The header, from the memory into which keys are added: correct even if an interrupt cut an `add` short."""
         if self._blocks is not None:
             header = Header(*HEADER.unpack_from(self._map))
         elif self._draft is not None:

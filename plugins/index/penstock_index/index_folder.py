@@ -50,7 +50,7 @@ class Readers:
             return peek
 
     def close(self) -> None:
-        """Drop all; each file is closed when its last look-up has ended."""
+        """Drop all views; each file is closed when its last look-up has ended."""
         with self._lock:
             self._open.clear()
 

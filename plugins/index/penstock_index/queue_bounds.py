@@ -1,8 +1,8 @@
 """Finds the readable bounds of the queues of a store that another process may write, with few system calls.
 
 A query first reads the bounds of up to a hundred thousand queues. So the usual case takes one listing and two reads:
-the last entries exist, and the first entry's record is still in the log. All other cases are left to the slower
-method (see `queue_state`).
+the last entries exist, and the first entry's record is still in the log. All other cases use the slower method (see
+`queue_state`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

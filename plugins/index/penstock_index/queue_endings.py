@@ -1,4 +1,4 @@
-"""Finds records, of queues without entries, that are of a deleted topic or of an ended generation of a topic."""
+"""Finds records in queues without entries that are of a deleted topic or of an ended generation of a topic."""
 
 import itertools
 from typing import NamedTuple
@@ -21,16 +21,17 @@ class _Generation(NamedTuple):
 
 
 class Endings:
-    """Collects the records of the whole log, in log order, then gives one verdict on all queues of a topic.
+    """Collects the records of the whole log, in log order, then decides once for all queues of a topic.
 
     A broker deletes all queues of a topic at once. If a queue has records from before the first entry of its present
-    generation, the topic was deleted before that entry. Records of other queues without entries from before it
-    are then of an ended generation as well. A generation that continues after it is not: no deletion was in between.
+    generation, the topic was deleted before that entry. Records before that entry in the topic's queues without entries
+    are then of an ended generation as well. A generation that continues after that entry has not ended: no deletion was
+    in between.
 
     A topic that the broker does not list is deleted, except for records that Penstock wrote or may have written: these
-    get entries again. All queues of the topic then keep what is stored after the begin of that generation, whoever wrote
-    it. The same applies after an entry that survives, and after the first record of a generation that continues
-    after such a place. Not thread-safe.
+    get entries again. All queues of the topic then keep the records after the start of that generation, whichever
+    program wrote them. The same applies after an entry that survives, and after the first record of a generation that
+    continues after such a place. Not thread-safe.
     """
 
     def __init__(self, history: History) -> None:

@@ -4,12 +4,13 @@ Within one generation, queue offsets are consecutive. A broker that deletes a to
 records in the log. A topic that is created again begins at 0, so the log then holds two generations of one queue. The
 rules, in order of precedence:
 
-    1. Surviving entries: records stored before the first of them whose offset it already had are of an earlier
-       generation. An entry survives as long as it leads to a record of its queue.
-    2. The broker's list of topics (`contracts.History`): records of a topic that is not listed are of a deleted
-       topic, unless an entry, or a record that Penstock wrote, is at them or before them (see `queue_endings`).
-    3. The other queues of the topic, since a broker deletes all at once: if one of them was created again, records
-       stored before that in a queue without entries are of an earlier generation as well (see `queue_endings`).
+    1. Surviving entries: a record stored before the first one is of an earlier generation, unless the queue lacks its
+       offset. An entry survives as long as it leads to a record of its queue.
+    2. The broker's list of topics (`contracts.History`): a record of a topic that is not listed is of a deleted topic.
+       It is kept nevertheless if this record, or an earlier one of the topic, has an entry or was written by Penstock
+       (see `queue_endings`).
+    3. The other queues of the topic, since a broker deletes all at once. If one of them was created again, earlier
+       records of queues without entries are of an earlier generation as well (see `queue_endings`).
     4. The restart at 0 in the log: a record with offset 0 after all entries begins a new generation.
 
 A repeated offset that does not begin at 0 is dropped, as RocketMQ drops it: its offsets are taken.

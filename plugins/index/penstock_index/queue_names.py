@@ -1,7 +1,7 @@
 """Determines which folders under `consumequeue` are queues: `<topic>/<queue number>`.
 
-A name that is not a topic, or not a queue number as the store writes it, belongs to no queue of the store: control
-characters, bytes that are not UTF-8, a number above the limit or with leading zeros, a file in place of a
+A name that is not a topic, or not a queue number as the store writes it, belongs to no queue of the store. Examples are
+control characters, bytes that are not UTF-8, a number above the limit or with leading zeros, and a file in place of a
 folder. It is reported once and left unchanged, and it stops nothing: all other queues are read and written. A link or
 a device is different for a writer, which would follow it out of the store: it is refused.
 """

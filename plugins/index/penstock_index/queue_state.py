@@ -55,7 +55,7 @@ class Queue:
         return self.reached
 
     def next_entry(self, ordinal: int) -> tuple[int, int]:
-        """Return ordinal and log offset of the first entry from `ordinal` on; a log offset past every log if none."""
+        """Return ordinal and log offset of the first entry from `ordinal` on; `_NOWHERE` as log offset if none."""
         return next(self.present(ordinal), (self.max_offset, _NOWHERE))
 
     def present(self, ordinal: int) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 A store of 20,000 queues that each got one message has 20,000 files and as many folders to sync, and each sync costs a
 commit of the journal. One sync of the file system writes them all in the order that suits the disk, and commits
-once; it also waits for other programs' writes there. `penstock.files.volume` describes when it is as good.
+once; it also waits for other programs' writes there. `penstock.files.volume` describes when it is as safe as separate
+syncs.
 """
 
 from collections.abc import Collection
@@ -57,7 +58,7 @@ class Syncs:
 
 
 def _is_on(volume: Volume, path: Path) -> bool:
-    """Return whether a file or folder is on a volume; a removed one needs no sync, so it counts as on it."""
+    """Return whether a file or folder is on a volume; True for a removed one, which needs no sync."""
     try:
         return volume.holds(str(path))
     except FileNotFoundError:

@@ -9,7 +9,7 @@ HOUR_MS = 3_600_000
 
 
 def check_hours(_instance: object, field: object, hours: float) -> None:
-    """Raise `ValueError` if `hours` is not a duration; for `attrs.field(validator=...)`."""
+    """Raise `ValueError` if `hours` is not a duration; used as a validator of `attrs.field`."""
     if not (math.isfinite(hours) and hours >= 0):
         name = getattr(field, "name", "hours")
         raise ValueError(f"{name} is {hours}; it must be a number of hours, 0 or more")

@@ -94,7 +94,7 @@ def test_who_still_waits_at_the_close_is_told_that_it_was_closed(store: Store) -
     flusher.add_waiter(flusher.wrote_offset, lambda: told.append(1))
     flusher.close()
     assert told == [1]
-    assert "closed before it was synced" in str(flusher.outcome(flusher.wrote_offset))
+    assert "closed before the log was synced" in str(flusher.outcome(flusher.wrote_offset))
 
 
 def test_a_wait_asks_for_a_sync_and_ends_with_it_or_in_time(store: Store) -> None:

@@ -71,7 +71,7 @@ def test_preallocated_files_left_by_a_crash_are_removed(tmp_path: Path) -> None:
     files.abandon()
     with open_store(tmp_path / "s") as store:
         assert store.recovery is not None
-        assert sum("made ahead and not used" in text for text in store.recovery.mended) == 2
+        assert sum("created ahead and not used" in text for text in store.recovery.mended) == 2
         assert [m.body for m in store.scan("t")] == [b"x"]
         assert len(list((tmp_path / "s" / "commitlog").iterdir())) == 1
 

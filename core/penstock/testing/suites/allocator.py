@@ -82,7 +82,7 @@ class AllocatorContract(ContractSuite):
     def test_expect_returns_at_once(
         self, allocator: Allocator, context: Context, files: FaultyFiles
     ) -> None:
-        """It is called under the append lock, so it creates no file and syncs nothing."""
+        """`expect` is called under the append lock, so it creates no file and syncs nothing."""
         before = dict(files.plan.counts)
         allocator.expect([self.path(context, n) for n in (1, 2)], SIZE, allocated=True)
         for call in ("create", "allocate", "sync", "sync_folder", "rename", "pwrite"):
@@ -98,7 +98,7 @@ class AllocatorContract(ContractSuite):
     def test_a_failure_is_told_leaves_no_trace_and_passes(
         self, allocator: Allocator, context: Context, files: FaultyFiles, call: str
     ) -> None:
-        """A file that may not be durable is not returned; once the disk works again, the allocator does, too."""
+        """A file that may not be durable is not returned; once the disk works again, the allocator works again."""
         files.plan.fail(call, errno.ENOSPC)
         try:
             allocator.obtain(self.path(context, 0), SIZE, allocated=True).close()
@@ -121,7 +121,7 @@ class AllocatorContract(ContractSuite):
         workers: ManualWorkers,
         call: str,
     ) -> None:
-        """As before, with discarded and preallocated files available."""
+        """A failed allocation leaves no trace, even if discarded and preallocated files are available."""
         for number in range(4):
             self.obtain(allocator, context, number).close()
         for number in range(3):

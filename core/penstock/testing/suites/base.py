@@ -52,7 +52,7 @@ class ContractSuite(ABC):
         return make_context(tmp_path / "store", files=files, spawn=workers, clock=clock)
 
     def test_it_is_a_strategy_of_this_contract(self, strategy: type[Strategy]) -> None:
-        """It derives from the contract, has a name in kebab-case, and implements every method."""
+        """The class derives from the contract, has a name in kebab-case, and implements every method."""
         assert issubclass(strategy, self.contract)
         assert strategy.name == strategy.name.lower()
         assert " " not in strategy.name
@@ -69,19 +69,19 @@ class ContractSuite(ABC):
                 setattr(made, field.name, None)
 
     def test_it_says_what_it_is(self, strategy: type[Strategy]) -> None:
-        """It has a docstring, which `penstock plugins` shows, and its capabilities are a frozenset of strings."""
+        """The class has a docstring, which `penstock plugins` shows; its capabilities are a frozenset of strings."""
         assert (strategy.__doc__ or "").strip()
         assert isinstance(strategy.capabilities, frozenset)
         assert all(isinstance(word, str) for word in strategy.capabilities)
 
     def test_conflict_answers_a_reason_or_none(self, strategy: type[Strategy]) -> None:
-        """It is called before a store is opened, with the names of all picked strategies."""
+        """`conflict` is called before a store is opened, with the names of all picked strategies."""
         picks = {kind: ["other"] for kind in ("write", "alloc", "flush", "index", "retention")}
         reason = strategy.conflict(picks)
         assert reason is None or reason.strip()
 
     def test_a_crash_anywhere_keeps_what_was_promised(self, strategy: type[Strategy]) -> None:
-        """A store with it keeps its guarantees when a disk that loses unsynced bytes is crashed anywhere in a story."""
+        """A store keeps its guarantees when a disk that loses unsynced bytes is crashed anywhere in a story."""
         if "own-files" in strategy.capabilities:
             pytest.skip("its files are not touched through Context.files; see `explore_kills`")
         outcomes = list(explore(plot_for(strategy), cases=48))

@@ -91,7 +91,7 @@ class DispatcherContract(ContractSuite):
         assert self.snapshot(dispatcher, log) == expected
 
     def test_progress_follows_what_it_is_given(self, make: MakeDispatcher, log: WrittenLog) -> None:
-        """Its progress is the end of the last batch, from 0 to the log's end."""
+        """The progress is the end of the last batch, from 0 to the log's end."""
         dispatcher = make()
         dispatcher.load(self.trust(log, is_clean=True))
         assert dispatcher.progress == 0
@@ -126,7 +126,7 @@ class DispatcherContract(ContractSuite):
     def test_it_is_all_there_after_reopening(
         self, make: MakeDispatcher, log: WrittenLog, is_clean: bool
     ) -> None:
-        """After a clean close nothing is dispatched again; otherwise records from its progress on are."""
+        """After a clean close nothing is dispatched again; after a crash, dispatching continues at the progress."""
         first = self.filled(make, log)
         expected = self.snapshot(first, log)
         durable = first.flush()
@@ -214,7 +214,7 @@ class DispatcherContract(ContractSuite):
     def test_it_points_to_nothing_behind_the_logs_end(
         self, make: MakeDispatcher, tmp_path: Path, log: WrittenLog
     ) -> None:
-        """It handles a log that lost its tail in a crash, while its own files did not."""
+        """The dispatcher handles a log that lost its tail in a crash, while the derived files did not."""
         self.filled(make, log).flush()
         short = WrittenLog(tmp_path / "short", 600)
         dispatcher = make()
@@ -315,7 +315,7 @@ class DispatcherContract(ContractSuite):
     def test_a_store_with_it_works(
         self, strategy: type[Dispatcher], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """A store with it and the built-in dispatchers works with real threads: put, close, reopen, verify."""
+        """A store with the built-in dispatchers and this one works with real threads: put, close, reopen, verify."""
         use = [strategy.name]
         if not issubclass(strategy, QueueIndex):
             use = ["consume-queue", strategy.name]

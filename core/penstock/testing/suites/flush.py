@@ -140,7 +140,7 @@ class FlushPolicyContract(ContractSuite):
     ) -> None:
         """The store has notified every waiter, so the background work must not raise in addition."""
         flusher.append(100_000)
-        flusher.failure = StoreFailedError("the disk is ill", 0)
+        flusher.failure = StoreFailedError("the disk fails", 0)
         # In the caller's thread, the policy may raise.
         with contextlib.suppress(StoreFailedError):
             policy.request()

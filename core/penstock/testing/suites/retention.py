@@ -58,14 +58,14 @@ class RetentionPolicyContract(ContractSuite):
     def test_odd_clocks_disks_and_logs(
         self, policy: RetentionPolicy, now_ms: int, disk: tuple[int, int]
     ) -> None:
-        """It votes without an exception, which would only be logged, for unusual clocks, disks and logs."""
+        """`vote` raises nothing for unusual clocks, disks and logs: the kernel would only log the exception."""
         for segments in (
             self.segments([]), self.segments([5.0]), self.segments([-100.0, 1e4, 0.0]),
         ):  # fmt: skip
             assert policy.vote(segments, now_ms, DiskUse(*disk)).expired_count <= len(segments)
 
     def test_it_does_not_touch_the_disk(self, policy: RetentionPolicy, files: FaultyFiles) -> None:
-        """It makes no file system calls: everything it needs is passed to `vote`."""
+        """The policy makes no file system calls: everything it needs is passed to `vote`."""
         before = dict(files.plan.counts)
         policy.vote(self.segments([100.0, 50.0, 1.0]), NOW_MS, DiskUse(90, 10))
         assert files.plan.counts == before
@@ -73,14 +73,14 @@ class RetentionPolicyContract(ContractSuite):
     def test_it_refuses_writes_only_if_it_says_so(
         self, policy: RetentionPolicy, strategy: type[RetentionPolicy]
     ) -> None:
-        """On a full disk it refuses writes if and only if it has the capability "refuses-writes"."""
+        """On a full disk the policy refuses writes if and only if it has the capability "refuses-writes"."""
         vote = policy.vote(self.segments([1.0, 0.5]), NOW_MS, DiskUse(1000, 0))
         assert vote.refuse_writes == ("refuses-writes" in strategy.capabilities)
 
     def test_a_store_with_it_loses_only_its_oldest(
         self, strategy: type[RetentionPolicy], options: dict[str, Any], tmp_path: Path
     ) -> None:
-        """Whatever it votes, the last segment is never deleted, and all remaining messages can be read."""
+        """Whatever the policy votes, the last segment is never deleted, and all remaining messages can be read."""
         clock = ManualClock()
         given = {f"retention.{strategy.name}.{key}": value for key, value in options.items()}
         chosen: dict[str, Any] = {"retention": [strategy.name], **given}

@@ -133,7 +133,7 @@ class SegmentWriterContract(ContractSuite):
     def test_it_goes_on_behind_what_the_file_holds(
         self, open_channel: OpenChannel, context: Context
     ) -> None:
-        """As after an open, the bytes before the position do not change."""
+        """The bytes before the position do not change; the kernel relies on this when it opens a store."""
         channel = open_channel(b"before")
         assert bytes(channel.view[:6]) == b"before"
         channel.write(6, b" and after")
