@@ -9,11 +9,13 @@ import pytest
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.contracts import Context, NoOptions
 from penstock.errors import DiskFullError, SystemLimitError
+from penstock.files import File
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.log.log_tail import LogTail
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import Message
 from penstock.testing import SimulatedDisk, make_context
+from penstock.testing.disk import SimulatedFile
 from penstock.testing.kit import SMALL
 from penstock_alloc.file_writer import FileChannel, FileWriter
 from penstock_alloc.on_demand import OnDemandAllocator
@@ -135,10 +137,15 @@ class TellingAllocator(OnDemandAllocator):
         self.expected: list[list[int]] = []
         self.discarded: list[int] = []
         self.closes = 0
+        self.files: list[File] = []
 
     def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
         assert (size, allocated) == (SIZE, False)
         self.expected.append([int(path.name) for path in paths])
+
+    def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
+        self.files.append(super().obtain(path, size, allocated=allocated))
+        return self.files[-1]
 
     def discard(self, path: Path, *, in_use: bool = False) -> None:
         self.discarded.append(int(path.name))
@@ -169,7 +176,7 @@ def batch_of(*sizes: int) -> Batch:
     batch = Batch(encoder)
     for size in sizes:
         batch.add(Message("t", b"x" * (size - len(b"t") - 91)))
-    assert batch.sizes(0, len(sizes)).tolist() == list(sizes)
+    assert list(batch.sizes(0, len(sizes))) == list(sizes)
     return batch
 
 
@@ -182,18 +189,27 @@ def test_the_allocator_is_told_of_the_next_two_files_and_once_of_each_pair(
     told.roll()
     told.expect()
     assert telling.expected == [[0, SIZE], [SIZE, 2 * SIZE]]
+    told.take(told.obtain(SIZE))
+    assert telling.expected[2:] == [[2 * SIZE, 3 * SIZE]]
 
 
 def test_a_file_that_was_given_back_is_expected_again(
-    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk
+    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told.expect()
     told._forget(told.obtain(0))
     told.expect()
     assert (telling.expected, telling.discarded) == ([[0, SIZE]] * 2, [0])
     disk.plan.fail("map", errno.EMFILE, times=1)
-    with pytest.raises(SystemLimitError):
+    closed: list[File] = []
+
+    def close(file: File) -> None:
+        closed.append(file)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemLimitError):
+        patch.setattr(SimulatedFile, "close", close)
         told.obtain(0)
+    assert telling.files[-1] in closed
     told.expect()
     assert (telling.expected, telling.discarded) == ([[0, SIZE]] * 3, [0, 0])
 
