@@ -96,8 +96,6 @@ class _Life:
     due: int
     lost_bytes: int
     unseen_bytes: int = 0
-    # The generation's only record so far.
-    single: _Run | None = None
     pending: list[_Run] = attrs.Factory(list)
 
 
@@ -143,7 +141,6 @@ class QueueLives:
     def finish(self) -> QueueHistory:
         """Decide the remaining breaks; return the corrupt records and the notes."""
         for queue, life in self._lives.items():
-            self._settle(queue, life)
             for run in life.pending:
                 self._judge(queue, run, life.due)
             if not life.pending:
@@ -164,7 +161,6 @@ class QueueLives:
             life = self._lives[queue] = _Life(expected.offset, 0, expected.unseen_bytes)
             if known is None:
                 life.due = run.following
-                life.single = run if run.records == 1 else None
                 return
         pending, due = life.pending, life.due
         if pending and run.first == pending[-1].following:
@@ -192,7 +188,6 @@ class QueueLives:
         return lost > 0 and not life.pending and 0 < missing <= lost // FIXED_SIZE + 1
 
     def _continue(self, life: _Life, run: _Run) -> None:
-        life.single = None
         life.pending.clear()
         life.due, life.lost_bytes = run.following, self._lost_bytes
 
@@ -200,7 +195,6 @@ class QueueLives:
         """Continue with a run that breaks the sequence of its queue, after corrupt records or in a new generation."""
         for broken in life.pending:
             self._judge(queue, broken, life.due)
-        self._settle(queue, life)
         self._firsts.add(run.log_offset)
         missing = max(run.first - life.due, 0)
         if not missing or self._look_for_missing(queue, life.due, run.first) < missing:
@@ -215,11 +209,6 @@ class QueueLives:
             f"as after its topic was deleted and created again"
         )
         self._notes.append(Note(run.log_offset, text))
-
-    def _settle(self, queue: Queue, life: _Life) -> None:
-        single, life.single = life.single, None
-        if single is not None:
-            self._judge(queue, single, single.first)
 
     # --- judging
 
