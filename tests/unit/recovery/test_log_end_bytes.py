@@ -16,6 +16,7 @@ from penstock.log.segmented_log import Rejected, SegmentedLog
 from penstock.recovery import log_end
 from penstock.recovery.log_end import (
     LogEnd,
+    RecoveryReport,
     check_corruption,
     check_reached,
     find_end,
@@ -241,3 +242,8 @@ def test_what_is_in_doubt_is_written_again_piece_by_piece_and_synced(
     assert rewrite(disk, log, SIZE, 2 * SIZE) == SIZE
     assert {name for _, name in calls} == {SIZE}
     assert rewrite(disk, log, SIZE, SIZE) == 0
+
+
+def test_a_report_says_nothing_was_done_unless_it_was() -> None:
+    report = RecoveryReport(state="clean", log_end=7)
+    assert attrs.astuple(report) == ("clean", 7, 0, "", None, 0, 0, (), 0)
