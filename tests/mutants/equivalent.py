@@ -56,6 +56,18 @@ EQUIVALENT = (
         "The number of a descriptor of its own is no one's concern.",
     ),
     Equivalent(
+        "plugins/alloc/penstock_alloc/file_writer.py",
+        "if position + len(data) > self._blocks.end:",
+        "if position + len(data) >= self._blocks.end:",
+        "Blocks that are there already are not reserved again.",
+    ),
+    Equivalent(
+        "plugins/alloc/penstock_alloc/file_writer.py",
+        "if position + len(data) > self._blocks.end:",
+        "if True:",
+        "Blocks that are there already are not reserved again.",
+    ),
+    Equivalent(
         "core/penstock/repairs/patched_log.py",
         "patches = [p for p in self.patches if log_offset < p.log_offset + len(p.data)]",
         "patches = [p for p in self.patches if log_offset <= p.log_offset + len(p.data)]",

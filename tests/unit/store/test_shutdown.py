@@ -128,4 +128,3 @@ def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(
     clean = SideFolder(disk, ROOT).read_clean()
     assert clean is not None
     assert clean.digest == fingerprint(disk, vouched_for(ROOT))
-    assert disk.exists(ROOT / "penstock" / "manifest")
