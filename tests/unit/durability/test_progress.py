@@ -107,7 +107,7 @@ def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read() -> None:
     disk, root = SimulatedDisk(), Path("/s")
     path = root / "penstock" / "progress"
     disk.make_folder_durably(path.parent)
-    progress = Progress(disk, root)
+    progress, data = Progress(disk, root), b""
     for sequence in (1, 2, 3):
         progress.state.flushed_offset = 100 * sequence
         progress.write()

@@ -339,10 +339,15 @@ def test_a_progress_file_that_cannot_be_written_stops_the_store_but_for_a_limit(
 @pytest.mark.parametrize(("dispatched_ms", "derived_ms"), [(5, 5), (9, 7)])
 def test_a_checkpoint_claims_no_more_than_is_on_disk(dispatched_ms: int, derived_ms: int) -> None:
     calls: list[object] = []
+
+    def flush() -> int:
+        calls.append("flush")
+        return 20
+
     parts: Any = SimpleNamespace(
         name="a", progress=30, state=SimpleNamespace(dispatched={}, visible_offset=0), failure=None,
         flushed_offset=40, flushed_time_ms=7, dispatched_time_ms=dispatched_ms,
-        flush=lambda: calls.append("flush") or 20, sync=lambda: calls.append("sync"),
+        flush=flush, sync=lambda: calls.append("sync"),
         write=calls.append, settle=lambda: calls.append("settle"),
     )  # fmt: skip
     task = CheckpointTask([parts], parts, parts, parts, parts, 1500)
