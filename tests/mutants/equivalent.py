@@ -50,6 +50,12 @@ EQUIVALENT = (
         "A prefetch changes nothing, whatever its address is.",
     ),
     Equivalent(
+        "core/penstock/_kernel/record.h",
+        'if (r->text_size < CRC_PROPERTY_SIZE || memcmp(end, "__CRC32#\\1", 9) != 0)',
+        'if (r->text_size < CRC_PROPERTY_SIZE && memcmp(end, "__CRC32#\\1", 9) != 0)',
+        "The whole property is compared afterwards, and the length of a shorter text is a zero and a number, which it has not.",
+    ),
+    Equivalent(
         "core/penstock/_kernel/gate.pxi",
         "mark = fcntl(mark_descriptor, F_DUPFD_CLOEXEC, 0)",
         "mark = fcntl(mark_descriptor, F_DUPFD_CLOEXEC, 1)",
