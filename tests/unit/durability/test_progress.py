@@ -138,3 +138,11 @@ def test_a_file_that_is_replaced_goes_on_from_its_first_slot() -> None:
     progress.write()
     assert Progress(disk, root).read().flushed_offset == 5
     assert decode_slot(disk.read_whole(path)[:512], path) == (2, progress.state)
+
+
+def test_of_a_store_without_a_file_nothing_is_known() -> None:
+    files = TornFiles("progress", both_slots)
+    assert Progress(files, Path("/none")).read() == State()
+    state = State()
+    assert (state.flushed_offset, state.visible_offset, state.lock_mtime_ns) == (0, 0, 0)
+    assert (state.failed, state.dispatched) == (False, {})

@@ -128,3 +128,12 @@ def test_bytes_of_segments_that_are_missing_explain_missing_offsets(tmp_path: Pa
         (folder / f"{base:020d}").write_bytes(more.ljust(CAPACITY, b"\0"))
         log.refresh()
         assert len(reject_by_counts(log, lambda _: False, [])) == notes
+
+
+def test_the_first_record_of_a_segment_may_be_rejected(tmp_path: Path) -> None:
+    log = log_of(tmp_path, DATA)
+    log.rejected = {0: Rejected(PLACES[1], "why")}
+    first, last, _ = walked(log)
+    assert first == Corrupt(0, PLACES[1], "why")
+    assert isinstance(last, Valid)
+    assert last.columns.log_offsets.tolist() == PLACES[1:]

@@ -117,3 +117,12 @@ def test_blocks_that_go_back_are_synced_and_a_flush_syncs(waits: bool) -> None:
     assert "sync" not in calls
     channel.flush()
     assert calls[-1:] == ["sync"]
+
+
+def test_gathered_bytes_need_no_map_that_is_written_and_no_allocated_file() -> None:
+    assert not FileWriter.needs_allocated_file
+    for waits in (True, False):
+        channel: Any = opened(SimulatedDisk(), ROOT / str(waits), waits=waits)
+        assert channel.view.readonly
+        channel.reserve(1)
+        assert channel.memory_end == (channel._blocks.end if waits else 0)

@@ -135,11 +135,12 @@ def test_locked_pages_of_a_full_or_deleted_segment_are_given_up(memory: Memory) 
     for path in paths[:2]:
         allocator.obtain(path, SIZE, allocated=True)
     worker = memory.workers.by_name[WORKER]
+    woken: list[bool] = []
     worker.is_awake = False
-    allocator.sealed(LOG / "other")
-    assert not worker.is_awake
-    allocator.sealed(paths[0])
-    assert worker.is_awake
+    for path in (LOG / "other", paths[0]):
+        allocator.sealed(path)
+        woken.append(worker.is_awake)
+    assert woken == [False, True]
     memory.workers.run(WORKER)
     assert memory.calls[6:] == ["unlock memory"]
     allocator.discard(paths[1])
@@ -185,11 +186,11 @@ def test_the_worker_is_woken_for_new_orders_and_stopped_at_the_close(
     allocator.expect([LOG / "0"], SIZE, allocated=True)
     memory.workers.run(WORKER)
     worker = memory.workers.by_name[WORKER]
-    worker.is_awake = False
-    allocator.expect([LOG / "0"], SIZE, allocated=True)
-    assert not worker.is_awake, "nothing new"
-    allocator.expect([LOG / "1"], SIZE, allocated=True)
-    assert worker.is_awake
+    worker.is_awake, woken = False, list[bool]()
+    for name in ("0", "1"):
+        allocator.expect([LOG / name], SIZE, allocated=True)
+        woken.append(worker.is_awake)
+    assert woken == [False, True], "the first is nothing new"
     stops: list[int] = []
     monkeypatch.setattr(worker, "stop", lambda: stops.append(1))
     allocator.close()
