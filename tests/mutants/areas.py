@@ -27,6 +27,8 @@ AREAS = {
         (
             f"{CORE}/store/engine.py",
             f"{CORE}/store/put_batch.py",
+            f"{CORE}/store/background.py",
+            f"{CORE}/store/shutdown.py",
             f"{CORE}/log/commit_log.py",
             f"{CORE}/log/log_tail.py",
             f"{CORE}/log/queue_cursors.py",

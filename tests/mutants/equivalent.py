@@ -31,6 +31,66 @@ EQUIVALENT = (
         "while at < stop and len(found) < count and stop - at > _LANE.size:",
         "What is left for a cursor without a topic, which is refused there as it is by the check that follows.",
     ),
+    Equivalent(
+        "core/penstock/_kernel/dispatch.h",
+        "if (previous < 0 || previous >= number)",
+        "if (previous < 1 || previous >= number)",
+        "A slot that holds 0 is set to 0.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/dispatch.h",
+        "while (room <= 2 * count)",
+        "while (room < 2 * count)",
+        "The table is larger than the number of its entries with either, and no order depends on its size.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/record.h",
+        "for (int64_t at = 0; at < size && at < 512; at += 64)",
+        "for (int64_t at = 0; at < size || at < 512; at += 64)",
+        "A prefetch changes nothing, whatever its address is.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/record.h",
+        'if (r->text_size < CRC_PROPERTY_SIZE || memcmp(end, "__CRC32#\\1", 9) != 0)',
+        'if (r->text_size < CRC_PROPERTY_SIZE && memcmp(end, "__CRC32#\\1", 9) != 0)',
+        "The whole property is compared afterwards, and the length of a shorter text is a zero and a number, which it has not.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/gate.pxi",
+        "mark = fcntl(mark_descriptor, F_DUPFD_CLOEXEC, 0)",
+        "mark = fcntl(mark_descriptor, F_DUPFD_CLOEXEC, 1)",
+        "The number of a descriptor of its own is no one's concern.",
+    ),
+    Equivalent(
+        "plugins/alloc/penstock_alloc/file_writer.py",
+        "if position + len(data) > self._blocks.end:",
+        "if position + len(data) >= self._blocks.end:",
+        "Blocks that are there already are not reserved again.",
+    ),
+    Equivalent(
+        "plugins/alloc/penstock_alloc/file_writer.py",
+        "if position + len(data) > self._blocks.end:",
+        "if True:",
+        "Blocks that are there already are not reserved again.",
+    ),
+    Equivalent(
+        "core/penstock/repairs/patched_log.py",
+        "patches = [p for p in self.patches if log_offset < p.log_offset + len(p.data)]",
+        "patches = [p for p in self.patches if log_offset <= p.log_offset + len(p.data)]",
+        "Each byte of a patch is placed only where it lies in what is read.",
+    ),
+    Equivalent(
+        "core/penstock/repairs/patched_log.py",
+        "patches = [p for p in patches if p.log_offset < stop]",
+        "patches = [p for p in patches if p.log_offset <= stop]",
+        "Each byte of a patch is placed only where it lies in what is read.",
+    ),
+    Equivalent(
+        "core/penstock/repairs/patched_log.py",
+        "if self.cut is not None and stop > self.cut:",
+        "if self.cut is not None and stop >= self.cut:",
+        "Where what is read ends at the cut, no byte of it is after the cut.",
+    ),
 )
 
 

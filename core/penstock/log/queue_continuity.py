@@ -96,8 +96,6 @@ class _Generation:
     due: int
     lost_bytes: int
     unseen_bytes: int = 0
-    # The generation's only record so far.
-    single: _Run | None = None
     pending: list[_Run] = attrs.Factory(list)
 
 
@@ -143,7 +141,6 @@ class QueueGenerations:
     def finish(self) -> QueueHistory:
         """Decide the remaining breaks; return the corrupt records and the notes."""
         for queue, generation in self._generations.items():
-            self._settle(queue, generation)
             for run in generation.pending:
                 self._judge(queue, run, generation.due)
             if not generation.pending:
@@ -166,7 +163,6 @@ class QueueGenerations:
             )
             if known is None:
                 generation.due = run.following
-                generation.single = run if run.records == 1 else None
                 return
         pending, due = generation.pending, generation.due
         if pending and run.first == pending[-1].following:
@@ -194,7 +190,6 @@ class QueueGenerations:
         return lost > 0 and not generation.pending and 0 < missing <= lost // FIXED_SIZE + 1
 
     def _continue(self, generation: _Generation, run: _Run) -> None:
-        generation.single = None
         generation.pending.clear()
         generation.due, generation.lost_bytes = run.following, self._lost_bytes
 
@@ -202,7 +197,6 @@ class QueueGenerations:
         """Continue with a run that breaks the sequence of its queue, after corrupt records or in a new generation."""
         for broken in generation.pending:
             self._judge(queue, broken, generation.due)
-        self._settle(queue, generation)
         self._firsts.add(run.log_offset)
         missing = max(run.first - generation.due, 0)
         if not missing or self._look_for_missing(queue, generation.due, run.first) < missing:
@@ -217,11 +211,6 @@ class QueueGenerations:
             f"as after its topic was deleted and created again"
         )
         self._notes.append(Note(run.log_offset, text))
-
-    def _settle(self, queue: Queue, generation: _Generation) -> None:
-        single, generation.single = generation.single, None
-        if single is not None:
-            self._judge(queue, single, single.first)
 
     # --- judging
 

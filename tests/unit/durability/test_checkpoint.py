@@ -51,3 +51,13 @@ def test_a_short_file_gets_its_length_back(disk: SimulatedDisk) -> None:
     Checkpoint(disk, ROOT).write(Times(1, 2, 3))
     assert len(disk.read_whole(PATH)) == CHECKPOINT_BYTES
     assert Checkpoint(disk, ROOT).read() == Times(1, 2, 3)
+
+
+def test_a_file_that_is_there_is_written_in_place(disk: SimulatedDisk) -> None:
+    """What follows the times stays, and no crash leaves a file without any."""
+    disk.write_whole(PATH, bytes(CHECKPOINT_BYTES - 1) + b"x")
+    seen: list[str] = []
+    disk.plan.watch = lambda call, path: seen.append(call)
+    Checkpoint(disk, ROOT).write(Times(1, 2, 3))
+    assert seen == ["pwrite", "sync"]
+    assert disk.read_whole(PATH)[-1:] == b"x"

@@ -2,9 +2,12 @@
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock import _kernel
+from penstock.durability import log_flusher
 from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import StoreFailedError
 from penstock.store.store import Store
@@ -108,3 +111,183 @@ def test_a_wait_asks_for_a_sync_and_ends_with_it_or_in_time(store: Store) -> Non
 
     assert flusher.wait(end, 60_000, request)
     assert flusher.wait(end, 0, lambda: pytest.fail("it is durable already"))
+
+
+def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_is_synced(
+    store: Store,
+) -> None:
+    flusher = flusher_of(store)
+    store.put_many(messages(3))
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    flusher.on_flushed = full
+    count = flusher.count
+    with pytest.raises(StoreFailedError, match="the log is synced, but the progress file"):
+        flusher.flush()
+    assert flusher.failure is not None
+    assert flusher.flushed_offset == flusher.failure.durable_offset == flusher.wrote_offset
+    assert flusher.count == count + 1
+
+
+def test_each_sync_is_counted_and_notes_the_time_of_the_newest_record(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flusher, reached = flusher_of(store), list[int]()
+    flusher.on_flushed = reached.append
+    for number in (1, 2):
+        newest = store.put_many(messages(1))[-1]
+        flusher.flush()
+        assert (flusher.count, flusher.flushed_time_ms) == (number, newest.store_time_ms)
+    assert reached[1:] == [flusher.wrote_offset]
+
+
+@pytest.mark.parametrize("kind", ["waits", "nobody waits", "copied"])
+def test_synced_bytes_are_read_back_where_somebody_waits_for_them(
+    store: Store, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that were copied from another log may end within a record."""
+    flusher, looked = flusher_of(store), list[tuple[int, int]]()
+    store.put_many(messages(3))
+
+    def lost(_: object, start: int, stop: int) -> int:
+        looked.append((start, stop))
+        return 50
+
+    monkeypatch.setattr(log_flusher, "first_unreadable", lost)
+    flusher._log.has_copies = kind == "copied"
+    if kind != "nobody waits":
+        flusher.add_waiter(flusher.wrote_offset, lambda: None)
+    if kind != "waits":
+        assert flusher.flush() == flusher.wrote_offset
+        assert looked == []
+        return
+    with pytest.raises(StoreFailedError, match="at log offset 50 cannot be read back") as raised:
+        flusher.flush()
+    assert looked == [(0, flusher.wrote_offset)]
+    assert (raised.value.durable_offset, flusher.flushed_offset, flusher.count) == (0, 0, 0)
+
+
+def test_synced_bytes_that_the_disk_does_not_give_back_fail_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flusher = flusher_of(store)
+    store.put_many(messages(3))
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(log_flusher, "first_unreadable", broken)
+    flusher.add_waiter(flusher.wrote_offset, lambda: None)
+    with pytest.raises(StoreFailedError, match="synced bytes cannot be read back"):
+        flusher.flush()
+    assert flusher.flushed_offset == 0
+
+
+def test_waiters_of_a_failure_whose_teller_was_interrupted_are_told_by_the_next_flush(
+    store: Store,
+) -> None:
+    flusher, told = flusher_of(store), list[int]()
+    store.put_many(messages(1))
+    flusher.add_waiter(flusher.wrote_offset, lambda: told.append(1))
+    failure = StoreFailedError("noted", 0)
+    flusher._note_failure(failure)
+    assert told == []
+    with pytest.raises(StoreFailedError) as raised:
+        flusher.flush()
+    assert (told, raised.value) == ([1], failure)
+
+
+def test_a_commit_that_fails_is_the_failure_of_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flusher, failures = flusher_of(store), list[StoreFailedError]()
+    flusher.on_failed = failures.append
+    store.put_many(messages(1))
+    assert flusher.commit() == flusher.wrote_offset == flusher.committed_offset
+
+    def broken() -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(flusher._log.log, "commit", broken)
+    with pytest.raises(StoreFailedError, match="could not be passed to the system") as raised:
+        flusher.commit()
+    assert failures == [raised.value]
+    with pytest.raises(StoreFailedError):
+        store.put("t", b"refused")
+
+
+def test_without_a_thread_of_the_kernel_puts_are_synced_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_free(*_: object) -> None:
+        raise OSError(errno.EMFILE, "none is free")
+
+    monkeypatch.setattr(log_flusher, "SyncGate", none_free)
+    with open_store(tmp_path / "s", flush="sync", retention=[]) as store:
+        assert store.put("t", b"x").log_offset == 0
+        flusher = flusher_of(store)
+        assert (flusher._gate, flusher.flushed_offset) == (None, flusher.wrote_offset)
+    assert "the sync thread could not be started" in caplog.text
+
+
+def test_a_thread_of_the_kernel_is_started_once_there_is_a_descriptor_and_a_crew(
+    tmp_path: Path,
+) -> None:
+    with open_store(tmp_path / "s", flush="none", retention=[]) as store:
+        assert flusher_of(store)._gate is None
+        store.put("t", b"x")
+        assert flusher_of(store)._gate is not None
+        alone = LogFlusher(flusher_of(store)._log, 0)
+        alone.take_in()
+        assert (alone._gate, alone._seen_to) == (None, flusher_of(store)._seen_to)
+
+
+class _Gate:
+    """A gate whose thread has failed."""
+
+    flushed_offset, flushed_time_ms, count = 70, 5, 3
+
+    def __init__(self, kind: int) -> None:
+        self.failure = (kind, "why", 40)
+        self.failed_at: list[int] = []
+
+    def fail(self, log_offset: int) -> None:
+        self.failed_at.append(log_offset)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (_kernel.WRITE, "gathered records could not be written (why)"), (_kernel.SYNC, "a sync of the log failed (why)"),
+        (_kernel.GONE, "the segment was removed"), (_kernel.LOST, "appended at log offset 40 cannot be read back"),
+        (_kernel.MARK, "the progress file could not be written (why)"), (99, ""),
+    ],
+)  # fmt: skip
+def test_a_failure_of_the_kernel_s_thread_is_taken_over_with_its_reason(
+    store: Store, kind: int, text: str
+) -> None:
+    flusher = flusher_of(store)
+    gate: Any = _Gate(kind)
+    flusher._gate = gate
+    assert (flusher.flushed_offset, flusher.flushed_time_ms, flusher.count) == (70, 5, 3)
+    failure = flusher.failure
+    flusher._gate = None
+    if not text:
+        assert failure is None
+        return
+    assert failure is not None
+    assert text in str(failure)
+    assert failure.durable_offset == 70
+    assert len(gate.failed_at) == 1
+
+
+def test_what_is_lost_is_told_to_the_gate_with_its_offset(store: Store) -> None:
+    flusher = flusher_of(store)
+    gate: Any = _Gate(_kernel.LOST)
+    gate.failure = None
+    flusher._gate = gate
+    failure = flusher.lost(30)
+    flusher._gate = None
+    assert (failure.durable_offset, gate.failed_at) == (30, [30])

@@ -13,7 +13,7 @@ from penstock.durability.progress import Progress, State, decode_slot, encode_sl
 from penstock.durability.side_folder import visible_offset
 from penstock.files import Files
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, open_store
+from penstock.testing import ManualWorkers, SimulatedDisk, open_store
 from penstock.testing.kit import messages
 
 
@@ -101,3 +101,48 @@ def test_a_progress_slot_counts_only_when_its_crc_is_right(tmp_path: Path) -> No
         broken = bytearray(slot)
         broken[position] ^= 1
         assert decode_slot(bytes(broken), tmp_path) is None
+
+
+def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read() -> None:
+    disk, root = SimulatedDisk(), Path("/s")
+    path = root / "penstock" / "progress"
+    disk.make_folder_durably(path.parent)
+    progress, data = Progress(disk, root), b""
+    for sequence in (1, 2, 3):
+        progress.state.flushed_offset = 100 * sequence
+        progress.write()
+        data = disk.read_whole(path)
+        assert len(data) == 1024
+        place = sequence % 2 * 512
+        assert decode_slot(data[place : place + 512], path) == (sequence, progress.state)
+        again = Progress(disk, root)
+        assert (again.read().flushed_offset, again.sequence) == (100 * sequence, sequence)
+    progress.close()
+    disk.write_whole(path, data[:512] + b"?" + data[513:])
+    torn = Progress(disk, root)
+    assert (torn.read().flushed_offset, torn.sequence) == (200, 2)
+
+
+def test_a_file_that_is_replaced_goes_on_from_its_first_slot() -> None:
+    disk, root = SimulatedDisk(), Path("/s")
+    path = root / "penstock" / "progress"
+    disk.make_folder_durably(path.parent)
+    progress = Progress(disk, root)
+    progress.write()
+    progress.close()
+    progress.close()
+    progress.replace(State(flushed_offset=5))
+    data = disk.read_whole(path)
+    assert (data[:512], decode_slot(data[512:], path)) == (bytes(512), (1, progress.state))
+    assert progress.sequence == 1
+    progress.write()
+    assert Progress(disk, root).read().flushed_offset == 5
+    assert decode_slot(disk.read_whole(path)[:512], path) == (2, progress.state)
+
+
+def test_of_a_store_without_a_file_nothing_is_known() -> None:
+    files = TornFiles("progress", both_slots)
+    assert Progress(files, Path("/none")).read() == State()
+    state = State()
+    assert (state.flushed_offset, state.visible_offset, state.lock_mtime_ns) == (0, 0, 0)
+    assert (state.failed, state.dispatched) == (False, {})

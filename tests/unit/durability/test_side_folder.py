@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import attrs
 import pytest
 from tests.conftest import power_cut
 
 from penstock.durability import side_folder
-from penstock.durability.progress import State
+from penstock.durability.progress import Progress, State
 from penstock.durability.side_folder import CleanClose, SideFolder, fingerprint, is_copy
 from penstock.testing import ManualClock, SimulatedDisk
 
@@ -116,3 +117,78 @@ def test_a_holder_is_named_or_guessed(disk: SimulatedDisk) -> None:
     assert side.read_holder().startswith("process 1234, since ")
     disk.write_whole(side.path / "holder", b"x" * 5000)
     assert "another program" in side.read_holder()
+
+
+def test_files_are_read_up_to_their_greatest_size_and_no_further(disk: SimulatedDisk) -> None:
+    side = SideFolder(disk, ROOT)
+    side.write_clean(CLEAN)
+    clean = disk.read_whole(side.path / "clean", 1 << 20)
+    for size, found in ((1 << 20, CLEAN), ((1 << 20) + 1, None)):
+        disk.write_whole(side.path / "clean", clean.ljust(size))
+        assert side.read_clean() == found
+    disk.write_whole(side.path / "holder", b"x" * 4096)
+    assert side.read_holder() == "x" * 4096
+    disk.write_whole(side.path / "holder", b"x" * 4097)
+    assert "another program" in side.read_holder()
+
+
+def test_what_was_not_noted_of_a_lock_file_makes_no_copy(
+    disk: SimulatedDisk, clock: ManualClock
+) -> None:
+    """An older Penstock noted neither the change time nor the inode."""
+    disk.write_whole(ROOT / "lock", b"lock")
+    state = State()
+    side_folder.note_lock(state, disk, ROOT)
+    assert is_copy(disk, ROOT, attrs.evolve(state, lock_ctime_ns=state.lock_ctime_ns + 1))
+    assert not is_copy(disk, ROOT, attrs.evolve(state, lock_ctime_ns=0))
+    older = attrs.evolve(state, lock_mtime_ns=state.lock_mtime_ns - 1)
+    assert not is_copy(disk, ROOT, older), "another program opened the store itself"
+    assert is_copy(disk, ROOT, attrs.evolve(older, lock_inode=state.lock_inode + 1))
+    assert not is_copy(disk, ROOT, attrs.evolve(older, lock_inode=0))
+
+
+def test_a_copy_is_unfinished_without_a_clean_mark_or_with_the_mark_of_an_open_store(
+    disk: SimulatedDisk,
+) -> None:
+    disk.write_whole(ROOT / "lock", b"lock")
+    state = State()
+    side_folder.note_lock(state, disk, ROOT)
+    assert not side_folder.is_unfinished_copy(disk, ROOT, state)
+    copied = attrs.evolve(state, lock_ctime_ns=state.lock_ctime_ns + 1)
+    assert side_folder.is_unfinished_copy(disk, ROOT, copied)
+    SideFolder(disk, ROOT).write_clean(CLEAN)
+    assert not side_folder.is_unfinished_copy(disk, ROOT, copied)
+    disk.write_whole(ROOT / "abort", b"")
+    assert side_folder.is_unfinished_copy(disk, ROOT, copied)
+
+
+def test_the_clean_mark_is_gone_for_good_before_the_first_change(disk: SimulatedDisk) -> None:
+    side = SideFolder(disk, ROOT)
+    disk.write_whole(side.path / "manifest", b"x")
+    side.remove_clean()
+    assert not power_cut(disk).exists(side.path / "manifest")
+    seen: list[str] = []
+    disk.plan.watch = lambda call, path: seen.append(call)
+    side.remove_clean()
+    assert seen == [], "nothing is there to be removed"
+
+
+def test_a_visible_offset_is_told_only_while_penstock_wrote_last(
+    disk: SimulatedDisk, clock: ManualClock
+) -> None:
+    disk.write_whole(ROOT / "lock", b"lock")
+    progress = Progress(disk, ROOT)
+    progress.read()
+    side_folder.note_lock(progress.state, disk, ROOT)
+    progress.state.visible_offset = 77
+    progress.write()
+    progress.close()
+    assert side_folder.visible_offset(disk, ROOT) == 77
+    clock.now_ms += 1
+    disk.write_whole(ROOT / "lock", b"java")
+    assert side_folder.visible_offset(disk, ROOT) is None
+
+
+def test_a_fingerprint_covers_the_folders_of_log_queues_and_index() -> None:
+    names = [path.name for path in side_folder.vouched_for(ROOT)]
+    assert names == ["commitlog", "consumequeue", "consumequeue_ext", "index"]

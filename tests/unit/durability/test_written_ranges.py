@@ -360,6 +360,54 @@ def test_who_wrote_what(tmp_path: Path) -> None:
     assert read_ranges(Files(), tmp_path) == ended
 
 
+def test_the_edges_of_a_range_are_its_first_offset_and_the_one_after_its_last() -> None:
+    made = Ranges(
+        written=(WrittenRange(start=10, stop=20, checksum="a"), WrittenRange(start=20, stop=30, checksum="b")),
+        perhaps=((40, 50),), gaps=((12, 14), (22, 24)),
+    )  # fmt: skip
+    may_have = {(9, 9): False, (9, 10): True, (29, 39): True, (30, 39): False, (30, 40): True, (50, 60): False}  # fmt: skip
+    assert {pair: made.may_have_own(*pair) for pair in may_have} == may_have
+    one_run = {(10, 29): True, (10, 30): False, (9, 29): False, (19, 20): True, (40, 41): False}
+    assert {pair: made.is_one_run(*pair) for pair in one_run} == one_run
+    assert [WrittenRange(start=0, stop=at, checksum="a").is_open for at in ((1 << 62) - 1, 1 << 62)] == [False, True]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end", "least", "checksum", "written"),
+    [
+        (30, 0, "b", [(10, 20), (20, None)]), (30, 0, "c", [(10, 20), (20, 30), (30, None)]),
+        (31, 0, "b", [(10, 20), (20, 30), (31, None)]), (25, 0, "b", [(10, 20), (20, None)]),
+        (20, 0, "b", [(10, 20), (20, None)]), (20, 0, "a", [(10, None)]), (21, 0, "a", [(10, 20), (20, 21), (21, None)]),
+        (30, 20, "b", [(20, None)]), (30, 19, "b", [(10, 20), (20, None)]), (10, 0, "a", [(10, None)]),
+    ],
+)  # fmt: skip
+def test_the_newest_range_goes_on_where_the_last_one_ends_with_its_checksum(
+    end: int, least: int, checksum: str, written: list[tuple[int, int | None]]
+) -> None:
+    made = Ranges(
+        written=(WrittenRange(start=10, stop=20, checksum="a"), WrittenRange(start=20, stop=30, checksum="b")),
+    )  # fmt: skip
+    found = made.extended(end, least, checksum).written
+    assert [(r.start, None if r.is_open else r.stop) for r in found] == written
+    assert found[-1].checksum == checksum
+
+
+def test_what_is_deleted_or_after_the_end_is_left_out() -> None:
+    made = Ranges(perhaps=((0, 5), (5, 9), (20, 40)), gaps=((1, 5), (5, 9), (20, 30), (25, 31)))
+    found = made.extended(30, 5, "a")
+    assert (found.perhaps, found.gaps) == (((5, 9), (20, 30)), ((5, 9), (20, 30)))
+
+
+def test_doubtful_ranges_that_touch_become_one_and_empty_ones_none() -> None:
+    made = Ranges(
+        written=(WrittenRange(start=0, stop=10, checksum="a"), WrittenRange(start=10, stop=50, checksum="b")),
+        perhaps=((60, 70), (50, 55), (56, 56)),
+    )  # fmt: skip
+    ended = made.ended(10, 65)
+    assert [(r.start, r.stop) for r in ended.written] == [(0, 10)]
+    assert ended.perhaps == ((10, 55), (60, 65))
+
+
 def messages_of(path: Path) -> list[StoredMessage]:
     with opened(path, read_only=True) as store:
         return list(store.scan("t"))

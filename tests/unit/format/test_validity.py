@@ -1,5 +1,6 @@
 """What makes a record valid: every part of it, its place, and its CRCs."""
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -69,3 +70,49 @@ def test_ranges_are_covered_whole_in_part_or_not() -> None:
     assert coverage.has_all(12, 25)
     assert not coverage.has_all(12, 31)
     assert coverage.has_all(7, 7)
+
+
+def is_message(record: bytes) -> bool:
+    return _kernel.message(record, 0, None, 0, 0, b"") is not None
+
+
+@pytest.mark.parametrize("topic", [b"t", b"t" * 200])
+def test_the_kernel_takes_a_record_only_if_its_lengths_add_up(topic: bytes) -> None:
+    """The body and its CRC are right in all of them."""
+    record = encode_record(RecordFields(topic=topic, body=b"body", properties=b"a\x01b\x02"))
+    assert is_message(record)
+    width = 1 if topic == b"t" else 2
+    text_at = 88 + len(b"body") + width + len(topic)
+    for length in (3, 5, 0, 0x7FFF, 0x8000, 0x8004, 0xFFFF):
+        wrong = record[:text_at] + struct.pack(">H", length) + record[text_at + 2 :]
+        assert not is_message(wrong), length
+    topic_at = 88 + len(b"body")
+    for length in (0, len(topic) - 1, len(topic) + 1, 127, *range(len(topic) + 2, len(topic) + 7)):
+        wrong = record[:topic_at] + length.to_bytes(width, "big") + record[topic_at + width :]
+        assert is_message(wrong) == (length == len(topic)), length
+    for size in (3, 5, 4 + len(topic), -1, 1 << 30):
+        assert not is_message(record[:84] + struct.pack(">i", size) + record[88:]), size
+    assert not is_message(record + b"\0")
+    assert not is_message(record[:-1])
+
+
+def test_the_kernel_takes_no_length_that_leads_backwards() -> None:
+    """The topic's length is -2, and two bytes before its end the length of the rest seems to stand."""
+    body = b"body\0"
+    plain = encode_record(RecordFields(topic=b"", body=body, properties=b"x" * 251))
+    wrong = bytearray(plain)
+    wrong[88 + len(body)] = 0xFE
+    assert len(wrong) - (88 + len(body) + 1) == 253
+    wrong += b"x"
+    wrong[:4] = struct.pack(">i", len(wrong))
+    assert not is_message(bytes(wrong))
+
+
+def test_text_of_one_letter_is_no_sector_that_was_never_written() -> None:
+    """Neither is one that only begins with a zero."""
+    for sector, is_torn in ((b"v" * 512, False), (b"\0" + b"v" * 511, False), (bytes(512), True)):
+        record = encode_record(RecordFields(topic=b"t", body=b"", properties=b"a\x01" + b"v" * (1024 - 92 - 2) + sector + b"v"))  # fmt: skip
+        assert record[1024:1536] == sector
+        checks = _kernel.CRC | _kernel.TORN
+        _, stop, _, _ = _kernel.scan(record, 0, checks, b"", 0, 512)
+        assert (stop == 0) == is_torn

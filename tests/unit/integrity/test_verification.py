@@ -2,19 +2,24 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from tests.unit.integrity.test_segment_digests import flip, seal_all
+from tests.unit.log.test_scan import THREE, log_of
 from tests.unit.recovery.test_log_end import LOSSES
 
 import penstock
-from penstock.contracts.findings import Finding
+from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.contracts.findings import Checker, Finding
 from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.files import Files
-from penstock.integrity.verification import Verification
+from penstock.integrity import verification
+from penstock.integrity.verification import Scope, Tally, Verification
+from penstock.log.salvage import End, Valid, walk_segment
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, open_store
 from penstock.testing.kit import SMALL, messages
@@ -197,9 +202,10 @@ def test_a_store_that_is_not_open_is_verified_by_its_view(tmp_path: Path) -> Non
     view = StoreView.open(
         Files(), Recipe(root, SMALL, ((ConsumeQueueDispatcher, ConsumeQueueOptions()),))
     )
-    verification = Verification(Files(), root, view.log, view.dispatchers)
-    assert list(verification.run(lambda _: None, deep=True, jobs=1)) == []
+    verified = Verification(Files(), root, view.log, view.dispatchers)
+    assert list(verified.run(lambda _: None, deep=True, jobs=1)) == []
     (root / "consumequeue" / "topic-0" / "0" / f"{0:020d}").write_bytes(bytes(4000))
+<<<<<<< HEAD
     assert any(f.part == "queue" for f in verification.run(lambda _: None, deep=True, jobs=1))
 
 
@@ -225,3 +231,92 @@ def test_the_log_of_another_writer_is_verified_without_its_queues(place: Path) -
     assert verified_alone(place) == []
     flip(segment(place, 0), 200)
     assert {finding.part for finding in verified_alone(place)} == {"log"}
+=======
+    assert any(f.part == "queue" for f in verified.run(lambda _: None, deep=True, jobs=1))
+
+
+def test_counts_of_segments_add_up_and_of_times_and_ends_the_last_counts() -> None:
+    tally = Tally(bytes_total=9, bytes_seen=1, records=2, findings=3, last_time_ms=4, log_end=5)
+    tally.add(
+        Tally(bytes_total=100, bytes_seen=10, records=20, findings=30, last_time_ms=3, log_end=7)
+    )
+    assert attrs.astuple(tally) == (9, 11, 22, 3, 4, 7)
+    tally.add(Tally(last_time_ms=8, log_end=1))
+    assert attrs.astuple(tally) == (9, 11, 22, 3, 8, 7)
+
+
+class Seen(Checker):
+    """Notes what it is given, and finds what it is told to, each time the next."""
+
+    def __init__(self, *found: list[Finding]) -> None:
+        self.found = list(found)
+        self.batches: list[tuple[int, int, int]] = []
+        self.damaged: list[tuple[int, int]] = []
+
+    def start(self) -> Iterator[Finding]:
+        yield from self.found.pop(0)
+
+    def damage(self, start: int, stop: int) -> None:
+        self.damaged.append((start, stop))
+
+    def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
+        self.batches.append((len(batch), batch.start_offset, batch.end_offset))
+        return iter(())
+
+    def finish(self, end: int) -> Iterator[Finding]:
+        return iter(())
+
+
+def test_what_a_second_look_at_a_live_store_does_not_confirm_is_no_finding() -> None:
+    one, two = (Finding("queue", Path(name), 0, 0, name) for name in "ab")
+    live = Scope(end=0, extent=0, claimed=0, is_ours=True, is_live=True)
+    closed = attrs.evolve(live, is_live=False)
+    assert list(verification._start_findings([Seen([one, two], [two])], live)) == [two]
+    assert list(verification._start_findings([Seen([]), Seen([one], [one])], live)) == [one]
+    assert list(verification._start_findings([Seen([one, two])], closed)) == [one, two]
+
+
+def test_records_are_compared_up_to_the_end_of_what_must_agree(tmp_path: Path) -> None:
+    log = log_of(tmp_path, THREE)
+    (valid, _) = walk_segment(log, log.segments[0])
+    assert isinstance(valid, Valid)
+    for end, batches in (
+        (0, []), (1, [(1, 0, 1)]), (102, [(1, 0, 102)]), (103, [(2, 0, 103)]), (9999, [(3, 0, len(THREE))]),
+    ):  # fmt: skip
+        checker = Seen()
+        assert list(verification._compare(valid, [checker], end)) == []
+        assert checker.batches == batches
+
+
+@pytest.mark.parametrize(
+    ("data", "torn_at", "claimed", "found"),
+    [
+        (THREE, None, len(THREE), ""), (THREE, None, len(THREE) + 1, "the records end here"),
+        (THREE + b"?", None, len(THREE), "a torn tail"), (THREE + bytes(8) + b"?", None, len(THREE), ""),
+        (THREE + b"?", len(THREE), len(THREE), "a torn tail"), (THREE + b"?", len(THREE) - 9, len(THREE), ""),
+        (THREE, len(THREE), len(THREE), "a torn tail"), (THREE + b"?", None, 9999, "the records end here"),
+    ],
+)  # fmt: skip
+def test_where_records_end_is_a_torn_tail_or_damage_or_simply_the_end(
+    data: bytes, torn_at: int | None, claimed: int, found: str, tmp_path: Path
+) -> None:
+    log, checker = log_of(tmp_path, data), Seen()
+    log.torn_at = torn_at
+    ends = list(
+        verification._end_of_records(
+            log, log.segments[0], End(len(THREE), False), [checker], claimed
+        )
+    )
+    assert [finding.text[: len(found)] for finding in ends] == [found] * bool(found)
+    assert [finding.position for finding in ends] == [len(THREE)] * bool(found)
+    assert checker.damaged == [(len(THREE), 4096)] * ("end here" in found)
+
+
+def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) -> None:
+    log = log_of(tmp_path, THREE)
+    second = tmp_path / f"{4096:020d}"
+    for data, is_last in ((bytes(8) + b"x", True), (bytes(7) + b"x", False)):
+        second.write_bytes(data.ljust(4096, b"\0"))
+        log.refresh()
+        assert (verification.is_last(log, 10), verification.is_last(log, 4096)) == (is_last, True)
+>>>>>>> help-c

@@ -26,11 +26,13 @@ def test_an_entry_tells_where_its_record_is(store: Store) -> None:
     message = store.read("topic-0", 0, 3).messages[0]
     assert witness.place(b"topic-0", 0, 3) == (message.log_offset, message.size)
     assert witness.end(b"topic-0", 0) == 10
+    first = store.read("topic-0", 0, 0).messages[0]
+    assert witness.place(b"topic-0", 0, 0) == (first.log_offset, first.size)
 
 
 def test_what_cannot_be_a_queue_has_no_entry(store: Store) -> None:
     witness = EntryWitness(store._queue_index)
-    for topic, queue, offset in ((b"../x", 0, 0), (b"topic-0", -1, 0), (b"topic-0", 0, -1), (b"topic-0", 0, 10)):  # fmt: skip
+    for topic, queue, offset in ((b"../x", 0, 0), (b"topic-0", -1, 0), (b"topic-0", 0, -1), (b"topic-0", 0, 10), (b"../x", -1, 0)):  # fmt: skip
         assert witness.place(topic, queue, offset) is None
     assert (witness.end(b"\xff", 0), witness.end(b"topic-0", -1), witness.end(b"none", 0)) == (0, 0, 0)  # fmt: skip
 

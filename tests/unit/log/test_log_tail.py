@@ -1,18 +1,23 @@
 """The end of the log being written: the next segment is there before the old one is full, or nothing counts."""
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.contracts import Context, NoOptions
 from penstock.errors import DiskFullError, SystemLimitError
-from penstock.format.record import MAGIC_BLANK, SIZE_AND_MAGIC
+from penstock.files import File
+from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.log.log_tail import LogTail
 from penstock.log.segmented_log import SegmentedLog
+from penstock.message import Message
 from penstock.testing import SimulatedDisk, make_context
+from penstock.testing.disk import SimulatedFile
 from penstock.testing.kit import SMALL
-from penstock_alloc.file_writer import FileWriter
+from penstock_alloc.file_writer import FileChannel, FileWriter
 from penstock_alloc.on_demand import OnDemandAllocator
 
 ROOT = Path("/store")
@@ -122,3 +127,219 @@ def test_what_was_made_for_a_batch_and_is_not_in_the_log_is_forgotten(
     tail._forget(fresh)
     assert len(disk.entries(ROOT / "commitlog")) == 1
     assert tail.roll().base_offset == SIZE
+
+
+class TellingAllocator(OnDemandAllocator):
+    """Keeps what it was told to expect and to discard, and how often it was closed."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(NoOptions(), context)
+        self.expected: list[list[int]] = []
+        self.discarded: list[int] = []
+        self.closes = 0
+        self.files: list[File] = []
+
+    def expect(self, paths: Sequence[Path], size: int, *, allocated: bool) -> None:
+        assert (size, allocated) == (SIZE, False)
+        self.expected.append([int(path.name) for path in paths])
+
+    def obtain(self, path: Path, size: int, *, allocated: bool) -> File:
+        self.files.append(super().obtain(path, size, allocated=allocated))
+        return self.files[-1]
+
+    def discard(self, path: Path, *, in_use: bool = False) -> None:
+        self.discarded.append(int(path.name))
+        super().discard(path, in_use=in_use)
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+@pytest.fixture
+def telling(context: Context) -> TellingAllocator:
+    return TellingAllocator(context)
+
+
+@pytest.fixture
+def told(
+    context: Context, log: SegmentedLog, disk: SimulatedDisk, telling: TellingAllocator
+) -> LogTail:
+    return LogTail(log, FileWriter(NoOptions(), context), telling, disk)
+
+
+def batch_of(*sizes: int) -> Batch:
+    """Return a batch of records of these sizes."""
+    encoder = RecordEncoder(
+        bytes(8), crc_property=False, body_bytes_max=SIZE, time_ms=lambda: 5,
+        make_cursor=lambda topic, queue: QueueCursor(topic, queue, 0),
+    )  # fmt: skip
+    batch = Batch(encoder)
+    for size in sizes:
+        batch.add(Message("t", b"x" * (size - len(b"t") - 91)))
+    assert list(batch.sizes(0, len(sizes))) == list(sizes)
+    return batch
+
+
+def test_the_allocator_is_told_of_the_next_two_files_and_once_of_each_pair(
+    told: LogTail, telling: TellingAllocator
+) -> None:
+    told.expect()
+    told.expect()
+    assert telling.expected == [[0, SIZE]]
+    told.roll()
+    told.expect()
+    assert telling.expected == [[0, SIZE], [SIZE, 2 * SIZE]]
+    told.take(told.obtain(SIZE))
+    assert telling.expected[2:] == [[2 * SIZE, 3 * SIZE]]
+
+
+def test_a_file_that_was_given_back_is_expected_again(
+    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told.expect()
+    told._forget(told.obtain(0))
+    told.expect()
+    assert (telling.expected, telling.discarded) == ([[0, SIZE]] * 2, [0])
+    disk.plan.fail("map", errno.EMFILE, times=1)
+    closed: list[File] = []
+
+    def close(file: File) -> None:
+        closed.append(file)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemLimitError):
+        patch.setattr(SimulatedFile, "close", close)
+        told.obtain(0)
+    assert telling.files[-1] in closed
+    told.expect()
+    assert (telling.expected, telling.discarded) == ([[0, SIZE]] * 3, [0, 0])
+
+
+def test_a_roll_that_fails_at_the_blank_record_gives_the_new_file_back(
+    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk, log: SegmentedLog
+) -> None:
+    first = told.roll()
+    told.write(first, b"abc")
+    disk.plan.fail("pwrite", errno.ENOSPC, path="commitlog", times=1)
+    with pytest.raises(DiskFullError, match="no space for 8 bytes"):
+        told.roll()
+    assert (told.segment, telling.discarded, told.sealed) == (first, [SIZE], [])
+    assert log.committed_offset == 3
+
+
+def test_without_a_record_a_full_segment_gets_no_blank_and_is_sealed_once(
+    tail: LogTail, log: SegmentedLog
+) -> None:
+    first = tail.roll()
+    tail.write_batch(first, b"x" * SIZE)
+    tail.turn_to(tail.obtain(SIZE))
+    assert bytes(log.read(SIZE - 8, 8)) == b"x" * 8
+    assert (tail.sealed, log.committed_offset) == ([first], SIZE)
+    tail.segment = first
+    tail.turn_to(tail.obtain(2 * SIZE))
+    assert tail.sealed == [first]
+
+
+def test_a_batch_is_planned_up_to_the_last_byte_that_leaves_room_for_a_blank(
+    told: LogTail, telling: TellingAllocator
+) -> None:
+    first = told.roll()
+    told.write(first, b"x" * 100)
+    room = SIZE - 100 - BLANK_SIZE
+    (piece,) = told.plan(batch_of(room - 200, 200), atomic=True)
+    assert piece[:5] == (first, 0, room, 100, 0)
+    assert list(piece.sizes) == [room - 200, 200]
+    one, two = told.plan(batch_of(room - 200, 201), atomic=False)
+    assert one[:5] == (first, 0, room - 200, 100, 0)
+    assert (two.segment.base_offset, *two[1:5]) == (SIZE, room - 200, room + 1, 0, 1)
+    assert [list(piece.sizes) for piece in (one, two)] == [[room - 200], [201]]
+    told.forget([one, two])
+    assert telling.discarded == [SIZE]
+    (whole,) = told.plan(batch_of(room - 200, 201), atomic=True)
+    assert (whole.segment.base_offset, *whole[1:5]) == (SIZE, 0, room + 1, 0, 0)
+
+
+def test_a_batch_has_all_its_segments_before_it_is_written_or_none(
+    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk
+) -> None:
+    large = SIZE - 1000
+    pieces = told.plan(batch_of(large, large, large), atomic=False)
+    assert [piece.segment.base_offset for piece in pieces] == [0, SIZE, 2 * SIZE]
+    told.forget(pieces)
+    assert telling.discarded == [0, SIZE, 2 * SIZE]
+    disk.plan.fail("create", errno.ENOSPC, times=1, after=2)
+    with pytest.raises(DiskFullError):
+        told.plan(batch_of(large, large, large), atomic=False)
+    assert telling.discarded[3:] == [0, SIZE]
+
+
+def test_what_is_written_of_a_batch_is_not_written_again(tail: LogTail, log: SegmentedLog) -> None:
+    batch = batch_of(SIZE - 1000, 2000)
+    pieces = tail.plan(batch, atomic=False)
+    assert not tail.has_begun(pieces)
+    tail.write_pieces(pieces[:1], memoryview(batch))
+    assert tail.has_begun(pieces)
+    tail.write_pieces(pieces, memoryview(bytes(SIZE - 1000) + bytes(memoryview(batch))[-2000:]))
+    assert bytes(log.read(0, SIZE - 1000)) == bytes(memoryview(batch))[:-2000]
+    assert log.committed_offset == SIZE + 2000
+    assert [segment.base_offset for segment in tail.sealed] == [0]
+
+
+def test_room_for_a_batch_and_its_blanks_is_there_before_its_first_byte(
+    tail: LogTail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tail.roll()
+    tail.write(first, b"x" * 100)
+    batch = batch_of(SIZE - 2000, SIZE - BLANK_SIZE, 2000)
+    pieces = tail.plan(batch, atomic=False)
+    reserved: list[tuple[FileChannel, int]] = []
+
+    def full(channel: FileChannel, stop: int) -> None:
+        reserved.append((channel, stop))
+        if len(reserved) == 4:
+            raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(FileChannel, "reserve", full)
+    with pytest.raises(DiskFullError, match="no space for 8 bytes"):
+        tail.write_pieces(pieces, memoryview(batch))
+    channels = [piece.segment.channel for piece in pieces]
+    stops = [100 + SIZE - 2000 + BLANK_SIZE, SIZE, 2000 + BLANK_SIZE, 100 + BLANK_SIZE]
+    assert reserved == list(zip([*channels, first.channel], stops, strict=True))
+    assert not tail.has_begun(pieces)
+    assert (first.wrote_position, tail.segment) == (100, first)
+
+
+def test_a_part_of_a_batch_that_cannot_be_erased_is_an_error_of_its_own(
+    tail: LogTail, disk: SimulatedDisk
+) -> None:
+    segment = tail.roll()
+    disk.plan.fail("pwrite", errno.ENOSPC, path="commitlog")
+    with pytest.raises(OSError, match="could not be erased") as raised:
+        tail.write_batch(segment, b"abc" * 1000, (1500, 1500))
+    assert raised.value.errno == errno.EIO
+    assert (segment.wrote_position, segment.committed_position) == (0, 0)
+
+
+def test_after_an_interrupt_the_fields_follow_the_log_and_what_was_written(
+    tail: LogTail, log: SegmentedLog
+) -> None:
+    """An interrupt may come before the segment is noted, and before its committed position is."""
+    first = tail.roll()
+    fresh = tail.obtain(SIZE)
+    log.add(fresh)
+    first.wrote_position, fresh.wrote_position = 5, 7
+    tail.settle()
+    assert tail.segment is fresh
+    assert (first.committed_position, fresh.committed_position) == (5, 7)
+
+
+def test_at_the_end_what_was_allocated_ahead_is_given_back_and_all_is_closed_once(
+    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk
+) -> None:
+    told.give_back()
+    told.write(told.roll(), b"abc")
+    before = disk.used
+    told.give_back()
+    assert disk.used < before
+    told.close()
+    told.close()
+    assert telling.closes == 1

@@ -43,3 +43,12 @@ def test_the_head_that_retention_took_is_out_of_range(tmp_path: Path) -> None:
     assert written.view.min_offset == SEGMENT
     with pytest.raises(OffsetError):
         written.view.read(0, 8)
+
+
+def test_what_is_dispatched_at_an_opening_has_right_crcs(tmp_path: Path) -> None:
+    written = WrittenLog(tmp_path / "s", 50)
+    path = tmp_path / "s" / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[written.offsets()[5] + 90] ^= 1
+    path.write_bytes(data)
+    assert sum(len(batch) for batch in written.view.batches(0, SEGMENT)) == 49

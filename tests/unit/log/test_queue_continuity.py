@@ -3,18 +3,21 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from penstock.files import Files
+from penstock.format.columns import RecordColumns
 from penstock.format.record import (
     BLANK,
+    FIXED_SIZE,
     MAGIC_BLANK,
     PREPARED,
     ROLLBACK,
     RecordFields,
     encode_record,
 )
-from penstock.log.queue_continuity import INNER_BATCH
+from penstock.log.queue_continuity import INNER_BATCH, Due, QueueLives
 from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -197,3 +200,81 @@ def test_a_rejected_record_is_a_corrupt_range_for_whoever_walks(tmp_path: Path) 
     assert [(p.start, p.stop) for p in pieces if isinstance(p, Corrupt)] == [(at, at + size)]
     seen = [o for p in pieces if isinstance(p, Valid) for o in p.columns.log_offsets.tolist()]
     assert seen == [made.places[n][0] for n in (0, 1, 3, 4)]
+
+
+def test_of_many_breaks_only_the_last_sixteen_wait_for_what_follows(tmp_path: Path) -> None:
+    odd = [1000 + 2 * n for n in range(17)]
+    made = make(tmp_path / "log", [0, 1, *odd, 18, 19])
+    assert rejected(made) == (list(range(3, 19)), 0)
+    assert rejected(make(tmp_path / "own", [0, 1, *odd, 18, 19]), own=True)[0] == list(range(2, 19))
+
+
+def lives_of(made: Made, due: Due | None, *, own: bool, gaps: Any = ()) -> QueueLives:
+    return QueueLives(made.log, lambda _queue: due, lambda _at: own, gaps)
+
+
+def columns_of(made: Made, first: int, stop: int) -> RecordColumns:
+    places = np.array([at for at, _ in made.places[first:stop]], np.int64)
+    return RecordColumns.parse(bytes(made.log.read(0, SEGMENT)), places, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "is_bad"), [(3, False), (12, False), (13, True), (1, True), (2, False)]
+)
+def test_records_before_the_scan_explain_as_many_offsets_as_fit_into_their_bytes(
+    first: int, is_bad: bool, tmp_path: Path
+) -> None:
+    made = make(tmp_path / "log", [first])
+    lives = lives_of(made, Due(2, unseen_bytes=11 * FIXED_SIZE - 1), own=True)
+    lives.add(columns_of(made, 0, 1))
+    assert bool(lives.finish().rejected) == is_bad
+
+
+@pytest.mark.parametrize(
+    ("missing", "size", "late", "notes"),
+    [
+        (3, 2 * FIXED_SIZE, 0, 0), (4, 2 * FIXED_SIZE, 0, 1), (3, 2 * FIXED_SIZE - 1, 0, 1), (1, 1, 0, 0),
+        (1, 0, 0, 1), (3, 2 * FIXED_SIZE, 1, 1), (-1, 500, 0, 1),
+    ],
+)  # fmt: skip
+def test_lost_bytes_before_a_record_explain_as_many_offsets_as_may_have_begun_in_them(
+    missing: int, size: int, late: int, notes: int, tmp_path: Path
+) -> None:
+    """A range that ends right where the record begins counts, one that ends later does not yet."""
+    made = make(tmp_path / "log", [0, 1, 2 + missing, 3 + missing])
+    end = made.places[2][0] + late
+    lives = lives_of(made, Due(0), own=False, gaps=[(end - size, end)])
+    lives.add(columns_of(made, 0, 2))
+    lives.add(columns_of(made, 2, 4))
+    assert len(lives.finish().notes) == notes
+
+
+def test_lost_bytes_are_used_up_by_the_first_records_of_the_queue_after_them(
+    tmp_path: Path,
+) -> None:
+    made = make(tmp_path / "log", [0, 1, 3, 4, 6, 7])
+    lives = lives_of(made, Due(0), own=False)
+    lives.add(columns_of(made, 0, 2))
+    lives.lose(0, 500)
+    lives.add(columns_of(made, 2, 4))
+    lives.add(columns_of(made, 4, 6))
+    assert [note.log_offset for note in lives.finish().notes] == [made.places[4][0]]
+
+
+def test_missing_offsets_are_looked_up_as_far_as_a_limit(tmp_path: Path) -> None:
+    """Entry 300 points at a record that says otherwise, and from offset 45 on it is within the limit of 256."""
+    for due, bad in ((45, [0]), (44, [])):
+        made = make(tmp_path / str(due), [(b"u", 0, 7, {}), due - 1])
+        places = {(b"t", 0, 300): made.places[0], (b"t", 0, due - 1): made.places[1]}
+        made.log.witness = Fake(places)
+        lives = lives_of(made, None, own=False)
+        lives.add(columns_of(made, 0, 2))
+        assert [at for at, _ in made.places if at in lives.finish().rejected] == [made.places[n][0] for n in bad]  # fmt: skip
+
+
+def test_a_record_at_the_place_of_an_entry_must_fit_and_state_its_own_place(tmp_path: Path) -> None:
+    """A hostile entry costs nothing: what it points at is no evidence."""
+    for wrong in ((SEGMENT - FIXED_SIZE + 1, FIXED_SIZE), (0, FIXED_SIZE - 1), (5, 100), (SEGMENT, 100)):  # fmt: skip
+        made = make(tmp_path / f"{wrong[0]}-{wrong[1]}", [0, 1, 3, 4])
+        made.log.witness = Fake({(b"t", 0, 2): wrong, (b"t", 0, 4): made.places[3]})
+        assert rejected(made) == ([], 1)

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,59 @@ def test_blocks_are_there_before_a_byte_is_written(waits: bool) -> None:
 def test_a_file_that_does_more_than_the_system_lends_no_descriptor(tmp_path: Path) -> None:
     assert opened(Files(), tmp_path, waits=True).descriptor is not None
     assert opened(SimulatedDisk(), ROOT, waits=True).descriptor is None
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_write_beyond_the_blocks_makes_them_first_and_one_within_them_does_not(
+    waits: bool,
+) -> None:
+    disk, calls = SimulatedDisk(), list[str]()
+    channel: Any = opened(disk, ROOT, waits=waits)
+    disk.plan.watch = lambda call, path: calls.append(call)
+    channel.write(0, b"x" * 100)
+    channel.commit()
+    assert calls == ["allocate", "pwrite"]
+    end = channel._blocks.end
+    large = b"x" * (end - 100)
+    channel.write(100, large)
+    channel.commit()
+    assert "allocate" not in calls[2:]
+    if end < CAPACITY:
+        channel.write(end, b"x")
+        assert "allocate" in calls[2:]
+
+
+def test_a_file_that_was_never_written_has_no_blocks_yet() -> None:
+    disk, calls = SimulatedDisk(), list[str]()
+    disk.make_folder_durably(ROOT)
+    file = disk.create(ROOT / "file")
+    file.resize(CAPACITY)
+    channel = FileChannel(file, CAPACITY)
+    disk.plan.watch = lambda call, path: calls.append(call)
+    channel.write(0, b"abc")
+    assert calls == ["allocate", "pwrite"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_blocks_that_go_back_are_synced_and_a_flush_syncs(waits: bool) -> None:
+    disk, calls = SimulatedDisk(), list[str]()
+    channel = opened(disk, ROOT, waits=waits)
+    channel.write(0, b"abc")
+    channel.commit()
+    disk.plan.watch = lambda call, path: calls.append(call)
+    channel.give_back(3)
+    assert calls[-1:] == ["sync"]
+    calls.clear()
+    channel.give_back(3)
+    assert "sync" not in calls
+    channel.flush()
+    assert calls[-1:] == ["sync"]
+
+
+def test_gathered_bytes_need_no_map_that_is_written_and_no_allocated_file() -> None:
+    assert not FileWriter.needs_allocated_file
+    for waits in (True, False):
+        channel: Any = opened(SimulatedDisk(), ROOT / str(waits), waits=waits)
+        assert channel.view.readonly
+        channel.reserve(1)
+        assert channel.memory_end == (channel._blocks.end if waits else 0)

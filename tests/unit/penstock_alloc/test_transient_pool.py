@@ -197,3 +197,14 @@ def test_it_makes_no_sense_where_every_put_waits_and_has_at_least_one_buffer() -
     assert not TransientPoolWriter.commits_at_once
     with pytest.raises(ValueError, match="buffers"):
         TransientPoolOptions(buffers=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("buffers", 1), ("interval_ms", 1), ("least_pages", 0)]
+)
+def test_options_have_a_least_value(name: str, least: int) -> None:
+    values: dict[str, Any] = {name: least}
+    assert getattr(TransientPoolOptions(**values), name) == least
+    values[name] = least - 1
+    with pytest.raises(ValueError, match=name):
+        TransientPoolOptions(**values)

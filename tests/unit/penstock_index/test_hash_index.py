@@ -4,6 +4,7 @@ import errno
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import penstock
@@ -76,3 +77,23 @@ def test_a_cut_forgets_the_keys_after_it(log: WrittenLog, tmp_path: Path) -> Non
     assert index.progress == cut
     assert all(at < cut for row in (331, 333, 699) for at in found(index, f"only-{row}"))
     assert log.offsets()[331] in found(index, "only-331")
+
+
+def test_files_of_an_unknown_writer_are_kept_as_far_as_they_go(
+    log: WrittenLog, tmp_path: Path
+) -> None:
+    """No offset is known to be durable then; the last record that has keys is dispatched again."""
+    index = opened(log, tmp_path)
+    index.flush()
+    index.close()
+    again = HashIndexDispatcher(NoOptions(), make_context(tmp_path))
+    trust = Trust(log=log.view, durable_offset=0, is_clean=False, was_abnormal=False)
+    assert again.load(trust) == []
+    keyed = [row for row in range(700) if row % 4]
+    assert again.progress == log.offsets()[keyed[-1]]
+    assert log.offsets()[333] in found(again, "only-333")
+    again.close()
+    ours = HashIndexDispatcher(NoOptions(), make_context(tmp_path))
+    (text,) = ours.load(attrs.evolve(trust, durable_offset=1))
+    assert (ours.progress, text) == (1, "cut index entries after log offset 1; rebuilt")
+    ours.close()

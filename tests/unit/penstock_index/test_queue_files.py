@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from penstock.testing import SimulatedDisk
-from penstock_index.queue_files import ENTRY, PRE_BLANK, OpenFiles, QueueFolder, effective
+from penstock_index.queue_files import (
+    ENTRY,
+    PRE_BLANK,
+    OpenFiles,
+    QueueFolder,
+    effective,
+    is_whole_name,
+)
 
 PER_FILE = 10
 FOLDER = Path("/q/t/0")
@@ -69,3 +76,43 @@ def test_few_files_are_open_and_one_that_is_gone_reads_as_nothing(disk: Simulate
     disk.write_whole(paths[4], b"new")
     assert not pool.is_current(paths[4])
     pool.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_right"),
+    [
+        ("0", True), (f"{200:020d}", True), (f"{201:020d}", False), ("", False), ("-200", False), ("\u0662", False),
+        ("x", False), (str((1 << 63) - 1 - ((1 << 63) - 1) % 200), True), (str(200 << 61), False),
+    ],
+)  # fmt: skip
+def test_a_queue_file_has_a_number_that_is_a_multiple_of_its_size(
+    name: str, is_right: bool
+) -> None:
+    assert is_whole_name(name, 200) == is_right
+    assert is_whole_name(str((1 << 63) - 1), 1)
+    assert not is_whole_name(str(1 << 63), 1)
+
+
+@pytest.mark.parametrize(
+    ("ordinal", "bases", "left", "touched"),
+    [
+        (35, [0, 10, 30], list(range(30, 35)), [30]), (30, [0, 10], [], [30]), (31, [0, 10, 30], [30], [30]),
+        (10, [0], [], [10, 30]), (9, [0], [], [0, 10, 30]), (0, [0], [], [0, 10, 30]), (20, [0, 10], [], [30]),
+        (40, [0, 10, 30], list(range(30, 35)), []),
+    ],
+)  # fmt: skip
+def test_a_cut_erases_the_entries_after_it_and_removes_files_but_the_first(
+    folder: QueueFolder, ordinal: int, bases: list[int], left: list[int], touched: list[int]
+) -> None:
+    assert [int(path.name) // 20 for path in folder.cut(ordinal)] == touched
+    assert list(folder.bases) == bases
+    present = effective(folder.read_padded(0, 40))
+    assert [n for n in range(40) if n >= 30 and present[n] >= 0] == left
+    assert [n for n in range(20) if present[n] >= 0] == list(range(min(ordinal, 20)))
+
+
+def test_entries_of_files_that_are_missing_read_as_zeros(folder: QueueFolder) -> None:
+    found = folder.read_padded(8, 32)
+    assert len(found) == 24
+    assert effective(found).tolist() == [*range(800, 2000, 100), *[-1] * 10, 3000, 3100]
+    assert len(folder.read_padded(19, 20)) == 1

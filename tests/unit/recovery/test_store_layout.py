@@ -8,7 +8,13 @@ import pytest
 
 from penstock.config.profiles import BROKER, EMBEDDED, FIRST, JAVA
 from penstock.contracts.geometry import ROCKETMQ, Geometry
-from penstock.errors import CorruptionError, GeometryError, NotAStoreError, StrayFileError
+from penstock.errors import (
+    ConfigError,
+    CorruptionError,
+    GeometryError,
+    NotAStoreError,
+    StrayFileError,
+)
 from penstock.recovery import store_layout
 from penstock.recovery.store_layout import check_layout, find_geometry, is_store, own_profile
 from penstock.testing import SimulatedDisk
@@ -116,3 +122,38 @@ def test_whose_defaults_hold_depends_on_who_made_it(disk: SimulatedDisk) -> None
     assert store_layout.was_made_here(disk, ROOT)
     put(disk, "timerwheel", 0)
     assert not store_layout.was_made_here(disk, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("there", "is_wrong"),
+    [
+        ([], False), ([100], False), ([99], False), ([101], True), ([99, 100], False), ([99, 98], False),
+        ([99, 99], True), ([101, 100], False), ([101, 99], True), ([1, 1, 2], False),
+    ],
+)  # fmt: skip
+def test_a_note_is_contradicted_by_longer_files_and_by_several_of_another_length(
+    there: list[int], is_wrong: bool, disk: SimulatedDisk
+) -> None:
+    """A single file may have been cut short, but never grew."""
+    assert store_layout._disagrees(100, there) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("slots", "entries", "size", "found"),
+    [
+        (None, None, 40 + 84 * 5, (5, 20)), (None, None, 40 + 84 * 5 + 4, None), (None, None, 40, None),
+        (3, None, 40 + 12 + 40, (3, 2)), (3, None, 40 + 12 + 20, None), (0, None, 40 + 40, None),
+        (3, None, 40 + 12 + 41, None), (None, 2, 40 + 12 + 40, (3, 2)), (None, 2, 40 + 40, None),
+        (3, 7, 40 + 12 + 40, (3, 2)), (-1, None, 40 + 40 - 4, None),
+    ],
+)  # fmt: skip
+def test_the_sizes_of_an_index_file_follow_from_its_length_and_one_of_them(
+    slots: int | None, entries: int | None, size: int, found: tuple[int, int] | None
+) -> None:
+    asked = {"index_slots": slots, "index_entries": entries}
+    if found is None:
+        with pytest.raises(ConfigError, match=f"their length of {size} bytes"):
+            store_layout._index_sizes(ROOT, size, asked)
+        return
+    sizes = store_layout._index_sizes(ROOT, size, asked)
+    assert (sizes["index_slots"], sizes["index_entries"]) == found

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import OffsetError
 from penstock.format.names import segment_name
 from penstock.repairs.patched_log import Patch, PatchedLog
 from penstock.testing import SimulatedDisk
@@ -54,3 +55,33 @@ def test_what_is_no_segment_is_a_stray(disk: SimulatedDisk) -> None:
     assert {path.name for path in log.strays} == {"notes", segment_name(7), segment_name(9 * SIZE)}
     log.refresh()
     assert len(log.segments) == 3
+
+
+def test_a_read_has_the_parts_of_patches_and_of_the_cut_that_lie_in_it(disk: SimulatedDisk) -> None:
+    log = PatchedLog(disk, FOLDER, SIZE)
+    log.patches = [Patch(10, b"abc", "")]
+    for start in range(6, 16):
+        for size in range(8):
+            wanted = b"000000000abc00000000000000"[start - 1 :][:size]
+            assert bytes(log.read(start, size)) == wanted
+    log.cut = 12
+    assert bytes(log.read(9, 6)) == b"0ab\0\0\0"
+    assert (bytes(log.read(9, 3)), bytes(log.read(13, 2))) == (b"0ab", bytes(2))
+
+
+def test_a_read_must_lie_in_its_segment(disk: SimulatedDisk) -> None:
+    log = PatchedLog(disk, FOLDER, SIZE)
+    last = log.segments[2]
+    assert len(log.read_from(last, 2 * SIZE, SIZE)) == SIZE
+    for at, size in ((2 * SIZE - 1, 2), (2 * SIZE, -1), (3 * SIZE - 1, 2), (2 * SIZE, SIZE + 1)):
+        with pytest.raises(OffsetError):
+            log.read_from(last, at, size)
+
+
+def test_a_cut_at_the_beginning_of_a_segment_takes_all_of_it(disk: SimulatedDisk) -> None:
+    log = PatchedLog(disk, FOLDER, SIZE)
+    assert (len(log.segments), log.after_cut) == (3, ())
+    log.cut = 2 * SIZE
+    assert [s.base_offset for s in log.segments] == [0, SIZE]
+    log.cut = 2 * SIZE + 1
+    assert [s.base_offset for s in log.segments] == [0, SIZE, 2 * SIZE]

@@ -218,3 +218,26 @@ def test_a_vote_is_held_within_what_there_is_and_one_that_fails_has_no_say() -> 
     decision = consult(policies, segments, 0, DiskUse(0, 0))
     assert (decision.going, decision.voters, decision.refusal) == (2, ("many",), None)
     assert list(decision.failed) == ["failing"]
+
+
+@pytest.mark.parametrize(
+    ("held_for", "is_stopping", "runs"), [(0, False, 1), (3, False, 4), (99, False, 21), (99, True, 1)]
+)  # fmt: skip
+def test_a_held_segment_is_tried_again_for_a_while_until_it_is_gone_or_the_store_closes(
+    open_small: OpenStore, monkeypatch: pytest.MonkeyPatch, held_for: int, is_stopping: bool, runs: int
+) -> None:  # fmt: skip
+    with open_small(spawn=ManualWorkers()) as store:
+        assert store._engine is not None
+        retention, ran = store._engine.retention, list[int]()
+        held: Any = object()
+
+        def run_once(choose: object, most: int) -> int:
+            assert most == sys.maxsize
+            ran.append(1)
+            retention._deleting = held if len(ran) <= held_for else None
+            return 1
+
+        monkeypatch.setattr(retention, "_run_once", run_once)
+        monkeypatch.setattr(retention._stopping, "wait", lambda _s: is_stopping)
+        assert retention.delete_before(0, 0, "why") == len(ran) == runs
+        retention._deleting = None

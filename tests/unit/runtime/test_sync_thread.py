@@ -4,6 +4,8 @@ import gc
 import itertools
 import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -404,3 +406,21 @@ def test_the_crew_does_not_wait_for_later_syncs() -> None:
     thread.stop()
     assert not thread.is_alive
     thread.join()
+
+
+_STANDARD_INPUT_CLOSED = """
+import os, sys
+from penstock._kernel import Appender, AppendLock, RecordEncoder, SyncGate
+lock = AppendLock(1000, lambda: 0)
+appender = Appender(RecordEncoder(bytes(8), crc_property=False, body_bytes_max=9), lock, print)
+mark = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.close(0)
+SyncGate(appender, 2, 0, 0, 0, mark).close(60_000)
+os.fstat(mark)
+"""
+
+
+def test_a_process_without_standard_input_may_sync(tmp_path: Path) -> None:
+    """The gate's own descriptor is 0 then."""
+    command = [sys.executable, "-c", _STANDARD_INPUT_CLOSED, str(tmp_path / "mark")]
+    subprocess.run(command, check=True, timeout=60)

@@ -3,14 +3,15 @@
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from penstock.durability.checkpoint import Checkpoint
+from penstock.durability.checkpoint import Checkpoint, Times
 from penstock.errors import StoreFailedError, SystemLimitError
 from penstock.retention.runner import Retention
-from penstock.store.background import RetentionTask
+from penstock.store.background import CheckpointTask, FollowerTask, RetentionTask
 from penstock.store.engine import Engine
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, SimulatedDisk, open_store
@@ -203,3 +204,159 @@ def test_retention_rests_while_the_store_has_failed(monkeypatch: pytest.MonkeyPa
     assert not runs
     with pytest.raises(StoreFailedError):
         store.close()
+
+
+# --- each step alone, among parts that say what the test wants
+
+
+class Round:
+    """A task that follows a log of 100 bytes, of which `reached` are dispatched by a round."""
+
+    def __init__(self, reached: int = 100, *, waits: bool = False, awaited: bool = False) -> None:
+        self.reached = reached
+        self.flushed_offset, self.committed_offset, self.end_offset = 60, 100, 100
+        self.progress, self.state = 0, SimpleNamespace(visible_offset=0)
+        self.troubles: dict[str, object] = {}
+        self.awaited, self.cpu_ns, self.calls = awaited, 0, list[str]()
+        self.appender = SimpleNamespace(is_idle=False, is_pausing=False)
+        self.log, self.tail = self, SimpleNamespace(sealed=[])
+        self.sealed: list[object] = []
+        me: Any = self
+        policy: Any = SimpleNamespace(appender_waits=waits)
+        self.task = FollowerTask(me, me, me, policy, me, me, me, 50, self.sealed.append)
+        self.task.worker = me
+
+    def catch_up(self) -> None:
+        assert self.appender.is_pausing
+        self.progress = self.reached
+        self.cpu_ns += 2_000_000
+
+    def thread_ns(self) -> int:
+        return self.cpu_ns
+
+    def write(self) -> None:
+        self.calls.append("write")
+
+    def wake(self) -> bool:
+        self.calls.append("wake")
+        return self.awaited
+
+    def fail(self, reason: str) -> Exception:
+        return StoreFailedError(reason, 0)
+
+
+def test_a_round_that_got_on_pauses_and_a_reader_that_waits_shortens_it() -> None:
+    assert Round().task.step() == 0.05
+    quick = Round(awaited=True)
+    quick.cpu_ns = 3_000_000
+    assert quick.task.step() == 0.004
+    slow = Round(awaited=True)
+    slow.cpu_ns = -(10**9)
+    slow.thread_ns = lambda: 10**9 if slow.progress else 0  # type: ignore[method-assign] # a slow round
+    assert slow.task.step() == 0.05
+    assert (slow.appender.is_pausing, slow.appender.is_idle) == (True, False)
+
+
+def test_a_round_that_finds_all_dispatched_sleeps_until_it_is_woken() -> None:
+    done = Round()
+    done.progress = 100
+    done.state.visible_offset = 99
+    assert done.task.step() is None
+    assert (done.appender.is_pausing, done.appender.is_idle) == (False, True)
+    assert (done.calls, done.state.visible_offset) == (["write", "wake"], 100)
+    assert done.task.step() is None
+    assert done.calls[2:] == ["wake"], "nothing new is published"
+    done.task.wake()
+    assert (done.appender.is_idle, done.calls[3:]) == (False, ["wake"])
+
+
+@pytest.mark.parametrize(
+    ("came", "trouble", "pause"), [(True, False, 0), (True, True, 0.05), (False, False, 0.05)]
+)
+def test_what_may_not_be_dispatched_yet_is_tried_again(
+    came: bool, trouble: bool, pause: float
+) -> None:
+    waiting = Round(0)
+    waiting.troubles = {"a": 1} if trouble else {}
+    waiting.committed_offset = 70
+
+    def wake() -> bool:
+        waiting.committed_offset += came
+        return False
+
+    waiting.wake = wake  # type: ignore[method-assign] # something is appended meanwhile
+    assert waiting.task.step() == pause
+    assert not waiting.appender.is_idle
+    waiting.task._pause_s, waiting.troubles = 0.001, {"a": 1}
+    assert waiting.task.step() == 0.02
+
+
+def test_what_another_thread_dispatched_meanwhile_is_published_at_once() -> None:
+    late = Round(0)
+
+    class Flags:
+        is_pausing = False
+
+        def __setattr__(self, name: str, value: object) -> None:
+            late.progress = 100 if (name, value) == ("is_idle", True) else late.progress
+            object.__setattr__(self, name, value)
+
+    flags: Any = Flags()
+    late.appender = flags
+    assert late.task.step() == 0
+    assert flags.is_idle is False
+
+
+def test_readers_see_what_is_durable_only_where_puts_wait() -> None:
+    for waits, visible in ((True, 60), (False, 100)):
+        each = Round(waits=waits)
+        assert each.task.visible_offset() == visible
+        each.task.wake_if_durable()
+        each.appender.is_pausing = True
+        each.task.wake_if_durable()
+        assert each.calls == ["wake"] * waits
+
+
+def test_full_segments_are_told_once_in_their_order() -> None:
+    each = Round()
+    each.tail.sealed = [1, 2, 3]
+    each.task.step()
+    each.task.announce_sealed()
+    assert (each.sealed, each.tail.sealed) == ([1, 2, 3], [])
+
+
+def test_a_progress_file_that_cannot_be_written_stops_the_store_but_for_a_limit() -> None:
+    each, errors = Round(), [errno.EMFILE, errno.EIO]
+
+    def write() -> None:
+        raise OSError(errors.pop(0), "no")
+
+    each.write = write  # type: ignore[method-assign] # it fails
+    assert each.task.step() == 0.5
+    each.progress, each.reached, each.state.visible_offset = 100, 200, 100
+    with pytest.raises(StoreFailedError, match="the progress file could not be written"):
+        each.task.step()
+
+
+@pytest.mark.parametrize(("dispatched_ms", "derived_ms"), [(5, 5), (9, 7)])
+def test_a_checkpoint_claims_no_more_than_is_on_disk(dispatched_ms: int, derived_ms: int) -> None:
+    calls: list[object] = []
+
+    def flush() -> int:
+        calls.append("flush")
+        return 20
+
+    parts: Any = SimpleNamespace(
+        name="a", progress=30, state=SimpleNamespace(dispatched={}, visible_offset=0), failure=None,
+        flushed_offset=40, flushed_time_ms=7, dispatched_time_ms=dispatched_ms,
+        flush=flush, sync=lambda: calls.append("sync"),
+        write=calls.append, settle=lambda: calls.append("settle"),
+    )  # fmt: skip
+    task = CheckpointTask([parts], parts, parts, parts, parts, 1500)
+    assert task.step() == 1.5
+    assert calls == ["settle", "flush", "sync", Times(7, derived_ms, derived_ms)]
+    assert (parts.state.dispatched, parts.state.visible_offset) == ({"a": 20}, 30)
+    parts.flushed_offset += 1
+    parts.failure = "it failed"
+    assert task.step() == 1.5
+    assert calls[4:] == ["settle"]

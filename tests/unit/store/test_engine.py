@@ -13,6 +13,7 @@ import penstock
 from penstock import BusyError, Durability, PutStatus
 from penstock._kernel import AppendLock
 from penstock.durability.log_flusher import LogFlusher
+from penstock.errors import ReadOnlyError
 from penstock.files import File, Files
 from penstock.log.commit_log import CommitLog
 from penstock.runtime.clock import Clock
@@ -245,3 +246,44 @@ def test_a_store_that_is_written_has_an_engine_and_one_that_is_read_has_none() -
         assert engine.cursor("t", 0).next_offset == 1
     with open_store(Path("/s"), files=disk, read_only=True) as reader:
         assert reader._engine is None
+
+
+def test_what_retention_may_delete_is_durable_and_dispatched_first() -> None:
+    disk = SimulatedDisk()
+    with open_store(Path("/s"), files=disk, spawn=ManualWorkers(), flush="none") as store:
+        engine = store._engine
+        assert engine is not None
+        store.put("t", b"x")
+        assert engine.safe_offset() == 0
+        engine.retention.make_safe()
+        assert engine.safe_offset() == engine.log.end_offset > 0
+        assert engine.follower.progress == engine.log.end_offset
+
+
+def test_the_allocator_is_told_of_each_full_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = ManualWorkers()
+    with open_store(Path("/s"), files=SimulatedDisk(), spawn=workers, flush="none") as store:
+        engine = store._engine
+        assert engine is not None
+        full: list[Path] = []
+        monkeypatch.setattr(engine.log.tail.allocator, "sealed", full.append)
+        for _ in range(3):
+            store.put("t", b"x" * 40_000)
+        workers.run("penstock-follow")
+        assert full == [segment.path for segment in engine.log.log.segments[:2]]
+
+
+def test_puts_are_refused_for_the_failure_first_and_then_for_what_retention_says() -> None:
+    with open_store(Path("/s"), files=SimulatedDisk(), spawn=ManualWorkers()) as store:
+        engine = store._engine
+        assert engine is not None
+        assert engine.refusal() is None
+        engine.retention.refusal = "the disk is full"
+        refused = engine.refusal()
+        assert isinstance(refused, ReadOnlyError)
+        assert "the disk is full" in str(refused)
+        failure = engine.flusher.fail("for this test")
+        assert engine.refusal() is failure
+        engine.flusher._failures.clear()
+        engine.retention.refusal = None
+        assert engine.refusal() is None

@@ -68,3 +68,19 @@ def test_a_disk_that_fails_stops_the_store(engine: Engine, disk: SimulatedDisk) 
     for _ in range(2):
         with pytest.raises(StoreFailedError):
             append_encoded(engine, batch_of(engine, b"y"))
+
+
+def test_the_largest_atomic_batch_leaves_room_for_a_blank_record(engine: Engine) -> None:
+    room = engine.log.log.segment_bytes - 8
+    small = batch_of(engine, b"")
+    for size, fits in ((room, True), (room + 1, False)):
+        batch = batch_of(engine, b"", b"x" * (size - 2 * small.size))
+        assert batch.size == size
+        if fits:
+            _, known = append_encoded(engine, batch, atomic=True)
+            assert known == (PutStatus.PUT_OK, Durability.ACCEPTED)
+            assert engine.log.end_offset == room
+            continue
+        with pytest.raises(MessageTooLargeError) as raised:
+            append_encoded(engine, batch, atomic=True)
+        assert raised.value.limit == room

@@ -1,6 +1,7 @@
 """The end of a writing store: the clean mark comes last, and the lock goes whatever happened."""
 
 import errno
+import functools
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,49 @@ def test_one_part_that_cannot_be_closed_keeps_no_other_open(
     engine._shutdown.release()
     assert "failed; the next open for writing recovers from it" in caplog.text
     assert not disk.is_locked(ROOT / "lock")
+
+
+def test_nothing_is_released_before_the_last_thread_that_could_write_has_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store._engine is not None
+    shutdown = store._engine._shutdown
+    released, waiting, stops = list[int](), list[object](), list[int]()
+    monkeypatch.setattr(shutdown, "release", lambda: released.append(1))
+    monkeypatch.setattr(shutdown.crew, "stop", lambda: stops.append(1))
+    monkeypatch.setattr(shutdown.crew, "when_ended", waiting.append)
+    monkeypatch.setattr(shutdown.crew, "hanging", lambda: ["penstock-follow"])
+    shutdown.release_all()
+    assert (released, waiting) == ([], [shutdown.release])
+    monkeypatch.setattr(shutdown.crew, "hanging", list)
+    shutdown.release_all()
+    assert (released, len(waiting), stops) == ([1], 1, [1, 1])
+
+
+def test_a_release_closes_every_part_and_the_lock_last(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store._engine is not None
+    shutdown, closed = store._engine._shutdown, list[str]()
+    parts = {
+        "flusher": shutdown.flusher, "log": shutdown.log.log, "tail": shutdown.log.tail, "progress": shutdown.progress,
+        "wakes": shutdown.wakes, **{each.name: each for each in shutdown.dispatchers},
+    }  # fmt: skip
+    with monkeypatch.context() as patch:
+        for name, part in parts.items():
+            patch.setattr(part, "close", functools.partial(closed.append, name))
+        patch.setattr(shutdown.lock, "release", lambda: closed.append("lock"))
+        shutdown.release()
+    assert closed == [*parts, "lock"]
+
+
+def test_a_clean_close_gives_back_what_was_allocated_ahead_before_it_vouches(
+    disk: SimulatedDisk, store: Store
+) -> None:
+    before = disk.used
+    store.put("t", b"x")
+    store.close()
+    assert disk.used < before
+    clean = SideFolder(disk, ROOT).read_clean()
+    assert clean is not None
+    assert clean.digest == fingerprint(disk, vouched_for(ROOT))

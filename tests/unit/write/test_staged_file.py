@@ -1,8 +1,12 @@
 """Staged files: what is written is read back checked, and no byte of a damaged one is taken."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.conftest import power_cut
 
@@ -10,7 +14,13 @@ from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import CorruptionError, StorageError
 from penstock.message import Message
 from penstock.testing import SimulatedDisk
-from penstock.write.staged_file import MARK_MAX, MARK_MIN, StagedFile, StagedWriter
+from penstock.write.staged_file import (
+    MARK_MAX,
+    MARK_MIN,
+    StagedFile,
+    StagedWriter,
+    count_marked,
+)
 
 PATH = Path("/staged")
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
@@ -94,3 +104,62 @@ def test_a_file_that_is_not_wanted_is_gone() -> None:
     disk = SimulatedDisk()
     StagedWriter(disk, PATH, HOST, crc_property=False).discard()
     assert not disk.exists(PATH)
+
+
+class _Log:
+    """A log whose records begin at 100, a byte each, in batches of two."""
+
+    min_offset = 100
+
+    def __init__(self, *marks: int) -> None:
+        self.marks, self.end_offset, self.log = marks, 100 + len(marks), self
+
+    def batches(self, start: int, stop: int) -> Iterator[Any]:
+        marks = self.marks[start - 100 : stop - 100]
+        for at in range(0, len(marks), 2):
+            columns = SimpleNamespace(prepared_offsets=np.array(marks[at : at + 2], np.int64))
+            yield SimpleNamespace(columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("marks", "most", "count"),
+    [
+        ([], 3, 0), ([0], 3, 0), ([50, 51, 52], 3, 3), ([50, 51, 52], 2, 2), ([50, 51, 52, 53, 54], 3, 3),
+        ([50, 51, 0, 7], 4, 2), ([50, 53], 3, 1), ([50, 51, 52, 50], 3, 3), ([49], 3, 0), ([50, 51, 52, 52], 3, 3),
+        ([53], 3, 0), ([50, 52], 3, -1), ([51], 3, -1), ([50, 51, 50], 3, -1), ([50, 50], 2, -1), ([52], 3, -1),
+    ],
+)  # fmt: skip
+def test_records_of_a_batch_are_counted_up_to_another_and_one_out_of_turn_is_an_error(
+    marks: list[int], most: int, count: int
+) -> None:
+    log: Any = _Log(*marks)
+    if count >= 0:
+        assert count_marked(log, 100, 50, most) == count
+        return
+    with pytest.raises(StorageError, match="is missing: record"):
+        count_marked(log, 100, 50, most)
+
+
+def test_a_record_that_is_missing_is_named_with_the_one_in_its_place() -> None:
+    log: Any = _Log(7, 50, 51, 53)
+    with pytest.raises(
+        StorageError, match="record 2 of the batch after log offset 101 is missing: record 3 "
+    ):
+        count_marked(log, 101, 50, 9)  # fmt: skip
+
+
+def test_records_are_counted_from_an_offset_of_the_log_on() -> None:
+    log: Any = _Log(50, 51)
+    assert (count_marked(log, 102, 50, 9), count_marked(log, 101, 51, 9)) == (0, 1)
+    for at in (99, 103):
+        with pytest.raises(StorageError, match="the log has offsets 100 to 102"):
+            count_marked(log, at, 50, 9)
+
+
+def test_marks_of_a_batch_end_below_the_greatest_number(disk: SimulatedDisk) -> None:
+    with StagedFile.read(disk, PATH) as file:
+        batch = file.batches[0]
+        last = (1 << 63) - len(batch)
+        assert batch.check_mark(last) == last
+        with pytest.raises(ValueError, match="all marks"):
+            batch.check_mark(last + 1)
