@@ -205,8 +205,7 @@ def test_a_store_that_is_not_open_is_verified_by_its_view(tmp_path: Path) -> Non
     verified = Verification(Files(), root, view.log, view.dispatchers)
     assert list(verified.run(lambda _: None, deep=True, jobs=1)) == []
     (root / "consumequeue" / "topic-0" / "0" / f"{0:020d}").write_bytes(bytes(4000))
-<<<<<<< HEAD
-    assert any(f.part == "queue" for f in verification.run(lambda _: None, deep=True, jobs=1))
+    assert any(f.part == "queue" for f in verified.run(lambda _: None, deep=True, jobs=1))
 
 
 def verified_alone(root: Path) -> list[Finding]:
@@ -231,8 +230,6 @@ def test_the_log_of_another_writer_is_verified_without_its_queues(place: Path) -
     assert verified_alone(place) == []
     flip(segment(place, 0), 200)
     assert {finding.part for finding in verified_alone(place)} == {"log"}
-=======
-    assert any(f.part == "queue" for f in verified.run(lambda _: None, deep=True, jobs=1))
 
 
 def test_counts_of_segments_add_up_and_of_times_and_ends_the_last_counts() -> None:
@@ -319,4 +316,3 @@ def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) 
         second.write_bytes(data.ljust(4096, b"\0"))
         log.refresh()
         assert (verification.is_last(log, 10), verification.is_last(log, 4096)) == (is_last, True)
->>>>>>> help-c

@@ -17,7 +17,7 @@ from penstock.format.record import (
     RecordFields,
     encode_record,
 )
-from penstock.log.queue_continuity import INNER_BATCH, Due, QueueLives
+from penstock.log.queue_continuity import INNER_BATCH, Due, QueueGenerations
 from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
 from penstock.log.segmented_log import SegmentedLog
 
@@ -209,8 +209,8 @@ def test_of_many_breaks_only_the_last_sixteen_wait_for_what_follows(tmp_path: Pa
     assert rejected(make(tmp_path / "own", [0, 1, *odd, 18, 19]), own=True)[0] == list(range(2, 19))
 
 
-def lives_of(made: Made, due: Due | None, *, own: bool, gaps: Any = ()) -> QueueLives:
-    return QueueLives(made.log, lambda _queue: due, lambda _at: own, gaps)
+def generations_of(made: Made, due: Due | None, *, own: bool, gaps: Any = ()) -> QueueGenerations:
+    return QueueGenerations(made.log, lambda _queue: due, lambda _at: own, gaps)
 
 
 def columns_of(made: Made, first: int, stop: int) -> RecordColumns:
@@ -225,9 +225,9 @@ def test_records_before_the_scan_explain_as_many_offsets_as_fit_into_their_bytes
     first: int, is_bad: bool, tmp_path: Path
 ) -> None:
     made = make(tmp_path / "log", [first])
-    lives = lives_of(made, Due(2, unseen_bytes=11 * FIXED_SIZE - 1), own=True)
-    lives.add(columns_of(made, 0, 1))
-    assert bool(lives.finish().rejected) == is_bad
+    generations = generations_of(made, Due(2, unseen_bytes=11 * FIXED_SIZE - 1), own=True)
+    generations.add(columns_of(made, 0, 1))
+    assert bool(generations.finish().rejected) == is_bad
 
 
 @pytest.mark.parametrize(
@@ -243,22 +243,22 @@ def test_lost_bytes_before_a_record_explain_as_many_offsets_as_may_have_begun_in
     """A range that ends right where the record begins counts, one that ends later does not yet."""
     made = make(tmp_path / "log", [0, 1, 2 + missing, 3 + missing])
     end = made.places[2][0] + late
-    lives = lives_of(made, Due(0), own=False, gaps=[(end - size, end)])
-    lives.add(columns_of(made, 0, 2))
-    lives.add(columns_of(made, 2, 4))
-    assert len(lives.finish().notes) == notes
+    generations = generations_of(made, Due(0), own=False, gaps=[(end - size, end)])
+    generations.add(columns_of(made, 0, 2))
+    generations.add(columns_of(made, 2, 4))
+    assert len(generations.finish().notes) == notes
 
 
 def test_lost_bytes_are_used_up_by_the_first_records_of_the_queue_after_them(
     tmp_path: Path,
 ) -> None:
     made = make(tmp_path / "log", [0, 1, 3, 4, 6, 7])
-    lives = lives_of(made, Due(0), own=False)
-    lives.add(columns_of(made, 0, 2))
-    lives.lose(0, 500)
-    lives.add(columns_of(made, 2, 4))
-    lives.add(columns_of(made, 4, 6))
-    assert [note.log_offset for note in lives.finish().notes] == [made.places[4][0]]
+    generations = generations_of(made, Due(0), own=False)
+    generations.add(columns_of(made, 0, 2))
+    generations.lose(0, 500)
+    generations.add(columns_of(made, 2, 4))
+    generations.add(columns_of(made, 4, 6))
+    assert [note.log_offset for note in generations.finish().notes] == [made.places[4][0]]
 
 
 def test_missing_offsets_are_looked_up_as_far_as_a_limit(tmp_path: Path) -> None:
@@ -267,9 +267,9 @@ def test_missing_offsets_are_looked_up_as_far_as_a_limit(tmp_path: Path) -> None
         made = make(tmp_path / str(due), [(b"u", 0, 7, {}), due - 1])
         places = {(b"t", 0, 300): made.places[0], (b"t", 0, due - 1): made.places[1]}
         made.log.witness = Fake(places)
-        lives = lives_of(made, None, own=False)
-        lives.add(columns_of(made, 0, 2))
-        assert [at for at, _ in made.places if at in lives.finish().rejected] == [made.places[n][0] for n in bad]  # fmt: skip
+        generations = generations_of(made, None, own=False)
+        generations.add(columns_of(made, 0, 2))
+        assert [at for at, _ in made.places if at in generations.finish().rejected] == [made.places[n][0] for n in bad]  # fmt: skip
 
 
 def test_a_record_at_the_place_of_an_entry_must_fit_and_state_its_own_place(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from penstock.files import Files
 from penstock.format.columns import RecordColumns
 from penstock.format.record import BLANK, MAGIC_BLANK, RecordFields, encode_record
 from penstock.format.validity import Coverage
-from penstock.log.queue_continuity import QueueHistory, QueueLives
+from penstock.log.queue_continuity import QueueGenerations, QueueHistory
 from penstock.log.segmented_log import Rejected, SegmentedLog
 from penstock.recovery import log_end
 from penstock.recovery.log_end import (
@@ -182,7 +182,7 @@ def test_the_walk_goes_on_after_a_blank_and_ends_where_the_log_does(tmp_path: Pa
     assert later.dirty_bytes >= SIZE
 
 
-class _Judged(QueueLives):
+class _Judged(QueueGenerations):
     """Rejects records at given offsets, whatever it is given."""
 
     def __init__(self, rejected: dict[int, Rejected]) -> None:
@@ -198,11 +198,11 @@ class _Judged(QueueLives):
 def test_the_first_record_that_its_queue_rejects_is_the_end(tmp_path: Path) -> None:
     size = len(record(0))
     log = log_of(tmp_path, b"".join(record(n * size) for n in range(3)))
-    lives = _Judged({2 * size: Rejected(size, "odd"), size: Rejected(size, "worse")})
-    end = find_end(log, 0, 0, lives=lives)
+    generations = _Judged({2 * size: Rejected(size, "odd"), size: Rejected(size, "worse")})
+    end = find_end(log, 0, 0, generations=generations)
     assert attrs.astuple(end) == (size, 5, "worse", 2 * size, 2 * size)
-    assert lives.rows == 3
-    last = find_end(log, 0, 0, lives=_Judged({2 * size: Rejected(size, "odd")}))
+    assert generations.rows == 3
+    last = find_end(log, 0, 0, generations=_Judged({2 * size: Rejected(size, "odd")}))
     assert attrs.astuple(last) == (2 * size, 5, "odd", size, None)
 
 
