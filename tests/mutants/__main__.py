@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from tests.mutants.areas import TESTED_BY
 from tests.mutants.equivalent import is_equivalent
-from tests.mutants.line_map import LineMap, Mapping
+from tests.mutants.line_map import LineMap, files_of_tests, make_line_map
 from tests.mutants.results import (
     Outcome,
     Result,
@@ -39,6 +40,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="which mutants are drawn (1)")
     parser.add_argument("--count", type=int, default=400, help="how many (400)")
     parser.add_argument("--only", default="*", metavar="GLOB", help="of files whose paths match")
+    parser.add_argument("--tests", default=",".join(TESTED_BY), metavar="FOLDERS", help="the folders of tests/ that are run, with commas (all that open stores, without Spark and Java)")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="tried at a time, each in its own copy (one for each processor)")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="print the sample, and try none")
     parser.add_argument(
@@ -163,7 +165,8 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="penstock-mutants-") as folder:
         _say("noting which tests run which lines, where that is not known")
-        line_map = Mapping(Path(folder), _say).line_map()
+        paths = files_of_tests(arguments.tests.split(","))
+        line_map = make_line_map(Path(folder), paths, arguments.jobs, _say)
         _say(f"{len(line_map.tests)} tests; copying and building")
         scratches = [Scratch(Path(folder) / str(number)) for number in range(arguments.jobs)]
         for scratch in scratches:

@@ -4,9 +4,12 @@ Notes are kept by the digest of all sources that mutants change, the kernel and 
 of tests. So a new or changed file of tests costs one run of that file; a changed source costs all of them.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,10 +76,10 @@ def line_places(root: Path) -> tuple[dict[str, int], int]:
     return places, end
 
 
-def files_of_tests() -> list[str]:
-    """Return the files of tests, as paths below the root, folder by folder."""
-    folders = (ROOT / "tests" / name for name in TESTED_BY)
-    found = (path for folder in folders for path in sorted(folder.rglob("test_*.py")))
+def files_of_tests(folders: Iterable[str] = TESTED_BY) -> list[str]:
+    """Return the files of tests in some folders of `tests`, as paths below the root, folder by folder."""
+    places = (ROOT / "tests" / name for name in folders)
+    found = (path for place in places for path in sorted(place.rglob("test_*.py")))
     return [path.relative_to(ROOT).as_posix() for path in found]
 
 
@@ -90,35 +93,54 @@ def digest_of_sources(root: Path = ROOT) -> str:
     return digest.hexdigest()
 
 
-class Mapping:
-    """Takes the notes that are missing. One at a time."""
+def make_line_map(folder: Path, paths: list[str], jobs: int, say: Callable[[str], None]) -> LineMap:
+    """Return the map of some files of tests; runs those of which no notes are kept, `jobs` at a time.
+
+    Args:
+        folder: for temporary files.
+        paths: the files of tests.
+        jobs: how many files run at a time, each in a copy of the checkout.
+        say: called with a line for each file that was run.
+    """
+    place = KEPT / digest_of_sources()[:16]
+    place.mkdir(parents=True, exist_ok=True)
+    kept = {path: place / f"{_digest_of_file(path)}.json" for path in paths}
+    missing = queue.SimpleQueue[str]()
+    for path in (path for path in paths if not kept[path].is_file()):
+        missing.put(path)
+
+    def run_missing(number: int) -> None:
+        noter = Noter(folder / f"map{number}", say)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                path = missing.get_nowait()
+                noter.note(path, kept[path])
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in [pool.submit(run_missing, number) for number in range(jobs)]:
+            done.result()
+    noted = [test for path in paths for test in json.loads(kept[path].read_text())]
+    places, end = line_places(ROOT)
+    runs = np.zeros((len(noted), end), np.bool_)
+    for row, test in enumerate(noted):
+        runs[row, test["lines"]] = True
+    return LineMap(places, [Test(test["test"], test["seconds"]) for test in noted], runs)
+
+
+def _digest_of_file(path: str) -> str:
+    return hashlib.sha256(path.encode() + (ROOT / path).read_bytes()).hexdigest()[:16]
+
+
+class Noter:
+    """Takes the notes of one file of tests at a time, in its own copy of the checkout."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        """Keep temporary files in `folder`; `say` is told of each file of tests."""
+        """Keep temporary files in `folder`; `say` is called with a line for each file of tests."""
         self._folder, self._say = folder, say
-        self._kept = KEPT / digest_of_sources()[:16]
         self._places, self._end = line_places(ROOT)
         self._scratch: Scratch | None = None
 
-    def line_map(self) -> LineMap:
-        """Return the map of all files of tests."""
-        self._kept.mkdir(parents=True, exist_ok=True)
-        noted = []
-        for path in files_of_tests():
-            kept = (
-                self._kept
-                / f"{hashlib.sha256(path.encode() + (ROOT / path).read_bytes()).hexdigest()[:16]}.json"
-            )
-            if not kept.is_file():
-                self._note(path, kept)
-            noted += json.loads(kept.read_text())
-        runs = np.zeros((len(noted), self._end), np.bool_)
-        for row, test in enumerate(noted):
-            runs[row, test["lines"]] = True
-        tests = [Test(test["test"], test["seconds"]) for test in noted]
-        return LineMap(self._places, tests, runs)
-
-    def _note(self, path: str, kept: Path) -> None:
+    def note(self, path: str, kept: Path) -> None:
         """Run one file of tests, and keep what ran."""
         scratch = self._scratch_of_mine()
         notes = self._folder / "notes.ndjson"
@@ -157,6 +179,7 @@ class Mapping:
 
     def _scratch_of_mine(self) -> Scratch:
         if self._scratch is None:
+            self._folder.mkdir()
             self._scratch = scratch = Scratch(self._folder / "map")
             scratch.build(with_probes=True)
             for name, size in (("lines", self._end), ("blocks", _OBJECT_BYTES)):
