@@ -9,11 +9,11 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -35,6 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 InstallPlugin = Callable[[str, str], None]
 OpenStore = Callable[..., Store]
+Case = TypeVar("Case")
 
 # File systems that write pages, and little besides, where pages were changed.
 COUNTED = ("ext4", "xfs")
@@ -50,6 +51,30 @@ _EXAMPLES_LEAST = 5
 def examples(count: int) -> int:
     """Return `count`, or the profile's share of it: `max_examples` of a test overrides that of any profile."""
     return min(count, max(int(count * _EXAMPLES_SHARE), _EXAMPLES_LEAST))
+
+
+# Explorations of many states that are alike: CI goes through all of them, `make test` through a third, the same each time.
+EXHAUSTIVE = os.environ.get("PENSTOCK_EXHAUSTIVE") == "1"
+_OF_SO_MANY = 3
+
+
+def explored(count: int, *, least: int = 1) -> int:
+    """Return `count` with PENSTOCK_EXHAUSTIVE=1, else a third of it, `least` at the least."""
+    return count if EXHAUSTIVE else min(count, max(count // _OF_SO_MANY, least))
+
+
+def cases(found: Iterable[Case], seed: str = "", *, always: Container[Case] = ()) -> list[Case]:
+    """Return all with PENSTOCK_EXHAUSTIVE=1, else those in `always` and, of each three neighbours of the others, one.
+
+    Which one is a seed's choice: tests of the same cases that differ otherwise give different seeds.
+    """
+    whole = list(found)
+    if EXHAUSTIVE:
+        return whole
+    others = [at for at, case in enumerate(whole) if case not in always]
+    chance = Random(seed)
+    picked = {chance.choice(others[at : at + _OF_SO_MANY]) for at in range(0, len(others), _OF_SO_MANY)}  # fmt: skip
+    return [case for at, case in enumerate(whole) if at in picked or case in always]
 
 
 def _remembered(find: Callable[..., EntryPoints]) -> Callable[..., EntryPoints]:
