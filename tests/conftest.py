@@ -9,10 +9,11 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,7 @@ from penstock._kernel import Batch
 from penstock.format.record import RecordFields, encode_record
 from penstock.matrix.measure import counts_writes
 from penstock.matrix.summary import file_system
+from penstock.plugins import registry
 from penstock.store.store import Store
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Survival
@@ -33,6 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 InstallPlugin = Callable[[str, str], None]
 OpenStore = Callable[..., Store]
+Case = TypeVar("Case")
 
 # File systems that write pages, and little besides, where pages were changed.
 COUNTED = ("ext4", "xfs")
@@ -49,6 +52,51 @@ def examples(count: int) -> int:
     """Return `count`, or the profile's share of it: `max_examples` of a test overrides that of any profile."""
     return min(count, max(int(count * _EXAMPLES_SHARE), _EXAMPLES_LEAST))
 
+
+# Explorations of many states that are alike: CI goes through all of them, `make test` through a third, the same each time.
+EXHAUSTIVE = os.environ.get("PENSTOCK_EXHAUSTIVE") == "1"
+_OF_SO_MANY = 3
+
+
+def explored(count: int, *, least: int = 1) -> int:
+    """Return `count` with PENSTOCK_EXHAUSTIVE=1, else a third of it, `least` at the least."""
+    return count if EXHAUSTIVE else min(count, max(count // _OF_SO_MANY, least))
+
+
+def cases(found: Iterable[Case], seed: str = "", *, always: Container[Case] = ()) -> list[Case]:
+    """Return all with PENSTOCK_EXHAUSTIVE=1, else those in `always` and, of each three neighbours of the others, one.
+
+    Which one is a seed's choice: tests of the same cases that differ otherwise give different seeds.
+    """
+    whole = list(found)
+    if EXHAUSTIVE:
+        return whole
+    others = [at for at, case in enumerate(whole) if case not in always]
+    chance = Random(seed)
+    picked = {chance.choice(others[at : at + _OF_SO_MANY]) for at in range(0, len(others), _OF_SO_MANY)}  # fmt: skip
+    return [case for at, case in enumerate(whole) if at in picked or case in always]
+
+
+def _remembered(find: Callable[..., EntryPoints]) -> Callable[..., EntryPoints]:
+    """Return a search for entry points that reads all installed distributions once, not for each store: a third of an opening.
+
+    It searches again where `sys.path` or a folder on it has changed.
+    """
+    known: dict[Any, EntryPoints] = {}
+
+    def entry_points(**given: str) -> EntryPoints:
+        folders = [Path(path) for path in sys.path]
+        times = [folder.stat().st_mtime_ns if folder.exists() else 0 for folder in folders]
+        key = tuple(given.items()), tuple(sys.path), tuple(times)
+        if key not in known:
+            known[key] = find(**given)
+        return known[key]
+
+    return entry_points
+
+
+# For the whole run; the processes that tests start search by themselves.
+pytest.MonkeyPatch().setattr(registry, "entry_points", _remembered(entry_points))
 
 # Small files, so that logs, queues and index roll within a test.
 SMALL = {

@@ -30,7 +30,7 @@ from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
 from penstock_index.index_file import HEADER, Peek
 
-# Found within so many stories, or not at all.
+# Found within so many stories, or not at all. `first` is a story that finds the bug: one that does not takes 8 s.
 STORIES = 6
 
 
@@ -247,9 +247,9 @@ PLANTS = {
     "no-folder-sync": Plant("a directory sync left out", no_folder_sync, crashes(**MMAP)),
     "rename-before-sync": Plant("a rename before its sync", rename_before_sync, crashes(**MMAP)),
     "checkpoint-ahead": Plant(
-        "a checkpoint ahead of the data", checkpoint_ahead, crashes(first=2, **MMAP)
+        "a checkpoint ahead of the data", checkpoint_ahead, crashes(first=3, **MMAP)
     ),
-    "marks-ahead": Plant("marks ahead of the queues", progress_ahead, crashes(first=1, **MMAP)),
+    "marks-ahead": Plant("marks ahead of the queues", progress_ahead, crashes(first=5, **MMAP)),
     "index-believed": Plant("an index trusted past the log", index_believed, crashes(**MMAP)),
     "no-erase": Plant("an erase left out after a cut", no_erase, crashes(first=2, **MMAP)),
     "recycled-unfenced": Plant(

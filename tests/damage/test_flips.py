@@ -1,7 +1,7 @@
 """One bit of a small store is wrong: what was not hit is read as it was, what was hit is an error or is as it was.
 
-`make test` flips every bit of every record in memory, and a sample of the bits of every file under a whole store.
-With PENSTOCK_FLIPS=all it is every bit of every file.
+`make test` flips every bit of every record in memory, and a sample of the bits of every file under a whole store,
+a larger one with PENSTOCK_EXHAUSTIVE=1. With PENSTOCK_FLIPS=all it is every bit of every file.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 import pytest
+from tests.conftest import explored
 from tests.damage.stores import GROUP, Made, find_all, flip, make, opened, read_all
 
 from penstock.errors import CorruptionError, PenstockError
@@ -24,8 +25,8 @@ from penstock.message import StoredMessage
 
 ALL = os.environ.get("PENSTOCK_FLIPS") == "all"
 SEALED: dict[str, Any] = {"log.checksum": "crc32+record"}
-# Flips a file in `make test`, spread over the bytes that are not the zeros behind the data.
-SAMPLE = 110
+# Flips a file in CI, a third of them in `make test`, spread over the bytes that are not the zeros behind the data.
+SAMPLE = explored(110)
 # Opening for writing costs a copy of the store and a recovery.
 SAMPLE_FOR_WRITING = 9
 

@@ -3,14 +3,15 @@
 import os
 
 import pytest
+from tests.conftest import explored
 from tests.matrix.combos import ALLOWED, name_of, settings_of
 
 from penstock.matrix.combos import Combo
 from penstock.testing.crash import Plot, explore
 from penstock.testing.platter import Survival
 
-# Together well over 5,000 states; the soak goes on from there.
-CASES = int(os.environ.get("PENSTOCK_CRASHES", "120"))
+# Crashes of each combination, evenly spread over its story, each in every way; the soak goes on from there.
+CASES = int(os.environ.get("PENSTOCK_CRASHES", explored(120)))
 
 
 @pytest.mark.parametrize("combo", ALLOWED, ids=name_of)
