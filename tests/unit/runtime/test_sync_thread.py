@@ -380,12 +380,11 @@ def test_the_crew_waits_for_the_sync_that_runs_and_tells_nothing() -> None:
         2.5,
         "a sync of the log",
     )
-    thread.tell()
-    assert not thread.is_alive
-    thread.stop()
-    assert thread.is_alive
-    thread.join()
-    assert not thread.is_alive
+    alive = []
+    for act in (thread.tell, thread.stop, thread.join):
+        act()
+        alive.append(thread.is_alive)
+    assert alive == [False, True, False]
     began = 2_500_000_000
     assert gate.waited == [(began, 500), (began, 0), (began, 60_000), (began, 60_000), (began, 0)]
 
