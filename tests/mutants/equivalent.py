@@ -91,6 +91,18 @@ EQUIVALENT = (
         "if self.cut is not None and stop >= self.cut:",
         "Where what is read ends at the cut, no byte of it is after the cut.",
     ),
+    Equivalent(
+        "core/penstock/log/segmented_log.py",
+        "if segment.base_offset < log_offset:",
+        "if segment.base_offset <= log_offset:",
+        "That no byte of a segment is durable is noted of it already.",
+    ),
+    Equivalent(
+        "core/penstock/retention/forecast.py",
+        "return any(self._log.read(segment.base_offset, 8))",
+        "return any(self._log.read(segment.base_offset, 9))",
+        "A record has more bytes than either, and no record has zeros instead.",
+    ),
 )
 
 

@@ -108,6 +108,8 @@ def test_slots_are_written_in_turn_and_the_newest_valid_one_is_read() -> None:
     path = root / "penstock" / "progress"
     disk.make_folder_durably(path.parent)
     progress, data = Progress(disk, root), b""
+    assert progress.descriptor is None, "of a simulated disk"
+    assert disk.read_whole(path) == bytes(1024), "both slots, before one is written"
     for sequence in (1, 2, 3):
         progress.state.flushed_offset = 100 * sequence
         progress.write()

@@ -208,6 +208,23 @@ def test_a_store_that_is_not_open_is_verified_by_its_view(tmp_path: Path) -> Non
     assert any(f.part == "queue" for f in verified.run(lambda _: None, deep=True, jobs=1))
 
 
+def test_two_segments_are_enough_for_two_processes(tmp_path: Path) -> None:
+    root, asked = tmp_path / "s", []
+    with open_store(root, retention=[]) as store:
+        store.put("t", bytes(40_000))
+        store.put("t", bytes(40_000))
+    recipe = Recipe(root, SMALL, ((ConsumeQueueDispatcher, ConsumeQueueOptions()),))
+    view = StoreView.open(Files(), recipe)
+
+    def spread(bases: list[int], _scope: object, jobs: int) -> Iterator[Any]:
+        asked.append((bases, jobs))
+        return iter(())
+
+    verification = Verification(Files(), root, view.log, view.dispatchers, spread=spread)
+    list(verification.run(lambda _: None, deep=True, jobs=2))
+    assert asked == [([0, 64 * 1024], 2)]
+
+
 def verified_alone(root: Path) -> list[Finding]:
     view = StoreView.open(Files(), Recipe(root, SMALL, ()))
     verification = Verification(Files(), root, view.log, view.dispatchers)

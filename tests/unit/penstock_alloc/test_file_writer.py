@@ -44,6 +44,16 @@ def test_with_waiting_puts_bytes_gather_until_they_are_committed(tmp_path: Path)
         channel.close()
 
 
+def test_what_was_committed_is_not_written_again() -> None:
+    disk = SimulatedDisk()
+    channel = opened(disk, ROOT, waits=True)
+    channel.write(0, b"abc")
+    channel.commit()
+    written = disk.plan.counts["pwrite"]
+    channel.commit()
+    assert disk.plan.counts["pwrite"] == written
+
+
 def test_what_is_too_much_to_gather_is_written_after_what_waits() -> None:
     channel = opened(SimulatedDisk(), ROOT, waits=True)
     channel.write(0, b"abc")

@@ -289,6 +289,15 @@ def test_full_segments_are_sealed_as_the_log_goes_on(open_small: OpenStore) -> N
         assert len(open_ones) <= 2
 
 
+def test_many_segments_may_wait_for_one_sync(open_small: OpenStore) -> None:
+    with open_small(flush="none", write="mmap") as store:
+        for number in range(100):
+            store.put("t", b"%d:" % number + bytes(40_000))
+        assert len(store._log.segments) == 100
+        assert store.flush() == store.stats()["log_end_offset"]
+        assert [int(m.body.split(b":")[0]) for m in store.scan("t")] == list(range(100))
+
+
 def test_a_flush_waits_for_a_segment_that_has_begun_and_is_not_known_yet(tmp_path: Path) -> None:
     """Whoever appends begins it and tells the gate in a moment; the flush in between said that the segment was removed."""
     size = 4096
