@@ -10,7 +10,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator
-from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -24,7 +23,6 @@ from penstock._kernel import Batch
 from penstock.format.record import RecordFields, encode_record
 from penstock.matrix.measure import counts_writes
 from penstock.matrix.summary import file_system
-from penstock.plugins import registry
 from penstock.store.store import Store
 from penstock.testing import SimulatedDisk
 from penstock.testing.platter import Survival
@@ -76,27 +74,6 @@ def cases(found: Iterable[Case], seed: str = "", *, always: Container[Case] = ()
     picked = {chance.choice(others[at : at + _OF_SO_MANY]) for at in range(0, len(others), _OF_SO_MANY)}  # fmt: skip
     return [case for at, case in enumerate(whole) if at in picked or case in always]
 
-
-def _remembered(find: Callable[..., EntryPoints]) -> Callable[..., EntryPoints]:
-    """Return a search for entry points that reads all installed distributions once, not for each store: a third of an opening.
-
-    It searches again where `sys.path` or a folder on it has changed.
-    """
-    known: dict[Any, EntryPoints] = {}
-
-    def entry_points(**given: str) -> EntryPoints:
-        folders = [Path(path) for path in sys.path]
-        times = [folder.stat().st_mtime_ns if folder.exists() else 0 for folder in folders]
-        key = tuple(given.items()), tuple(sys.path), tuple(times)
-        if key not in known:
-            known[key] = find(**given)
-        return known[key]
-
-    return entry_points
-
-
-# For the whole run; the processes that tests start search by themselves.
-pytest.MonkeyPatch().setattr(registry, "entry_points", _remembered(entry_points))
 
 # Small files, so that logs, queues and index roll within a test.
 SMALL = {

@@ -1,4 +1,5 @@
 """Finds the installed strategies, and looks them up by name.
 
-In reading order: `hookspecs` (hooks that a plugin may implement), `registry` (entry points, checks, lookup).
+In reading order: `hookspecs` (hooks that a plugin may implement), `discovery` (entry points), `registry` (checks,
+lookup).
 """

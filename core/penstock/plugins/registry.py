@@ -12,7 +12,6 @@ Only this module makes untyped calls; it returns typed classes.
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -35,6 +34,7 @@ from penstock.errors import (
 )
 from penstock.escape import get_logger
 from penstock.plugins import hookspecs
+from penstock.plugins.discovery import Discovered, discover
 from penstock.runtime.clock import Clock
 
 logger = get_logger(__name__)
@@ -216,10 +216,8 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     manager.add_hookspecs(hookspecs)
     blocked = frozenset(block)
     infos: dict[str, PluginInfo] = {}
-    origins: dict[int, tuple[str, str]] = {}
-    for entry_point in entry_points(group=hookspecs.PROJECT):
-        origin = _origin(entry_point, origins)
-        _load(manager, entry_point, origin, infos, is_blocked=entry_point.name in blocked)
+    for found in discover(hookspecs.PROJECT):
+        _load(manager, found, infos, is_blocked=found.entry_point.name in blocked)
     registry = Registry(manager, list(infos.values()))
     for info in registry.plugins:
         if info.status in (PluginStatus.LOADED, PluginStatus.SLOW):
@@ -228,27 +226,16 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
     return registry
 
 
-def _origin(entry_point: EntryPoint, known: dict[int, tuple[str, str]]) -> tuple[str, str]:
-    """Return the name and version of an entry point's distribution; the metadata of each distribution is parsed once."""
-    dist = entry_point.dist
-    if dist is None:
-        return "?", "?"
-    if id(dist) not in known:
-        facts = dist.metadata
-        known[id(dist)] = (facts["Name"] or "?", facts["Version"] or "?")
-    return known[id(dist)]
-
-
 def _load(
     manager: pluggy.PluginManager,
-    entry_point: EntryPoint,
-    origin: tuple[str, str],
+    found: Discovered,
     infos: dict[str, PluginInfo],
     *,
     is_blocked: bool,
 ) -> None:
     """Import one plugin and register its hooks; add its `PluginInfo` to `infos`, with the reason if it is set aside."""
-    name, (distribution, version) = entry_point.name, origin
+    entry_point, distribution, version = found
+    name = entry_point.name
     info = PluginInfo(name, distribution, version)
     first = infos.get(name)
     if first is not None:
