@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.conftest import explored
 from tests.faults.children import TIMES, start
 
 import penstock
@@ -77,7 +78,7 @@ def test_readers_elsewhere_see_right_records_or_that_they_are_gone(
     path = tmp_path / "s"
     with open_store(path, alloc=alloc):
         pass
-    rounds = 8 * TIMES
+    rounds = explored(8 * TIMES, least=3)
     readers = [start(READER, path, str(rounds * 200)) for _ in range(2)]
     for reader in readers:
         assert reader.stdout is not None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import explored
 from tests.crash.writer import SMALL, body
 from tests.faults.children import ROOT, TIMES, environment
 
@@ -197,7 +198,7 @@ def test_a_copy_in_the_middle_of_heavy_writing_has_one_finding_at_most(
     drain = threading.Thread(target=writer.stdout.read)
     drain.start()
     try:
-        for number in range(4 * TIMES):
+        for number in range(explored(4 * TIMES, least=2)):
             copy = tmp_path / f"copy{number}"
             if way == "shutil":
                 with suppress_vanished():

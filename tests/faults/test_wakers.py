@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import explored
 from tests.faults.children import ROOT, TIMES, environment, run, start
 
 import penstock
@@ -120,7 +121,7 @@ def test_no_wake_up_is_lost_between_two_processes(story: str, rounds: int, tmp_p
     (tmp_path / "counts").write_bytes(bytes(16))
     for each in (0, 1):
         WakeMap.make(Files(), tmp_path / f"wake-{each}").close()
-    both = [start(story, tmp_path, str(each), str(rounds * TIMES)) for each in (1, 0)]
+    both = [start(story, tmp_path, str(each), str(explored(rounds * TIMES))) for each in (1, 0)]
     for process in both:
         out, err = process.communicate(timeout=240)
         assert (process.returncode, out) == (0, "done\n"), err
