@@ -13,7 +13,7 @@ from tests.matrix.combos import ALLOWED
 KIB_MAX = 32
 COMBOS = sorted({(c.write, c.alloc, c.flush) for c in ALLOWED if c.flush in ("sync", "async")})
 HEAD = textwrap.dedent("""
-    import os, sys
+    import os, sys, time
     import penstock
     from penstock import Message
     from penstock.matrix.measure import wait_for_quiet, written_bytes
@@ -23,6 +23,9 @@ HEAD = textwrap.dedent("""
         return penstock.open(path, environ={}, write=write, alloc=alloc, flush=flush, retention=[],
                              **{"geometry.segment_bytes": segment_bytes, "write.transient-pool.lock_memory": False})
     def synced_puts(store):
+        # The next segments are made ahead, and with synced pages: on a busy machine that may take its time.
+        while store.stats()["strategies"]["alloc"].get("files_ready", 2) < 2:
+            time.sleep(0.01)
         wait_for_quiet()
         before = written_bytes()
         for _ in range(PUTS):
