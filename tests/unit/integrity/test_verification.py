@@ -1,5 +1,6 @@
 """What `verify` finds, shallow and deep, in one process and in several."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from penstock.integrity import verification
 from penstock.integrity.verification import Scope, Tally, Verification
 from penstock.log.salvage import End, Valid, walk_segment
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, open_store
+from penstock.testing import FaultyFiles, ManualWorkers, open_store
 from penstock.testing.kit import SMALL, messages
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 
@@ -224,6 +225,16 @@ def test_two_segments_are_enough_for_two_processes(tmp_path: Path) -> None:
     verification = Verification(Files(), root, view.log, view.dispatchers, spread=spread)
     list(verification.run(lambda _: None, deep=True, jobs=2))
     assert asked == [([0, 64 * 1024], 2)]
+
+
+def test_a_segment_that_cannot_be_read_is_a_finding_and_the_others_are_read(place: Path) -> None:
+    files = FaultyFiles()
+    view = StoreView.open(files, Recipe(place, SMALL, ()))
+    files.plan.fail("pread", errno.EIO, path=segment(place, 1).name)
+    verification = Verification(files, place, view.log, view.dispatchers)
+    found = [f for f in verification.run(lambda _: None, deep=True, jobs=1) if f.part == "log"]
+    assert [(f.path.name, f.position) for f in found] == [(segment(place, 1).name, -1)]
+    assert found[0].text.startswith("the segment cannot be read: [Errno 5]")
 
 
 def verified_alone(root: Path) -> list[Finding]:

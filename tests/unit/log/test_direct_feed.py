@@ -115,6 +115,14 @@ def test_room_that_was_taken_is_there_again() -> None:
     assert hand_over.first_from(0) == 6000, "what is dropped unread makes room as well"
 
 
+def test_a_batch_in_two_pieces_takes_the_room_of_its_bytes() -> None:
+    hand_over = DirectFeed(100)
+    for turn in range(20):
+        at = 1000 * turn
+        hand_over.add_batch(sizes_of(at, at + 500), sizes_of(30, 30), memoryview(bytes(60)))
+        assert hand_over.first_from(at) == at, "the pieces before it were dropped"
+
+
 # --- a store
 
 

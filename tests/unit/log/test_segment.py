@@ -69,6 +69,8 @@ def test_bytes_within_a_segment_are_read_and_others_refused(segment: Segment, ma
     for position, size in ((-1, 1), (0, -1), (CAPACITY, 1), (0, CAPACITY + 1)):
         with pytest.raises(OffsetError):
             take(segment, position, size, mapped=mapped)
+    for position in (0, 103, CAPACITY // 2, CAPACITY):
+        assert len(take(segment, position, 0, mapped=mapped)) == 0
 
 
 def test_a_file_that_was_cut_short_reads_as_zeros_behind_its_end(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock._kernel import GatherBuffer
 from penstock.contracts import NoOptions, SegmentChannel
 from penstock.files import Files
 from penstock.testing import SimulatedDisk, make_context
@@ -15,12 +16,12 @@ CAPACITY = 64 * 1024
 ROOT = Path("/store")
 
 
-def opened(files: Files, root: Path, *, waits: bool) -> SegmentChannel:
+def opened(files: Files, root: Path, *, waits: bool, capacity: int = CAPACITY) -> SegmentChannel:
     writer = FileWriter(NoOptions(), make_context(root, files=files, appenders_wait=waits))
     assert writer.commits_at_once is not waits
     file = files.create(root / "file")
-    file.resize(CAPACITY)
-    return writer.open(file, CAPACITY, 0)
+    file.resize(capacity)
+    return writer.open(file, capacity, 0)
 
 
 def test_without_waiting_puts_what_is_written_is_readable_at_once() -> None:
@@ -55,10 +56,12 @@ def test_what_was_committed_is_not_written_again() -> None:
 
 
 def test_what_is_too_much_to_gather_is_written_after_what_waits() -> None:
-    channel = opened(SimulatedDisk(), ROOT, waits=True)
+    room = GatherBuffer().room
+    channel = opened(SimulatedDisk(), ROOT, waits=True, capacity=room + 3)
     channel.write(0, b"abc")
-    large = b"x" * (CAPACITY - 3)
+    large = b"x" * room
     channel.write(3, large)
+    assert bytes(channel.view) == b"abc" + large, "no byte is in the file before those ahead of it"
     channel.commit()
     assert bytes(channel.view) == b"abc" + large
 

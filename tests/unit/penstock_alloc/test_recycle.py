@@ -1,12 +1,13 @@
 """Expired segments used again: only once they are all zero on disk, and never under a reader."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 from tests.conftest import power_cut
 
-from penstock.testing import ManualWorkers, SimulatedDisk, make_context
+from penstock.testing import FaultyFiles, ManualWorkers, SimulatedDisk, make_context
 from penstock_alloc.recycle import RecycleAllocator, RecycleOptions
 
 ROOT = Path("/store")
@@ -99,6 +100,24 @@ def test_one_that_cannot_be_overwritten_is_removed_and_a_new_one_made(
     assert "is removed instead of reused" in caplog.text
     assert spares(disk) == []
     assert allocator.obtain(LOG / "1", SIZE, allocated=True).size == SIZE
+
+
+def test_a_spare_that_cannot_be_renamed_keeps_no_descriptor(tmp_path: Path) -> None:
+    files, workers = FaultyFiles(), ManualWorkers()
+    context = make_context(tmp_path, files=files, spawn=workers)
+    allocator = RecycleAllocator(RecycleOptions(spares=1), context)
+    (tmp_path / "penstock").mkdir(exist_ok=True)
+    old = tmp_path / "commitlog" / "0"
+    old.write_bytes(b"x" * SIZE)
+    allocator.expect([], SIZE, allocated=True)
+    allocator.discard(old)
+    workers.run(WORKER)
+    files.plan.fail("sync_folder", errno.EIO, times=1)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="Input/output error"):
+        allocator.obtain(tmp_path / "commitlog" / "1", SIZE, allocated=True)
+    assert os.listdir("/proc/self/fd") == before
+    allocator.close()
 
 
 def test_a_close_leaves_no_spare(

@@ -262,6 +262,8 @@ def test_a_torn_tail_is_cut_erased_and_reported(
         assert report is not None
         assert report.log_end == last.log_offset
         assert (report.cut_bytes > 0) == (keep not in (0, 1))  # the first byte of a size is zero
+        said = [done for done in report.mended if done.startswith("cut a torn tail of")]
+        assert len(said) == (report.cut_bytes > 0)
         assert stored(again) == bodies
         assert not bytes(file.read_bytes()[start:]).strip(b"\0"), (
             "the bytes behind the cut are erased"

@@ -322,6 +322,7 @@ def test_a_flush_waits_for_a_segment_that_has_begun_and_is_not_known_yet(tmp_pat
         target=lambda: found.append(gate.wait(size + 100, 1, 1, checks=False))
     )
     add(0)
+    assert appender in gc.get_referents(gate), "the gate writes into it"
     thread.start()
     while gate.flushed_offset < size:
         assert gate.failure is None
