@@ -44,10 +44,13 @@ def test_the_one_that_came_back_last_is_lent_first() -> None:
 
 def test_after_the_close_none_is_lent() -> None:
     pool = BufferPool(SimulatedDisk(), 2, SIZE, lock_memory=False)
-    lent = pool.borrow()
-    pool.close()
-    assert pool.borrow() is None
+    lent, returned = pool.borrow(), pool.borrow()
     assert lent is not None
+    assert returned is not None
+    pool.give_back(returned)
+    pool.close()
+    assert pool.available == 0
+    assert pool.borrow() is None
 
 
 def test_memory_that_cannot_be_locked_is_lent_all_the_same_and_told_once(

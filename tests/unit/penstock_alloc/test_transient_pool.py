@@ -47,6 +47,9 @@ def test_other_processes_see_only_what_is_committed(tmp_path: Path) -> None:
         store.put("t", b"held back")
         segment = next((tmp_path / "s" / "commitlog").iterdir())
         assert b"held back" not in segment.read_bytes()
+        channel = store._log.segments[0].channel
+        assert channel is not None
+        assert channel.view.readonly
         workers.run("penstock-follow")
         with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
             assert reader.max_offset("t") == 0
@@ -81,6 +84,10 @@ def test_the_commit_service_waits_for_its_least_pages(tmp_path: Path) -> None:
         clock.now_ms += 1000
         workers.run("penstock-commit")
         assert engine.flusher.committed_offset == engine.log.end_offset
+        store.put("t", b"less")
+        clock.now_ms += 999
+        workers.run("penstock-commit")
+        assert engine.flusher.committed_offset < engine.log.end_offset
 
 
 def test_a_full_committed_segment_gives_its_buffer_back(tmp_path: Path) -> None:

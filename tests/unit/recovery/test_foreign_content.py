@@ -1,6 +1,7 @@
 """What is recognised in a broker's directory without a broker; `tests/interop/test_foreign.py` has real ones."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from penstock import Message, staged
 from penstock.cli.root import run
 from penstock.errors import ForeignContentError, LongTopicError
 from penstock.files import Files
-from penstock.recovery.foreign_content import find_foreign
+from penstock.recovery.foreign_content import check_foreign, find_foreign
 from penstock.recovery.store_layout import was_made_here
 from penstock.store.store import Store
 
@@ -84,6 +85,14 @@ def test_each_sign_is_recognised_and_what_stops_writing_stops_it(made: Path, nam
     else:
         with penstock.open(made) as store:
             store.put("t", b"more")
+
+
+def test_of_a_store_without_foreign_content_nothing_is_logged(
+    made: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "penstock"):
+        check_foreign(made, [], "nothing is refused")
+    assert caplog.text == ""
 
 
 def test_a_backup_tells_where_the_file_is_damaged(made: Path) -> None:

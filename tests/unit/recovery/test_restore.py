@@ -54,7 +54,9 @@ def test_many_folders_are_synced_together_or_one_by_one_where_that_fails(
         restore.sync_names_up(disk, ROOT)
         if fails:
             disk.plan.fail("sync_volume")
+        before = disk.plan.counts.get("sync_folder", 0)
         restore.sync_names_below(disk, ROOT)
+        assert (disk.plan.counts["sync_folder"] > before) is fails
         assert power_cut(disk).is_folder(ROOT / "x" / "y")
     assert "could not be synced as a whole" in caplog.text
 

@@ -128,6 +128,8 @@ def test_without_policies_every_segment_with_records_is_kept(tmp_path: Path) -> 
     found = forecast.forecast(1)
     assert [(each.segment.base_offset, each.at_ms) for each in found] == [(0, None), (4096, None)]
     assert found[-1].reason == "the last segment is never deleted"
+    for days in (0, DAYS_MAX):
+        assert forecast.forecast(days) == found
     for days in (-1, DAYS_MAX + 1):
         with pytest.raises(ConfigError, match="0 to 3660"):
             forecast.forecast(days)

@@ -94,6 +94,19 @@ def test_numbers_that_are_none_are_refused_whatever_the_batch(
             store.put("t", b"y")
 
 
+def test_a_message_that_is_refused_is_named_by_its_place_in_the_batch(
+    open_small: OpenStore,
+) -> None:
+    with open_small() as store:
+        for place in (0, 1, 3000):
+            batch = [Message("t", b"x")] * place + [Message("a/b", b"x"), Message("t", b"x")]
+            with pytest.raises(MessageError, match="a/b") as raised:
+                store.put_many(batch)
+            said = [f"it is message {place} of the batch; nothing was stored"]
+            assert raised.value.__notes__ == said
+        assert store.topics() == {}
+
+
 def test_no_tag_may_be_none_in_every_way_in(open_small: OpenStore) -> None:
     none: Any = None
     with open_small() as store:
