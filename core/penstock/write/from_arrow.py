@@ -40,6 +40,24 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.topic)
 
+    def check_offsets(self) -> None:
+        """Raise `MessageError` if a column's offsets lie outside of its bytes.
+
+        The kernel checks them itself, row by row. Arrow does not, and ends the process when it reads such a row.
+        """
+        for name in ("topic", "body", "tag", "keys", "properties"):
+            column = getattr(self, name)
+            if column is None:
+                continue
+            try:
+                # As bytes, since a text that is not UTF-8 is reported with its row.
+                is_text = pa.types.is_string(column.type)
+                (column.cast(pa.binary()) if is_text else column).validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise MessageError(
+                    f"column {name!r} is not a valid Arrow array: {error}; nothing was stored"
+                ) from error
+
     def message(self, row: int) -> Message:
         """Return one row as a message."""
         keys = _value(self.keys, row, "keys")
@@ -81,10 +99,14 @@ def encode_table(
     rows, batch, at = _rows(table), Batch(encoder, seals=seals), 0
     is_plain = rows.properties is None or _are_texts(rows.properties)
     columns = rows.columns(encoder) if is_plain else None
+    is_checked = False
     while at < len(rows):
         if columns is not None:
             at = batch.add_columns(columns, at)
         if at < len(rows):
+            if not is_checked:
+                rows.check_offsets()
+                is_checked = True
             try:
                 batch.add(rows.message(at))
             except MessageError as error:

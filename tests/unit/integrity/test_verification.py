@@ -262,6 +262,7 @@ def test_the_log_of_another_writer_is_verified_without_its_queues(place: Path) -
 
 
 def test_counts_of_segments_add_up_and_of_times_and_ends_the_last_counts() -> None:
+    assert attrs.astuple(Tally()) == (0,) * 6
     tally = Tally(bytes_total=9, bytes_seen=1, records=2, findings=3, last_time_ms=4, log_end=5)
     tally.add(
         Tally(bytes_total=100, bytes_seen=10, records=20, findings=30, last_time_ms=3, log_end=7)

@@ -298,6 +298,24 @@ def test_many_segments_may_wait_for_one_sync(open_small: OpenStore) -> None:
         assert [int(m.body.split(b":")[0]) for m in store.scan("t")] == list(range(100))
 
 
+def test_a_descriptor_or_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    encoder = RecordEncoder(bytes(8), crc_property=False, body_bytes_max=4096)
+    appender = Appender(encoder, AppendLock(1000, time.monotonic_ns), lambda _draft: None)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        SyncGate(appender, 2, 0, 0, 0, 1 << 20)
+    mark = os.open(tmp_path / "mark", os.O_RDWR | os.O_CREAT)
+    gate = SyncGate(appender, 2, 0, 0, 0, mark)
+    none = bytes(tmp_path / "none")
+    try:
+        with pytest.raises(OSError, match="No such file"):
+            gate.add(0, 8, mark, bytes(8), none, none, None, Extent(8), None)
+        with pytest.raises(ValueError, match="view is smaller"):
+            gate.add(0, 8, mark, bytes(7), none, bytes(tmp_path), None, Extent(8), None)
+    finally:
+        gate.close(60_000)
+        os.close(mark)
+
+
 def test_a_flush_waits_for_a_segment_that_has_begun_and_is_not_known_yet(tmp_path: Path) -> None:
     """Whoever appends begins it and tells the gate in a moment; the flush in between said that the segment was removed."""
     size = 4096

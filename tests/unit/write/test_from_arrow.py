@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -59,6 +60,18 @@ def test_a_table_in_chunks_or_a_slice_is_taken_like_a_whole_one() -> None:
 )  # fmt: skip
 def test_a_table_that_is_none_is_refused(columns: dict[str, Any], reason: str) -> None:
     with pytest.raises(MessageError, match=reason):
+        encode_table(encoder(), pa.table(columns))
+
+
+@pytest.mark.parametrize("name", ["topic", "body", "tag"])
+@pytest.mark.parametrize("bounds", [[0, 100, 100, 5], [0, 3, 2, 5], [0, -1, 2, 5]])
+def test_offsets_outside_of_a_columns_bytes_are_refused(name: str, bounds: list[int]) -> None:
+    """Arrow checks only the last one, and ended the process when the row was to be shown."""
+    kind = pa.binary() if name == "body" else pa.string()
+    buffers = [None, pa.py_buffer(np.array(bounds, np.int32).tobytes()), pa.py_buffer(b"abcde")]
+    columns = {"topic": pa.array(["t"] * 3), "body": pa.array([b"x"] * 3)}
+    columns[name] = pa.Array.from_buffers(kind, 3, buffers)
+    with pytest.raises(MessageError, match=f"column '{name}' is not a valid Arrow array"):
         encode_table(encoder(), pa.table(columns))
 
 
