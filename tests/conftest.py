@@ -9,7 +9,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -186,8 +186,18 @@ def _folder(item: pytest.Item) -> str:
     return Path(item.location[0]).parts[1]
 
 
-# Folders whose tests must end the threads of every store that they open.
+# Folders whose tests must end the threads of every store that they open, unless they fail.
 _WITHOUT_THREADS = ("unit", "contract")
+_HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Note whether a test has failed, for its fixtures."""
+    report = yield
+    if report.when == "call":
+        item.stash[_HAS_FAILED] = report.failed
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +205,8 @@ def _ends_its_threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a store's thread behind; those of a module's fixtures are there before it."""
     before = set(threading.enumerate())
     yield
-    if _folder(request.node) in _WITHOUT_THREADS:
+    has_failed = request.node.stash.get(_HAS_FAILED, False)
+    if _folder(request.node) in _WITHOUT_THREADS and not has_failed:
         new = [thread for thread in threading.enumerate() if thread not in before]
         left = [thread for thread in new if thread.name.startswith("penstock-")]
         until = time.monotonic() + 1

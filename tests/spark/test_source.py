@@ -66,7 +66,7 @@ def rows(path: Path, names: tuple[str, ...] = DEFAULT, **more: str) -> list[dict
         ({"subscribe": "nope"}, ConfigError, "no topic 'nope' in .*topic0, topic1"),
         ({"assign": '{"nope":[0]}'}, ConfigError, "topic0, topic1"),
         ({"assign": '{"topic0":[7]}'}, ConfigError, "queue 7 of topic 'topic0'"),
-        ({"startingOffsets": '{"topic0":{"9":0}}'}, ConfigError, "queue 9.*not there"),
+        ({"startingOffsets": '{"topic0":{"9":0}}'}, ConfigError, "queue 9.*does not exist"),
         (
             {"subscribe": "topic1", "startingOffsets": '{"topic0":{"0":0}}'},
             ConfigError,

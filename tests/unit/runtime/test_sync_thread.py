@@ -308,9 +308,9 @@ def test_a_descriptor_or_folder_that_is_not_there_is_an_error(tmp_path: Path) ->
     none = bytes(tmp_path / "none")
     try:
         with pytest.raises(OSError, match="No such file"):
-            gate.add(0, 8, mark, bytes(8), none, none, None, Extent(8), None)
+            gate.add(0, 8, mark, memoryview(bytes(8)), none, none, None, Extent(8), None)
         with pytest.raises(ValueError, match="view is smaller"):
-            gate.add(0, 8, mark, bytes(7), none, bytes(tmp_path), None, Extent(8), None)
+            gate.add(0, 8, mark, memoryview(bytes(7)), none, bytes(tmp_path), None, Extent(8), None)
     finally:
         gate.close(60_000)
         os.close(mark)
