@@ -160,7 +160,7 @@ PLANTS = {
         "penstock.log.queue_continuity",
         "        if not self._is_proven(log_offset, size):",
         "        if size < 0:",
-        (f"{CONTINUITY}::test_a_rejected_record_is_a_corrupt_range_for_whoever_walks",),
+        (f"{CONTINUITY}::test_a_rejected_record_is_a_corrupt_range_for_every_walk",),
     ),
     "proof-forgotten": Plant(
         "a record that ends in its own CRC is rejected for its count",
@@ -209,6 +209,6 @@ PLANTS = {
         "penstock.log.salvage",
         "    for offset, row in zip(rejected, rows.tolist(), strict=True):",
         "    for offset, row in zip(rejected[:0], rows.tolist()[:0], strict=True):",
-        (f"{CONTINUITY}::test_a_rejected_record_is_a_corrupt_range_for_whoever_walks",),
+        (f"{CONTINUITY}::test_a_rejected_record_is_a_corrupt_range_for_every_walk",),
     ),
 }  # fmt: skip

@@ -129,8 +129,8 @@ def test_what_was_made_for_a_batch_and_is_not_in_the_log_is_forgotten(
     assert tail.roll().base_offset == SIZE
 
 
-class TellingAllocator(OnDemandAllocator):
-    """Keeps what it was told to expect and to discard, and how often it was closed."""
+class RecordingAllocator(OnDemandAllocator):
+    """Records which files it is asked to expect and to discard, and how often it was closed."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(NoOptions(), context)
@@ -156,15 +156,15 @@ class TellingAllocator(OnDemandAllocator):
 
 
 @pytest.fixture
-def telling(context: Context) -> TellingAllocator:
-    return TellingAllocator(context)
+def allocator(context: Context) -> RecordingAllocator:
+    return RecordingAllocator(context)
 
 
 @pytest.fixture
-def told(
-    context: Context, log: SegmentedLog, disk: SimulatedDisk, telling: TellingAllocator
+def recorded(
+    context: Context, log: SegmentedLog, disk: SimulatedDisk, allocator: RecordingAllocator
 ) -> LogTail:
-    return LogTail(log, FileWriter(NoOptions(), context), telling, disk)
+    return LogTail(log, FileWriter(NoOptions(), context), allocator, disk)
 
 
 def batch_of(*sizes: int) -> Batch:
@@ -181,25 +181,28 @@ def batch_of(*sizes: int) -> Batch:
 
 
 def test_the_allocator_is_told_of_the_next_two_files_and_once_of_each_pair(
-    told: LogTail, telling: TellingAllocator
+    recorded: LogTail, allocator: RecordingAllocator
 ) -> None:
-    told.expect()
-    told.expect()
-    assert telling.expected == [[0, SIZE]]
-    told.roll()
-    told.expect()
-    assert telling.expected == [[0, SIZE], [SIZE, 2 * SIZE]]
-    told.take(told.obtain(SIZE))
-    assert telling.expected[2:] == [[2 * SIZE, 3 * SIZE]]
+    recorded.expect()
+    recorded.expect()
+    assert allocator.expected == [[0, SIZE]]
+    recorded.roll()
+    recorded.expect()
+    assert allocator.expected == [[0, SIZE], [SIZE, 2 * SIZE]]
+    recorded.take(recorded.obtain(SIZE))
+    assert allocator.expected[2:] == [[2 * SIZE, 3 * SIZE]]
 
 
 def test_a_file_that_was_given_back_is_expected_again(
-    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+    recorded: LogTail,
+    allocator: RecordingAllocator,
+    disk: SimulatedDisk,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told.expect()
-    told._forget(told.obtain(0))
-    told.expect()
-    assert (telling.expected, telling.discarded) == ([[0, SIZE]] * 2, [0])
+    recorded.expect()
+    recorded._forget(recorded.obtain(0))
+    recorded.expect()
+    assert (allocator.expected, allocator.discarded) == ([[0, SIZE]] * 2, [0])
     disk.plan.fail("map", errno.EMFILE, times=1)
     closed: list[File] = []
 
@@ -208,21 +211,21 @@ def test_a_file_that_was_given_back_is_expected_again(
 
     with monkeypatch.context() as patch, pytest.raises(SystemLimitError):
         patch.setattr(SimulatedFile, "close", close)
-        told.obtain(0)
-    assert telling.files[-1] in closed
-    told.expect()
-    assert (telling.expected, telling.discarded) == ([[0, SIZE]] * 3, [0, 0])
+        recorded.obtain(0)
+    assert allocator.files[-1] in closed
+    recorded.expect()
+    assert (allocator.expected, allocator.discarded) == ([[0, SIZE]] * 3, [0, 0])
 
 
 def test_a_roll_that_fails_at_the_blank_record_gives_the_new_file_back(
-    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk, log: SegmentedLog
+    recorded: LogTail, allocator: RecordingAllocator, disk: SimulatedDisk, log: SegmentedLog
 ) -> None:
-    first = told.roll()
-    told.write(first, b"abc")
+    first = recorded.roll()
+    recorded.write(first, b"abc")
     disk.plan.fail("pwrite", errno.ENOSPC, path="commitlog", times=1)
     with pytest.raises(DiskFullError, match="no space for 8 bytes"):
-        told.roll()
-    assert (told.segment, telling.discarded, told.sealed) == (first, [SIZE], [])
+        recorded.roll()
+    assert (recorded.segment, allocator.discarded, recorded.sealed) == (first, [SIZE], [])
     assert log.committed_offset == 3
 
 
@@ -240,36 +243,36 @@ def test_without_a_record_a_full_segment_gets_no_blank_and_is_sealed_once(
 
 
 def test_a_batch_is_planned_up_to_the_last_byte_that_leaves_room_for_a_blank(
-    told: LogTail, telling: TellingAllocator
+    recorded: LogTail, allocator: RecordingAllocator
 ) -> None:
-    first = told.roll()
-    told.write(first, b"x" * 100)
+    first = recorded.roll()
+    recorded.write(first, b"x" * 100)
     room = SIZE - 100 - BLANK_SIZE
-    (piece,) = told.plan(batch_of(room - 200, 200), atomic=True)
+    (piece,) = recorded.plan(batch_of(room - 200, 200), atomic=True)
     assert piece[:5] == (first, 0, room, 100, 0)
     assert list(piece.sizes) == [room - 200, 200]
-    one, two = told.plan(batch_of(room - 200, 201), atomic=False)
+    one, two = recorded.plan(batch_of(room - 200, 201), atomic=False)
     assert one[:5] == (first, 0, room - 200, 100, 0)
     assert (two.segment.base_offset, *two[1:5]) == (SIZE, room - 200, room + 1, 0, 1)
     assert [list(piece.sizes) for piece in (one, two)] == [[room - 200], [201]]
-    told.forget([one, two])
-    assert telling.discarded == [SIZE]
-    (whole,) = told.plan(batch_of(room - 200, 201), atomic=True)
+    recorded.forget([one, two])
+    assert allocator.discarded == [SIZE]
+    (whole,) = recorded.plan(batch_of(room - 200, 201), atomic=True)
     assert (whole.segment.base_offset, *whole[1:5]) == (SIZE, 0, room + 1, 0, 0)
 
 
 def test_a_batch_has_all_its_segments_before_it_is_written_or_none(
-    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk
+    recorded: LogTail, allocator: RecordingAllocator, disk: SimulatedDisk
 ) -> None:
     large = SIZE - 1000
-    pieces = told.plan(batch_of(large, large, large), atomic=False)
+    pieces = recorded.plan(batch_of(large, large, large), atomic=False)
     assert [piece.segment.base_offset for piece in pieces] == [0, SIZE, 2 * SIZE]
-    told.forget(pieces)
-    assert telling.discarded == [0, SIZE, 2 * SIZE]
+    recorded.forget(pieces)
+    assert allocator.discarded == [0, SIZE, 2 * SIZE]
     disk.plan.fail("create", errno.ENOSPC, times=1, after=2)
     with pytest.raises(DiskFullError):
-        told.plan(batch_of(large, large, large), atomic=False)
-    assert telling.discarded[3:] == [0, SIZE]
+        recorded.plan(batch_of(large, large, large), atomic=False)
+    assert allocator.discarded[3:] == [0, SIZE]
 
 
 def test_what_is_written_of_a_batch_is_not_written_again(tail: LogTail, log: SegmentedLog) -> None:
@@ -333,13 +336,13 @@ def test_after_an_interrupt_the_fields_follow_the_log_and_what_was_written(
 
 
 def test_at_the_end_what_was_allocated_ahead_is_given_back_and_all_is_closed_once(
-    told: LogTail, telling: TellingAllocator, disk: SimulatedDisk
+    recorded: LogTail, allocator: RecordingAllocator, disk: SimulatedDisk
 ) -> None:
-    told.give_back()
-    told.write(told.roll(), b"abc")
+    recorded.give_back()
+    recorded.write(recorded.roll(), b"abc")
     before = disk.used
-    told.give_back()
+    recorded.give_back()
     assert disk.used < before
-    told.close()
-    told.close()
-    assert telling.closes == 1
+    recorded.close()
+    recorded.close()
+    assert allocator.closes == 1

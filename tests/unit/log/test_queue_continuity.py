@@ -197,7 +197,7 @@ def test_a_record_that_ends_in_its_own_crc_is_what_was_written(tmp_path: Path) -
     assert rejected(made, own=True)[0] == []
 
 
-def test_a_rejected_record_is_a_corrupt_range_for_whoever_walks(tmp_path: Path) -> None:
+def test_a_rejected_record_is_a_corrupt_range_for_every_walk(tmp_path: Path) -> None:
     made = make(tmp_path / "log", [0, 1, 77, 3, 4])
     assert rejected(made) == ([2], 0)
     (segment,) = made.log.segments

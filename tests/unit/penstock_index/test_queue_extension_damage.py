@@ -192,7 +192,7 @@ def test_damage_is_mended_without_the_option_too(
 def test_a_reader_of_damaged_files_misses_nothing(
     extended: Path, open_small: OpenStore, damage: Callable[[Path], None]
 ) -> None:
-    """Units that cannot be are passed over; the messages come all the same, and nothing is changed."""
+    """Invalid units are skipped: all messages are read, and no file is changed."""
     damage(extended)
     before = tree(extended)
     with open_small(path=extended, read_only=True) as store:
