@@ -1,6 +1,7 @@
 """Fixtures shared by every test."""
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -214,6 +215,19 @@ def _ends_its_threads(request: pytest.FixtureRequest) -> Iterator[None]:
             thread.join(max(until - time.monotonic(), 0))
         names = [thread.name for thread in left if thread.is_alive()]
         assert not names, f"close the store by `with`: {names} still run"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Keep the log that `caplog` captures plain text.
+
+    pytest adds its handler to every logger that does not propagate, and PySpark's loggers, which are such
+    once a Spark test has run in the process, set a formatter of JSON on each handler that they are given.
+    """
+    log = pyfuncitem.funcargs.get("caplog")
+    if isinstance(log, pytest.LogCaptureFixture):
+        log.handler.setFormatter(logging.Formatter())
+    return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)
