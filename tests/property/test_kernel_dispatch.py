@@ -292,6 +292,23 @@ def test_a_hostile_index_file_is_searched_as_plainly(
         assert number == 0
 
 
+def test_entries_are_found_by_their_times_and_the_first_at_any_time() -> None:
+    """The seconds of the first entry have another base: only its record tells its time."""
+    memory = bytearray(SIZE)
+    assert kernels_add(memory, [(7, n, 1000 + 100_000 * n) for n in range(4)]) == 4
+    found, number = _kernel.index_file_find(memory, SLOTS, ENTRIES, 7, 150_000, 250_000)
+    assert (found, number) == ([2, 0], 0)
+
+
+def test_a_file_that_ends_after_its_first_entry_has_that_entry() -> None:
+    memory = bytearray(SIZE)
+    assert kernels_add(memory, [(7, 5, 1000)]) == 1
+    end = HEADER.size + SLOT.size * SLOTS + ENTRY.size * 2
+    for size, expected in ((end, [5]), (end - 1, []), (HEADER.size - 1, []), (0, [])):
+        part = guarded(bytes(memory[:size]))
+        assert _kernel.index_file_find(part, SLOTS, ENTRIES, 7, 0, 2000) == (expected, 0)
+
+
 def test_a_long_chain_is_found_in_parts_and_in_full() -> None:
     count = 5000
     size = HEADER.size + SLOT.size + ENTRY.size * (count + 1)

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,23 @@ def test_a_wait_asks_for_a_sync_and_ends_with_it_or_in_time(store: Store) -> Non
 
     assert flusher.wait(end, 60_000, request)
     assert flusher.wait(end, 0, lambda: pytest.fail("it is durable already"))
+
+
+def test_a_wait_lasts_as_many_milliseconds_as_it_may(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    class Lock:
+        def acquire(self, *, timeout: float = -1) -> bool:
+            waits.append(timeout)
+            return timeout < 0
+
+    monkeypatch.setattr(log_flusher, "threading", SimpleNamespace(Lock=Lock))
+    flusher = flusher_of(store)
+    store.put_many(messages(3))
+    assert not flusher.wait(flusher.wrote_offset, 1500, lambda: None)
+    assert waits == [-1, 1.5]
 
 
 def test_a_progress_file_that_cannot_be_written_fails_the_store_though_the_log_is_synced(

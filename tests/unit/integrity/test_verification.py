@@ -21,6 +21,7 @@ from penstock.files import Files
 from penstock.integrity import verification
 from penstock.integrity.verification import Scope, Tally, Verification
 from penstock.log.salvage import End, Valid, walk_segment
+from penstock.log.segmented_log import SegmentedLog
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, ManualWorkers, open_store
 from penstock.testing.kit import SMALL, messages
@@ -346,3 +347,14 @@ def test_the_records_end_for_good_if_no_later_segment_has_begun(tmp_path: Path) 
         second.write_bytes(data.ljust(4096, b"\0"))
         log.refresh()
         assert (verification.is_last(log, 10), verification.is_last(log, 4096)) == (is_last, True)
+
+
+def test_a_store_of_another_program_without_queues_claims_nothing_of_its_log(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "commitlog").mkdir()
+    log = SegmentedLog(Files(), tmp_path / "commitlog", SEGMENT, mapped=False)
+    scope = Verification(Files(), tmp_path, log, []).scope(deep=False)
+    assert (scope.claimed, scope.is_ours, scope.is_live) == (0, False, False)
+    tally = Verification(Files(), tmp_path, log, [])._tally()
+    assert tally == Tally()

@@ -37,9 +37,9 @@ def resident_kib() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
-def encoder(**given: object) -> _kernel.RecordEncoder:
+def encoder(body_bytes_max: int = 1 << 20) -> _kernel.RecordEncoder:
     return _kernel.RecordEncoder(
-        bytes(8), crc_property=True, body_bytes_max=1 << 20,
+        bytes(8), crc_property=True, body_bytes_max=body_bytes_max,
         make_cursor=lambda topic, queue: _kernel.QueueCursor(topic, queue, 0),
     )  # fmt: skip
 
@@ -169,3 +169,23 @@ def test_a_million_puts_and_reads_leave_no_memory_and_no_reference(open_small: O
         after = [sys.getrefcount(each) for each in held]
         assert after[1:] == references[1:]
         assert after[0] < references[0] + BATCH
+
+
+def test_large_batches_leave_no_memory() -> None:
+    """The memory of a batch is kept for the next one, but not that of one large message for ever."""
+    made = encoder(64 << 20)
+
+    def work(messages: list[Message]) -> None:
+        batch = _kernel.Batch(made)
+        for message in messages:
+            batch.add(message)
+
+    many, large = [Message("t", b"body")] * 50_000, [Message("t", bytes(40 << 20))]
+    before = resident_kib()
+    work(large)
+    assert resident_kib() - before < LEFT_KIB
+    work(many)
+    before = resident_kib()
+    for _ in range(8):
+        work(many)
+    assert resident_kib() - before < LEFT_KIB

@@ -117,3 +117,17 @@ def test_a_copied_piece_must_begin_at_the_end_and_fit_into_the_segment(
     end = log.end_offset
     log.append_raw(end, record)
     assert (log.end_offset, log.has_copies) == (2 * end, True)
+
+
+def test_what_an_ended_process_wrote_is_read_with_its_checksums(
+    store: Store, log: CommitLog, disk: SimulatedDisk
+) -> None:
+    """While a store is opened, the records to dispatch come from a process that may have died in the middle of one."""
+    store.put("t", b"body")
+    store.put("t", b"whole")
+    end = log.end_offset
+    path = disk.entries(Path("/store/commitlog"))[0].path
+    disk.open(path, writable=True).pwrite(b"B", disk.read_whole(path).index(b"body"))
+    fresh = CommitLog(log.log, log.tail, log.encoder, clock=ManualClock(), busy_ms=1000)
+    found = [[len(batch) for batch in each.batches(0, end)] for each in (log, fresh)]
+    assert [sum(counts) for counts in found] == [2, 1]

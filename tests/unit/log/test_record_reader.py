@@ -1,8 +1,10 @@
 """Records by address: only valid ones, only the one that was asked for, and errors that say where."""
 
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from penstock.files import Files
 from penstock.format.record import MAGIC_V1
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader, is_shared
 from penstock.log.segmented_log import SegmentedLog
-from penstock.testing import WrittenLog
+from penstock.testing import WrittenLog, open_store
 from penstock.testing.kit import SMALL
 
 SEGMENT = SMALL.segment_bytes
@@ -50,6 +52,22 @@ def entries_of(written: WrittenLog, count: int) -> Entries:
     (batch, *_) = written.batches()
     rows = np.arange(count)
     return Entries(batch.queue_offsets[rows], batch.log_offsets[rows], batch.sizes[rows])
+
+
+def test_a_large_record_is_read_from_any_segment(tmp_path: Path) -> None:
+    """It is read only if the file is as long as it states."""
+    body, size = bytes(3 << 19), 2 << 20
+    settings: dict[str, Any] = {"geometry.segment_bytes": size}
+    with open_store(tmp_path / "large", retention=[], **settings) as store:
+        receipts = [store.put("t", body) for _ in range(3)]
+    made = SegmentedLog(Files(), tmp_path / "large" / "commitlog", size, mapped=False)
+    made.refresh()
+    for receipt in receipts:
+        found = RecordReader(made, live=False).message(receipt.log_offset, receipt.size)
+        assert found.body == body
+    os.truncate(tmp_path / "large" / "commitlog" / f"{2 * size:020d}", 1000)
+    with pytest.raises(CorruptionError, match="the end of the file"):
+        RecordReader(made, live=False).message(receipts[2].log_offset, receipts[2].size)
 
 
 def test_a_record_is_read_by_its_address_alone(written: WrittenLog, reader: RecordReader) -> None:

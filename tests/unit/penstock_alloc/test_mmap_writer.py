@@ -68,3 +68,17 @@ def test_pages_that_were_stored_into_leave_the_page_table_in_steps(tmp_path: Pat
     assert max(stop - start for start, stop in unmapped) <= FOLIO_BYTES + (256 << 10)
     assert bytes(channel.view[:at]) == data * (at // len(data))
     channel.close()
+
+
+def test_a_batch_is_stored_through_the_map_only_where_the_file_has_blocks(tmp_path: Path) -> None:
+    """A store into a hole of a full disk would kill the process; a write is refused instead."""
+
+    class Unprepared(Blocks):
+        def prepare(self, position: int, stop: int) -> int:
+            return position
+
+    file = WatchedFile(made(tmp_path))
+    channel = MmapChannel(file, SIZE, Unprepared(file, SIZE, 0, mapped=True, zeroes=True))
+    channel.write_batch(0, bytes(80), [40, 40])
+    assert file.wrote == [(0, 80)]
+    channel.close()

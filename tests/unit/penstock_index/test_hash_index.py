@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ import pytest
 import penstock
 from penstock.contracts import NoOptions, Trust
 from penstock.contracts.index_entries import key_hash
+from penstock.format.record import MAGIC_V1, SIZE_AND_MAGIC
 from penstock.message import Message
 from penstock.testing import WrittenLog, make_context
 from penstock.testing.faults import FaultyFiles
@@ -97,3 +99,10 @@ def test_files_of_an_unknown_writer_are_kept_as_far_as_they_go(
     (text,) = ours.load(attrs.evolve(trust, durable_offset=1))
     assert (ours.progress, text) == (1, "cut index entries after log offset 1; rebuilt")
     ours.close()
+
+
+@pytest.mark.parametrize(("size", "end"), [(80, 1080), (0, 1000), (-5, 1000)])
+def test_a_record_with_a_corrupt_size_ends_where_it_begins(size: int, end: int) -> None:
+    """The records after it are looked at then: none may lack its keys because the one before it is corrupt."""
+    log: Any = SimpleNamespace(read=lambda _at, _size: SIZE_AND_MAGIC.pack(size, MAGIC_V1))
+    assert HashIndexDispatcher._end_of_record(log, 1000) == end

@@ -1,14 +1,17 @@
 """The hash index against the log: headers, chains and keys."""
 
+import os
 import struct
 from pathlib import Path
 
 import pytest
 
 from penstock.contracts import Finding, NoOptions, Trust
+from penstock.files import Files
 from penstock.testing import WrittenLog, make_context
 from penstock_index.hash_index import HashIndexDispatcher
 from penstock_index.index_check import IndexChecker
+from penstock_index.index_file import Peek
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +78,21 @@ def test_a_file_of_a_wrong_length_is_told(log: WrittenLog, tmp_path: Path) -> No
     path.write_bytes(path.read_bytes()[:-1])
     found = findings(log, tmp_path)
     assert (found[0].path, found[0].text) == (path, "an index file of the wrong length or type")
+
+
+def test_entries_that_the_header_counts_and_the_file_lacks_are_told(
+    log: WrittenLog, tmp_path: Path
+) -> None:
+    """Such a file has the right length when it is listed: another process cuts it before it is read."""
+    path = made(log, tmp_path)
+    geometry = make_context(tmp_path).geometry
+    entries_at = 40 + 4 * geometry.index_slots
+    count = len(Peek(Files().open(path), geometry).entries())
+    os.truncate(path, entries_at + 20)
+    file = Files().open(path)
+    try:
+        checker = IndexChecker(path.parent, lambda: iter([Peek(file, geometry)]), lambda: iter([]))
+        texts = [each.text for each in checker.start()]
+    finally:
+        file.close()
+    assert f"the header counts {count} entries, but the file has 0" in texts

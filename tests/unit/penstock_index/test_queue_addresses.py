@@ -9,7 +9,8 @@ from penstock.contracts import Trust
 from penstock.testing import WrittenLog, make_context
 from penstock_index.consume_queue import ConsumeQueueDispatcher, ConsumeQueueOptions
 from penstock_index.queue_addresses import compare_run, end_of_units, first_needed
-from penstock_index.queue_runs import runs_of
+from penstock_index.queue_files import ENTRY
+from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 
 KEY = ("topic-1", 1)
@@ -30,6 +31,11 @@ def queue(log: WrittenLog, tmp_path: Path) -> Queue:
     return made._queues[KEY]
 
 
+def run_of(log: WrittenLog) -> Run:
+    runs = [run for batch in log.batches() for run in runs_of(batch)]
+    return next(run for run in runs if (run.topic, run.queue) == KEY)
+
+
 def test_units_end_after_that_of_the_last_address(queue: Queue) -> None:
     assert queue.max_offset == 50
     assert end_of_units(queue, found_only=True) == end_of_units(queue, found_only=False) == 50 * 20
@@ -47,8 +53,7 @@ def test_an_address_that_leads_to_no_unit_counts_only_so_that_none_comes_there(
 
 
 def test_entries_that_are_there_keep_their_addresses(log: WrittenLog, queue: Queue) -> None:
-    runs = [run for batch in log.batches() for run in runs_of(batch)]
-    run = next(run for run in runs if (run.topic, run.queue) == KEY)
+    run = run_of(log)
     found = compare_run(queue, run)
     assert found.is_right.all()
     assert (found.entries["tag_code"].astype(np.int64) < -(1 << 31)).all()
@@ -56,3 +61,20 @@ def test_entries_that_are_there_keep_their_addresses(log: WrittenLog, queue: Que
     assert len(beyond.is_right) == 0
     moved = compare_run(queue, run._replace(ordinal=1))
     assert not moved.is_right.any()
+
+
+@pytest.mark.parametrize("field", ["tag_code", "store_time_ms"])
+def test_an_entry_is_right_only_if_its_unit_is_in_both_fields(
+    log: WrittenLog, queue: Queue, field: str
+) -> None:
+    run = run_of(log)
+    if field == "tag_code":
+        data = np.frombuffer(run.data, ENTRY).copy()
+        data["tag_code"][2] += 1
+        run = run._replace(data=data.tobytes())
+    else:
+        times = run.store_times.copy()
+        times[2] += 1
+        run = run._replace(store_times=times)
+    found = compare_run(queue, run)
+    assert np.flatnonzero(~found.is_right).tolist() == [2]

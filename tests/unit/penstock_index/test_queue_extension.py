@@ -429,6 +429,26 @@ def test_units_come_back_in_the_order_asked_for(extension: Extension, tmp_path: 
     assert mixed[9:].tolist() == (codes[5:9] + 1).tolist()
 
 
+def test_a_reader_finds_the_units_of_a_file_that_was_made_again(
+    extension: Extension, tmp_path: Path
+) -> None:
+    """A writer that makes the extension again gives the new file the name of the old one, which a reader may have open."""
+    codes, _ = extension.put(0, codes_of(1, 2), codes_of(7, 8), tmp_path)
+    pool = OpenFiles(Files(), 4)
+    pool.read_only = True
+    reader = Extension(Files(), pool, extension.folder, FILE_BYTES, adopts=False)
+    reader.scan()
+    assert reader.units(codes)[1]["tag_code"].tolist() == [1, 2]
+    path = extension.path(0)
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    path.unlink()
+    (tmp_path / "new").rename(path)
+    extension._pool.forget(path)
+    extension.put(0, codes_of(3, 4), codes_of(7, 8), tmp_path)
+    assert reader.units(codes)[1]["tag_code"].tolist() == [3, 4]
+    pool.close()
+
+
 def test_random_bytes_and_addresses_do_no_harm(tmp_path: Path) -> None:
     chance = np.random.default_rng(11)
     folder = tmp_path / "ext"

@@ -46,6 +46,16 @@ def test_entries_are_read_across_files_up_to_a_missing_one(folder: QueueFolder) 
     assert len(folder.read(22, 25)) == 0
 
 
+def test_a_file_that_ends_within_an_entry_is_read_up_to_it(
+    disk: SimulatedDisk, folder: QueueFolder
+) -> None:
+    """Another process may be making it, or a copy of it was cut short."""
+    path = FOLDER / f"{20 * 10:020d}"
+    disk.write_whole(path, disk.read_whole(path)[: 20 * 2 + 7])
+    assert folder.read(10, 13)["log_offset"].tolist() == [1000, 1100]
+    assert len(folder.read(12, 13)) == 0
+
+
 def test_the_end_is_after_the_last_entry_that_is_present(folder: QueueFolder) -> None:
     assert folder.scan_end() == 35
     assert folder.is_absent(35)

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +14,14 @@ from tests.conftest import OpenStore
 import penstock
 from penstock import Message, staged
 from penstock.cli.root import run
+from penstock.contracts.foreign import BATCH_QUEUES, LIGHT_QUEUES, Foreign
 from penstock.errors import ForeignContentError, LongTopicError
 from penstock.files import Files
-from penstock.recovery.foreign_content import check_foreign, find_foreign
+from penstock.log.segmented_log import SegmentedLog
+from penstock.recovery.foreign_content import check_foreign, find_foreign, foreign_in
 from penstock.recovery.store_layout import was_made_here
 from penstock.store.store import Store
+from penstock.testing.kit import SMALL
 
 LONG = "t" * 128
 TOPICS = "config/topics.json"
@@ -93,6 +97,18 @@ def test_of_a_store_without_foreign_content_nothing_is_logged(
     with caplog.at_level(logging.INFO, "penstock"):
         check_foreign(made, [], "nothing is refused")
     assert caplog.text == ""
+
+
+def test_what_a_dispatcher_does_not_understand_is_told_once(made: Path) -> None:
+    declare(made, "b", queue_type="BatchCQ")
+    told = [Foreign(kind, made, ("theirs",)) for kind in (BATCH_QUEUES, LIGHT_QUEUES)]
+    dispatcher: Any = SimpleNamespace(not_understood=lambda _log: told)
+    log = SegmentedLog(Files(), made / "commitlog", SMALL.segment_bytes, mapped=False)
+    log.load(repair=False)
+    found = foreign_in(Files(), made, log, [dispatcher, dispatcher])
+    assert [(each.kind, each.names) for each in found] == [
+        (BATCH_QUEUES, ("b",)), (LIGHT_QUEUES, ("theirs",)),
+    ]  # fmt: skip
 
 
 def test_a_backup_tells_where_the_file_is_damaged(made: Path) -> None:

@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 
+from penstock.durability.written_ranges import known_ranges
 from penstock.errors import CorruptionError
 from penstock.log.segmented_log import SegmentedLog
-from penstock.recovery.inspection import OpenState, inspect_store
+from penstock.recovery.inspection import OpenState, inspect_store, torn_end
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, messages, open_store
 from penstock.testing.kit import SMALL
@@ -88,3 +89,26 @@ def test_a_log_that_is_shorter_than_what_was_durable_is_corruption(
         crashed.remove(entry.path)
     with pytest.raises(CorruptionError):
         inspected(crashed)
+
+
+def test_the_torn_end_is_that_of_a_crashed_log_and_of_no_other(
+    disk: SimulatedDisk, store: Store, clock: ManualClock
+) -> None:
+    end = store.stats()["log_end_offset"]
+
+    def torn(of: SimulatedDisk) -> int | None:
+        log = SegmentedLog(of, ROOT / "commitlog", SMALL.segment_bytes, mapped=False)
+        log.load(repair=False)
+        ranges = known_ranges(of, ROOT, log)
+        log.coverage = ranges.coverage
+        return torn_end(of, ROOT, log, ranges)
+
+    crashed = killed(disk, clock)
+    assert torn(crashed) is None, "the log ends in a record"
+    path = crashed.entries(ROOT / "commitlog")[0].path
+    data = bytearray(crashed.read_whole(path))
+    data[end : end + 9] = b"torn tail"
+    crashed.write_whole(path, bytes(data))
+    assert torn(crashed) == end
+    crashed.remove(ROOT / "abort")
+    assert torn(crashed) is None, "the next open for writing does not cut a log that was closed"

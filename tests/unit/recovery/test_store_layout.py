@@ -88,6 +88,20 @@ def test_a_note_that_cannot_be_understood_is_corruption(disk: SimulatedDisk, tex
         find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ)
 
 
+def test_a_note_is_read_only_if_it_is_small(disk: SimulatedDisk) -> None:
+    disk.make_folder_durably(NOTED.parent)
+    store_layout.write_geometry(disk, ROOT, SMALL, JAVA)
+    note, limit = disk.read_whole(NOTED), 1 << 16
+    disk.write_whole(NOTED, note.ljust(limit))
+    assert own_profile(disk, ROOT) == JAVA
+    assert find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ) == SMALL
+    disk.write_whole(NOTED, note.ljust(limit + 1))
+    with pytest.raises(CorruptionError, match="65537 bytes, the limit is 65536"):
+        own_profile(disk, ROOT)
+    with pytest.raises(CorruptionError, match="65537 bytes, the limit is 65536"):
+        find_geometry(disk, ROOT, NOTHING_ASKED, ROCKETMQ)
+
+
 def test_a_note_that_files_contradict_is_corruption(disk: SimulatedDisk) -> None:
     disk.make_folder_durably(NOTED.parent)
     store_layout.write_geometry(disk, ROOT, SMALL, EMBEDDED)

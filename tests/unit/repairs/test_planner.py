@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+from penstock.contracts import Dispatcher, NoOptions, Trust
+from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.geometry import Geometry
 from penstock.files import Files
 from penstock.repairs.patched_log import Patch, PatchedLog
-from penstock.repairs.planner import Corruption, RepairPlan
+from penstock.repairs.planner import Corruption, Planner, RepairPlan
+from penstock.testing import make_context, messages, open_store
+from penstock.testing.kit import SMALL
 
 SIZE = Geometry(segment_bytes=4096).segment_bytes
 
@@ -41,3 +45,38 @@ def test_what_stays_is_told_with_what_helps(tmp_path: Path) -> None:
     assert (finding.position, finding.log_offset, finding.text) == (100, SIZE + 100, "it is bad")
     assert "restore the segment from a copy" in finding.what_now
     assert not plan.is_needed, "damage that stays is no work"
+
+
+class Plain(Dispatcher):
+    """A third party's dispatcher, which has no checker of its files."""
+
+    name = "plain"
+    progress = 0
+
+    def load(self, trust: Trust) -> list[str]:
+        return []
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        raise AssertionError("a plan dispatches nothing")
+
+    def flush(self) -> int:
+        return 0
+
+    def truncate(self, log_offset: int) -> None:
+        raise AssertionError("a plan changes nothing")
+
+    def trim(self, min_offset: int) -> None:
+        raise AssertionError("a plan changes nothing")
+
+    def close(self) -> None:
+        pass
+
+
+def test_files_of_a_dispatcher_without_a_checker_are_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with open_store(root, retention=[]) as store:
+        store.put_many(messages(20))
+    dispatcher = Plain(NoOptions(), make_context(root, read_only=True))
+    planner = Planner(Files(), root, SMALL.segment_bytes, [dispatcher], lambda _tally: None)
+    plan = planner.plan(cut=False, accept=False)
+    assert (plan.rebuilds, plan.is_needed) == ({}, False)

@@ -259,6 +259,19 @@ def test_damage_stands_and_costs_no_sound_message(
     assert repair(place, apply=True).steps == (), "the second time there is nothing to do"
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("body", "320 bytes are not a valid record"),
+        ("segment short", "the records end here, although later segments have more"),
+        ("segment lost", "65536 bytes of log are missing before this segment"),
+    ],
+)
+def test_what_stands_is_described(kind: str, text: str, place: Path) -> None:
+    STANDING[kind][1](place)
+    assert [f.text for f in repair(place).standing if f.part == "log"] == [text]
+
+
 @pytest.mark.parametrize("kind", STANDING)
 def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
     kind: str, place: Path, sound: Bodies
@@ -271,6 +284,7 @@ def test_cut_ends_in_a_sound_store_and_keeps_what_it_took(
     readable = len(bodies(place))
     done = repair(place, cut=True, apply=True)
     assert done.steps == planned.steps
+    assert not planned.standing, "the cut removes the corruption, and the digests that show it"
     assert findings(place, deep=True) == []
     left = bodies(place)
     assert left.items() <= sound.items()

@@ -21,6 +21,7 @@ from penstock.contracts import FlushPolicy, SegmentChannel
 from penstock.durability.progress import Progress
 from penstock.errors import StoreFailedError
 from penstock.files import File
+from penstock.format.record import RecordFields, encode_record
 from penstock.runtime.sync_thread import SyncThread
 from penstock.store.store import Store
 from penstock.testing import FaultyFiles, open_store
@@ -433,6 +434,79 @@ def test_the_crew_does_not_wait_for_later_syncs() -> None:
     thread.stop()
     assert not thread.is_alive
     thread.join()
+
+
+def gate_at(path: Path) -> tuple[Appender, SyncGate]:
+    """Return a gate, and the appender that it was made with; the progress file is at the path."""
+    encoder = RecordEncoder(bytes(8), crc_property=False, body_bytes_max=4096)
+    appender = Appender(encoder, AppendLock(1000, time.monotonic_ns), lambda _draft: None)
+    mark = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        return appender, SyncGate(appender, 2, 0, 0, 0, mark)
+    finally:
+        os.close(mark)
+
+
+def test_a_close_waits_until_the_thread_has_ended(tmp_path: Path) -> None:
+    for _ in range(20):
+        _, gate = gate_at(tmp_path / "mark")
+        assert gate.close(60_000)
+
+
+def test_a_gate_keeps_the_appender_whose_puts_it_refuses_after_a_failure(tmp_path: Path) -> None:
+    appender, gate = gate_at(tmp_path / "mark")
+    assert any(each is appender for each in gc.get_referents(gate))
+    assert gate.close(60_000)
+
+
+def test_a_failure_at_any_moment_of_a_sync_stands(tmp_path: Path) -> None:
+    """A sync that was reading back when the log was lost must not count its bytes as durable."""
+    fields = RecordFields(topic=b"t", body=bytes(32 << 20), properties=b"")
+    record = memoryview(encode_record(fields))
+    path = tmp_path / "file"
+    path.touch()
+    os.truncate(path, len(record))
+    for moment in range(16):
+        _, gate = gate_at(tmp_path / "mark")
+        file = os.open(path, os.O_RDWR)
+        try:
+            gate.add(
+                0, len(record), file, record, bytes(path), bytes(tmp_path), None, Extent(0), None
+            )
+            waiter = threading.Thread(
+                target=gate.wait, args=(len(record), 1, 1), kwargs={"checks": True}
+            )
+            waiter.start()
+            while gate.since_ns == 0 == gate.flushed_offset:
+                pass
+            for _ in range(5000 * moment):
+                pass
+            gate.fail(0)
+            waiter.join()
+            assert gate.close(60_000)
+            assert gate.flushed_offset == 0
+        finally:
+            os.close(file)
+
+
+_FORKED = """
+import os, sys
+from penstock._kernel import Appender, AppendLock, RecordEncoder, SyncGate
+lock = AppendLock(1000, lambda: 0)
+appender = Appender(RecordEncoder(bytes(8), crc_property=False, body_bytes_max=9), lock, print)
+gate = SyncGate(appender, 2, 0, 0, 0, os.open(sys.argv[1], os.O_RDWR | os.O_CREAT))
+child = os.fork()
+if child == 0:
+    os._exit(0 if gate.await_sync(1) is gate.close() is True else 1)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+gate.close(60_000)
+sys.exit(code)
+"""
+
+
+def test_a_forked_child_has_no_sync_to_wait_for(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _FORKED, str(tmp_path / "mark")]
+    subprocess.run(command, check=True, timeout=60)
 
 
 _STANDARD_INPUT_CLOSED = """

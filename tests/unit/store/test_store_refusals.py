@@ -53,6 +53,8 @@ REFUSED: dict[str, tuple[type[PenstockError], str, Callable[[Store], Any]]] = {
     "property empty": (PropertyError, "empty", lambda s: s.put("t", b"", properties={"a": ""})),
     "property no text": (PropertyError, "int", lambda s: s.put("t", b"", properties={"a": 1})),  # type: ignore[dict-item] # the point
     "property surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", properties={"a": "\ud800"})),
+    "tag surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", tag="\ud800")),
+    "key surrogate": (PropertyError, "UTF-8", lambda s: s.put("t", b"", keys=["\ud800"])),
     "reserved name": (PropertyError, "tag=", lambda s: s.put("t", b"", properties={"TAGS": "x"})),
     "one string of keys": (PropertyError, "list", lambda s: s.put("t", b"", keys="k")),
     "empty key": (PropertyError, "empty", lambda s: s.put("t", b"", keys=[""])),

@@ -69,6 +69,20 @@ def test_a_batch_goes_on_after_its_first_records(disk: SimulatedDisk) -> None:
         assert (len(again), again.size) == (2, len(rest.data))
 
 
+def test_records_that_an_append_has_not_stamped_yet_are_encoded_as_they_were(
+    disk: SimulatedDisk,
+) -> None:
+    """Their own CRCs are of offsets and times that an append sets, so only the append computes them."""
+    batch = Batch(encoder(), seals=False)
+    batch.add(Message("t", b"body", tag="x", keys=["k"]))
+    writer = StagedWriter(disk, Path("/unsealed"), HOST, crc_property=True)
+    writer.add(batch)
+    writer.finish()
+    with StagedFile.read(disk, Path("/unsealed")) as file:
+        (staged,) = file.batches
+        assert bytes(memoryview(staged.encoded(encoder()))) == bytes(staged.data)
+
+
 def test_no_flipped_bit_is_taken(disk: SimulatedDisk) -> None:
     whole = disk.read_whole(PATH)
     for at in Random(1).sample(range(len(whole)), 120):
@@ -88,6 +102,19 @@ def test_no_file_that_was_cut_short_or_grew_is_taken(disk: SimulatedDisk) -> Non
             StagedFile.read(disk, PATH)
     disk.write_whole(PATH, whole + b"\0")
     with pytest.raises(CorruptionError):
+        StagedFile.read(disk, PATH)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(31, "expected the head of a batch, found 31 bytes"), (32, "expected a batch within ")]
+)  # fmt: skip
+def test_a_file_that_ends_about_the_head_of_a_batch_is_told_by_what_is_missing(
+    disk: SimulatedDisk, size: int, text: str
+) -> None:
+    whole = disk.read_whole(PATH)
+    header = whole.index(b"SBAT")
+    disk.write_whole(PATH, whole[: header + size])
+    with pytest.raises(CorruptionError, match=text):
         StagedFile.read(disk, PATH)
 
 
