@@ -58,16 +58,17 @@ demo: $(VENV)/demo
 
 # One more than there are processors: tests wait for JVMs, disks and each other.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 5))')
-# Its files are in memory if that has a GiB to spare, so a sync costs nothing; a worker for each processor, as nothing waits.
-QUICK_TMPDIR = $(shell [ -w /dev/shm ] && [ $$(df -k --output=avail /dev/shm | tail -1) -gt 1048576 ] && echo /dev/shm || echo $${TMPDIR:-/tmp})
+# Files of tests are in memory where that has room to spare, so that a sync costs nothing; TEST_TMPDIR=/tmp puts them on a disk.
+memory_with_gib = $(shell [ -w /dev/shm ] && [ $$(df -k --output=avail /dev/shm | tail -1) -gt $$(($(1) << 20)) ] && echo /dev/shm || echo $${TMPDIR:-/tmp})
+# A worker for each processor: it waits for nothing.
 QUICK_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
 quick: $(VENV)/dev
-	HYPOTHESIS_PROFILE=quick TMPDIR=$(QUICK_TMPDIR) $(BIN)/python -m pytest -m "not slow" --numprocesses $(QUICK_WORKERS) --dist loadfile tests/tidy tests/unit tests/property
+	HYPOTHESIS_PROFILE=quick TMPDIR=$(or $(TEST_TMPDIR),$(call memory_with_gib,1)) $(BIN)/python -m pytest -m "not slow" --numprocesses $(QUICK_WORKERS) --dist loadfile tests/tidy tests/unit tests/property
 
 # More options for pytest, as `.ci/run` gives them. Not by PYTEST_ADDOPTS, which reaches every pytest that a test starts.
 PYTEST_OPTIONS ?=
 test: $(VENV)/dev
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
+	TMPDIR=$(or $(TEST_TMPDIR),$(call memory_with_gib,4)) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check $(CODE)
