@@ -13,6 +13,7 @@ KERNEL = ROOT / "core" / "penstock"
 ORDER = [
     "escape _kernel kernel",
     "errors",
+    "arguments",
     "message files",
     "format",
     "runtime",
@@ -33,7 +34,7 @@ ORDER = [
     "__main__",
 ]
 RANK = {name: rank for rank, line in enumerate(ORDER) for name in line.split()}
-LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 30, 10
+LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 31, 10
 
 SYSTEM = {"os", "mmap", "fcntl", "ctypes", "shutil", "tempfile", "socket"}
 PRINTING = {"cli", "testing", "matrix"}

@@ -22,6 +22,7 @@ import penstock
 from penstock.errors import (
     CorruptionError,
     FormatVersionError,
+    StorageError,
     StoreLockedError,
     StrayFileError,
 )
@@ -476,7 +477,9 @@ def test_what_was_made_before_the_store_was_opened_again_is_not_swapped_in(
     shutil.rmtree(place / "index")
     files = FaultyFiles()
     files.plan.fail("rename", path="new/index")
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(
+        StorageError, match=r"the repair of .* stopped .*Input/output.* run the repair again"
+    ):
         repair(place, apply=True, files=files)
     assert (place / "penstock" / "repair" / "ready").exists()
     with open_store(place, spawn=ManualWorkers()) as store:

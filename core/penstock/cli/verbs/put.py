@@ -7,6 +7,7 @@ import click
 import penstock
 from penstock.cli.output import chosen, json_option, out, out_json, settings_options
 from penstock.cli.root import examples
+from penstock.format.names import QUEUE_MAX
 
 
 @click.command(
@@ -19,7 +20,13 @@ from penstock.cli.root import examples
 @click.argument("path", type=click.Path())
 @click.argument("topic")
 @click.argument("body")
-@click.option("--queue", default=0, show_default=True, help="The queue of the topic.")
+@click.option(
+    "--queue",
+    type=click.IntRange(0, QUEUE_MAX),
+    default=0,
+    show_default=True,
+    help="The queue of the topic.",
+)
 @click.option("--tag", default="", help="The tag to filter by, one word.")
 @click.option(
     "--key",
