@@ -131,7 +131,11 @@ def folder(call: str, name: str, value: object) -> Path:
         raise ArgumentTypeError(call, name, value, "a path, as a string or a pathlib.Path")
     if not os.fspath(value):
         raise ArgumentError(call, name, value, "a path: for the working directory, write '.'")
-    if "\0" in os.fspath(value):
+    try:
+        raw = os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ArgumentError(call, name, value, "a path in the encoding of the file system") from None
+    if b"\0" in raw:
         raise ArgumentError(call, name, value, "a path without zero bytes")
     return value if isinstance(value, Path) else Path(value)
 

@@ -416,7 +416,7 @@ class Reader:
         Raises:
             ArgumentError: an argument has a wrong type or value.
         """
-        if boundary not in ("lower", "upper"):
+        if not isinstance(boundary, str) or boundary not in ("lower", "upper"):
             raise ArgumentError("offset_at", "boundary", boundary, "'lower' or 'upper'")
         time_ms = arguments.time_ms("offset_at", "time_ms", time_ms, up=boundary == "lower")
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)

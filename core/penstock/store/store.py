@@ -39,7 +39,7 @@ from penstock.store.engine import Engine
 from penstock.store.offset_table import check_group, check_known, check_offset
 from penstock.store.put_batch import append_encoded
 from penstock.write.staged_file import StagedBatch, count_marked
-from penstock.write.validation import encode_messages
+from penstock.write.validation import check_wait, encode_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -214,7 +214,7 @@ class Store(Reader, Producer):
         engine, given = self._writer(), _listed(messages)
         atomic = arguments.flag("put_many", "atomic", atomic)
         batch = encode_messages(engine.log.encoder, given)
-        wait = any(message.wait for message in given)
+        wait = any(check_wait(message.wait) for message in given)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return batch.receipts(time_ms, *known)
 

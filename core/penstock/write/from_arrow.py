@@ -267,6 +267,8 @@ def receipts(batch: Batch, store_ms: int, status: PutStatus, durability: Durabil
 
 def key_hashes(column: pa.Array) -> Int64s:
     """Return Java's `String.hashCode` of each string of a column, 0 for null."""
+    if not isinstance(column, pa.Array | pa.ChunkedArray):
+        raise ArgumentTypeError("key_hashes", "keys", column, "a pyarrow.Array of strings")
     texts = pc.fill_null(_cast(column, pa.string(), "key"), "")
     if len(texts) == 0:
         return np.zeros(0, np.int64)
