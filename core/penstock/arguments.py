@@ -87,10 +87,10 @@ def texts(call: str, name: str, value: object, *, one_too: bool = False) -> tupl
     if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
         raise ArgumentTypeError(call, name, value, expected)
     found = tuple(value)
-    for each in found:
+    for at, each in enumerate(found):
         if not isinstance(each, str):
-            raise ArgumentTypeError(call, name, each, f"{expected}")
-        text(call, name, each, expected)
+            raise ArgumentTypeError(call, f"{name}[{at}]", each, "a string")
+        text(call, f"{name}[{at}]", each)
     return found
 
 
@@ -134,7 +134,9 @@ def folder(call: str, name: str, value: object) -> Path:
     try:
         raw = os.fsencode(value)
     except UnicodeEncodeError:
-        raise ArgumentError(call, name, value, "a path in the encoding of the file system") from None
+        raise ArgumentError(
+            call, name, value, "a path in the encoding of the file system"
+        ) from None
     if b"\0" in raw:
         raise ArgumentError(call, name, value, "a path without zero bytes")
     return value if isinstance(value, Path) else Path(value)

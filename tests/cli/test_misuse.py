@@ -22,7 +22,7 @@ from penstock.cli.wording import EXTRAS
 
 JUNK = [
     "", " ", "-", "--", "-1", "0", "1.5", "nan", "1e999", "x", "None", "99999999999999999999999", "earliest", "a=b", "=",
-    "/nonexistent/x", ".", "\x1b[2J", "é", "\udcff", "x" * 5000, "[", "{}", "flush.use=5", "flush.sync.timeout_ms=-1",
+    "rows.txt/x", ".", "\x1b[2J", "é", "\udcff", "x" * 5000, "[", "{}", "flush.use=5", "flush.sync.timeout_ms=-1",
 ]  # fmt: skip
 # What a message of the command line never holds: the argument of a call, or a call.
 PYTHON = re.compile(r"\b\w+=(True|False|None)\b|\b[a-z_]+\(\)|\b[a-z_]+\(\w+=|Traceback|\[Errno")
@@ -31,7 +31,7 @@ ENDLESS = {"--follow"}
 # What takes minutes, and begins after all values were looked at: the function that does the work.
 WORK = {
     "matrix": "penstock.cli.verbs.matrix._run",
-    "demo": "penstock.cli.verbs.demo._ingest",
+    "demo": "penstock.cli.verbs.demo.Demo.ingest",
     "plugins check": "penstock.cli.verbs.plugins._load_checker",
 }
 
@@ -74,6 +74,9 @@ def valid(parameter: click.Parameter, store: str) -> list[str]:
     value = made.get(parameter.name or "", store)
     if parameter.name == "source":
         value = "rows.txt"
+    if isinstance(parameter, click.Option) and parameter.name == "path":
+        # A folder that a command makes for itself.
+        value = "fresh"
     return [value] if isinstance(parameter, click.Argument) else [parameter.opts[-1], value]
 
 
@@ -98,7 +101,9 @@ def lines_of(verb: Verb, store: str) -> Iterator[list[str]]:
         yield line
         if isinstance(parameter, click.Argument):
             for value in JUNK:
-                at = [p for p in verb.command.params if isinstance(p, click.Argument)].index(parameter)
+                at = [p for p in verb.command.params if isinstance(p, click.Argument)].index(
+                    parameter
+                )
                 words = list(line)
                 words.insert(len(verb.words) + at, value)
                 yield words
@@ -125,12 +130,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a copy of the store; some of the values are names of files."""
     shutil.copytree(made, tmp_path / "here", copy_function=shutil.copy2)
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(sys, "stdin", Path("rows.txt").open())  # noqa: SIM115 - as a shell would
-    return tmp_path / "here"
+    with Path("rows.txt").open() as rows:
+        monkeypatch.setattr(sys, "stdin", rows)
+        yield tmp_path / "here"
 
 
 def run(line: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -150,6 +156,7 @@ def test_a_command_ends_with_a_message_and_a_code_and_does_no_harm(
     verb: Verb, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if verb.name in WORK:
+
         def reach(*_: Any, **__: Any) -> None:
             raise Reached
 

@@ -7,6 +7,7 @@ ends in 0x02. Source: spec section 2.7.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
+from typing import Any
 
 from penstock.errors import NotYetError, PropertyError
 
@@ -24,7 +25,7 @@ DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_M
 
 
 def encode_properties(
-    tag: str, keys: Iterable[str], properties: Mapping[str, str] | None = None
+    tag: str | None, keys: Iterable[str] | None, properties: Mapping[str, str] | None = None
 ) -> bytes:
     """Return the properties text, tag and keys first; raises `PropertyError` for values that cannot be read back."""
     pairs = _pairs_of(properties)
@@ -39,7 +40,7 @@ def encode_properties(
             return plain
     parts = []
     # None is accepted for no tag, no keys and no properties; other values of a wrong type are not, even if they are false.
-    if tag is not None and not (isinstance(tag, str) and not tag):
+    if tag is not None and (type(tag) is not str or tag):
         parts.append(f"{TAGS}{NAME_END}{_check_value(TAGS, tag)}{PAIR_END}")
     words = [] if keys is None else _check_keys(keys)
     if words:
@@ -53,13 +54,15 @@ def encode_properties(
     return _utf8("".join(parts))
 
 
-def _pairs_of(properties: object) -> Mapping[str, str]:
+def _pairs_of(properties: Any) -> Mapping[str, str]:
     """Return the properties of a message; None has none. Raises `PropertyError` for anything but a mapping."""
     if properties is None:
         return {}
     if not isinstance(properties, Mapping):
         kind = type(properties).__name__
-        raise PropertyError("properties", f"they must be a mapping of strings to strings, not {kind}")
+        raise PropertyError(
+            "properties", f"they must be a mapping of strings to strings, not {kind}"
+        )
     return properties
 
 
@@ -131,7 +134,7 @@ def check_zeros(text: bytes) -> None:
         )
 
 
-def _check_keys(keys: Iterable[str]) -> list[str]:
+def _check_keys(keys: Any) -> list[str]:
     """Return the keys as a list; raises `PropertyError` for a key that could not be found again."""
     if isinstance(keys, str):
         raise PropertyError(KEYS, "keys must be a list of keys, not one string: use keys=[...]")

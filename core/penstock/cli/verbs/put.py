@@ -57,7 +57,8 @@ def command(
     as_json: bool,
 ) -> int:
     """Put one message with BODY into TOPIC; a body of - is read from standard input."""
-    raw = sys.stdin.buffer.read() if body == "-" else body.encode()
+    # The bytes of the argument, also where they are not UTF-8.
+    raw = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
     properties = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
