@@ -125,20 +125,21 @@ class StoreStats(TypedDict):
         upkeep: figures of sealing and scrubbing.
     """
 
+    # `| Any` stands for `| None`: code that was typed against version 0.1 need not check for these rare cases.
     path: str
     read_only: bool
     log_min_offset: int
-    log_end_offset: int | None
-    dispatched_offset: int | None
+    log_end_offset: int | Any
+    dispatched_offset: int | Any
     segments: int
     log_bytes: int
-    queues: int | None
+    queues: int | Any
     damaged_reads: int
     offsets_set_aside: list[str]
     not_understood: list[NotUnderstood]
     flushed_offset: NotRequired[int]
     flushes: NotRequired[int]
-    failure: NotRequired[str | None]
+    failure: NotRequired[str | Any]
     append_lock: NotRequired[dict[str, int]]
     strategies: NotRequired[dict[str, dict[str, Any]]]
     dispatchers: NotRequired[dict[str, dict[str, Any]]]

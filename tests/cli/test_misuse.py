@@ -122,7 +122,8 @@ def lines_of(verb: Verb, store: str) -> Iterator[list[str]]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("made")
-    with penstock.open(place / "store", environ={}, **{"geometry.segment_bytes": 1 << 20}) as store:
+    sizes: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
+    with penstock.open(place / "store", environ={}, **sizes) as store:
         for number in range(6):
             store.put("orders", b"%d" % number, queue=number % 2, tag="t", keys=[f"k{number}"])
     (place / "rows.txt").write_text("a\nb\n")

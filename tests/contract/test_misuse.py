@@ -287,6 +287,10 @@ def test_no_setting_is_left_out() -> None:
     assert {"flush.sync.timeout_ms", "retention.age.delete_when"} < set(SETTINGS)
 
 
+def named(function: Callable[..., Any], wrong: str) -> object:
+    return function("none", **{wrong: 1})
+
+
 def test_a_setting_of_another_name_is_refused_with_the_nearest_one() -> None:
     for wrong, right in (
         ("read_onyl", "read_only"), ("flsh", "flush"), ("flush.sync.timeout", "flush.sync.timeout_ms"),
@@ -294,9 +298,9 @@ def test_a_setting_of_another_name_is_refused_with_the_nearest_one() -> None:
         with pytest.raises(
             penstock.ConfigError, match=f"no setting {wrong} .*did you mean {right}"
         ):
-            penstock.open("none", **{wrong: 1})
+            named(penstock.open, wrong)
     with pytest.raises(penstock.ConfigError, match="did you mean apply"):
-        penstock.repair("none", aply=True)
+        named(penstock.repair, "aply")
     assert not Path("none").exists()
 
 

@@ -52,7 +52,7 @@ def parse_time(text: str, now_ms: int, *, up: bool) -> int:
     raise ValueError(f"{text!r} is not a time: {_FORMS}")
 
 
-class TimeParam(click.ParamType):
+class TimeParam(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic since click 8.4 only
     """The type of an option that takes a time; its value is Unix milliseconds.
 
     Args:

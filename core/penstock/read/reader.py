@@ -416,7 +416,8 @@ class Reader:
         Raises:
             ArgumentError: an argument has a wrong type or value.
         """
-        if not isinstance(boundary, str) or boundary not in ("lower", "upper"):
+        # As text: what a caller passes may not be comparable to it.
+        if str(boundary) not in ("lower", "upper"):
             raise ArgumentError("offset_at", "boundary", boundary, "'lower' or 'upper'")
         time_ms = arguments.time_ms("offset_at", "time_ms", time_ms, up=boundary == "lower")
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
@@ -661,7 +662,7 @@ def _checked_columns(call: str, columns: Sequence[str] | None) -> tuple[str, ...
     return None if columns is None else arguments.texts(call, "columns", columns)
 
 
-def _checked_offsets(call: str, name: str, offsets: Offsets | None) -> Offsets | None:
+def _checked_offsets(call: str, name: str, offsets: object) -> Offsets | None:
     """Return the offset of one queue, or a mapping of (topic, queue) to offset, checked."""
     if offsets is None:
         return None
@@ -679,7 +680,7 @@ def _checked_offsets(call: str, name: str, offsets: Offsets | None) -> Offsets |
     return checked
 
 
-def _checked_spans(call: str, spans: Sequence[QueueSpan]) -> list[QueueSpan]:
+def _checked_spans(call: str, spans: object) -> list[QueueSpan]:
     if isinstance(spans, QueueSpan | str) or not isinstance(spans, Iterable):
         raise ArgumentTypeError(call, "spans", spans, "a list of penstock.QueueSpan")
     return [_checked_span(call, span) for span in spans]
