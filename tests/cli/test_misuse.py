@@ -231,3 +231,56 @@ def test_without_any_extra_but_its_own_each_command_works_or_names_the_extra(her
             needing.add(line[0])
     assert {"demo", "plugins", "spark"} <= needing
     assert not needing & {"read", "put", "stat", "verify", "repair", "ingest", "find", "tail"}
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        (["read", "store", "orders", "--queue", "7"], 1, "topic 'orders' has no queue 7; it has queues 0 to 1"),
+        (["read", "store", "orders", "--offset", "99"], 1, "in queue 0: 0 to 2, queue 1: 0 to 2"),
+        (["read", "store", "orders", "--tag", "none"], 1, "no message of topic 'orders' has a tag that matches 'none'"),
+        (["tail", "store", "ordres"], 1, "there is no topic 'ordres', did you mean 'orders'?"),
+        (["find", "store", "none", "--key", "k"], 1, "there is no topic 'none'. Topics in the store: orders"),
+        (["find", "store", "orders", "--begin", "soon"], 2, "'soon' is not a time: a time is written like"),
+        (["find", "store", "orders", "--begin", "1h", "--end", "2h"], 2, "--begin is after --end"),
+        (["get", "store", "x"], 2, "Invalid value for ADDRESS: 'x' is neither a log offset nor a message id"),
+        (["put", "store", "orders", "x", "--set", "flush.us=sync"], 2, "no setting flush.us (--set); did you mean flush.use?"),
+        (["retain", "store", "--dry-run", "--days", "-1"], 2, "--days"),
+        (["ingest", "new", "none.txt", "--topic", "t"], 4, "penstock: none.txt: No such file or directory"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_as_the_command_line_names_it(
+    here: Path, capsys: pytest.CaptureFixture[str], line: list[str], code: int, said: str
+) -> None:
+    found = run(line, capsys)
+    assert (found[0], said in " ".join(found[1].split())) == (code, True), found
+
+
+def test_a_store_in_use_says_so_in_words_of_the_command_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with penstock.open(here / "store", environ={}):
+        code, said = run(["put", "store", "orders", "x"], capsys)
+        assert code == 3
+        assert "stop that program first; commands that only read" in said
+        assert "in use by process" in run(["stat", "store"], capsys)[1]
+    assert "State: closed cleanly" in run(["stat", "store"], capsys)[1]
+
+
+def test_messages_are_found_since_a_time_as_it_is_printed(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert root.run(["read", "store", "orders", "--limit", "1"]) == 0
+    printed = capsys.readouterr().out.partition("  ")[0]
+    assert root.run(["find", "store", "orders", "--begin", printed]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert run(["find", "store", "orders", "--end", "1970-01-02"], capsys)[0] == 1
+
+
+def test_a_body_that_is_not_utf_8_is_stored_as_it_was_given(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`penstock put data t $'\\xff'` ended with a traceback."""
+    assert run(["put", "store", "raw", "a\udcff"], capsys)[0] == 0
+    with penstock.open(here / "store", read_only=True, environ={}) as store:
+        assert store.read("raw").messages[0].body == b"a\xff"

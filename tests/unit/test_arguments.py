@@ -61,7 +61,8 @@ def test_a_number_has_limits() -> None:
 
 def test_a_truth_value_is_no_text() -> None:
     assert [arguments.flag("c", "a", value) for value in (True, False, 1, 0, np.True_)] == [True, False, True, False, True]  # fmt: skip
-    for value in ("false", "", None, 2, 1.0, []):
+    others: list[object] = ["false", "", None, 2, 1.0, []]
+    for value in others:
         with pytest.raises(ArgumentTypeError, match="must be True or False"):
             arguments.flag("c", "a", value)
 

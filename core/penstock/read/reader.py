@@ -42,6 +42,7 @@ logger = get_logger(__name__)
 
 # As in the Java store: the maximum number of entries that one read inspects while nothing matches.
 LOOKED_AT_MAX = 800
+_BOUNDARIES = ("lower", "upper")
 # The minimum number of entries read at once without a tag filter.
 _NEAR = 8
 # The maximum store time of a search; all records have a lesser one.
@@ -416,9 +417,9 @@ class Reader:
         Raises:
             ArgumentError: an argument has a wrong type or value.
         """
-        # As text: what a caller passes may not be comparable to it.
-        if str(boundary) not in ("lower", "upper"):
-            raise ArgumentError("offset_at", "boundary", boundary, "'lower' or 'upper'")
+        expected = "'lower' or 'upper'"
+        if arguments.instance("offset_at", "boundary", boundary, str, expected) not in _BOUNDARIES:
+            raise ArgumentError("offset_at", "boundary", boundary, expected)
         time_ms = arguments.time_ms("offset_at", "time_ms", time_ms, up=boundary == "lower")
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
         place = QueuePosition.of(topic, queue)

@@ -213,7 +213,12 @@ class Store(Reader, Producer):
         """
         engine, given = self._writer(), _listed(messages)
         atomic = arguments.flag("put_many", "atomic", atomic)
-        batch = encode_messages(engine.log.encoder, given)
+        try:
+            batch = encode_messages(engine.log.encoder, given)
+        except TypeError:
+            # The kernel refuses what is no message; this finds the words.
+            _check_messages(given)
+            raise
         wait = any(check_wait(message.wait) for message in given)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return batch.receipts(time_ms, *known)
@@ -464,13 +469,14 @@ def _listed(messages: Iterable[Message]) -> list[Message]:
     ):
         expected = "a list of penstock.Message, for example [Message(topic, body)]"
         raise ArgumentTypeError("put_many", "messages", messages, expected)
-    given = list(messages)
-    # The kernel checks each message again; this only finds the words for one that is none.
-    if set(map(type, given)) - {Message}:
-        for number, each in enumerate(given):
-            expected = "a penstock.Message, for example Message(topic, body)"
-            arguments.instance("put_many", f"messages[{number}]", each, Message, expected)
-    return given
+    return list(messages)
+
+
+def _check_messages(given: Sequence[object]) -> None:
+    """Raise `ArgumentTypeError` for the first object that is not a message."""
+    expected = "a penstock.Message, for example Message(topic, body)"
+    for number, each in enumerate(given):
+        arguments.instance("put_many", f"messages[{number}]", each, Message, expected)
 
 
 def _run_deletion(job: Callable[[], int]) -> int:

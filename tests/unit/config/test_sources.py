@@ -99,8 +99,9 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_an_override_of_the_command_line_names_its_option() -> None:
     with pytest.raises(ConfigError, match=r"no setting flush.us \(--set\); did you mean flush.use"):
-        built(**{"flush.us": Sourced("sync", "--set")})
-    found = built(flush=Sourced("sync", "--set"), **{"log.busy_ms": Sourced(7, "--broker-conf")})
+        build_config(gather(None, {}, {"flush.us": Sourced("sync", "--set")}), REGISTRY)
+    given = {"flush": Sourced("sync", "--set"), "log.busy_ms": Sourced(7, "--broker-conf")}
+    found = build_config(gather(None, {}, given), REGISTRY)
     origins = {key: origin for key, _, origin in found.items()}
     assert (origins["flush.use"], origins["log.busy_ms"]) == ("--set", "--broker-conf")
 
