@@ -44,9 +44,12 @@ def _as_int(value: Any) -> int | None:
         return None
 
 
-def whole_or_none(call: str, name: str, value: object, low: int = 0) -> int | None:
-    """Return an integer of any type as an `int` if it is at least `low`; None stays None."""
-    return None if value is None else whole(call, name, value, low)
+def offset_or_none(call: str, name: str, value: object) -> int | None:
+    """Return a queue offset of any integer type as an `int`; None stays None.
+
+    A negative one is before the first message, as one that retention has deleted, and is no mistake.
+    """
+    return None if value is None else whole(call, name, value, INT64_MIN)
 
 
 def number(call: str, name: str, value: object, low: float, high: float) -> float:
@@ -179,6 +182,6 @@ def offsets(call: str, name: str, value: object) -> dict[int, int]:
     if not isinstance(value, Mapping):
         raise ArgumentTypeError(call, name, value, expected)
     return {
-        whole(call, f"{name} key", queue): whole(call, f"{name}[{queue!r}]", offset)
+        whole(call, f"{name} key", queue): whole(call, f"{name}[{queue!r}]", offset, INT64_MIN)
         for queue, offset in value.items()
     }

@@ -280,7 +280,7 @@ class Reader:
             queue = check_queue(queue)
         if start is not None and type(start) is not int:
             start = self._scan_start(start)
-        start = arguments.whole_or_none("scan", "start", start)
+        start = arguments.offset_or_none("scan", "start", start)
         following = arguments.offsets("scan", "starts", starts)
         if not arguments.flag("scan", "follow", follow):
             return self._scan_once(topic, queue, start, following)
@@ -294,7 +294,7 @@ class Reader:
         )
         if isinstance(start, str | float | datetime):
             raise ArgumentTypeError("scan", "start", start, expected)
-        return arguments.whole("scan", "start", start)
+        return arguments.whole("scan", "start", start, arguments.INT64_MIN)
 
     def _scan_on(
         self, topic: str, queue: int | None, start: int | None, following: dict[int, int]
@@ -654,8 +654,8 @@ def _checked_range(
     return (
         check_topic(topic),
         check_queue(queue),
-        arguments.whole_or_none(call, "start", start),
-        arguments.whole_or_none(call, "stop", stop),
+        arguments.offset_or_none(call, "start", start),
+        arguments.offset_or_none(call, "stop", stop),
     )
 
 
@@ -671,13 +671,13 @@ def _checked_offsets(call: str, name: str, offsets: object) -> Offsets | None:
         expected = "a queue offset, or a mapping of (topic, queue) to queue offset"
         if isinstance(offsets, str | bytes | list | tuple | float):
             raise ArgumentTypeError(call, name, offsets, expected)
-        return arguments.whole(call, name, offsets)
+        return arguments.whole(call, name, offsets, arguments.INT64_MIN)
     checked: dict[tuple[str, int], int] = {}
     for place, offset in offsets.items():
         if not isinstance(place, tuple) or len(place) != 2:  # noqa: PLR2004 - topic and queue
             raise ArgumentTypeError(call, f"{name} key", place, "a tuple of topic and queue")
         key = check_topic(place[0]), check_queue(place[1])
-        checked[key] = arguments.whole(call, f"{name}[{place!r}]", offset)
+        checked[key] = arguments.whole(call, f"{name}[{place!r}]", offset, arguments.INT64_MIN)
     return checked
 
 
