@@ -8,6 +8,8 @@
     + PluginError                  an installed plugin breaks its contract
         - PluginLoadError          names the distribution
         - DuplicateStrategyError   names both offers
+    + ArgumentError (ValueError)   an argument of a call has a value that the call cannot use; nothing was done
+        - ArgumentTypeError (TypeError)  an argument of another type; nothing was done
     + MessageError (ValueError)    the caller's message cannot be stored; nothing was written
         - TopicError               a topic name that is refused, with the reason
             + LongTopicError       a name that older brokers on this directory cannot read
@@ -21,6 +23,7 @@
     + MissingExtraError            an optional package is needed; names the install line
     + StorageError
         - NotAStoreError           the directory is not a message store
+        - UnreadableError          the disk refuses to return the bytes of a file that the call needs
         - StrayFileError           a file that does not belong in a store's folder
         - ForeignContentError      a broker's queues, keys or offsets in a form that Penstock does not understand
         - CorruptionError          path, position, what was expected, what was found
@@ -40,10 +43,19 @@ passes through unless the failure makes the store unusable.
 """
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.escape import visible
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring, _SHORT.maxother = 60, 80
+
+
+def shown(value: object) -> str:
+    """Return a value as in source code, shortened; for messages, since a caller may pass anything of any size."""
+    return _SHORT.repr(value)
 
 
 class PenstockError(Exception):
@@ -123,6 +135,36 @@ class DuplicateStrategyError(PluginError):
         self.first = first
         self.second = second
         super().__init__(f"{kind} strategy {name!r} is offered by both {first!r} and {second!r}")
+
+
+class ArgumentError(PenstockError, ValueError):
+    """An argument of a call has a value that the call cannot use; nothing was read or changed.
+
+    Attributes:
+        call: the name of the function.
+        argument: the name of the argument.
+        value: what the caller passed.
+        expected: what the argument must be.
+    """
+
+    def __init__(self, call: str, argument: str, value: object, expected: str) -> None:
+        self.call = call
+        self.argument = argument
+        self.value = value
+        self.expected = expected
+        super().__init__(
+            f"{call}({argument}={shown(value)}) is refused: {argument} {self._reason()}; nothing was done"
+        )
+
+    def _reason(self) -> str:
+        return f"must be {self.expected}"
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument of a call has a type that the call cannot use; nothing was read or changed."""
+
+    def _reason(self) -> str:
+        return f"has type {type(self.value).__name__}, and must be {self.expected}"
 
 
 class MessageError(PenstockError, ValueError):
@@ -255,6 +297,20 @@ class NotAStoreError(StorageError):
         self.path = path
         self.reason = reason
         super().__init__(f"{path} is not a message store: {reason}")
+
+
+class UnreadableError(StorageError):
+    """The disk returns an error for a file that the call must read whole.
+
+    Attributes:
+        path: the file.
+        reason: the system's error.
+    """
+
+    def __init__(self, path: Path, reason: str, advice: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path} cannot be read ({reason}); {advice}")
 
 
 class StrayFileError(StorageError):

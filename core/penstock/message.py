@@ -4,7 +4,7 @@ The statuses carry RocketMQ's names (spec sections 7.4 and 10.2).
 """
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from penstock._kernel import Message, Receipt, StoredMessage
 
@@ -15,6 +15,7 @@ __all__ = [
     "ReadResult",
     "ReadStatus",
     "Receipt",
+    "StoreStats",
     "StoredMessage",
 ]
 
@@ -50,8 +51,14 @@ class ReadStatus(StrEnum):
 class ReadResult(NamedTuple):
     """The answer of `read`: RocketMQ's status, the messages, and the queue offset to read next.
 
-    `next_offset` is the queue offset to read next. The queue holds the offsets from `min_offset` to
-    `max_offset` (exclusive).
+    A loop that reads a queue to its end passes `next_offset` as the next `offset` until `at_end`.
+
+    Attributes:
+        status: RocketMQ's status.
+        messages: the messages, in the order of the queue; possibly none.
+        next_offset: the queue offset to read next.
+        min_offset: the first queue offset that the queue holds.
+        max_offset: the queue offset after the last message.
     """
 
     status: ReadStatus
@@ -59,3 +66,81 @@ class ReadResult(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the queue had no message at `next_offset` or after it: reading on finds nothing until the next put."""
+        return self.next_offset >= self.max_offset
+
+    @property
+    def out_of_range(self) -> bool:
+        """Whether the requested offset was before the first message or after the end; `next_offset` is in range.
+
+        The statuses OFFSET_TOO_SMALL (retention has deleted the messages there) and OFFSET_OVERFLOW_BADLY. The end
+        itself, where the next message will be, is in range.
+        """
+        return self.status in _OUT_OF_RANGE
+
+
+_OUT_OF_RANGE = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
+
+
+class NotUnderstood(TypedDict):
+    """One kind of a broker's files that Penstock does not understand.
+
+    Attributes:
+        kind: its name in docs/broker-directories.md.
+        text: what was found.
+        stops_writing: whether the store cannot be opened for writing because of it.
+    """
+
+    kind: str
+    text: str
+    stops_writing: bool
+
+
+class StoreStats(TypedDict):
+    """The figures that `Store.stats` returns: a plain dictionary with these keys.
+
+    The keys from `flushed_offset` on exist only if the store is open for writing.
+
+    Attributes:
+        path: the store's folder.
+        read_only: whether the store was opened read-only.
+        log_min_offset: the first log offset that the log still has.
+        log_end_offset: the log offset after the last record; None if the queues cannot be understood.
+        dispatched_offset: the log offset below which queues have all records; None as above.
+        segments: number of commit-log files.
+        log_bytes: total size of these files in bytes, written or not.
+        queues: number of queues; None as above.
+        damaged_reads: how many corrupt records reads have skipped since the store was opened.
+        offsets_set_aside: one sentence for each committed offset that is not used.
+        not_understood: a broker's files that Penstock does not understand.
+        flushed_offset: the log offset up to which the log is durable.
+        flushes: number of flushes.
+        failure: why the store takes no more writes; None if it does.
+        append_lock: how often appends waited for the append lock.
+        strategies: for `write`, `alloc` and `flush` the strategy's `name` and its own figures.
+        dispatchers: by name the `progress` as a log offset, the `error` or None, and its own figures.
+        upkeep: figures of sealing and scrubbing.
+    """
+
+    # `| Any` stands for `| None`: code that was typed against version 0.1 need not check for these rare cases.
+    path: str
+    read_only: bool
+    log_min_offset: int
+    log_end_offset: int | Any
+    dispatched_offset: int | Any
+    segments: int
+    log_bytes: int
+    queues: int | Any
+    damaged_reads: int
+    offsets_set_aside: list[str]
+    not_understood: list[NotUnderstood]
+    flushed_offset: NotRequired[int]
+    flushes: NotRequired[int]
+    failure: NotRequired[str | Any]
+    append_lock: NotRequired[dict[str, int]]
+    strategies: NotRequired[dict[str, dict[str, Any]]]
+    dispatchers: NotRequired[dict[str, dict[str, Any]]]
+    upkeep: NotRequired[dict[str, Any]]

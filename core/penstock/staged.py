@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from penstock import arguments
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
-from penstock.errors import MessageTooLargeError
+from penstock.errors import ArgumentError, MessageTooLargeError
 from penstock.files import Files
 from penstock.format.java_hash import Int64s
 from penstock.format.names import check_queue, check_topic
@@ -66,8 +67,15 @@ def encoding_for(
     With multiple paths, the records fit into each of the stores. Takes no lock and changes nothing; a store
     need not exist yet.
     """
-    first = make_opener(paths[0], config, files, None, None, environ, settings)
-    openers = [_opener(first, Path(path)) for path in paths]
+    call = "encoding_for"
+    if not paths:
+        raise ArgumentError(call, "paths", paths, "the path of at least one store")
+    roots = [arguments.folder(call, "paths", path) for path in paths]
+    first = make_opener(
+        roots[0], config, files, None, None, environ, settings, call=call,
+        names=("config", "files", "environ"),
+    )  # fmt: skip
+    openers = [_opener(first, root) for root in roots]
     log = first.config.log
     return Encoding(
         store_host=host_bytes(log.store_host),
@@ -97,6 +105,7 @@ class Encoder:
         """Return the encoded rows of a table; accepts and refuses the same columns and values as `put_arrow`."""
         from penstock.write import from_arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
+        from_arrow.check_table("encode", table)
         batch = from_arrow.encode_table(self._encoder, table)
         largest = batch.largest
         if largest > self._record_bytes_max:

@@ -13,6 +13,7 @@ KERNEL = ROOT / "core" / "penstock"
 ORDER = [
     "escape _kernel kernel",
     "errors",
+    "arguments",
     "message files",
     "format",
     "runtime",
@@ -33,14 +34,15 @@ ORDER = [
     "__main__",
 ]
 RANK = {name: rank for rank, line in enumerate(ORDER) for name in line.split()}
-LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 30, 10
+LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 31, 11
 
 SYSTEM = {"os", "mmap", "fcntl", "ctypes", "shutil", "tempfile", "socket"}
 PRINTING = {"cli", "testing", "matrix"}
 # `kernel` loads an object out of a zip before anything else of ours is there.
 MAY_TOUCH_SYSTEM = {"kernel", "files", *PRINTING}
-# `os.environ` and `os.PathLike`; the type of what `File.map` returns.
+# `os.environ`, `os.PathLike` and the encoding of paths; the type of what `File.map` returns.
 NAMES_OF_SYSTEM = {
+    "arguments.py": "os",
     "store/open.py": "os",
     "store/open_several.py": "os",
     "segmentwise/checkup.py": "os",

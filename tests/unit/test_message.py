@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from tests.conftest import OpenStore
 
 from penstock.format.record import RecordFields, encode_record
 from penstock.message import (
@@ -12,7 +13,9 @@ from penstock.message import (
     ReadResult,
     ReadStatus,
     StoredMessage,
+    StoreStats,
 )
+from penstock.testing import ManualWorkers
 
 
 def test_statuses_are_rocketmqs_words() -> None:
@@ -58,3 +61,31 @@ def test_bytes_that_are_no_record_are_no_message() -> None:
 def test_a_read_says_where_to_go_on_and_what_there_is() -> None:
     result = ReadResult(ReadStatus.FOUND, [], 5, 2, 9)
     assert (result.next_offset, result.min_offset, result.max_offset) == (5, 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("status", "following", "high", "at_end", "out_of_range"),
+    [
+        (ReadStatus.FOUND, 3, 10, False, False), (ReadStatus.FOUND, 10, 10, True, False),
+        (ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, True, False), (ReadStatus.OFFSET_OVERFLOW_ONE, 10, 10, True, False),
+        (ReadStatus.OFFSET_OVERFLOW_BADLY, 10, 10, True, True), (ReadStatus.OFFSET_TOO_SMALL, 5, 10, False, True),
+        (ReadStatus.NO_MATCHED_MESSAGE, 10, 10, True, False), (ReadStatus.OFFSET_FOUND_NULL, 8, 10, False, False),
+        (ReadStatus.MESSAGE_WAS_REMOVING, 9, 10, False, False),
+    ],
+)  # fmt: skip
+def test_a_result_says_in_two_words_what_the_statuses_mean(
+    status: ReadStatus, following: int, high: int, at_end: bool, out_of_range: bool
+) -> None:
+    found = ReadResult(status, [], following, 5, high)
+    assert (found.at_end, found.out_of_range) == (at_end, out_of_range)
+
+
+def test_the_figures_of_a_store_are_those_that_their_type_names(open_small: OpenStore) -> None:
+    with open_small(spawn=ManualWorkers()) as store:
+        store.put("t", b"x")
+        figures = store.stats()
+        assert set(figures) == set(StoreStats.__annotations__)
+        assert isinstance(figures, dict)
+        path = store.path
+    with open_small(path=path, read_only=True) as reader:
+        assert set(reader.stats()) == set(StoreStats.__required_keys__)

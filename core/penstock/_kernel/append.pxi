@@ -386,7 +386,7 @@ cdef class Producer:
         """Raise if messages cannot be put now."""
         raise NotImplementedError
 
-    def put(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, bint wait=True,
+    def put(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, wait=True,
             born_time_ms=None, born_host=None):
         """Append one message and return its receipt; see `Message` for the arguments.
 
@@ -402,6 +402,8 @@ cdef class Producer:
             self._check_writable()
         if appender is None:
             raise ValueError("the store takes no messages")
+        if wait is not True and wait is not False:
+            wait = encode_words().check_wait(wait)
         # A concurrent put, from another thread or a signal handler, must not use the same draft.
         draft = self.spare
         self.spare = None

@@ -52,7 +52,11 @@ cdef int64_t whole(object value, int64_t low, int64_t high, str name) except? -1
     if type(value) is not int:
         if isinstance(value, bool) or not hasattr(type(value), "__index__"):
             raise encode_words().NumberError(name, value)
-        value = operator_index(value)
+        try:
+            value = operator_index(value)
+        except TypeError:
+            # An array has the method and refuses.
+            raise encode_words().NumberError(name, value) from None
     number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow or number < low or number > high:
         raise encode_words().NumberError(name, value)
@@ -131,7 +135,7 @@ cdef class RecordEncoder:
 
     cdef bytes body(self, body, delay_level):
         """Return a body as bytes, checked."""
-        if type(body) is not bytes or PyBytes_GET_SIZE(body) > self.body_bytes_max or delay_level:
+        if type(body) is not bytes or PyBytes_GET_SIZE(body) > self.body_bytes_max or delay_level is not ZERO:
             return encode_words().check_body(body, delay_level, self.body_bytes_max)
         return body
 
@@ -139,6 +143,8 @@ cdef class RecordEncoder:
         """Fill in tag, keys and other properties; return the object that, besides `tag`, must be held while the parts are used."""
         cdef Py_ssize_t i, count
         cdef object held = None
+        # Of an object of any other type, the Python module asks whether it has pairs.
+        cdef bint has_pairs = properties is not None and not (type(properties) is dict and not <dict>properties)
         m.tag.p, m.tag.n, m.text.p, m.text.n, m.keys, m.n_keys = NULL, 0, NULL, 0, spans, 0
         m.has_crc = self.crc_property
         if (type(keys) is tuple or type(keys) is list) and utf8_of(tag, &m.tag) and is_plain(m.tag):
@@ -151,13 +157,13 @@ cdef class RecordEncoder:
                         break
                 else:
                     m.n_keys = <int32_t>count
-                    held = () if not properties else self._pairs(properties)
+                    held = self._pairs(properties) if has_pairs else ()
         if held is not None:
-            if properties:
+            if has_pairs:
                 m.text = span_of(held)
             if text_size(m) < LONG_TEXT:
                 # The spans point into these objects.
-                return (held, keys) if properties else keys
+                return (held, keys) if has_pairs else keys
         made = encode_words().text_of(tag, keys, properties, crc_property=self.crc_property)
         m.tag.n, m.n_keys, m.text = 0, 0, span_of(made)
         return made

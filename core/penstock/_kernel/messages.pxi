@@ -5,6 +5,13 @@ def _made_message(dict fields, kind=Message):
     return kind(**fields)
 
 
+cdef object keys_of(keys):
+    """Return keys as a tuple. A single string, or what is no sequence, is kept, so that `put` refuses it with a clear message."""
+    if type(keys) is tuple or isinstance(keys, str) or not hasattr(type(keys), "__iter__"):
+        return keys
+    return tuple(keys)
+
+
 cdef class Message:
     """A message to be stored.
 
@@ -33,8 +40,7 @@ cdef class Message:
     def __init__(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0,
                  born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0):
         self.topic, self.body, self.queue, self.tag = topic, body, queue, tag
-        # A single string is not converted, so that `put` can refuse it with a clear message.
-        self._keys = keys if type(keys) is tuple or isinstance(keys, str) else tuple(keys)
+        self._keys = keys_of(keys)
         self.properties = {} if properties is None else properties
         self.flag, self.delay_level, self.born_time_ms, self.born_host = flag, delay_level, born_time_ms, born_host
         self.wait, self.sys_flag = wait, sys_flag
@@ -47,7 +53,7 @@ cdef class Message:
 
     @keys.setter
     def keys(self, keys):
-        self._keys = keys if type(keys) is tuple or isinstance(keys, str) else tuple(keys)
+        self._keys = keys_of(keys)
 
     cdef tuple _fields(self):
         return (

@@ -4,8 +4,9 @@ Data is written to standard output, messages and progress to standard error. Exi
 or a check failed; 2 usage; 3 store in use; 4 cannot read or write; 5 corruption that stops the command;
 130 interrupted; 141 closed pipe.
 
-In reading order: `root` (the command group, errors to exit codes), `output` (output shared by all verbs), `verbs` (one
-module per verb).
+In reading order: `root` (the command group, errors to exit codes), `wording` (the texts of errors), `output` (output shared by all
+verbs), `times` (options that take a time), `contents` (what a store has, when nothing was found), `state` (whether a store is in use), `verbs`
+(one module per verb).
 """
 
 import os

@@ -33,6 +33,16 @@ _BODY_SHOWN = 80
 _PIPE_COLUMNS = 160
 
 
+class _Limit(click.IntRange):
+    """A number of messages, at least 1; a greater one than any store holds means all."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return min(super().convert(value, param, ctx), sys.maxsize)
+
+
+LIMIT = _Limit(1)
+
+
 def out(line: str) -> None:
     """Write one line of data; terminal control characters are escaped."""
     sys.stdout.write(visible(line) + "\n")
@@ -237,15 +247,16 @@ def own_settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def chosen(settings: Sequence[str], broker_conf: str | None) -> dict[str, Any]:
     """Return the settings given by `--broker-conf` and `--set`; `--set` takes precedence."""
     from penstock.config.broker_conf import from_broker_conf  # noqa: PLC0415 - only where needed
-    from penstock.config.sources import parse_value  # noqa: PLC0415 - as above
+    from penstock.config.sources import Sourced, parse_value  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = {}
     if broker_conf is not None:
-        with click.open_file(broker_conf, encoding="utf-8") as file:
-            found.update(from_broker_conf(file.read()))
+        with click.open_file(broker_conf, encoding="utf-8", errors="replace") as file:
+            given = from_broker_conf(file.read())
+        found.update({key: Sourced(value, "--broker-conf") for key, value in given.items()})
     for text in settings:
         key, separator, value = text.partition("=")
         if not separator:
             raise click.UsageError(f"--set takes KEY=VALUE, not {text!r}")
-        found[key.strip()] = parse_value(value.strip())
+        found[key.strip()] = Sourced(parse_value(value.strip()), "--set")
     return found

@@ -14,6 +14,7 @@ from types import FrameType
 import click
 
 from penstock.cli import verbs
+from penstock.cli.wording import missing_extra, text_of
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -112,11 +113,13 @@ def run(
         return INTERRUPTED
     except BrokenPipeError:
         return CLOSED_PIPE
-    except (PenstockError, OSError) as error:
-        sys.stderr.write(f"penstock: {visible(error)}\n")
-        for note in getattr(error, "__notes__", ()):
+    except (PenstockError, OSError, ModuleNotFoundError) as error:
+        # Any other missing module than one of an extra is a defect, and is raised again.
+        own = missing_extra(error, arguments) if isinstance(error, ImportError) else error
+        sys.stderr.write(f"penstock: {visible(text_of(own))}\n")
+        for note in getattr(own, "__notes__", ()):
             sys.stderr.write(f"  {visible(note)}\n")
-        return code_of(error)
+        return code_of(own)
     return code if isinstance(code, int) else FINE
 
 

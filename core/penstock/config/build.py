@@ -13,7 +13,7 @@ import attrs
 
 from penstock.config.model import CHECKSUMS, FEEDS, SECTIONS, Config, PluginsConfig
 from penstock.config.profiles import PROFILES
-from penstock.config.sources import Given
+from penstock.config.sources import SHORTCUTS, Given
 from penstock.errors import ConfigError
 from penstock.plugins.registry import Registry
 
@@ -24,10 +24,13 @@ def plugin_lists(given: Given) -> PluginsConfig:
     return found
 
 
-def build_config(given: Given, registry: Registry) -> Config:
-    """Return the checked configuration."""
+def build_config(given: Given, registry: Registry, arguments: Sequence[str] = ()) -> Config:
+    """Return the checked configuration.
+
+    `arguments` are the names of the caller's other arguments, which an unknown key of a call may have meant.
+    """
     origins = {key: origin for key, (_, origin) in given.items()}
-    _check_keys(given, registry)
+    _check_keys(given, registry, arguments)
     sections = {name: _fill(section, name, given, origins) for name, section in SECTIONS.items()}
     profile, origin = given.get("profile", (None, "default"))
     if profile is not None and (not isinstance(profile, str) or profile not in PROFILES):
@@ -51,7 +54,7 @@ def _check_word(key: str, value: str, words: Sequence[str]) -> None:
         raise ConfigError(f"{key} is {value!r}; it must be one of: {', '.join(words)}")
 
 
-def _check_keys(given: Given, registry: Registry) -> None:
+def _check_keys(given: Given, registry: Registry, arguments: Sequence[str]) -> None:
     """Raise `ConfigError` for a key that no section and no strategy has; it suggests the nearest known key."""
     known = {"profile"}
     for name, section in SECTIONS.items():
@@ -62,7 +65,8 @@ def _check_keys(given: Given, registry: Registry) -> None:
             known.update(f"{kind}.{name}.{field.name}" for field in fields)
     for key, (_, origin) in given.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1, 0.5)
+            others = [*arguments, *SHORTCUTS] if origin == "call" and "." not in key else ()
+            near = difflib.get_close_matches(key, [*others, *sorted(known)], 1, 0.5)
             hint = f"; did you mean {near[0]}?" if near else f"; sections: {', '.join(SECTIONS)}"
             raise ConfigError(f"there is no setting {key} ({origin}){hint}")
 

@@ -9,11 +9,14 @@ from typing import Any
 import attrs
 
 from penstock.config.profiles import EMBEDDED, PROFILES, Profile
-from penstock.contracts import Strategy
+from penstock.contracts import MS_MAX, Strategy, limits
 from penstock.contracts.geometry import Geometry
 from penstock.files import FILE_MODE
 
 _MODE_MAX = 0o666
+# A record must fit into a segment, and the largest segment has 1 GiB.
+BODY_BYTES_MAX = 1 << 30
+_MIB_PER_S_MAX = 1 << 30
 CHECKSUMS = ("crc32", "crc32+record")
 FEEDS = ("follow", "direct")
 
@@ -52,10 +55,10 @@ class LogConfig:
     """
 
     checksum: str | None = None
-    body_bytes_max: int = 4 << 20
+    body_bytes_max: int = attrs.field(default=4 << 20, validator=limits(0, BODY_BYTES_MAX))
     store_host: str = "127.0.0.1:10911"
     long_topics: bool = False
-    busy_ms: int = 1000
+    busy_ms: int = attrs.field(default=1000, validator=limits(0, MS_MAX))
 
 
 def _check_mode(_instance: object, _field: object, mode: int | None) -> None:
@@ -112,8 +115,8 @@ class IndexConfig:
 
     use: list[str] = attrs.Factory(lambda: ["consume-queue", "hash-index"])
     feed: str = "follow"
-    follow_interval_ms: int = 5
-    flush_interval_ms: int = 1000
+    follow_interval_ms: int = attrs.field(default=5, validator=limits(0, MS_MAX))
+    flush_interval_ms: int = attrs.field(default=1000, validator=limits(1, MS_MAX))
 
 
 @attrs.frozen(kw_only=True)
@@ -128,8 +131,8 @@ class RetentionConfig:
     """
 
     use: list[str] | None = None
-    interval_ms: int = 10_000
-    pause_ms: int = 100
+    interval_ms: int = attrs.field(default=10_000, validator=limits(1, MS_MAX))
+    pause_ms: int = attrs.field(default=100, validator=limits(0, MS_MAX))
 
 
 @attrs.frozen(kw_only=True)
@@ -145,9 +148,9 @@ class ScrubConfig:
     """
 
     digests: bool = True
-    seal_mib_per_s: int = attrs.field(default=256, validator=attrs.validators.ge(1))
-    mib_per_s: int = attrs.field(default=8, validator=attrs.validators.ge(1))
-    interval_hours: float = attrs.field(default=24.0, validator=attrs.validators.ge(0))
+    seal_mib_per_s: int = attrs.field(default=256, validator=limits(1, _MIB_PER_S_MAX))
+    mib_per_s: int = attrs.field(default=8, validator=limits(1, _MIB_PER_S_MAX))
+    interval_hours: float = attrs.field(default=24.0, validator=limits(0, MS_MAX / 3_600_000))
 
 
 @attrs.frozen(kw_only=True)
@@ -163,8 +166,8 @@ class PluginsConfig:
 
     block: list[str] = attrs.Factory(list)
     require: list[str] = attrs.Factory(list)
-    slow_ms: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
-    close_limit_ms: int = attrs.field(default=60_000, validator=attrs.validators.ge(1))
+    slow_ms: int = attrs.field(default=10_000, validator=limits(1, MS_MAX))
+    close_limit_ms: int = attrs.field(default=60_000, validator=limits(1, MS_MAX))
 
 
 @attrs.frozen(kw_only=True)

@@ -6,7 +6,7 @@ Nothing is checked here but the form of each source; `build` checks keys and val
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import ConfigError
 
@@ -14,8 +14,15 @@ ENVIRONMENT_PREFIX = "PENSTOCK_"
 # Section, strategy, option; deeper tables hold no setting.
 _DEPTH_MAX = 8
 # Keywords of `penstock.open` that take a strategy's name as the section's `use`.
-_SHORTCUTS = ("write", "alloc", "flush", "index", "retention")
+SHORTCUTS = ("write", "alloc", "flush", "index", "retention")
 Given = dict[str, tuple[Any, str]]
+
+
+class Sourced(NamedTuple):
+    """The value of an override that did not come from a call, and its origin, which messages name."""
+
+    value: Any
+    origin: str
 
 
 def gather(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Given:
@@ -24,13 +31,14 @@ def gather(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str
     if path is not None:
         given.update(_from_file(path))
     given.update(_from_environment(environ))
-    for key, value in overrides.items():
+    for key, override in overrides.items():
+        value, origin = override if isinstance(override, Sourced) else (override, "call")
         if value is None:
             continue
-        if key in _SHORTCUTS and not isinstance(value, Mapping):
-            given[f"{key}.use"] = (value, "call")
+        if key in SHORTCUTS and not isinstance(value, Mapping):
+            given[f"{key}.use"] = (value, origin)
         else:
-            given.update(_flatten(key, value, "call"))
+            given.update(_flatten(key, value, origin))
     return given
 
 
@@ -41,6 +49,10 @@ def _from_file(path: Path) -> Given:
             tree = tomllib.load(file)
     except FileNotFoundError as error:
         raise ConfigError(f"there is no configuration file {path}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration file {path} cannot be read: {error.strerror}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     given: Given = {}

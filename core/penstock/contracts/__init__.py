@@ -32,11 +32,13 @@ A complete third-party flush policy::
 
 from penstock.contracts.base import (
     CONTRACT_VERSION,
+    MS_MAX,
     Context,
     NoOptions,
     SpawnWorker,
     Stoppable,
     Strategy,
+    limits,
 )
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.dispatcher import (
@@ -86,6 +88,7 @@ __all__ = [
     "INDEX_ENTRY_SIZE",
     "INDEX_HEADER_SIZE",
     "INDEX_SLOT_SIZE",
+    "MS_MAX",
     "NO_HISTORY",
     "QUEUE_ENTRY_SIZE",
     "SIDE_FOLDER",
@@ -128,6 +131,7 @@ __all__ = [
     "is_database",
     "is_light",
     "key_hash",
+    "limits",
     "queue_entries",
     "segment_name",
     "split_entries",

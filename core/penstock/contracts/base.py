@@ -12,6 +12,9 @@ from penstock.contracts.history import NO_HISTORY, History
 from penstock.files import Files
 from penstock.runtime.clock import Clock
 
+# The maximum of an option in milliseconds: a year. Python's and the system's waits have limits of that order.
+MS_MAX = 365 * 24 * 3_600_000
+
 # Incremented when a contract changes so that a strategy written for the older version may fail.
 CONTRACT_VERSION = 1
 
@@ -19,6 +22,19 @@ CONTRACT_VERSION = 1
 @attrs.frozen
 class NoOptions:
     """Options of a strategy that has none."""
+
+
+def limits(low: float, high: float) -> Callable[[object, "attrs.Attribute[Any]", Any], None]:
+    """Return a validator for `attrs.field` that refuses a number outside of `low` to `high`; None is accepted.
+
+    >>> interval_ms: int = attrs.field(default=500, validator=limits(1, MS_MAX))
+    """
+
+    def check(_instance: object, field: "attrs.Attribute[Any]", value: Any) -> None:
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"{field.name} is {value}; it must be {low} to {high}")
+
+    return check
 
 
 class Stoppable(Protocol):

@@ -75,18 +75,21 @@ class File:
         return os.fstat(self._fd).st_mtime_ns // 1_000_000
 
     def pread(self, size: int, position: int) -> bytes:
-        """Return up to `size` bytes at `position`; fewer only at the end of the file."""
-        data = os.pread(self._fd, size, position)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while got < size:
-            data = os.pread(self._fd, size - got, position + got)
-            if not data:
-                break
-            parts.append(data)
-            got += len(data)
+        """Return up to `size` bytes at `position`; fewer only at the end of the file. An `OSError` names the file."""
+        try:
+            data = os.pread(self._fd, size, position)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < size:
+                data = os.pread(self._fd, size - got, position + got)
+                if not data:
+                    break
+                parts.append(data)
+                got += len(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
         return b"".join(parts)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
@@ -97,11 +100,14 @@ class File:
             buffer[: len(data)] = data
             return len(data)
         got = 0
-        while got < len(buffer):
-            count = os.preadv(self._fd, [buffer[got:]], position + got)
-            if count == 0:
-                break
-            got += count
+        try:
+            while got < len(buffer):
+                count = os.preadv(self._fd, [buffer[got:]], position + got)
+                if count == 0:
+                    break
+                got += count
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
         return got
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:

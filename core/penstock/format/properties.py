@@ -7,6 +7,7 @@ ends in 0x02. Source: spec section 2.7.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
+from typing import Any
 
 from penstock.errors import NotYetError, PropertyError
 
@@ -24,10 +25,11 @@ DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_M
 
 
 def encode_properties(
-    tag: str, keys: Iterable[str], properties: Mapping[str, str] | None = None
+    tag: str | None, keys: Iterable[str] | None, properties: Mapping[str, str] | None = None
 ) -> bytes:
     """Return the properties text, tag and keys first; raises `PropertyError` for values that cannot be read back."""
-    if not properties and type(tag) is str and (type(keys) is tuple or type(keys) is list):
+    pairs = _pairs_of(properties)
+    if not pairs and type(tag) is str and (type(keys) is tuple or type(keys) is list):
         if len(keys) == 1:
             key = keys[0]
             # Being printable is stricter than necessary; other keys take the slower path.
@@ -37,18 +39,31 @@ def encode_properties(
         if plain is not None:
             return plain
     parts = []
-    if tag:
+    # None is accepted for no tag, no keys and no properties; other values of a wrong type are not, even if they are false.
+    if tag is not None and (type(tag) is not str or tag):
         parts.append(f"{TAGS}{NAME_END}{_check_value(TAGS, tag)}{PAIR_END}")
-    if keys:
-        text = " ".join(_check_keys(keys))
-        parts.append(f"{KEYS}{NAME_END}{text}{PAIR_END}")
-    for name, value in (properties or {}).items():
+    words = [] if keys is None else _check_keys(keys)
+    if words:
+        parts.append(f"{KEYS}{NAME_END}{' '.join(words)}{PAIR_END}")
+    for name, value in pairs.items():
         if name == CRC32:
             # It belongs to another record or is not a CRC: the store writes its own CRC, or none.
             continue
         _check_name(name)
         parts.append(f"{name}{NAME_END}{_check_value(name, value)}{PAIR_END}")
     return _utf8("".join(parts))
+
+
+def _pairs_of(properties: Any) -> Mapping[str, str]:
+    """Return the properties of a message; None has none. Raises `PropertyError` for anything but a mapping."""
+    if properties is None:
+        return {}
+    if not isinstance(properties, Mapping):
+        kind = type(properties).__name__
+        raise PropertyError(
+            "properties", f"they must be a mapping of strings to strings, not {kind}"
+        )
+    return properties
 
 
 def texts_of(tags: Sequence[str], keys: Sequence[Sequence[str]]) -> list[bytes]:
@@ -119,10 +134,12 @@ def check_zeros(text: bytes) -> None:
         )
 
 
-def _check_keys(keys: Iterable[str]) -> list[str]:
+def _check_keys(keys: Any) -> list[str]:
     """Return the keys as a list; raises `PropertyError` for a key that could not be found again."""
     if isinstance(keys, str):
         raise PropertyError(KEYS, "keys must be a list of keys, not one string: use keys=[...]")
+    if not isinstance(keys, Iterable):
+        raise PropertyError(KEYS, f"keys must be a list of strings, not {type(keys).__name__}")
     texts = [_check_value(KEYS, key) for key in keys]
     # A space separates keys in this format, so a key with spaces is stored as multiple words and
     # found again as a phrase; a key that consists of spaces could not be found.

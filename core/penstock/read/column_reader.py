@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.contracts import QueueBounds, QueueIndex
+from penstock.errors import ArgumentError
 from penstock.format.java_hash import Int64s, distinct_of
 from penstock.format.names import check_queue, check_topic
 from penstock.log.segmented_log import SegmentedLog
@@ -34,18 +35,18 @@ Offsets = int | Mapping[tuple[str, int], int]
 def _by_queue(
     name: str, offsets: Offsets | None, topics: set[str], queues: Sequence[QueueBounds]
 ) -> Mapping[tuple[str, int], int]:
-    """Return queue offsets by topic and queue; raises `ValueError` if one is ambiguous or of a queue that is not read."""
+    """Return queue offsets by topic and queue; raises `ArgumentError` if one is ambiguous or of a queue that is not read."""
     if offsets is None:
         return {}
     if isinstance(offsets, Mapping):
         for topic, queue in offsets:
             if topic not in topics:
-                raise ValueError(f"{name} names queue {queue} of {topic!r}, which is not read here")
+                expected = f"of the topics that are read, and {topic!r} is not one of them"
+                raise ArgumentError("to_reader", f"{name} key", (topic, queue), expected)
         return offsets
     if len(queues) > 1:
-        raise ValueError(
-            f"{name}={offsets} could mean any of {len(queues)} queues: give a mapping of (topic, queue) to offset"
-        )
+        expected = f"a mapping of (topic, queue) to offset, since it could mean any of {len(queues)} queues"
+        raise ArgumentError("to_reader", name, offsets, expected)
     return {b[:2]: offsets for b in queues}
 
 

@@ -7,16 +7,19 @@ broker's directory. Every record read is checked (see `record_reader`). A corrup
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock import arguments
 from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueBounds, QueueIndex
 from penstock.errors import (
+    ArgumentError,
+    ArgumentTypeError,
     ConfigError,
     CorruptionError,
     OffsetError,
-    PenstockError,
     StorageError,
     StoreClosedError,
 )
@@ -39,10 +42,14 @@ logger = get_logger(__name__)
 
 # As in the Java store: the maximum number of entries that one read inspects while nothing matches.
 LOOKED_AT_MAX = 800
+_BOUNDARIES = ("lower", "upper")
 # The minimum number of entries read at once without a tag filter.
 _NEAR = 8
 # The maximum store time of a search; all records have a lesser one.
 _TIME_MAX = 1 << 62
+# Maximum number of rows, and of bytes, of one batch that a caller may request.
+_ROWS_MAX = 1 << 31
+_SIZE_MAX = 1 << 62
 
 
 class Reader:
@@ -114,8 +121,26 @@ class Reader:
         Returns RocketMQ's status and the offset to continue with, even if nothing was found. `tag` is
         `*`, one tag, or multiple tags joined by `||`. While nothing matches, one call inspects at most 800
         entries. A corrupt record is skipped and counted in `stats()`.
+
+        Args:
+            topic: the topic.
+            queue: the queue's number.
+            offset: the queue offset to begin at. One that the queue does not hold is not an error: see
+                `ReadResult.out_of_range`.
+            limit: maximum number of messages, at least 1.
+            tag: which messages to return.
+
+        Raises:
+            ArgumentError: an argument has a wrong type or value; nothing was read.
         """
         self._settle()
+        # Compared here first, because a call costs as much as reading some messages.
+        if type(offset) is not int:
+            offset = arguments.whole("read", "offset", offset, arguments.INT64_MIN)
+        if type(limit) is not int or limit < 1:
+            limit = arguments.whole("read", "limit", limit, 1)
+        if type(tag) is not str:
+            tag = arguments.text("read", "tag", tag, "a string such as '*', 'a' or 'a || b'")
         low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
         high = self._queue_index.max_offset(topic, queue)
         refusal = out_of_bounds(offset, low, high)
@@ -246,12 +271,35 @@ class Reader:
             start: queue offset to begin at; the first one if None.
             starts: queue number to queue offset, for queues that do not begin at `start`.
             follow: at the end, wait for new messages instead of stopping.
+
+        Raises:
+            ArgumentError: an argument has a wrong type or value; raised by the call itself, before the first message.
         """
         check_topic(topic)
-        following: dict[int, int] = dict(starts or {})
-        if not follow:
-            yield from self._scan_once(topic, queue, start, following)
-            return
+        if queue is not None:
+            queue = check_queue(queue)
+        if start is not None and type(start) is not int:
+            start = self._scan_start(start)
+        start = arguments.offset_or_none("scan", "start", start)
+        following = arguments.offsets("scan", "starts", starts)
+        if not arguments.flag("scan", "follow", follow):
+            return self._scan_once(topic, queue, start, following)
+        return self._scan_on(topic, queue, start, following)
+
+    @staticmethod
+    def _scan_start(start: object) -> int:
+        expected = (
+            "a queue offset, or None for the first message; offset_at() returns the offset of a time, "
+            "max_offset() that of the next message"
+        )
+        if isinstance(start, str | float | datetime):
+            raise ArgumentTypeError("scan", "start", start, expected)
+        return arguments.whole("scan", "start", start, arguments.INT64_MIN)
+
+    def _scan_on(
+        self, topic: str, queue: int | None, start: int | None, following: dict[int, int]
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages present now, then new ones as they arrive, without end."""
         waiter = Waiter(self._wakes)
         while True:
             found = False
@@ -319,6 +367,7 @@ class Reader:
         record is corrupt.
         """
         self._show()
+        log_offset = arguments.whole("at", "log_offset", log_offset, arguments.INT64_MIN)
         if log_offset < 0:
             raise OffsetError(log_offset, self._log.min_offset, self._log.committed_offset)
         try:
@@ -332,29 +381,46 @@ class Reader:
 
     def get(self, message_id: str) -> StoredMessage:
         """Return the message with an offset message id (32 hexadecimal digits, 56 for an IPv6 host)."""
+        expected = "a message id, which has 32 or 56 hexadecimal digits"
+        arguments.text("get", "message_id", message_id, expected)
         try:
             raw = bytes.fromhex(message_id)
         except ValueError:
             raw = b""
         if len(raw) not in (16, 28):
-            raise PenstockError(
-                f"{message_id!r} is not a message id, which has 32 or 56 hexadecimal digits"
-            )
+            raise ArgumentError("get", "message_id", message_id, expected)
         message = self.at(int.from_bytes(raw[-8:], "big", signed=True))
         if message.message_id != message_id.upper():
             raise OffsetError(message.log_offset, self._log.min_offset, self._log.committed_offset)
         return message
 
     def offset_at(
-        self, topic: str, queue: int = 0, *, time_ms: int, boundary: str = "lower"
+        self,
+        topic: str,
+        queue: int = 0,
+        *,
+        time_ms: float | datetime,
+        boundary: str = "lower",
     ) -> int:
         """Return the queue offset at a store time, with the boundaries of RocketMQ 5.
 
         `lower`: the first message stored at or after `time_ms`, or the maximum if all are older.
         `upper`: the last message stored at or before `time_ms`, or the minimum if all are newer.
+
+        Args:
+            topic: the topic.
+            queue: the queue's number.
+            time_ms: Unix milliseconds, or a `datetime` with a time zone. One without is refused, since its zone would
+                be a guess.
+            boundary: `lower` or `upper`.
+
+        Raises:
+            ArgumentError: an argument has a wrong type or value.
         """
-        if boundary not in ("lower", "upper"):
-            raise PenstockError(f"boundary must be 'lower' or 'upper', not {boundary!r}")
+        expected = "'lower' or 'upper'"
+        if arguments.instance("offset_at", "boundary", boundary, str, expected) not in _BOUNDARIES:
+            raise ArgumentError("offset_at", "boundary", boundary, expected)
+        time_ms = arguments.time_ms("offset_at", "time_ms", time_ms, up=boundary == "lower")
         low, high = self.min_offset(topic, queue), self.max_offset(topic, queue)
         place = QueuePosition.of(topic, queue)
         search = TimeSearch(
@@ -370,19 +436,35 @@ class Reader:
         topic: str,
         key: str,
         *,
-        begin_ms: int | None = None,
-        end_ms: int | None = None,
+        begin_ms: float | datetime | None = None,
+        end_ms: float | datetime | None = None,
         limit: int = 64,
     ) -> list[StoredMessage]:
         """Return the newest `limit` messages with that key, oldest first.
 
         Topic and key are compared as text, so hash collisions are not returned. UNIQ_KEY counts as a
         key. A key with spaces matches consecutive keys.
+
+        Args:
+            topic: the topic.
+            key: the key.
+            begin_ms: only messages stored at or after this time: Unix milliseconds, or a `datetime` with a time zone.
+            end_ms: only messages stored at or before this time, in the same form.
+            limit: maximum number of messages, at least 1.
+
+        Raises:
+            ArgumentError: an argument has a wrong type or value.
         """
         self._settle(self._key_index)
         check_topic(topic)
-        low = 0 if begin_ms is None else max(begin_ms, -_TIME_MAX)
-        high = _TIME_MAX if end_ms is None else min(end_ms, _TIME_MAX)
+        # Not `text`: a key from a record need not be UTF-8, and is found as it is.
+        arguments.instance("find", "key", key, str, "a string")
+        limit = arguments.whole("find", "limit", limit, 1)
+        low, high = 0, _TIME_MAX
+        if begin_ms is not None:
+            low = max(arguments.time_ms("find", "begin_ms", begin_ms, up=True), -_TIME_MAX)
+        if end_ms is not None:
+            high = min(arguments.time_ms("find", "end_ms", end_ms, up=False), _TIME_MAX)
         candidates = self._candidates(topic, key, low, high)
         if low > high:
             return []
@@ -421,7 +503,10 @@ class Reader:
         See `penstock.format.arrow_schema.COLUMNS` for the names; `verify` checks every record's CRC.
         """
         self._settle()
-        return self._columns.table(topic, queue, start, stop, columns, verify=verify)
+        span = _checked_range("to_arrow", topic, queue, start, stop)
+        names = _checked_columns("to_arrow", columns)
+        verify = arguments.flag("to_arrow", "verify", verify)
+        return self._columns.table(*span, names, verify=verify)
 
     def to_reader(
         self,
@@ -449,11 +534,18 @@ class Reader:
             tags: only messages with one of these tags; all messages if empty.
             rows: maximum number of rows in a batch.
             verify: check every record's CRC; a corrupt one is an error either way.
+
+        Raises:
+            ArgumentError: an argument has a wrong type or value.
         """
         self._settle()
+        call = "to_reader"
         return self._columns.stream(
-            topics, columns, start=start, stop=stop, tags=tags, rows=rows, verify=verify,
-            check_open=self._check_open,
+            arguments.texts(call, "topics", topics, one_too=True), _checked_columns(call, columns),
+            start=_checked_offsets(call, "start", start), stop=_checked_offsets(call, "stop", stop),
+            tags=arguments.texts(call, "tags", tags, one_too=True),
+            rows=arguments.whole(call, "rows", rows, 1, _ROWS_MAX),
+            verify=arguments.flag(call, "verify", verify), check_open=self._check_open,
         )  # fmt: skip
 
     def arrow_batches(
@@ -469,9 +561,12 @@ class Reader:
     ) -> "Iterator[pa.RecordBatch]":
         """Yield the messages that `to_arrow` returns, as record batches of at most `rows` rows."""
         self._settle()
+        call = "arrow_batches"
         return self._columns.queue_batches(
-            topic, queue, start, stop, columns, rows=rows, verify=verify
-        )
+            *_checked_range(call, topic, queue, start, stop), _checked_columns(call, columns),
+            rows=arguments.whole(call, "rows", rows, 1, _ROWS_MAX),
+            verify=arguments.flag(call, "verify", verify),
+        )  # fmt: skip
 
     def arrow_spans(
         self,
@@ -501,10 +596,20 @@ class Reader:
                 queue's file is missing; the messages are skipped unless it raises.
         """
         self._settle()
-        limits, wanted = Limits(rows, size), RowFilter(tags, keys)
-        return self._columns.span_batches(
-            spans, columns, limits, verify=verify, wanted=wanted, lost=lost
+        call = "arrow_spans"
+        limits = Limits(
+            arguments.whole(call, "rows", rows, 1, _ROWS_MAX),
+            arguments.whole(call, "size", size, 1, _SIZE_MAX),
         )
+        wanted = RowFilter(
+            arguments.texts(call, "tags", tags, one_too=True),
+            arguments.texts(call, "keys", keys, one_too=True),
+        )
+        return self._columns.span_batches(
+            _checked_spans(call, spans), _checked_columns(call, columns), limits,
+            verify=arguments.flag(call, "verify", verify), wanted=wanted,
+            lost=arguments.function(call, "lost", lost),
+        )  # fmt: skip
 
     def bounds(
         self, wanted: Callable[[str], bool] = lambda _: True, *, published: bool = True
@@ -517,14 +622,18 @@ class Reader:
                 that process may cut off the messages after them.
         """
         self._settle()
-        return self._columns.bounds(wanted, published=published)
+        arguments.function("bounds", "wanted", wanted)
+        return self._columns.bounds(
+            wanted, published=arguments.flag("bounds", "published", published)
+        )
 
     def sample(
         self, topic: str, queue: int, start: int, stop: int, count: int
     ) -> list[tuple[int, int, float]]:
         """Sample `count` positions of a queue; returns ordinals, log offsets, and the mean record size at each."""
         self._settle()
-        return self._columns.sample(topic, queue, start, stop, count)
+        span = _checked_span("sample", QueueSpan(topic, queue, start, stop))
+        return self._columns.sample(*span, arguments.whole("sample", "count", count, 0, _ROWS_MAX))
 
     def close(self) -> None:
         """Close all files; calling it again does nothing."""
@@ -536,3 +645,56 @@ class Reader:
                 dispatcher.close()
         self._log.close()
         self._wakes.close()
+
+
+def _checked_range(
+    call: str, topic: str, queue: int, start: int | None, stop: int | None
+) -> tuple[str, int, int | None, int | None]:
+    """Return the arguments that name a range of a queue, checked."""
+    return (
+        check_topic(topic),
+        check_queue(queue),
+        arguments.offset_or_none(call, "start", start),
+        arguments.offset_or_none(call, "stop", stop),
+    )
+
+
+def _checked_columns(call: str, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if columns is None else arguments.texts(call, "columns", columns)
+
+
+def _checked_offsets(call: str, name: str, offsets: object) -> Offsets | None:
+    """Return the offset of one queue, or a mapping of (topic, queue) to offset, checked."""
+    if offsets is None:
+        return None
+    if not isinstance(offsets, Mapping):
+        expected = "a queue offset, or a mapping of (topic, queue) to queue offset"
+        if isinstance(offsets, str | bytes | list | tuple | float):
+            raise ArgumentTypeError(call, name, offsets, expected)
+        return arguments.whole(call, name, offsets, arguments.INT64_MIN)
+    checked: dict[tuple[str, int], int] = {}
+    for place, offset in offsets.items():
+        if not isinstance(place, tuple) or len(place) != 2:  # noqa: PLR2004 - topic and queue
+            raise ArgumentTypeError(call, f"{name} key", place, "a tuple of topic and queue")
+        key = check_topic(place[0]), check_queue(place[1])
+        checked[key] = arguments.whole(call, f"{name}[{place!r}]", offset, arguments.INT64_MIN)
+    return checked
+
+
+def _checked_spans(call: str, spans: object) -> list[QueueSpan]:
+    if isinstance(spans, QueueSpan | str) or not isinstance(spans, Iterable):
+        raise ArgumentTypeError(call, "spans", spans, "a list of penstock.QueueSpan")
+    return [_checked_span(call, span) for span in spans]
+
+
+def _checked_span(call: str, span: object) -> QueueSpan:
+    """Return the range of a queue; any tuple of topic, queue, start and stop is one."""
+    if not isinstance(span, tuple) or len(span) != len(QueueSpan._fields):
+        raise ArgumentTypeError(call, "spans", span, "a list of penstock.QueueSpan")
+    topic, queue, start, stop = span
+    return QueueSpan(
+        check_topic(topic),
+        check_queue(queue),
+        arguments.whole(call, "start", start),
+        arguments.whole(call, "stop", stop),
+    )

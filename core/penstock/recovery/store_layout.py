@@ -94,6 +94,16 @@ def is_store(files: Files, root: Path) -> bool:
     return False
 
 
+def no_store(files: Files, root: Path) -> NotAStoreError:
+    """Return the error for a folder in which `is_store` has found no store."""
+    if files.exists(root):
+        return NotAStoreError(root, "there is no commitlog folder in it")
+    return NotAStoreError(
+        root,
+        "it does not exist; check the path. Opening it for writing, or penstock init, creates a store there",
+    )
+
+
 def check_layout(files: Files, root: Path, *, writes: bool) -> None:
     """Raise `StrayFileError` if a path that the store will use is a symbolic link or the wrong kind of file."""
     if not files.exists(root):

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from penstock import arguments
 from penstock.contracts import Context
 from penstock.contracts.findings import Finding
 from penstock.dispatch.rebuild import RebuildJournal
@@ -27,7 +28,7 @@ from penstock.durability.side_folder import (
     vouched_for,
 )
 from penstock.durability.written_ranges import NO_END, known_ranges, read_ranges, write_ranges
-from penstock.errors import NotAStoreError, StoreLockedError
+from penstock.errors import StorageError, StoreLockedError, UnreadableError
 from penstock.files import Files
 from penstock.format.record import BLANK_SIZE
 from penstock.integrity.segment_digests import Digests
@@ -36,7 +37,7 @@ from penstock.log.segment import Segment
 from penstock.log.segmented_log import SegmentedLog
 from penstock.recovery.foreign_content import check_foreign
 from penstock.recovery.log_end import rewrite
-from penstock.recovery.store_layout import check_layout, is_store
+from penstock.recovery.store_layout import check_layout, is_store, no_store
 from penstock.repairs.patched_log import Patch
 from penstock.repairs.planner import Planner, RepairPlan
 from penstock.runtime.clock import Clock
@@ -112,10 +113,22 @@ def repair(
         settings: as for `penstock.open`.
 
     Raises:
+        ArgumentError: an argument has a wrong type or value.
         StoreLockedError: a process has the store open for writing.
+        UnreadableError: the disk returns an error for a file; nothing was repaired.
         NotAStoreError, StrayFileError, CorruptionError: the content of the folder cannot be interpreted as a store.
     """
-    opener = make_opener(path, config, files, clock, None, environ, settings)
+    call = "repair"
+    root = arguments.folder(call, "path", path)
+    apply, cut, accept = (
+        arguments.flag(call, name, value)
+        for name, value in (("apply", apply), ("cut", cut), ("accept", accept))
+    )
+    arguments.function(call, "on_progress", on_progress)
+    opener = make_opener(
+        root, config, files, clock, None, environ, settings, call=call,
+        names=("config", "apply", "cut", "accept", "on_progress", "files", "clock", "environ"),
+    )  # fmt: skip
     return repair_with(opener, apply=apply, cut=cut, accept=accept, on_progress=on_progress)
 
 
@@ -131,7 +144,7 @@ def repair_with(
     files, root = opener.files, opener.root
     opener.check_strategies()
     if not is_store(files, root):
-        raise NotAStoreError(root, "there is no commitlog folder in it")
+        raise no_store(files, root)
     check_layout(files, root, writes=apply)
     if not apply:
         if files.is_locked(root / "lock"):
@@ -162,7 +175,20 @@ class _Repair:
         return self._opener.context(self._geometry, log, read_only=True)
 
     def plan(self, on_progress: OnProgress, *, cut: bool, accept: bool) -> RepairPlan:
-        """Return the repair plan."""
+        """Return the repair plan; raises `UnreadableError` if the disk does not return the bytes of a file."""
+        try:
+            return self._plan(on_progress, cut=cut, accept=accept)
+        except OSError as error:
+            if error.filename is None:
+                # Not an error of the store's files: `on_progress` may raise anything.
+                raise
+            raise UnreadableError(
+                Path(error.filename), error.strerror or str(error),
+                "a repair must read every segment, so nothing was repaired. Check the disk; copy what can be read to "
+                "another disk, where unreadable ranges are zeros, and repair the copy",
+            ) from error  # fmt: skip
+
+    def _plan(self, on_progress: OnProgress, *, cut: bool, accept: bool) -> RepairPlan:
         log = open_log(self._files, self._root, self._geometry)
         self._dispatchers = self._opener.dispatchers(self._context(log))
         planner = Planner(
@@ -183,6 +209,17 @@ class _Repair:
         steps, standing = tuple(steps_of(plan, root)), tuple(plan.standing)
         if not plan.is_needed and not is_unfinished:
             return RepairReport(steps=(), standing=standing, applied=False)
+        try:
+            self._perform(plan, journal, side)
+        except OSError as error:
+            raise StorageError(
+                f"the repair of {root} stopped ({error}); what it removed or replaced so far is saved in "
+                f"penstock/saved there. Check the disk, and run the repair again, which completes it"
+            ) from error
+        saved = journal.saved if files.exists(journal.saved) else None
+        return RepairReport(steps=steps, standing=standing, applied=True, saved_to=saved)
+
+    def _perform(self, plan: RepairPlan, journal: RebuildJournal, side: SideFolder) -> None:
         journal.begin()
         self._save_metadata(journal)
         self._note_ranges(plan)
@@ -196,8 +233,6 @@ class _Repair:
             self._rebuild(plan, journal)
         self._finish(plan, side)
         journal.end()
-        saved = journal.saved if files.exists(journal.saved) else None
-        return RepairReport(steps=steps, standing=standing, applied=True, saved_to=saved)
 
     def _save_metadata(self, journal: RebuildJournal) -> None:
         for path in (

@@ -232,7 +232,8 @@ class Engine:
 
     def cursor(self, topic: str, queue: int) -> QueueCursor:
         """Return the cursor of a queue; topic and queue are checked the first time."""
-        cursor = self.cursors.get((topic, queue))
+        is_known = type(topic) is str and type(queue) is int
+        cursor = self.cursors.get((topic, queue)) if is_known else None
         if cursor is None:
             topic, queue = check_topic(topic, long=self.long_topics), check_queue(queue)
             with self._cursors_guard:

@@ -7,10 +7,11 @@ crash during this one.
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock import arguments
 from penstock._kernel import RecordEncoder
 from penstock.config import sources
 from penstock.config.build import build_config, plugin_lists
@@ -31,7 +32,7 @@ from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
-from penstock.errors import NotAStoreError, StorageError, StoreLockedError
+from penstock.errors import StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
@@ -57,7 +58,7 @@ from penstock.recovery.restore import (
     sync_names_below,
     sync_names_up,
 )
-from penstock.recovery.store_layout import check_layout, is_store, was_made_here
+from penstock.recovery.store_layout import check_layout, is_store, no_store, was_made_here
 from penstock.retention.forecast import RetentionForecast
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
@@ -104,7 +105,15 @@ def open_store(
         NotAStoreError, StrayFileError, CorruptionError: the content of the folder cannot be opened; nothing
             was changed.
     """
-    opener = make_opener(path, config, files, clock, spawn, environ, settings)
+    call = "open"
+    root = arguments.folder(call, "path", path)
+    read_only = arguments.flag(call, "read_only", read_only)
+    if spawn is not None:
+        arguments.function(call, "spawn", spawn)
+    opener = make_opener(
+        root, config, files, clock, spawn, environ, settings, call=call,
+        names=("config", "read_only", "files", "clock", "spawn", "environ"),
+    )  # fmt: skip
     return opener.open_for_reading() if read_only else opener.open_for_writing()
 
 
@@ -116,16 +125,28 @@ def make_opener(
     spawn: SpawnWorker | None,
     environ: Mapping[str, str] | None,
     settings: Mapping[str, Any],
+    *,
+    call: str = "open",
+    names: Sequence[str] = (),
 ) -> "Opener":
-    """Return an opener for the store at `path`; the arguments are those of `open_store`."""
+    """Return an opener for the store at `path`; the arguments are those of `open_store`.
+
+    `call` and `names` are the name of the public function and of its arguments, for its messages.
+    """
+    if files is not None:
+        arguments.with_methods(call, "files", files, ("open", "lock"), "a file system, as of penstock.files.Files")  # fmt: skip
+    if clock is not None:
+        arguments.with_methods(call, "clock", clock, ("time_ms", "monotonic_ms"), "a clock, as of penstock.runtime.clock.Clock")  # fmt: skip
+    if environ is not None:
+        arguments.mapping(call, "environ", environ)
     given = sources.gather(
-        Path(config) if config is not None else None,
+        arguments.folder(call, "config", config) if config is not None else None,
         os.environ if environ is None else environ,
         settings,
     )
     plugins = plugin_lists(given)
     registry = load_registry(plugins.block, plugins.require)
-    built = build_config(given, registry)
+    built = build_config(given, registry, names)
     files = files or Files(built.files.mode)
     return Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
 
@@ -217,7 +238,7 @@ class Opener(Choices):
         """Open read-only: takes no lock and changes nothing."""
         self.check_strategies()
         if not is_store(self.files, self.root):
-            raise NotAStoreError(self.root, "there is no commitlog folder in it")
+            raise no_store(self.files, self.root)
         check_layout(self.files, self.root, writes=False)
         geometry = self.geometry()
         log = open_log(self.files, self.root, geometry)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock import arguments
 from penstock.files import Files
 from penstock.store.open import Opener, make_opener
 from penstock.store.store import Store
@@ -26,10 +27,16 @@ def open_several(
 
     The function uses a `Path` unchanged, and resolves anything else as a path on this machine.
     """
-    made = make_opener(".", config, files, None, None, environ, settings)
+    call = "open_several"
+    made = make_opener(
+        ".", config, files, None, None, environ, settings, call=call,
+        names=("config", "files", "environ"),
+    )  # fmt: skip
 
     def open_one(path: str | os.PathLike[str]) -> Store:
-        root = path if isinstance(path, Path) else Path(path).absolute()
+        root = arguments.folder("open", "path", path)
+        if not isinstance(path, Path):
+            root = root.absolute()
         opener = Opener(root, made.asked, made.registry, made.files, made.clock, None)
         return opener.open_for_reading()
 

@@ -1,18 +1,21 @@
 """The public class `Store`: put, read, find, follow; see `penstock.open`."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, cast
 
+from penstock import arguments
 from penstock._kernel import Producer
 from penstock.contracts import Dispatcher
 from penstock.contracts.findings import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
 from penstock.dispatch.tail_follower import pick_indexes
 from penstock.errors import (
+    ArgumentTypeError,
     ForeignContentError,
     ForkedStoreError,
     ReadOnlyError,
@@ -24,22 +27,26 @@ from penstock.format.names import check_queue, check_topic
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
 from penstock.log.segmented_log import SegmentedLog
-from penstock.message import Durability, Message, Receipt
+from penstock.message import Durability, Message, Receipt, StoreStats
 from penstock.read.reader import Reader
 from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
 from penstock.recovery.log_end import RecoveryReport
-from penstock.retention.forecast import RetentionForecast, SegmentForecast
+from penstock.retention.forecast import DAYS_MAX, RetentionForecast, SegmentForecast
 from penstock.runtime.waking import Wakes
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
 from penstock.store.offset_table import check_group, check_known, check_offset
 from penstock.store.put_batch import append_encoded
 from penstock.write.staged_file import StagedBatch, count_marked
-from penstock.write.validation import encode_messages
+from penstock.write.validation import check_wait, encode_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# Processes of one verification; more than a machine has cores only cost memory.
+_JOBS_MAX = 4096
 
 
 class Store(Reader, Producer):
@@ -152,13 +159,29 @@ class Store(Reader, Producer):
 
     # --- putting
 
-    def submit(self, topic: str, body: bytes, **message: Any) -> "Future[Receipt]":
+    def submit(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        queue: int = 0,
+        tag: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        born_time_ms: int | None = None,
+        born_host: str | None = None,
+    ) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
         The arguments are those of `put`, except `wait`. The message is in the log when this returns.
         """
         engine = self._writer()
-        receipt = self.put(topic, body, wait=False, **message)
+        receipt = self.put(
+            topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
+            delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host, wait=False,
+        )  # fmt: skip
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
 
@@ -183,10 +206,20 @@ class Store(Reader, Producer):
         Stores all messages or none: if a message cannot be stored, or the disk is full, no message is stored. The
         batch may span multiple segments; with `atomic` it is stored in one segment or refused. A flush policy that
         waits does so once for the whole batch, and only if a message requests it.
+
+        Raises:
+            ArgumentError: `messages` is not an iterable of `Message`; nothing was stored.
+            MessageError: a message cannot be stored; a note names it, and nothing was stored.
         """
-        engine, given = self._writer(), list(messages)
-        batch = encode_messages(engine.log.encoder, given)
-        wait = any(message.wait for message in given)
+        engine, given = self._writer(), _listed(messages)
+        atomic = arguments.flag("put_many", "atomic", atomic)
+        try:
+            batch = encode_messages(engine.log.encoder, given)
+        except TypeError:
+            # The kernel refuses what is no message; this finds the words.
+            _check_messages(given)
+            raise
+        wait = any(check_wait(message.wait) for message in given)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return batch.receipts(time_ms, *known)
 
@@ -203,6 +236,9 @@ class Store(Reader, Producer):
         from penstock.write import from_arrow  # noqa: PLC0415 - pyarrow is an extra, and slow to import
 
         engine = self._writer()
+        atomic = arguments.flag("put_arrow", "atomic", atomic)
+        wait = arguments.flag("put_arrow", "wait", wait)
+        from_arrow.check_table("put_arrow", table)
         batch = from_arrow.encode_table(engine.log.encoder, table, seals=False)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
         return from_arrow.receipts(batch, time_ms, *known)
@@ -215,6 +251,9 @@ class Store(Reader, Producer):
         `flush`. Stores all records or none, like `put_many`.
         """
         engine = self._writer()
+        expected = "a penstock.staged.StagedBatch"
+        arguments.instance("put_staged", "batch", batch, StagedBatch, expected)
+        first_mark = arguments.whole("put_staged", "first_mark", first_mark)
         if first_mark:
             batch.check_mark(first_mark)
         encoded = batch.encoded(engine.log.encoder)
@@ -226,7 +265,13 @@ class Store(Reader, Producer):
 
         Counts up to the first gap in the numbers; raises `StorageError` if the count cannot be determined.
         """
-        return count_marked(self._owner().log, log_offset, first_mark, most)
+        call = "count_marked"
+        return count_marked(
+            self._owner().log,
+            arguments.whole(call, "log_offset", log_offset),
+            arguments.whole(call, "first_mark", first_mark),
+            arguments.whole(call, "most", most),
+        )
 
     # --- consumer offsets
 
@@ -278,8 +323,12 @@ class Store(Reader, Producer):
         return _run_deletion(self._owner().retention.run)
 
     def forecast(self, days: float = 14) -> list[SegmentForecast]:
-        """Return when each segment would be deleted, and why, by the policies' current answers; changes nothing."""
+        """Return when each segment would be deleted, and why, by the policies' current answers; changes nothing.
+
+        `days`, from 0 to 3660, is how far the forecast reaches.
+        """
         self._check_open()
+        days = arguments.number("forecast", "days", days, 0, DAYS_MAX)
         return self._outlook.forecast(days)
 
     def space(
@@ -292,28 +341,40 @@ class Store(Reader, Producer):
             on_progress: called during the work with the number of queues done.
         """
         self._settle()
+        arguments.function("space", "on_progress", on_progress)
+        below = arguments.whole("space", "below", below)
         return space_by_topic(self._queue_index, below, on_progress)
 
-    def discard_before(self, *, log_offset: int = 0, time_ms: int = 0) -> int:
+    def discard_before(self, *, log_offset: int = 0, time_ms: float | datetime = 0) -> int:
         """Delete the segments that end at or before a log offset, or were last written before a time.
 
         Ignores the retention policies. Never deletes the last segment, nor one that is not durable, not
         dispatched, or still being read. Returns how many were deleted.
+
+        Args:
+            log_offset: delete what ends at or before it; 0 or less deletes nothing.
+            time_ms: delete what was last written before it: Unix milliseconds, or a `datetime` with a time zone.
+
+        Raises:
+            ArgumentError: an argument has a wrong type or value; nothing was deleted.
         """
         retention = self._owner().retention
+        call = "discard_before"
+        offset = arguments.whole(call, "log_offset", log_offset, arguments.INT64_MIN)
+        before_ms = arguments.time_ms(call, "time_ms", time_ms, up=True)
         return _run_deletion(
-            lambda: retention.delete_before(log_offset, time_ms, "requested by the caller")
+            lambda: retention.delete_before(offset, before_ms, "requested by the caller")
         )
 
-    def stats(self) -> dict[str, Any]:
-        """Return figures about the store: offsets in bytes, times in Unix milliseconds.
+    def stats(self) -> StoreStats:
+        """Return figures about the store as a dictionary; `StoreStats` says what each means.
 
-        The number of queues includes only queues of the log below `dispatched_offset`.
+        Offsets are in bytes. The number of queues includes only queues of the log below `dispatched_offset`.
         """
         self._show_all()
         segments = self._log.segments
         is_known = has_queues(self._queue_index)
-        figures: dict[str, Any] = {
+        figures: StoreStats = {
             "path": str(self.path),
             "read_only": self.read_only,
             "log_min_offset": self._log.min_offset,
@@ -334,7 +395,7 @@ class Store(Reader, Producer):
             ],
         }
         if self._engine is not None:
-            figures |= self._engine.stats()
+            figures.update(cast(StoreStats, self._engine.stats()))
         return figures
 
     def verify(
@@ -353,6 +414,9 @@ class Store(Reader, Producer):
                 than one must guard its own code with `if __name__ == "__main__"`.
         """
         self._show_all()
+        arguments.function("verify", "on_progress", on_progress)
+        deep = arguments.flag("verify", "deep", deep)
+        jobs = arguments.whole("verify", "jobs", jobs, 1, _JOBS_MAX)
         failing = self._engine.follower.failing(self.path) if self._engine is not None else []
         return itertools.chain(failing, self._verification.run(on_progress, deep=deep, jobs=jobs))
 
@@ -396,6 +460,23 @@ class Store(Reader, Producer):
             # An error raised in the block takes precedence; otherwise the caller must get this one.
             if error is None:
                 raise
+
+
+def _listed(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages of a batch as a list; refuses anything that is not an iterable of messages."""
+    if isinstance(messages, Message | str | bytes | bytearray) or not isinstance(
+        messages, Iterable
+    ):
+        expected = "a list of penstock.Message, for example [Message(topic, body)]"
+        raise ArgumentTypeError("put_many", "messages", messages, expected)
+    return list(messages)
+
+
+def _check_messages(given: Sequence[object]) -> None:
+    """Raise `ArgumentTypeError` for the first object that is not a message."""
+    expected = "a penstock.Message, for example Message(topic, body)"
+    for number, each in enumerate(given):
+        arguments.instance("put_many", f"messages[{number}]", each, Message, expected)
 
 
 def _run_deletion(job: Callable[[], int]) -> int:

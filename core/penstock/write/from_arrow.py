@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock._kernel import ArrowRows, Batch, Message, RecordEncoder, hash_pieces
-from penstock.errors import MessageError
+from penstock.errors import ArgumentTypeError, MessageError
 from penstock.format.arrow_schema import TIMESTAMP
 from penstock.format.java_hash import Int64s
 from penstock.message import Durability, PutStatus
@@ -90,6 +90,15 @@ def _value(column: pa.Array | None, row: int, name: str) -> str:
         return "" if column is None else str(column[row].as_py())
     except UnicodeDecodeError as error:
         raise MessageError(f"column {name!r} is not valid UTF-8 in row {row}: {error}") from error
+
+
+def check_table(call: str, table: object) -> None:
+    """Raise `ArgumentTypeError` for anything that is not an Arrow table or record batch."""
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        raise ArgumentTypeError(
+            call, "table", table,
+            "a pyarrow.Table or RecordBatch; pyarrow.table(...) makes one of a dictionary or a data frame",
+        )  # fmt: skip
 
 
 def encode_table(
@@ -258,6 +267,8 @@ def receipts(batch: Batch, store_ms: int, status: PutStatus, durability: Durabil
 
 def key_hashes(column: pa.Array) -> Int64s:
     """Return Java's `String.hashCode` of each string of a column, 0 for null."""
+    if not isinstance(column, pa.Array | pa.ChunkedArray):
+        raise ArgumentTypeError("key_hashes", "keys", column, "a pyarrow.Array of strings")
     texts = pc.fill_null(_cast(column, pa.string(), "key"), "")
     if len(texts) == 0:
         return np.zeros(0, np.int64)

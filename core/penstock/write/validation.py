@@ -6,13 +6,30 @@ they return the bytes to store, or raise `MessageError`.
 
 from collections.abc import Mapping, Sequence
 
+from penstock import arguments
 from penstock._kernel import Batch, Message, RecordEncoder
-from penstock.errors import MessageError, MessageTooLargeError, NotYetError
+from penstock.errors import (
+    ArgumentError,
+    MessageError,
+    MessageTooLargeError,
+    NotYetError,
+    shown,
+)
 from penstock.format.properties import check_zeros, encode_properties
 from penstock.format.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX, encode_host
 
 # The number of messages encoded before another thread may run; it takes well under a millisecond.
 _AT_ONCE = 512
+
+
+def check_wait(wait: object) -> bool:
+    """Return whether a put waits under a flush policy that makes puts wait; raises `MessageError` unless it is a bool."""
+    try:
+        return arguments.flag("put", "wait", wait)
+    except ArgumentError as error:
+        raise MessageError(
+            f"wait {shown(wait)} is refused: it must be {error.expected}; nothing was stored"
+        ) from None
 
 
 def check_body(body: object, delay_level: int, body_bytes_max: int) -> bytes:
@@ -30,7 +47,11 @@ def check_body(body: object, delay_level: int, body_bytes_max: int) -> bytes:
             body_bytes_max,
             "use a shorter body, or increase log.body_bytes_max",
         )
-    if delay_level:
+    try:
+        level = arguments.whole("put", "delay_level", delay_level, arguments.INT64_MIN)
+    except ArgumentError:
+        raise NumberError("delay_level", delay_level) from None
+    if level:
         raise NotYetError(
             f"delay_level {delay_level} is refused: delayed delivery is not implemented; use 0"
         )
@@ -64,7 +85,7 @@ def host_bytes(text: str) -> bytes:
     """Return a host as bytes; raises `MessageError` unless it is `address:port`."""
     try:
         return encode_host(text)
-    except (ValueError, OverflowError, AttributeError) as error:
+    except (ValueError, OverflowError, AttributeError, TypeError) as error:
         raise MessageError(
             f"host {text!r} is refused: it must be 'address:port' ({error})"
         ) from error

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from penstock.contracts import Allocator, Context, Stoppable
+from penstock.contracts import MS_MAX, Allocator, Context, Stoppable, limits
 from penstock.escape import get_logger
 from penstock.files import File
 from penstock_alloc.ahead import Ahead
@@ -37,7 +37,7 @@ class PreallocateOptions:
 
     prefault: bool = True
     lock_memory: bool = False
-    timeout_ms: int = attrs.field(default=5000, validator=attrs.validators.ge(1))
+    timeout_ms: int = attrs.field(default=5000, validator=limits(1, MS_MAX))
 
 
 class PreallocateAllocator(Allocator):

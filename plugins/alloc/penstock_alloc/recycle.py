@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from penstock.contracts import Allocator, Context, Stoppable
+from penstock.contracts import MS_MAX, Allocator, Context, Stoppable, limits
 from penstock.escape import get_logger
 from penstock.files import File
 from penstock.format.names import SIDE_FOLDER
@@ -26,6 +26,8 @@ from penstock_alloc.fresh import make_file, remove_file
 logger = get_logger(__name__)
 
 _PREFIX = "spare-"
+# Each takes the space of a segment.
+SPARES_MAX = 65_536
 
 
 @attrs.frozen(kw_only=True)
@@ -37,8 +39,8 @@ class RecycleOptions:
         timeout_ms: maximum time that a put waits for the creation of the file that it needs; then it raises `BusyError`.
     """
 
-    spares: int = attrs.field(default=4, validator=attrs.validators.ge(1))
-    timeout_ms: int = attrs.field(default=5000, validator=attrs.validators.ge(1))
+    spares: int = attrs.field(default=4, validator=limits(1, SPARES_MAX))
+    timeout_ms: int = attrs.field(default=5000, validator=limits(1, MS_MAX))
 
 
 class RecycleAllocator(Allocator):

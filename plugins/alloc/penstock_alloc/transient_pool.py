@@ -12,7 +12,15 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
-from penstock.contracts import Committer, Context, SegmentChannel, SegmentWriter, Stoppable
+from penstock.contracts import (
+    MS_MAX,
+    Committer,
+    Context,
+    SegmentChannel,
+    SegmentWriter,
+    Stoppable,
+    limits,
+)
 from penstock.errors import BusyError, StoreFailedError
 from penstock.files import File
 from penstock.files.blocks import Blocks
@@ -20,6 +28,9 @@ from penstock.format.columns import Buffer
 from penstock_alloc.buffer_pool import BufferPool
 
 PAGE_BYTES = 4096
+PAGES_MAX = 1 << 30
+# Each has the size of a segment, and is kept in memory.
+BUFFERS_MAX = 65_536
 # Copies of at least this size are made by numpy, which releases the GIL.
 _LARGE_BYTES = 64 << 10
 
@@ -37,11 +48,11 @@ class TransientPoolOptions:
         fast_fail: if no buffer is free, refuse a put (`BusyError`) instead of writing without a buffer.
     """
 
-    buffers: int = attrs.field(default=5, validator=attrs.validators.ge(1))
+    buffers: int = attrs.field(default=5, validator=limits(1, BUFFERS_MAX))
     lock_memory: bool = True
-    interval_ms: int = attrs.field(default=200, validator=attrs.validators.ge(1))
-    least_pages: int = attrs.field(default=4, validator=attrs.validators.ge(0))
-    thorough_interval_ms: int = 200
+    interval_ms: int = attrs.field(default=200, validator=limits(1, MS_MAX))
+    least_pages: int = attrs.field(default=4, validator=limits(0, PAGES_MAX))
+    thorough_interval_ms: int = attrs.field(default=200, validator=limits(0, MS_MAX))
     fast_fail: bool = False
 
 

@@ -4,10 +4,12 @@ from typing import Any, ClassVar
 
 import attrs
 
-from penstock.contracts import Context, Flusher, FlushPolicy, Stoppable
+from penstock.contracts import MS_MAX, Context, Flusher, FlushPolicy, Stoppable, limits
 from penstock.errors import StoreFailedError
 
 PAGE_BYTES = 4096
+# 4 TiB: a policy that waits for more than a disk holds never syncs by size.
+PAGES_MAX = 1 << 30
 
 
 @attrs.frozen(kw_only=True)
@@ -20,9 +22,9 @@ class AsyncOptions:
         thorough_interval_ms: after this time all waiting bytes are synced, even if they are less than `least_pages`.
     """
 
-    interval_ms: int = 500
-    least_pages: int = 4
-    thorough_interval_ms: int = 10_000
+    interval_ms: int = attrs.field(default=500, validator=limits(1, MS_MAX))
+    least_pages: int = attrs.field(default=4, validator=limits(0, PAGES_MAX))
+    thorough_interval_ms: int = attrs.field(default=10_000, validator=limits(0, MS_MAX))
 
 
 class AsyncFlush(FlushPolicy):

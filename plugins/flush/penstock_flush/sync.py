@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from penstock.contracts import Context, Flusher, FlushPolicy, Stoppable
+from penstock.contracts import MS_MAX, Context, Flusher, FlushPolicy, Stoppable, limits
 from penstock.errors import StoreFailedError
 
 
@@ -23,7 +23,7 @@ class SyncOptions:
         timeout_ms: how long a put waits for the disk before its receipt says `FLUSH_DISK_TIMEOUT`.
     """
 
-    timeout_ms: int = 5000
+    timeout_ms: int = attrs.field(default=5000, validator=limits(1, MS_MAX))
 
 
 class SyncFlush(FlushPolicy):

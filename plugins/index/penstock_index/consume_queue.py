@@ -31,6 +31,7 @@ from penstock.contracts import (
     QueueIndex,
     Trust,
     is_database,
+    limits,
 )
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
@@ -52,6 +53,10 @@ from penstock_index.queue_units import FILE_BYTES_MAX, FILE_BYTES_MIN
 logger = get_logger(__name__)
 
 
+# More files than a process may have; a greater number means "no limit".
+COUNT_MAX = 1 << 31
+
+
 @attrs.frozen(kw_only=True)
 class ConsumeQueueOptions:
     """Options of the consume queues.
@@ -70,13 +75,12 @@ class ConsumeQueueOptions:
             its mappedFileSizeConsumeQueueExt.
     """
 
-    open_files_max: int = 256
-    sync_volume_from: int = attrs.field(default=256, validator=attrs.validators.ge(0))
-    summary_from: int = attrs.field(default=256, validator=attrs.validators.ge(0))
+    open_files_max: int = attrs.field(default=256, validator=limits(1, COUNT_MAX))
+    sync_volume_from: int = attrs.field(default=256, validator=limits(0, COUNT_MAX))
+    summary_from: int = attrs.field(default=256, validator=limits(0, COUNT_MAX))
     extended: bool = False
     extension_bytes: int = attrs.field(
-        default=48 << 20,
-        validator=[attrs.validators.ge(FILE_BYTES_MIN), attrs.validators.le(FILE_BYTES_MAX)],
+        default=48 << 20, validator=limits(FILE_BYTES_MIN, FILE_BYTES_MAX)
     )
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import attrs
 
-from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote
+from penstock.contracts import DiskUse, RetentionPolicy, SegmentInfo, Vote, limits
 
 _MIB = 1 << 20
 
@@ -18,7 +18,7 @@ class SizeOptions:
         bytes_max: maximum size of the segments kept; the last segment is always kept.
     """
 
-    bytes_max: int = attrs.field(default=10 << 30, validator=attrs.validators.ge(0))
+    bytes_max: int = attrs.field(default=10 << 30, validator=limits(0, (1 << 63) - 1))
 
 
 class SizeRetention(RetentionPolicy):

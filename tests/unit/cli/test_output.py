@@ -66,7 +66,9 @@ def test_settings_are_taken_apart_after_those_of_the_broker(tmp_path: Path) -> N
     path = tmp_path / "broker.conf"
     path.write_text("flushDiskType=SYNC_FLUSH\nmaxIndexNum=7\n")
     found = output.chosen(["flush.use = none", "log.busy_ms=5"], str(path))
-    assert (found["flush.use"], found["log.busy_ms"], found["geometry.index_entries"]) == ("none", 5, 7)  # fmt: skip
+    assert found["flush.use"] == ("none", "--set")
+    assert found["log.busy_ms"] == (5, "--set")
+    assert found["geometry.index_entries"] == (7, "--broker-conf")
     with pytest.raises(click.UsageError, match="KEY=VALUE"):
         output.chosen(["flush.use"], None)
 

@@ -183,7 +183,7 @@ def test_the_verb_config_shows_what_holds_for_a_store(
     assert old["geometry.queue_entries"][0] == opener(root).geometry().queue_entries
     new = shown("--set", "log.checksum=crc32")
     assert new["retention.use"] == ([], "profile embedded")
-    assert new["log.checksum"] == ("crc32", "call")
+    assert new["log.checksum"] == ("crc32", "--set")
     assert new["geometry.queue_entries"] == (10_000, "profile embedded")
     assert new["profile"] == ("embedded", "default")
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.config.build import build_config
 from penstock.config.model import Config
-from penstock.config.sources import gather, parse_value
+from penstock.config.sources import Sourced, gather, parse_value
 from penstock.errors import ConfigError
 from penstock.plugins.registry import load_registry
 
@@ -95,3 +95,17 @@ def test_bad_files_are_refused_naming_the_file(text: str, tmp_path: Path) -> Non
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no configuration file .*none\.toml"):
         gather(tmp_path / "none.toml", {}, {})
+
+
+def test_an_override_of_the_command_line_names_its_option() -> None:
+    with pytest.raises(ConfigError, match=r"no setting flush.us \(--set\); did you mean flush.use"):
+        build_config(gather(None, {}, {"flush.us": Sourced("sync", "--set")}), REGISTRY)
+    given = {"flush": Sourced("sync", "--set"), "log.busy_ms": Sourced(7, "--broker-conf")}
+    found = build_config(gather(None, {}, given), REGISTRY)
+    origins = {key: origin for key, _, origin in found.items()}
+    assert (origins["flush.use"], origins["log.busy_ms"]) == ("--set", "--broker-conf")
+
+
+def test_a_configuration_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        built(tmp_path)

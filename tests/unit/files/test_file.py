@@ -129,3 +129,12 @@ def test_a_file_is_closed_once_whatever_gets_its_number(tmp_path: Path, file: Fi
     file.close()
     other.pwrite(b"x", 0)
     other.close()
+
+
+def test_an_error_of_a_read_names_the_file(file: File) -> None:
+    """The system's error of a read has no name in it, so no message said which of a store's files was meant."""
+    file.close()
+    for read in (lambda: file.pread(1, 0), lambda: file.read_into(memoryview(bytearray(1)), 0)):
+        with pytest.raises(OSError, match="Bad file descriptor") as failed:
+            read()
+        assert failed.value.filename == str(file.path)

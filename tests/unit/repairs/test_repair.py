@@ -1,5 +1,6 @@
 """Repair: for every kind of damage, what is found, planned, done, and left."""
 
+import errno
 import json
 import os
 import shutil
@@ -22,8 +23,11 @@ import penstock
 from penstock.errors import (
     CorruptionError,
     FormatVersionError,
+    NotAStoreError,
+    StorageError,
     StoreLockedError,
     StrayFileError,
+    UnreadableError,
 )
 from penstock.format.record import crc32
 from penstock.repairs.repair import RepairReport
@@ -490,7 +494,9 @@ def test_what_was_made_before_the_store_was_opened_again_is_not_swapped_in(
     shutil.rmtree(place / "index")
     files = FaultyFiles()
     files.plan.fail("rename", path="new/index")
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(
+        StorageError, match=r"the repair of .* stopped .*Input/output.* run the repair again"
+    ):
         repair(place, apply=True, files=files)
     assert (place / "penstock" / "repair" / "ready").exists()
     with open_store(place, spawn=ManualWorkers()) as store:
@@ -538,3 +544,36 @@ def test_killed_at_any_call_and_run_again_it_ends_the_same(
         repair(again, apply=True, **how)
         assert outcome(again) == expected, (count, files.plan.died_in)
         shutil.rmtree(again)
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_a_segment_that_cannot_be_read_stops_a_repair_with_its_name_before_any_change(
+    place: Path, apply: bool
+) -> None:
+    """A failing disk ended a repair with a bare `OSError`, which named neither the file nor what to do."""
+    two_bytes(segment(place, 1), 95)
+    before = segment(place, 1).read_bytes()
+    files = FaultyFiles()
+    files.plan.fail("pread", errno.EIO, path=segment(place, 2).name)
+    with pytest.raises(
+        UnreadableError, match=r"cannot be read .* nothing was repaired. Check the disk"
+    ) as refused:
+        repair(place, files=files, apply=apply)
+    assert refused.value.path == segment(place, 2)
+    assert segment(place, 1).read_bytes() == before
+    assert not (place / "penstock" / "repair" / "journal").exists()
+
+
+def test_an_error_of_the_callback_is_not_taken_for_one_of_the_disk(place: Path) -> None:
+    def on_progress(_tally: object) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        repair(place, on_progress=on_progress)
+
+
+def test_a_folder_that_does_not_exist_is_not_repaired(tmp_path: Path) -> None:
+    with pytest.raises(
+        NotAStoreError, match="/none is not a message store: it does not exist; check the path"
+    ):
+        repair(tmp_path / "none")

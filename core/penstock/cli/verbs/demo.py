@@ -58,7 +58,10 @@ while True:
     help="The demo's folder; a folder of an earlier demo is emptied first.",
 )
 @click.option(
-    "--files", type=int, default=None, help="The maximum number of source files; without it, all."
+    "--files",
+    type=click.IntRange(1),
+    default=None,
+    help="The maximum number of source files; without it, all.",
 )
 @click.option("--no-spark", is_flag=True, help="Skip the step that needs Spark.")
 def command(path: str, files: int | None, no_spark: bool) -> int:

@@ -5,6 +5,7 @@ import click
 import penstock
 from penstock.cli.output import json_option, note_foreign, show_messages, store_argument
 from penstock.cli.root import examples
+from penstock.errors import ArgumentError
 
 
 @click.command(
@@ -20,7 +21,13 @@ def command(path: str, address: str, as_json: bool) -> int:
     """Show the message with the message id ADDRESS, or at the log offset ADDRESS."""
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
-        message = store.at(int(address)) if _is_offset(address) else store.get(address)
+        try:
+            message = store.at(int(address)) if _is_offset(address) else store.get(address)
+        except ArgumentError as error:
+            raise click.BadParameter(
+                f"{address!r} is neither a log offset nor a message id, which has 32 or 56 hexadecimal digits",
+                param_hint="ADDRESS",
+            ) from error
         show_messages([message], json_lines=as_json)
     return 0
 

@@ -115,7 +115,11 @@ def _remark(info: PluginInfo) -> None:
 @click.argument("name")
 @click.option("--step", default=None, help="Run only the step with this name.")
 @click.option(
-    "--points", default=40, show_default=True, help="How many crash points the exploration tries."
+    "--points",
+    type=click.IntRange(1),
+    default=40,
+    show_default=True,
+    help="How many crash points the exploration tries.",
 )
 @json_option
 def check_command(name: str, step: str | None, points: int, as_json: bool) -> int:

@@ -7,6 +7,7 @@ import click
 import penstock
 from penstock.cli.output import chosen, json_option, out, out_json, settings_options
 from penstock.cli.root import examples
+from penstock.format.names import QUEUE_MAX
 
 
 @click.command(
@@ -19,7 +20,13 @@ from penstock.cli.root import examples
 @click.argument("path", type=click.Path())
 @click.argument("topic")
 @click.argument("body")
-@click.option("--queue", default=0, show_default=True, help="The queue of the topic.")
+@click.option(
+    "--queue",
+    type=click.IntRange(0, QUEUE_MAX),
+    default=0,
+    show_default=True,
+    help="The queue of the topic.",
+)
 @click.option("--tag", default="", help="The tag to filter by, one word.")
 @click.option(
     "--key",
@@ -50,7 +57,8 @@ def command(
     as_json: bool,
 ) -> int:
     """Put one message with BODY into TOPIC; a body of - is read from standard input."""
-    raw = sys.stdin.buffer.read() if body == "-" else body.encode()
+    # The bytes of the argument, also where they are not UTF-8.
+    raw = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
     properties = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")

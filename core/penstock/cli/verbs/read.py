@@ -5,8 +5,17 @@ import itertools
 import click
 
 import penstock
-from penstock.cli.output import json_option, note, note_foreign, show_messages, store_argument
+from penstock.cli.contents import why_nothing
+from penstock.cli.output import (
+    LIMIT,
+    json_option,
+    note,
+    note_foreign,
+    show_messages,
+    store_argument,
+)
 from penstock.cli.root import NO, examples
+from penstock.format.names import QUEUE_MAX
 
 
 @click.command(
@@ -20,12 +29,20 @@ from penstock.cli.root import NO, examples
 @click.argument("topic")
 @click.option(
     "--queue",
-    type=int,
+    type=click.IntRange(0, QUEUE_MAX),
     default=None,
     help="Read only this queue; by default all queues, in the order stored.",
 )
-@click.option("--offset", type=int, default=None, help="The queue offset to begin at.")
-@click.option("--limit", default=20, show_default=True, help="The maximum number of messages.")
+@click.option(
+    "--offset", type=click.IntRange(0), default=None, help="The queue offset to begin at."
+)
+@click.option(
+    "--limit",
+    type=LIMIT,
+    default=20,
+    show_default=True,
+    help="The maximum number of messages.",
+)
 @click.option("--tag", default="*", help="Only messages with these tags, for example 'a || b'.")
 @json_option
 def command(
@@ -46,7 +63,7 @@ def command(
         found = (m for m in store.scan(topic, queue, start=offset) if wanted.matches(m))
         count = show_messages(itertools.islice(found, limit), json_lines=as_json)
         if not count:
-            note(
-                f"no messages of topic {topic!r} match; topics in the store: {', '.join(store.topics()) or 'none'}"
-            )
+            why = why_nothing(store, topic, queue, offset)
+            after = "" if offset is None else " from that offset on"
+            note(why or f"no message of topic {topic!r}{after} has a tag that matches {tag!r}")
     return 0 if count else NO

@@ -16,7 +16,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.root import examples
 from penstock.read.topic_usage import TopicSpace
-from penstock.retention.forecast import SegmentForecast
+from penstock.retention.forecast import DAYS_MAX, SegmentForecast
 from penstock.store.store import Store
 
 
@@ -33,7 +33,13 @@ from penstock.store.store import Store
     is_flag=True,
     help="Change nothing: show which segments would be deleted, when and why, and which topics use the space.",
 )
-@click.option("--days", default=14.0, show_default=True, help="How many days --dry-run forecasts.")
+@click.option(
+    "--days",
+    type=click.FloatRange(0, DAYS_MAX),
+    default=14.0,
+    show_default=True,
+    help="How many days --dry-run forecasts.",
+)
 @settings_options
 @json_option
 def command(

@@ -16,6 +16,7 @@ from penstock.cli.output import (
     topic_rows,
 )
 from penstock.cli.root import examples
+from penstock.cli.state import state_of
 from penstock.store.store import Store
 
 
@@ -25,13 +26,13 @@ from penstock.store.store import Store
 def command(path: str, as_json: bool) -> int:
     """Show what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly."""
     with penstock.open(path, read_only=True) as store:
-        facts = store.stats() | _contents(store)
-        facts["closed_cleanly"] = not (store.path / "abort").exists()
+        facts: dict[str, Any] = {**store.stats(), **_contents(store)}
+        state = state_of(store)
+        facts["closed_cleanly"], facts["used_by"] = state.closed_cleanly, state.used_by
     if as_json:
         out_json(**facts)
         return 0
-    state = "closed cleanly" if facts["closed_cleanly"] else "in use, or not closed cleanly"
-    note(f"opened read-only, nothing is changed. State: {state}")
+    note(f"opened read-only, nothing is changed. State: {state.text}")
     rows = [
         *_counts(facts),
         ("first stored", time_text(facts["first_ms"]) if facts["first_ms"] else "-"),

@@ -4,7 +4,15 @@ import click
 
 import penstock
 from penstock import StoredMessage
-from penstock.cli.output import json_option, note_foreign, show_messages, store_argument
+from penstock.cli.contents import why_nothing
+from penstock.cli.output import (
+    LIMIT,
+    json_option,
+    note,
+    note_foreign,
+    show_messages,
+    store_argument,
+)
 from penstock.cli.root import NO, examples
 
 
@@ -17,7 +25,11 @@ from penstock.cli.root import NO, examples
 @store_argument
 @click.argument("topic")
 @click.option(
-    "--limit", default=10, show_default=True, help="How many of the newest messages to show."
+    "--limit",
+    type=LIMIT,
+    default=10,
+    show_default=True,
+    help="How many of the newest messages to show.",
 )
 @click.option(
     "-f", "--follow", is_flag=True, help="Then show new messages as they are put, until Ctrl-C."
@@ -37,6 +49,9 @@ def command(path: str, topic: str, limit: int, follow: bool, as_json: bool) -> i
             newest.extend(store.scan(topic, queue, start=start))
         newest = sorted(newest, key=lambda m: m.log_offset)[-limit:]
         count = show_messages(newest, json_lines=as_json, at_once=follow)
+        why = None if count else why_nothing(store, topic)
+        if why:
+            note(f"{why}. Waiting for its first message" if follow else why)
         if follow:
             last = newest[-1].log_offset if newest else -1
             starts = {q: store.max_offset(topic, q) for q in queues}

@@ -1,0 +1,187 @@
+"""Checks the arguments of public calls; each function returns the checked value, or raises an error that names the argument.
+
+The functions take the name of the call, the name of the argument, and the value. A wrong type raises
+`ArgumentTypeError`, a wrong value `ArgumentError`. They are called once per call, never once per message.
+"""
+
+import math
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from penstock.errors import ArgumentError, ArgumentTypeError
+
+Kind = TypeVar("Kind")
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_TIME = "Unix milliseconds or a datetime with a time zone"
+
+
+def whole(call: str, name: str, value: object, low: int = 0, high: int = INT64_MAX) -> int:
+    """Return an integer of any type as an `int` if it is from `low` to `high`."""
+    expected = f"a whole number from {low} to {high}"
+    if high == INT64_MAX:
+        expected = f"a whole number, {low} or more" if low > INT64_MIN else "a whole number"
+    number = None if isinstance(value, bool | np.bool_) else _as_int(value)
+    if number is None:
+        raise ArgumentTypeError(call, name, value, expected)
+    if not low <= number <= high:
+        raise ArgumentError(call, name, value, expected)
+    return number
+
+
+def _as_int(value: Any) -> int | None:
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        return None
+
+
+def offset_or_none(call: str, name: str, value: object) -> int | None:
+    """Return a queue offset of any integer type as an `int`; None stays None.
+
+    A negative one is before the first message, as one that retention has deleted, and is no mistake.
+    """
+    return None if value is None else whole(call, name, value, INT64_MIN)
+
+
+def number(call: str, name: str, value: object, low: float, high: float) -> float:
+    """Return a number from `low` to `high`."""
+    expected = f"a number from {low:g} to {high:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise ArgumentTypeError(call, name, value, expected)
+    if not low <= value <= high:
+        raise ArgumentError(call, name, value, expected)
+    return float(value)
+
+
+def flag(call: str, name: str, value: object) -> bool:
+    """Return a truth value; refuses anything else, since a text such as "false" would count as true."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if _as_int(value) not in (0, 1):
+        raise ArgumentTypeError(call, name, value, "True or False")
+    return bool(value)
+
+
+def text(call: str, name: str, value: object, expected: str = "a string") -> str:
+    """Return a string that can be written as UTF-8."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(call, name, value, expected)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ArgumentError(call, name, value, f"{expected} that can be written as UTF-8") from None
+    return value
+
+
+def texts(call: str, name: str, value: object, *, one_too: bool = False) -> tuple[str, ...]:
+    """Return an iterable of strings as a tuple; a single string is one of them if `one_too`, otherwise refused."""
+    expected = "a string, or several of them in a list" if one_too else "a list of strings"
+    if isinstance(value, str) and one_too:
+        return (text(call, name, value),)
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
+        raise ArgumentTypeError(call, name, value, expected)
+    found = tuple(value)
+    for at, each in enumerate(found):
+        if not isinstance(each, str):
+            raise ArgumentTypeError(call, f"{name}[{at}]", each, "a string")
+        text(call, f"{name}[{at}]", each)
+    return found
+
+
+def function(call: str, name: str, value: Kind) -> Kind:
+    """Return something that can be called."""
+    if not callable(value):
+        raise ArgumentTypeError(call, name, value, "a function")
+    return value
+
+
+def instance(call: str, name: str, value: object, kind: type[Kind], expected: str) -> Kind:
+    """Return an instance of a class."""
+    if not isinstance(value, kind):
+        raise ArgumentTypeError(call, name, value, expected)
+    return value
+
+
+def with_methods(call: str, name: str, value: Kind, methods: Iterable[str], expected: str) -> Kind:
+    """Return an object that has these methods; it need not be of a given class, since tests pass their own."""
+    if not all(hasattr(value, method) for method in methods):
+        raise ArgumentTypeError(call, name, value, expected)
+    return value
+
+
+def mapping(call: str, name: str, value: Kind) -> Kind:
+    """Return a mapping of strings to strings."""
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(call, name, value, "a mapping of strings to strings")
+    for key, each in value.items():
+        text(call, f"{name} key", key)
+        text(call, f"{name}[{key!r}]", each)
+    return value
+
+
+def folder(call: str, name: str, value: object) -> Path:
+    """Return a path; an empty one is refused, since it would mean the working directory."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise ArgumentTypeError(call, name, value, "a path, as a string or a pathlib.Path")
+    if not os.fspath(value):
+        raise ArgumentError(call, name, value, "a path: for the working directory, write '.'")
+    try:
+        raw = os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ArgumentError(
+            call, name, value, "a path in the encoding of the file system"
+        ) from None
+    if b"\0" in raw:
+        raise ArgumentError(call, name, value, "a path without zero bytes")
+    return value if isinstance(value, Path) else Path(value)
+
+
+def time_ms(call: str, name: str, value: object, *, up: bool) -> int:
+    """Return a time as whole Unix milliseconds of 64 bits; fractions are rounded up, or down.
+
+    A `datetime` must have a time zone: the zone of one without would be a guess. A time beyond 64 bits is as good as the
+    last one within, since no record has either.
+    """
+    if isinstance(value, datetime):
+        return _datetime_ms(call, name, value, up=up)
+    if not isinstance(value, bool | np.bool_):
+        found = _as_int(value)
+        if found is None and isinstance(value, float | np.floating):
+            if not math.isfinite(value):
+                raise ArgumentError(call, name, value, _TIME)
+            found = math.ceil(value) if up else math.floor(value)
+        if found is not None:
+            return max(INT64_MIN, min(found, INT64_MAX))
+    raise ArgumentTypeError(call, name, value, _TIME)
+
+
+def _datetime_ms(call: str, name: str, value: datetime, *, up: bool) -> int:
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise ArgumentError(
+            call, name, value,
+            "a datetime with a time zone: datetime.now(UTC), or value.astimezone() if it is local time",
+        )  # fmt: skip
+    since = value - _EPOCH
+    return -(-since // _MS) if up else since // _MS
+
+
+def offsets(call: str, name: str, value: object) -> dict[int, int]:
+    """Return a mapping of queue number to queue offset; None is an empty one."""
+    expected = "a mapping of queue number to queue offset"
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(call, name, value, expected)
+    return {
+        whole(call, f"{name} key", queue): whole(call, f"{name}[{queue!r}]", offset, INT64_MIN)
+        for queue, offset in value.items()
+    }

