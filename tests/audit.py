@@ -54,6 +54,12 @@ def asked() -> list[str]:
     return [*project["project"]["dependencies"], *lines, *project["build-system"]["requires"], *BUILD]  # fmt: skip
 
 
+def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
+    """Tell whether a distribution that is installed with `extras` needs this here."""
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
 def installed(lines: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Return the installed versions of what the requirements need, by name, and those that are not installed."""
     found: dict[str, str] = {}
@@ -71,9 +77,8 @@ def installed(lines: Iterable[str]) -> tuple[dict[str, str], list[str]]:
         except metadata.PackageNotFoundError:
             missing.append(str(one))
             continue
-        for each in map(Requirement, metadata.requires(one.name) or []):
-            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *one.extras)):  # fmt: skip
-                waiting.append(each)
+        below = map(Requirement, metadata.requires(one.name) or [])
+        waiting += [each for each in below if applies(each, one.extras)]
     return found, missing
 
 
@@ -142,7 +147,7 @@ def ask(versions: dict[str, str]) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         pinned = Path(folder) / "pinned.txt"
         pinned.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()))
-        command = [sys.executable, "-m", "pip_audit", "--requirement", pinned, "--no-deps", "--disable-pip",
+        command = [sys.executable, "-m", "pip_audit", "--requirement", str(pinned), "--no-deps", "--disable-pip",
                    "--format", "json", "--progress-spinner", "off"]  # fmt: skip
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.audit import applies
 
 ROOT = Path(__file__).parents[2]
 PROMISES = Path(__file__).parent / "promises"
@@ -62,17 +63,12 @@ def needed(extras: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
         except importlib.metadata.PackageNotFoundError as error:
             raise NotInstalledError(name) from error
         asked = [Requirement(line) for line in found[name].requires or []]
-        waiting += [each for each in asked if _applies(each, one.extras)]
+        waiting += [each for each in asked if applies(each, one.extras)]
     return found
 
 
 def _lines(extras: Iterable[str]) -> list[str]:
-    return PROJECT["dependencies"] + [line for extra in extras for line in EXTRAS[extra]]
-
-
-def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
-    marker = requirement.marker
-    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    return [*PROJECT["dependencies"], *(line for extra in extras for line in EXTRAS[extra])]
 
 
 def make_environment(home: Path, extras: Extras) -> Path:

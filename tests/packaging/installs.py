@@ -88,9 +88,11 @@ def steps(
         yield f"[{','.join(each)}]", each, [f"{wheel}[{','.join(each)}]"]
     if floors:
         (work / "lowest.txt").write_text(lowest())
-        for each in ALONE:
-            name = f"lowest versions, [{','.join(each)}]"
-            yield name, each, ["--constraint", work / "lowest.txt", f"{wheel}[{','.join(each)}]"]
+        limited: list[str | Path] = ["--constraint", work / "lowest.txt"]
+        yield "lowest versions", (), [*limited, wheel]
+        for each in ALONE[1:]:
+            asked = f"[{','.join(each)}]"
+            yield f"lowest versions, {asked}", each, [*limited, f"{wheel}{asked}"]
 
 
 def install(python: Path, home: Path, extras: Extras, words: list[str | Path]) -> None:

@@ -53,22 +53,10 @@ assert len(penstock("read", "data", "events", "--json")[0].splitlines()) == 3
 assert "pears" in penstock("tail", "data", "orders")[0]
 identity = json.loads(found)["message_id"]
 assert "4711" in penstock("get", "data", identity)[0]
-for words in (
-    ("topics", "data"),
-    ("groups", "data"),
-    ("stat", "data"),
-    ("config",),
-    ("config", "data"),
-    ("plugins",),
-):
-    assert penstock(*words)[0]
-for words in (
-    ("verify", "data"),
-    ("verify", "data", "--deep"),
-    ("repair", "data"),
-    ("retain", "data", "--dry-run"),
-):
-    penstock(*words)
+for line in ("topics data", "groups data", "stat data", "config", "config data", "plugins"):
+    assert penstock(*line.split())[0]
+for line in ("verify data", "verify data --deep", "repair data", "retain data --dry-run"):
+    penstock(*line.split())
 
 lacks("arrow", "ingest", "data", "events.parquet", "--topic", "events")
 lacks("testing", "plugins", "check", "sync")
