@@ -21,9 +21,7 @@ def lacks(extra: str, call: Callable[[], object]) -> None:
 
 def archiving() -> None:
     """Open a store that archives what it deletes."""
-    with penstock.open(
-        "archived", retention=["archive"], environ={}, **{"retention.archive.to": "to"}
-    ):
+    with penstock.open("archived", retention=["archive"], environ={}):
         pass
 
 
