@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests hatch_build.py
 
-.PHONY: help kernel demo quick test check mutants bench bench-full bench-spark soak longlife docs changes fuzz sanitize clean
+.PHONY: help kernel demo quick test test-install check mutants bench bench-full bench-spark soak longlife docs changes fuzz sanitize clean
 
 help:
 	@echo "make kernel  build the compiled kernel beside its sources, if they or its tools have changed"
 	@echo "make demo   install what it needs, then store, find, count with Spark, crash and recover"
 	@echo "make quick  the inner loop, under a minute: tidy, unit and property tests without the slow ones"
 	@echo "make test   install what it needs, then run all tests"
+	@echo "make test-install  install into bare environments of PYTHONS, with each extra alone and with the lowest versions"
 	@echo "make check  ruff, mypy --strict, and known vulnerabilities of dependencies"
 	@echo "make bench  figures beside RocketMQ, SQLite, LMDB and RocksDB, and the goals; under ten minutes"
 	@echo "make bench-full  the same with every size and 10 million keys, kept in the history, plots and page made anew"
@@ -69,6 +70,11 @@ quick: $(VENV)/dev
 PYTEST_OPTIONS ?=
 test: $(VENV)/dev
 	TMPDIR=$(or $(TEST_TMPDIR),$(call memory_with_gib,4)) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
+
+# By default every python3.11 to python3.14 that is found.
+PYTHONS ?=
+test-install: $(VENV)/dev
+	$(BIN)/python -m tests.packaging.installs --extras --lowest $(PYTHONS)
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check $(CODE)

@@ -225,7 +225,7 @@ def compile_to(part: Path, recipe: Recipe, root: Path) -> str:
         *recipe.flags,
         f"-ffile-prefix-map={root}=.",
         "-Icore/penstock",
-        f"-I{sysconfig.get_path('include')}",
+        *include_flags(),
         f'-DPENSTOCK_SOURCES="{recipe.sources}"',
         f'-DPENSTOCK_BUILD="{recipe.build}"',
         c,
@@ -234,6 +234,16 @@ def compile_to(part: Path, recipe: Recipe, root: Path) -> str:
     ]
     told = run([sys.executable, "-m", "cython", "-3", pyx, "-o", c], root)
     return (told + run(command, root)).strip()
+
+
+def include_flags() -> list[str]:
+    """Return the compiler's flags for this interpreter's headers.
+
+    Debian's `pyconfig.h` includes another one below `/usr/include`, by the name of the machine, and zig does not search the
+    machine's own folders. There it searches last, so it takes the C library's headers of its target from nowhere else.
+    """
+    include = Path(sysconfig.get_path("include"))
+    return [f"-I{include}", "-idirafter", str(include.parent)]
 
 
 def run(command: list[str], folder: Path) -> str:

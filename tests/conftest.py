@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import tarfile
 import tempfile
 import textwrap
 import threading
@@ -74,6 +75,14 @@ def cases(found: Iterable[Case], seed: str = "", *, always: Container[Case] = ()
     chance = Random(seed)
     picked = {chance.choice(others[at : at + _OF_SO_MANY]) for at in range(0, len(others), _OF_SO_MANY)}  # fmt: skip
     return [case for at, case in enumerate(whole) if at in picked or case in always]
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack a tar file that is ours."""
+    with tarfile.open(archive) as packed:
+        # CPython 3.11.0 to 3.11.3 have no filters; from 3.12 to 3.13 none is a warning.
+        filtered = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        packed.extractall(target, **filtered)  # type: ignore[arg-type] # no one type for all its keywords
 
 
 # Small files, so that logs, queues and index roll within a test.

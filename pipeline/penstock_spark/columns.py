@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
-import pyarrow as pa
 
 from penstock.format import arrow_schema
+from penstock_spark.arrow import pa
 
 # What a column of the kernel is called in Spark, where it is not its own name.
 _NAMES: dict[str, tuple[str, ...]] = {

@@ -244,7 +244,7 @@ def test_what_would_fail_at_the_end_is_said_at_once(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{site.parent}:{os.environ.get('PYTHONPATH', '')}"}
     missing = matrix(str(tmp_path), *ONE, env=environment, cwd=tmp_path)
     assert missing.returncode == 2
-    assert "pip install 'penstock[bench]'" in missing.stderr
+    assert "pip install 'penstock[plots]'" in missing.stderr
     assert "└" not in missing.stdout + wanted.stdout, "nothing was measured"
     without = matrix(str(tmp_path), *ONE, "--html", "", env=environment, cwd=tmp_path)
     assert without.returncode == 0, without.stderr

@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import unpack
 
 import penstock
 
@@ -57,8 +57,7 @@ def test_a_live_store_is_looked_at_without_its_lock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["java-4.9.8-clean", "java-5.3.3-clean", "java-5.3.3-killed"])
 def test_a_brokers_directory_is_looked_at_and_left_alone(name: str, tmp_path: Path) -> None:
-    with tarfile.open(GOLDEN / f"{name}.tar.gz") as packed:
-        packed.extractall(tmp_path, filter="data")
+    unpack(GOLDEN / f"{name}.tar.gz", tmp_path)
     root = tmp_path / "store"
     (tmp_path / "broker.conf").write_text("fileReservedTime=0\ndeleteWhen=00\n")
     before = everything(root)

@@ -6,11 +6,11 @@ A killed one is not asked: Java deletes its newest index file at the next start 
 """
 
 import json
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import unpack
 from tests.golden.make_java_golden import SIZES
 from tests.interop.conftest import CACHE
 from tests.interop.javastore import VERSIONS, JavaStore, build
@@ -48,8 +48,7 @@ def main() -> None:
     for version in VERSIONS:
         name = f"java-{version}-clean"
         with tempfile.TemporaryDirectory() as home, JavaStore(build(version, CACHE)) as java:
-            with tarfile.open(HERE / f"{name}.tar.gz") as archive:
-                archive.extractall(home, filter="data")
+            unpack(HERE / f"{name}.tar.gz", Path(home))
             java.open(Path(home) / "store", SIZES)
             records = java.records()
             queued = {m["log_offset"] for q in java.dump().values() for m in q["messages"]}

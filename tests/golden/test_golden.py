@@ -1,11 +1,11 @@
 """Directories that other programs and earlier versions wrote still open, message by message. Needs no Java."""
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import unpack
 from tests.interop.compare import same
 
 import penstock
@@ -15,8 +15,7 @@ ARCHIVES = sorted(HERE.glob("*.tar.gz"))
 
 
 def unpacked(archive: Path, target: Path) -> tuple[Path, dict[tuple[str, int], dict[str, Any]]]:
-    with tarfile.open(archive) as packed:
-        packed.extractall(target, filter="data")
+    unpack(archive, target)
     text = archive.with_name(archive.name.replace(".tar.gz", ".json")).read_text()
     return target / "store", {(q["topic"], q["queue"]): q for q in json.loads(text)}
 

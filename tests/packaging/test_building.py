@@ -8,13 +8,13 @@ import fcntl
 import shlex
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import hatch_build
 import pytest
+from tests.conftest import unpack
 from tests.packaging.checkouts import (
     ROOT,
     build,
@@ -199,8 +199,7 @@ def unpacked(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the source distribution of a checkout that has been built, unpacked."""
     folder = tmp_path_factory.mktemp("a folder elsewhere")
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, folder=built)
-    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
-        archive.extractall(folder, filter="data")
+    unpack(next(folder.glob("*.tar.gz")), folder)
     return next(path for path in folder.iterdir() if path.is_dir())
 
 

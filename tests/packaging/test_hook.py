@@ -9,7 +9,7 @@ from pathlib import Path
 import hatch_build
 import pytest
 from hatch_build import KernelBuildError
-from tests.packaging.checkouts import build, make_checkout, object_of
+from tests.packaging.checkouts import build, make_checkout, object_of, run
 
 from penstock import kernel
 
@@ -94,6 +94,30 @@ def test_missing_headers_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(sysconfig, "get_path", {"include": str(tmp_path)}.get)
     with pytest.raises(KernelBuildError, match=r"has no Python\.h: install .* python3-dev"):
         hatch_build.check_tools()
+
+
+def test_headers_that_are_divided_as_debian_divides_them_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Zig searches no folder of the machine, so Debian's Python had no `pyconfig.h` there.
+
+    The folder round them is searched last: the C library's headers are those of the compiler's target.
+    """
+    compiler = hatch_build.machine_compiler()
+    if not compiler:
+        pytest.skip("this machine has no compiler")
+    for name, text in {
+        "python3.11/Python.h": "#include <any-linux-gnu/python3.11/pyconfig.h>\n#include <stdio.h>\n",
+        "any-linux-gnu/python3.11/pyconfig.h": "#define FOUND puts\n",
+        "stdio.h": "#error of another C library\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "use.c").write_text(
+        '#include <Python.h>\nint main(void) { return FOUND("") < 0; }\n'
+    )
+    monkeypatch.setattr(sysconfig, "get_path", {"include": str(tmp_path / "python3.11")}.get)
+    run(*compiler, *hatch_build.include_flags(), "-fsyntax-only", "use.c", folder=tmp_path)
 
 
 @pytest.mark.parametrize(

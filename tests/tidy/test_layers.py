@@ -198,6 +198,7 @@ PIPELINE = sorted((ROOT / "pipeline").rglob("*.py"))
 SPARK_PATHS = [path for path in PIPELINE if path.is_relative_to(SPARK)]
 # As `ORDER`, for the pipeline. `cli` imports a verb only by its name, when it is asked for.
 SPARK_ORDER = [
+    "arrow",
     "errors option_parser durable_names java columns",
     "stores",
     "sink export",

@@ -22,7 +22,7 @@ def _pyplot() -> Any:
         mpl.use("svg")
         from matplotlib import pyplot  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
-        raise MissingExtraError("matplotlib", "bench", "the page of penstock matrix") from error
+        raise MissingExtraError("matplotlib", "plots", "the page of penstock matrix") from error
     pyplot.rcParams.update({
         "svg.fonttype": "none", "svg.hashsalt": "penstock", "font.family": "sans-serif", "font.size": 9,
         "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _INK, "xtick.color": _INK,

@@ -12,6 +12,7 @@ In reading order: `kit` (small stores), `control` (clock and threads), `faults` 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import MissingExtraError
 from penstock.testing.control import InlineWorkers, ManualClock, ManualWorkers
 from penstock.testing.disk import SimulatedDisk
 from penstock.testing.faults import FaultyFiles, KilledError
@@ -60,8 +61,10 @@ def __getattr__(name: str) -> Any:
     """Import a suite on first access, since everything else works without pytest."""
     if name not in SUITES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import pytest  # noqa: PLC0415 - an extra
-
+    try:
+        import pytest  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("pytest", "testing", f"penstock.testing.{name}") from error
     # Before the suites are imported; otherwise their failures show no values in another project's test run.
     for module in ("base", *sorted(set(SUITES.values()))):
         pytest.register_assert_rewrite(f"penstock.testing.suites.{module}")

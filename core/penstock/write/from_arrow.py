@@ -8,14 +8,18 @@ from typing import Any
 
 import attrs
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock._kernel import ArrowRows, Batch, Message, RecordEncoder, hash_pieces
-from penstock.errors import ArgumentTypeError, MessageError
+from penstock.errors import ArgumentTypeError, MessageError, MissingExtraError
 from penstock.format.arrow_schema import TIMESTAMP
 from penstock.format.java_hash import Int64s
 from penstock.message import Durability, PutStatus
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as error:
+    raise MissingExtraError("pyarrow", "arrow", "reading and writing Arrow tables") from error
 
 _COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")
 # Replaces the offsets buffer, which a column without values may not have.

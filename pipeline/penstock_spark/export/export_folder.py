@@ -26,12 +26,11 @@ from typing import Any, NamedTuple, Self
 
 import attrs
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 import penstock
 from penstock.errors import ConfigError, OffsetError, StorageError
 from penstock.files import Files
+from penstock_spark.arrow import pa, pq
 from penstock_spark.columns import converter, store_columns
 
 FORMAT = 1

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import pyarrow as pa
 
 import penstock
 from penstock.errors import ConfigError
+from penstock_spark.arrow import pa
 from penstock_spark.jobs.messages import from_stores
 from penstock_spark.jobs.plan_file import Plan, app_of, check_target
 from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched

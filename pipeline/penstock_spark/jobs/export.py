@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import pyarrow as pa
 
 import penstock
 from penstock.errors import ConfigError
+from penstock_spark.arrow import pa
 from penstock_spark.export.export_folder import Exported, ExportSlice, Ranges, missing
 from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report

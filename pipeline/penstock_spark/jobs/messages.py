@@ -5,11 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 import penstock
 from penstock.errors import ConfigError
+from penstock_spark.arrow import pa, pq
 from penstock_spark.columns import converter, ddl_of, store_columns
 from penstock_spark.export.export_folder import EXPORTED, unquoted
 from penstock_spark.jobs.progress import parallelism

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-import pyarrow as pa
 
 from penstock.segmentwise import Made, Reindex, ReindexTask, Stretch, start_reindex
+from penstock_spark.arrow import pa
 from penstock_spark.jobs.progress import OnProgress, ignore, parallelism, watched
 from penstock_spark.jobs.report import Report
 from penstock_spark.jobs.targets import one_store

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import pyarrow as pa
-
 import penstock
 from penstock.errors import ConfigError, OffsetError
+from penstock_spark.arrow import pa
 from penstock_spark.errors import DataLossError
 from penstock_spark.jobs.progress import parallelism
 

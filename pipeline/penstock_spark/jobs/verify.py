@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import pyarrow as pa
 
 from penstock.segmentwise import Checked, CheckTask, Checkup, Finding, Tally
+from penstock_spark.arrow import pa
 from penstock_spark.jobs.progress import OnProgress, ignore, watched
 from penstock_spark.jobs.report import Report
 from penstock_spark.jobs.targets import fresh_folder, stores_of

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import ConfigError, MessageError
 from penstock.staged import key_hashes
+from penstock_spark.arrow import pa, pc
 from penstock_spark.sink.options import SinkOptions
 
 Int64s = npt.NDArray[np.int64]

@@ -3,12 +3,11 @@
 import json
 import logging
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import SMALL, OpenStore
+from tests.conftest import SMALL, OpenStore, unpack
 
 import penstock
 from penstock.cli.root import run
@@ -41,8 +40,7 @@ def opened(root: Path, **settings: Any) -> Store:
 
 
 def unpacked(name: str, target: Path) -> Path:
-    with tarfile.open(GOLDEN / f"{name}.tar.gz") as packed:
-        packed.extractall(target, filter="data")
+    unpack(GOLDEN / f"{name}.tar.gz", target)
     return target / "store"
 
 

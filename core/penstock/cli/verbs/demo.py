@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ while True:
 @click.option("--no-spark", is_flag=True, help="Skip the step that needs Spark.")
 def command(path: str, files: int | None, no_spark: bool) -> int:
     """Store this Python's standard library line by line, look up messages, count with Spark, crash, and recover."""
+    if find_spec("pyarrow") is None:
+        raise MissingExtraError("pyarrow", "arrow" if no_spark else "spark", "penstock demo")
     root = Path(path)
     if root.exists() and not (root / "penstock-demo").exists():
         raise click.UsageError(

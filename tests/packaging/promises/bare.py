@@ -1,0 +1,66 @@
+"""`pip install penstock`: put, read, find, follow, verify in Python; every other part names the extra that it needs."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import penstock
+from penstock.errors import MissingExtraError
+
+
+def lacks(extra: str, call: Callable[[], object]) -> None:
+    """Check that a call names the extra that it needs."""
+    named = ""
+    try:
+        call()
+    except MissingExtraError as error:
+        named = str(error)
+    assert f"pip install 'penstock[{extra}]'" in named, f"[{extra}] should be named: {named}"
+
+
+def archiving() -> None:
+    """Open a store that archives what it deletes."""
+    with penstock.open("archived", retention=["archive"], environ={}):
+        pass
+
+
+def suite() -> object:
+    """Import a contract suite."""
+    from penstock.testing import FlushPolicyContract  # noqa: PLC0415 - asked for here
+
+    return FlushPolicyContract
+
+
+def session() -> None:
+    """Start Spark."""
+    from penstock_spark import local_session  # noqa: PLC0415 - asked for here
+
+    local_session()
+
+
+with penstock.open("data", flush="sync", environ={}) as store:
+    receipt = store.put("orders", b"two boxes of pears", tag="created", keys=["A-17"])
+    assert receipt.durability is penstock.Durability.ON_DISK
+    assert [each.body for each in store.find("orders", "A-17")] == [b"two boxes of pears"]
+    found = store.read("orders", queue=0, offset=0, tag="created || paid")
+    assert [each.body for each in found.messages] == [b"two boxes of pears"]
+    assert [each.body for each in store.scan("orders", 0)] == [b"two boxes of pears"]
+    lacks("arrow", lambda: store.to_arrow("orders"))
+    lacks("arrow", lambda: store.to_reader(["orders"]))
+    lacks("arrow", lambda: store.put_arrow(None))
+lacks("arrow", archiving)
+lacks("testing", suite)
+lacks("spark", session)
+
+for command in (
+    [sys.executable, "-m", "penstock", "--version"],
+    [sys.executable, "-m", "penstock", "stat", "data"],
+):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done
+    assert (
+        done.stderr
+        == "the penstock command needs click; install it with: pip install 'penstock[cli]'\n"
+    )
+assert not Path("archived").exists() or not any(Path("archived").rglob("commitlog/*"))
