@@ -17,6 +17,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with open_store(tmp_path_factory.mktemp("arrow") / "s", retention=[]) as made:
         made.put_many(messages(60))
         made.flush()
+        # These tests look at the queue index directly; a read of the store waits until it has all messages.
+        made.topics()
         yield made
 
 
