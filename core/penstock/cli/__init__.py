@@ -4,7 +4,7 @@ Data is written to standard output, messages and progress to standard error. Exi
 or a check failed; 2 usage; 3 store in use; 4 cannot read or write; 5 corruption that stops the command;
 130 interrupted; 141 closed pipe.
 
-In reading order: `root` (the command group, errors to exit codes), `output` (output shared by all verbs), `verbs` (one
+In reading order: `lazy_group` (commands that are imported only to run), `root` (the command, errors to exit codes), `output` (output shared by all verbs), `verbs` (one
 module per verb).
 """
 
@@ -18,12 +18,13 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     try:
         from penstock.cli.root import run  # noqa: PLC0415 - click and rich are an extra
+
+        code = run(sys.argv[1:])
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         sys.stderr.write(f"{MissingExtraError(str(error.name), 'cli', 'the penstock command')}\n")
         return 2
-    code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:

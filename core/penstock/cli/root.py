@@ -1,9 +1,7 @@
 """The command group: lazily loaded verbs, and the exit code of each error."""
 
-import importlib
 import io
 import logging
-import pkgutil
 import signal
 import sys
 import threading
@@ -14,6 +12,7 @@ from types import FrameType
 import click
 
 from penstock.cli import verbs
+from penstock.cli.lazy_group import LazyGroup
 from penstock.errors import (
     ConfigError,
     CorruptionError,
@@ -48,34 +47,35 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
-class Verbs(click.Group):
+class Verbs(LazyGroup):
     """The verbs of `penstock`: its own and those that plugins add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return every verb, those of Penstock first."""
-        return [*own_verbs(), *_plugin_verbs()]
+        return [*self.module_names(), *_plugin_verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return one verb, importing only its module."""
-        if cmd_name not in own_verbs():
-            return _plugin_verbs().get(cmd_name)
-        found: click.Command = importlib.import_module(f"penstock.cli.verbs.{cmd_name}").command
-        return found
+        return super().get_command(ctx, cmd_name) or _plugin_verbs().get(cmd_name)
 
-
-def own_verbs() -> list[str]:
-    """Return the verbs' names, which are the names of the modules in `verbs`. Works in a zipped wheel too."""
-    return sorted(module.name for module in pkgutil.iter_modules(verbs.__path__))
+    def shown_commands(self, ctx: click.Context) -> dict[str, str]:
+        """Return the verbs with what the help says of each."""
+        added = _plugin_verbs().items()
+        return super().shown_commands(ctx) | {n: c.get_short_help_str(1000) for n, c in added}
 
 
 def _plugin_verbs() -> dict[str, click.Command]:
-    from penstock.plugins.registry import load_registry  # noqa: PLC0415 - not needed for Penstock's own verbs
+    from penstock.plugins.loading import load_commands  # noqa: PLC0415 - not needed for Penstock's own verbs
 
-    commands = load_registry().commands()
-    return {c.name: c for c in commands if isinstance(c, click.Command) and c.name}
+    return {c.name: c for c in load_commands() if isinstance(c, click.Command) and c.name}
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs,
+    package=verbs,
+    summaries=verbs.SUMMARIES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="penstock")
 @click.option("-v", "--verbose", is_flag=True, help="Log what the store does to standard error.")
 def cli(verbose: bool) -> None:
@@ -87,6 +87,12 @@ def cli(verbose: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def own_verbs() -> list[str]:
+    """Return the names of Penstock's own verbs, without those that plugins add."""
+    assert isinstance(cli, Verbs)
+    return cli.module_names()
 
 
 def run(
