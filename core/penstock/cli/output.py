@@ -37,6 +37,11 @@ def out(line: str) -> None:
     sys.stdout.write(visible(line) + "\n")
 
 
+def out_block(text: str) -> None:
+    """Write lines that the program itself laid out; other control characters are escaped."""
+    sys.stdout.write(visible(text.rstrip("\n"), keep_lines=True) + "\n")
+
+
 def note(text: str) -> None:
     """Write one line of text to standard error; terminal control characters are escaped."""
     sys.stderr.write(visible(text) + "\n")
@@ -188,12 +193,16 @@ class Bar:
         if self._progress is not None:
             elapsed = self._progress.tasks[0].elapsed or 1e-9
             rate = f"{count:,} {self._unit}, {count / elapsed:,.0f}/s"
-            self._progress.update(self._task, completed=done, rate=rate)
+            total = self._progress.tasks[0].total
+            # A store that is written meanwhile may have more than it had at the start.
+            shown = done if total is None else min(done, total)
+            self._progress.update(self._task, completed=shown, rate=rate)
 
     def total(self, total: int) -> None:
         """Set the total, if it was not known at the start."""
         if self._progress is not None:
-            self._progress.update(self._task, total=total)
+            # Nothing to do is not 0 % of it.
+            self._progress.update(self._task, total=total or None)
 
 
 def _progress() -> "Progress | None":
