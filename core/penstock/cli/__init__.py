@@ -4,7 +4,8 @@ Data is written to standard output, messages and progress to standard error. Exi
 or a check failed; 2 usage; 3 store in use; 4 cannot read or write; 5 corruption that stops the command;
 130 interrupted; 141 closed pipe.
 
-In reading order: `lazy_group` (commands that are imported only to run), `root` (the command, errors to exit codes), `output` (output shared by all verbs), `verbs` (one
+In reading order: `lazy_group` (commands that are imported only to run), `root` (the command, errors to exit codes),
+`completion` (names for a shell), `store_files` (sizes of a store's files), `ingest_progress` (how far an ingest came), `output` (output shared by all verbs), `verbs` (one
 module per verb).
 """
 
@@ -17,9 +18,11 @@ from penstock.errors import MissingExtraError
 def main() -> int:
     """Run the command line; returns the exit code."""
     try:
-        from penstock.cli.root import run  # noqa: PLC0415 - click and rich are an extra
+        from penstock.cli.completion import complete  # noqa: PLC0415 - click and rich are an extra
+        from penstock.cli.root import cli, run  # noqa: PLC0415 - as above
 
-        code = run(sys.argv[1:])
+        answered = complete(cli)
+        code = run(sys.argv[1:]) if answered is None else answered
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise

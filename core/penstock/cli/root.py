@@ -47,6 +47,12 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+_VERBOSE_HELP = (
+    "Log to standard error what is opened, recovered and skipped; -vv logs details, too."
+)
+
+
 class Verbs(LazyGroup):
     """The verbs of `penstock`: its own and those that plugins add."""
 
@@ -56,7 +62,8 @@ class Verbs(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return one verb, importing only its module."""
-        return super().get_command(ctx, cmd_name) or _plugin_verbs().get(cmd_name)
+        own = super().get_command(ctx, cmd_name)
+        return _plugin_verbs().get(cmd_name) if own is None else _with_verbose(own)
 
     def shown_commands(self, ctx: click.Context) -> dict[str, str]:
         """Return the verbs with what the help says of each."""
@@ -77,16 +84,35 @@ def _plugin_verbs() -> dict[str, click.Command]:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="penstock")
-@click.option("-v", "--verbose", is_flag=True, help="Log what the store does to standard error.")
-def cli(verbose: bool) -> None:
+@click.option("-v", "--verbose", count=True, help=_VERBOSE_HELP)
+def cli(verbose: int) -> None:
     """Store streams of messages, and inspect the stores of RocketMQ brokers.
 
     Commands that read work on a broker's store directory, live or copied, and change nothing.
     """
-    level = logging.INFO if verbose else logging.WARNING
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=_LEVELS[0], handlers=[handler], force=True)
+    _log_more(verbose)
+
+
+def _log_more(verbose: int) -> None:
+    """Log at the level for so many `-v`, unless more is logged already."""
+    logger = logging.getLogger()
+    logger.setLevel(min(logger.level, _LEVELS[min(verbose, len(_LEVELS) - 1)]))
+
+
+def _with_verbose(command: click.Command) -> click.Command:
+    """Add `-v` to a verb, so that it may stand before or after the verb's name."""
+    taken = {name for parameter in command.params for name in parameter.opts}
+    if not taken & {"-v", "--verbose"}:
+        command.params.append(
+            click.Option(
+                ["-v", "--verbose"], count=True, expose_value=False, help=_VERBOSE_HELP,
+                callback=lambda _context, _parameter, count: _log_more(count),
+            )
+        )  # fmt: skip
+    return command
 
 
 def own_verbs() -> list[str]:

@@ -127,6 +127,7 @@ def _load(
         info.set_aside(status, f"{type(error).__name__}: {error}", error)
         return
     info.load_ms = _CLOCK.monotonic_ms() - began
+    logger.debug("plugin %r of %s %s imported in %d ms", name, distribution, version, info.load_ms)
     if info.load_ms > SLOW_MS:
         info.status = PluginStatus.SLOW
         logger.warning("plugin %r took %d ms to import", name, info.load_ms)

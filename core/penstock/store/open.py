@@ -123,6 +123,8 @@ def make_opener(
         os.environ if environ is None else environ,
         settings,
     )
+    for key, (value, origin) in given.items():
+        logger.debug("%s: setting %s is %r, from %s", path, key, value, origin)
     plugins = plugin_lists(given)
     registry = load_registry(plugins.block, plugins.require)
     built = build_config(given, registry)
@@ -226,6 +228,10 @@ class Opener(Choices):
         watch_coverage(self.files, self.root, log)
         use_entries(log, dispatchers)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
+        logger.info(
+            "%s: opened read-only; %d segments of %d bytes from log offset %d on, index %s",
+            self.root, len(log.segments), geometry.segment_bytes, log.min_offset, ", ".join(self.config.index.use),
+        )  # fmt: skip
         return Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
             published=lambda: visible_offset(self.files, self.root),
@@ -398,6 +404,12 @@ class Opener(Choices):
             sync_names_below(self.files, self.root)
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)
+        duration_ms = self.clock.monotonic_ms() - began
+        logger.info(
+            "%s: opened for writing in %d ms; it was %s, its log ends at %d; %d bytes were cut off, records from log "
+            "offset %d on were dispatched again",
+            self.root, duration_ms, found.kind, end.offset, end.dirty_bytes, start,
+        )  # fmt: skip
         return RecoveryReport(
             state=found.kind,
             log_end=end.offset,
@@ -407,5 +419,5 @@ class Opener(Choices):
             rewritten_bytes=found.rewritten,
             dispatched_from=start,
             mended=tuple(found.mended),
-            duration_ms=self.clock.monotonic_ms() - began,
+            duration_ms=duration_ms,
         )

@@ -4,13 +4,14 @@
 * Read messages: `read`, `tail`, `find`, `get`.
 * Inspect the store as a whole: `topics`, `groups`, `stat`, `verify`.
 * Change it: `retain`, `repair`.
-* Penstock itself: `plugins`, `config`, `matrix`, `demo`.
+* Penstock itself: `plugins`, `config`, `matrix`, `demo`, `completion`.
 """
 
 # What `penstock --help` says of each, as each says itself: importing them all for that would take half a second of processor
 # time. A test compares.
 SUMMARIES = {
     "config": "Show the whole configuration as it would be used, including the options of all strategies.",
+    "completion": "Print the script with which SHELL completes verbs, options, files, and names in stores.",
     "demo": "Store this Python's standard library line by line, look up messages, count with Spark, crash, and recover.",
     "find": "Find messages of TOPIC by key, by time, or both.",
     "get": "Show the message with the message id ADDRESS, or at the log offset ADDRESS.",

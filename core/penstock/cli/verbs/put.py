@@ -5,6 +5,7 @@ import sys
 import click
 
 import penstock
+from penstock.cli.completion import topics
 from penstock.cli.output import chosen, json_option, out, out_json, settings_options
 from penstock.cli.root import examples
 
@@ -17,7 +18,7 @@ from penstock.cli.root import examples
     ),
 )
 @click.argument("path", type=click.Path())
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.argument("body")
 @click.option("--queue", default=0, show_default=True, help="The queue of the topic.")
 @click.option("--tag", default="", help="The tag to filter by, one word.")

@@ -5,6 +5,7 @@ import itertools
 import click
 
 import penstock
+from penstock.cli.completion import topics
 from penstock.cli.output import json_option, note, note_foreign, show_messages, store_argument
 from penstock.cli.root import NO, examples
 
@@ -17,7 +18,7 @@ from penstock.cli.root import NO, examples
     ),
 )
 @store_argument
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.option(
     "--queue",
     type=int,

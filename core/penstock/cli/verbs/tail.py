@@ -4,6 +4,7 @@ import click
 
 import penstock
 from penstock import StoredMessage
+from penstock.cli.completion import topics
 from penstock.cli.output import json_option, note_foreign, show_messages, store_argument
 from penstock.cli.root import NO, examples
 
@@ -15,7 +16,7 @@ from penstock.cli.root import NO, examples
     ),
 )
 @store_argument
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.option(
     "--limit", default=10, show_default=True, help="How many of the newest messages to show."
 )
