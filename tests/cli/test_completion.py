@@ -63,7 +63,7 @@ def asked(place: Path, shell: str, line: str) -> set[str]:
     lines = done.stdout.splitlines()
     if shell == "zsh":
         return {
-            value for kind, value in zip(lines[::3], lines[1::3], strict=True) if kind == "plain"
+            value for kind, value in zip(lines[::3], lines[1::3], strict=False) if kind == "plain"
         }
     return {
         line.removeprefix("plain,").partition("\t")[0]

@@ -5,8 +5,8 @@ or a check failed; 2 usage; 3 store in use; 4 cannot read or write; 5 corruption
 130 interrupted; 141 closed pipe.
 
 In reading order: `lazy_group` (commands that are imported only to run), `root` (the command, errors to exit codes),
-`completion` (names for a shell), `store_files` (sizes of a store's files), `ingest_progress` (how far an ingest came), `output` (output shared by all verbs), `verbs` (one
-module per verb).
+`output` (output shared by all verbs), `store_files` (sizes of a store's files), `ingest_progress` (how far an ingest came),
+`completion` (names for a shell), `verbs` (one module per verb), `man_page` (the manual page).
 """
 
 import os

@@ -65,7 +65,9 @@ def groups(context: click.Context, _: click.Parameter, incomplete: str) -> list[
 
 
 def _store(context: click.Context) -> Path:
-    return Path(str(context.params.get("path") or "."))
+    # After an option without its value click has parsed no argument; the path is the first of every verb.
+    path = context.params.get("path") or next(iter(context.args), ".")
+    return Path(str(path))
 
 
 def _folders(path: Path) -> list[str]:

@@ -26,7 +26,7 @@ _INDEX_COUNTS = struct.Struct(">32xii")
 _SLOT, _ENTRY = 4, 20
 
 
-class Part(NamedTuple):
+class FileKind(NamedTuple):
     """One kind of files: how many, their sizes added up, and the bytes of the disk that they take."""
 
     part: str
@@ -41,13 +41,13 @@ class _File(NamedTuple):
     allocated: int
 
 
-def parts(root: Path) -> list[Part]:
+def parts(root: Path) -> list[FileKind]:
     """Return the kinds of files in a store, those that take the most space first."""
-    found: dict[str, Part] = {}
+    found: dict[str, FileKind] = {}
     for file in _files(root):
         name = _part(file.place)
-        before = found.get(name, Part(name, 0, 0, 0))
-        found[name] = Part(
+        before = found.get(name, FileKind(name, 0, 0, 0))
+        found[name] = FileKind(
             name, before.files + 1, before.size + file.size, before.allocated + file.allocated
         )
     return sorted(found.values(), key=lambda part: (-part.allocated, part.part))

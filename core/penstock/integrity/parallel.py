@@ -5,16 +5,17 @@ are returned in the order of the log. The processes are spawned, never forked, s
 locks and mapped files.
 """
 
-import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.contracts.findings import Finding
 from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.files import Files
 from penstock.integrity.verification import Result, Scope, Spread, Tally, Verification
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 # The number of segments queued for each process.
 _AHEAD = 2
@@ -84,13 +85,16 @@ def spread_over(files: Files, recipe: Recipe) -> Spread | None:
     def spread(
         bases: list[int], scope: Scope, jobs: int, on_bytes: Callable[[int], None]
     ) -> Iterator[Result]:
+        import multiprocessing  # noqa: PLC0415 - slow to import, and every store that is opened imports this module
+        from concurrent.futures import ProcessPoolExecutor, wait  # noqa: PLC0415 - as above
+
         context = multiprocessing.get_context("spawn")
         checked = context.Value("q", 0)
         pool = ProcessPoolExecutor(
             min(jobs, len(bases)), context, _open_worker, (recipe, scope, checked)
         )
 
-        def result(future: Future[Result]) -> Result:
+        def result(future: "Future[Result]") -> Result:
             while not wait([future], _REPORT_S).done:
                 on_bytes(checked.value)
             return future.result()

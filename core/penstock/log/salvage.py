@@ -9,8 +9,7 @@ by itself.
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
+from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
 from penstock.log.queue_continuity import Due, Note, QueueGenerations
 from penstock.log.resync import Resync

@@ -7,6 +7,7 @@ That is all that the list of commands needs, so this module imports nothing heav
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import pluggy
 
@@ -82,7 +83,8 @@ def load_commands() -> Iterator[object]:
             logger.warning("plugin set aside: %s", info.error)
     for implementation in manager.hook.penstock_register_commands.get_hookimpls():
         try:
-            commands = list(implementation.function())
+            offered: Any = implementation.function()
+            commands = list(offered)
         except Exception:
             logger.exception("plugin %r failed to add its commands", implementation.plugin_name)
             continue

@@ -35,6 +35,8 @@ from penstock.errors import NotAStoreError, StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
+from penstock.format.arrays import np
+from penstock.format.crc32c import crc32c
 from penstock.integrity.background import Upkeep
 from penstock.integrity.parallel import spread_over
 from penstock.integrity.segment_digests import Digests
@@ -130,6 +132,12 @@ def make_opener(
     built = build_config(given, registry)
     files = files or Files(built.files.mode)
     return Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
+
+
+def _import_for_threads() -> None:
+    """Import what background threads need: later, there may be no descriptor left for an import."""
+    np.zeros(0)
+    crc32c(b"")
 
 
 class Opener(Choices):
@@ -247,6 +255,7 @@ class Opener(Choices):
         """Take the lock, recover, connect the components, and start background work."""
         self.check_strategies()
         self.warn_of_idle_policies()
+        _import_for_threads()
         began = self.clock.monotonic_ms()
         is_new = not is_store(self.files, self.root)
         check_layout(self.files, self.root, writes=True)

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from penstock._kernel import ArrowRows, Batch, Message, RecordEncoder, hash_pieces
 from penstock.errors import MessageError
+from penstock.format.arrays import Int64s
 from penstock.format.arrow_schema import TIMESTAMP
-from penstock.format.java_hash import Int64s
 from penstock.message import Durability, PutStatus
 
 _COLUMNS = ("topic", "body", "queue", "tag", "keys", "properties", "flag", "born_time")

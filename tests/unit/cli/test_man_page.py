@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -79,3 +80,9 @@ def test_it_can_be_shown(program: str) -> None:
     shown = re.sub(".\b", "", done.stdout)
     for text in ("penstock stat", "--space", "EXIT STATUS", "$ penstock verify data"):
         assert text in shown, text
+
+
+def test_a_wheel_installs_it_where_man_looks() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    shared = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    assert shared == {"docs/penstock.1": "share/man/man1/penstock.1"}

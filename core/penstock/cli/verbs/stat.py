@@ -117,7 +117,7 @@ def _space(store: "Store", facts: dict[str, Any], *, quiet: bool) -> dict[str, A
 
 
 def _used(
-    root: Path, facts: dict[str, Any], part: store_files.Part, geometry: "Geometry"
+    root: Path, facts: dict[str, Any], part: store_files.FileKind, geometry: "Geometry"
 ) -> int | None:
     """Return how many bytes of a kind of files hold something; None if that is not known."""
     if part.part == "log" and facts["log_end_offset"] is not None:
