@@ -3,7 +3,6 @@
 The process kills itself at a call that the test picks, so no test depends on a clock.
 """
 
-import errno
 import json
 import os
 import signal
@@ -78,7 +77,8 @@ def facts(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def stored(folder: Path, topic: str = "t") -> list[int]:
-    with penstock.open(folder / "store", read_only=True) as store:
+    # For writing: of a store whose writer was killed, a reader sees only what that writer had dispatched.
+    with penstock.open(folder / "store") as store:
         return [int(message.body) for message in store.scan(topic)]
 
 
@@ -262,7 +262,7 @@ def test_csv_and_parquet_go_on_too(tmp_path: Path) -> None:
         more = ("--format", kind, "--topic", kind)
         assert ingest(tmp_path, "after put", 11, "kill", *more).returncode == -signal.SIGKILL
         assert facts(ingest(tmp_path, "nowhere", 0, "", *more))["resumed_at"] == 110
-        with penstock.open(tmp_path / "store", read_only=True) as store:
+        with penstock.open(tmp_path / "store") as store:
             assert [int(json.loads(m.body)["n"]) for m in store.scan(kind)] == list(range(300))
 
 
@@ -299,4 +299,4 @@ def test_a_full_disk_stops_it_and_space_lets_it_go_on(small_disk: Path, tmp_path
     if found.returncode == 0:
         assert len(numbers) == 6000
     else:
-        assert found.returncode == errno.EINTR, found.stderr
+        assert found.returncode == 4, found.stderr

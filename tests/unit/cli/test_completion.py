@@ -42,7 +42,7 @@ def test_offsets_that_cannot_be_read_offer_nothing(text: bytes, tmp_path: Path) 
 
 def test_groups_are_those_of_the_offset_file(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
-    table = {"t@b": {}, "u@b": {}, "t@a": {}, "t": {}, "t@x y": {}}
+    table: dict[str, dict[str, int]] = {"t@b": {}, "u@b": {}, "t@a": {}, "t": {}, "t@x y": {}}
     (tmp_path / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
     assert groups(context(tmp_path), PARAMETER, "") == ["a", "b"]
 
