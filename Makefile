@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := core plugins pipeline bench examples tests hatch_build.py
 
-.PHONY: help kernel demo quick test test-install check mutants bench bench-full bench-spark soak longlife docs changes fuzz sanitize clean
+.PHONY: help kernel demo quick test test-install check mutants bench bench-full bench-spark soak longlife docs man changes fuzz sanitize clean
 
 help:
 	@echo "make kernel  build the compiled kernel beside its sources, if they or its tools have changed"
@@ -22,6 +22,7 @@ help:
 	@echo "make soak   explore crashes and failures until told to stop, or for MINUTES (60)"
 	@echo "make longlife  half an hour under load, watching memory, descriptors and maps"
 	@echo "make docs   build the documentation into build/docs"
+	@echo "make man    make the manual page docs/penstock.1 from what the commands say of themselves"
 	@echo "make changes  show the change notes of the next release as they will stand in CHANGELOG.md"
 	@echo "make clean  remove what make made"
 
@@ -122,6 +123,9 @@ longlife: $(VENV)/dev
 
 docs: $(VENV)/dev
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
+
+man: $(VENV)/dev
+	$(BIN)/python -m penstock.cli.man_page > docs/penstock.1.new && mv docs/penstock.1.new docs/penstock.1
 
 changes: $(VENV)/dev
 	$(BIN)/towncrier build --draft --version Unreleased

@@ -9,10 +9,9 @@ import operator
 import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from penstock.errors import ArgumentError, ArgumentTypeError
 
@@ -29,12 +28,17 @@ def whole(call: str, name: str, value: object, low: int = 0, high: int = INT64_M
     expected = f"a whole number from {low} to {high}"
     if high == INT64_MAX:
         expected = f"a whole number, {low} or more" if low > INT64_MIN else "a whole number"
-    number = None if isinstance(value, bool | np.bool_) else _as_int(value)
+    number = None if _is_truth(value) else _as_int(value)
     if number is None:
         raise ArgumentTypeError(call, name, value, expected)
     if not low <= number <= high:
         raise ArgumentError(call, name, value, expected)
     return number
+
+
+def _is_truth(value: object) -> bool:
+    """Return whether a value is a bool, Python's or numpy's, which is named so in each of its versions."""
+    return type(value).__name__ in ("bool", "bool_")
 
 
 def _as_int(value: Any) -> int | None:
@@ -55,7 +59,7 @@ def offset_or_none(call: str, name: str, value: object) -> int | None:
 def number(call: str, name: str, value: object, low: float, high: float) -> float:
     """Return a number from `low` to `high`."""
     expected = f"a number from {low:g} to {high:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if _is_truth(value) or not isinstance(value, Real):
         raise ArgumentTypeError(call, name, value, expected)
     if not low <= value <= high:
         raise ArgumentError(call, name, value, expected)
@@ -64,7 +68,7 @@ def number(call: str, name: str, value: object, low: float, high: float) -> floa
 
 def flag(call: str, name: str, value: object) -> bool:
     """Return a truth value; refuses anything else, since a text such as "false" would count as true."""
-    if isinstance(value, bool | np.bool_):
+    if _is_truth(value):
         return bool(value)
     if _as_int(value) not in (0, 1):
         raise ArgumentTypeError(call, name, value, "True or False")
@@ -153,9 +157,9 @@ def time_ms(call: str, name: str, value: object, *, up: bool) -> int:
     """
     if isinstance(value, datetime):
         return _datetime_ms(call, name, value, up=up)
-    if not isinstance(value, bool | np.bool_):
+    if not _is_truth(value):
         found = _as_int(value)
-        if found is None and isinstance(value, float | np.floating):
+        if found is None and isinstance(value, Real):
             if not math.isfinite(value):
                 raise ArgumentError(call, name, value, _TIME)
             found = math.ceil(value) if up else math.floor(value)

@@ -18,7 +18,7 @@ from penstock import arguments
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import ArgumentError, MessageTooLargeError
 from penstock.files import Files
-from penstock.format.java_hash import Int64s
+from penstock.format.arrays import Int64s
 from penstock.format.names import check_queue, check_topic
 from penstock.format.record import BLANK_SIZE
 from penstock.store.open import Opener, make_opener

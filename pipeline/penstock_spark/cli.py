@@ -4,9 +4,7 @@ An active session is used, also under `spark-submit`. Otherwise a session is cre
 cluster with `--master`, over Spark Connect with `--remote`, else a local one.
 """
 
-import importlib
 import os
-import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,39 +13,23 @@ from typing import Any
 import click
 
 from penstock.cli import root
+from penstock.cli.lazy_group import LazyGroup
 from penstock.cli.output import Bar, table
 from penstock.errors import ConfigError, MissingExtraError
 from penstock_spark.java import local_session, set_python
 
-
-def verb_names() -> list[str]:
-    """Return the names of the modules in `verbs`, which are the names of the verbs; this also works in a zipped wheel."""
-    # By name: the modules there import this one.
-    folder = importlib.import_module("penstock_spark.verbs")
-    return sorted(module.name for module in pkgutil.iter_modules(folder.__path__))
-
-
-class Jobs(click.Group):
-    """The jobs, each in a module of its own."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all jobs."""
-        return verb_names()
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of one job, importing only its module; None if the name is unknown."""
-        if cmd_name not in verb_names():
-            return None
-        module = importlib.import_module(f"penstock_spark.verbs.{cmd_name}")
-        found: click.Command = module.command
-        return found
-
-
-group = Jobs(
+# By name: the modules there import this one.
+group = LazyGroup(
     "spark",
+    package="penstock_spark.verbs",
     help="Jobs over whole stores, run by Spark: here, on a cluster, or over Spark Connect.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def verb_names() -> list[str]:
+    """Return the names of all jobs."""
+    return group.module_names()
 
 
 def main(verb: str) -> int:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import penstock
-from penstock.contracts import RetentionPolicy
-from penstock_spark.export.archive import ArchiveRetention, archive
+
+if TYPE_CHECKING:
+    from penstock.contracts import RetentionPolicy
 
 
 @penstock.hookimpl
@@ -18,14 +19,18 @@ def penstock_register_commands() -> Iterable[object]:
 
 
 @penstock.hookimpl
-def penstock_register_retention() -> Iterable[type[RetentionPolicy]]:
+def penstock_register_retention() -> "Iterable[type[RetentionPolicy]]":
     """Offer the archive."""
+    from penstock_spark.export.archive import ArchiveRetention  # noqa: PLC0415 - only if a store is opened
+
     return [ArchiveRetention]
 
 
 @penstock.hookimpl
 def penstock_segment_expired(path: str, base_offset: int, size: int, config: Any) -> None:
     """Archive a segment's messages if the store's configuration requests it; an error keeps the segment."""
+    from penstock_spark.export.archive import ArchiveRetention, archive  # noqa: PLC0415 - as above
+
     if ArchiveRetention.name in config.retention.use:
         options = config.options_for("retention", ArchiveRetention)
         archive(Path(path).parent.parent, base_offset + size, options, config.files.mode)

@@ -4,9 +4,11 @@ Data is written to standard output, messages and progress to standard error. Exi
 or a check failed; 2 usage; 3 store in use; 4 cannot read or write; 5 corruption that stops the command;
 130 interrupted; 141 closed pipe.
 
-In reading order: `root` (the command group, errors to exit codes), `wording` (the texts of errors), `output` (output shared by all
-verbs), `times` (options that take a time), `contents` (what a store has, when nothing was found), `state` (whether a store is in use), `verbs`
-(one module per verb).
+In reading order: `lazy_group` (commands that are imported only to run), `root` (the command group, errors to exit codes),
+`wording` (the texts of errors), `output` (output shared by all verbs), `times` (options that take a time), `contents` (what a
+store has, when nothing was found), `state` (whether a store is in use), `store_files` (sizes of a store's files),
+`ingest_progress` (how far an ingest came), `completion` (names for a shell), `verbs` (one module per verb), `man_page` (the
+manual page).
 """
 
 import os
@@ -18,13 +20,16 @@ from penstock.errors import MissingExtraError
 def main() -> int:
     """Run the command line; returns the exit code."""
     try:
-        from penstock.cli.root import run  # noqa: PLC0415 - click and rich are an extra
+        from penstock.cli.completion import complete  # noqa: PLC0415 - click and rich are an extra
+        from penstock.cli.root import cli, run  # noqa: PLC0415 - as above
+
+        answered = complete(cli)
+        code = run(sys.argv[1:]) if answered is None else answered
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         sys.stderr.write(f"{MissingExtraError(str(error.name), 'cli', 'the penstock command')}\n")
         return 2
-    code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -1,29 +1,28 @@
-"""Output shared by the verbs: tables for people, JSON for programs, progress on standard error."""
+"""Output shared by the verbs: tables for people, JSON for programs, progress on standard error.
+
+Every verb imports this module, so it imports nothing heavy: rich comes with the first table, or the first progress
+bar on a terminal.
+"""
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
 
-from penstock.contracts.findings import Finding
 from penstock.escape import visible, visible_json
-from penstock.message import StoredMessage
-from penstock.store.store import Store
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.text import Text
+
+    from penstock.contracts.findings import Finding
+    from penstock.message import StoredMessage
+    from penstock.store.store import Store
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
@@ -48,12 +47,17 @@ def out(line: str) -> None:
     sys.stdout.write(visible(line) + "\n")
 
 
+def out_block(text: str) -> None:
+    """Write lines that the program itself laid out; other control characters are escaped."""
+    sys.stdout.write(visible(text.rstrip("\n"), keep_lines=True) + "\n")
+
+
 def note(text: str) -> None:
     """Write one line of text to standard error; terminal control characters are escaped."""
     sys.stderr.write(visible(text) + "\n")
 
 
-def note_foreign(store: Store) -> None:
+def note_foreign(store: "Store") -> None:
     """Write to standard error which files of the store Penstock does not understand, if they limit reading."""
     stopping = [each.text for each in store.not_understood if each.kind.stops_writing]
     if stopping:
@@ -70,7 +74,7 @@ def out_json(**facts: object) -> None:
     out(as_json(facts))
 
 
-def out_finding(finding: Finding, head: str) -> None:
+def out_finding(finding: "Finding", head: str) -> None:
     """Write a finding as two lines of text that begin with `head`. A note is one line, since it needs no action."""
     where = f" byte {finding.position}" if finding.position >= 0 else ""
     if finding.is_note:
@@ -80,7 +84,7 @@ def out_finding(finding: Finding, head: str) -> None:
     out(f"    what to do: {finding.what_now}")
 
 
-def message_facts(message: StoredMessage) -> dict[str, Any]:
+def message_facts(message: "StoredMessage") -> dict[str, Any]:
     """Return a message as JSON fields; a body that is not UTF-8 text is returned as `body_base64`."""
     facts: dict[str, Any] = {
         "topic": message.topic,
@@ -105,7 +109,7 @@ def message_facts(message: StoredMessage) -> dict[str, Any]:
 
 
 def show_messages(
-    messages: Iterable[StoredMessage], *, json_lines: bool, at_once: bool = False
+    messages: "Iterable[StoredMessage]", *, json_lines: bool, at_once: bool = False
 ) -> int:
     """Show messages as they arrive; returns how many. `at_once` flushes the output after each, even into a pipe."""
     count = 0
@@ -117,7 +121,7 @@ def show_messages(
     return count
 
 
-def _line(message: StoredMessage) -> str:
+def _line(message: "StoredMessage") -> str:
     shown = visible(message.body[: _BODY_SHOWN * 4].decode("utf-8", "replace"))
     shown = shown if len(shown) <= _BODY_SHOWN else shown[: _BODY_SHOWN - 1] + "…"
     where = visible(f"{message.topic}/{message.queue}@{message.queue_offset}")
@@ -148,6 +152,10 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
     No text in it is interpreted as markup, and terminal control characters are escaped.
     """
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
     heading = Text(visible(title)) if title else None
     made = Table(title=heading, title_justify="left", header_style="bold")
     listed = [list(row) for row in rows]
@@ -163,7 +171,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     Console(file=sys.stdout, width=width).print(made)
 
 
-def _cell(value: object) -> Text:
+def _cell(value: object) -> "Text":
+    from rich.text import Text  # noqa: PLC0415 - slow to import
+
     if isinstance(value, int):
         return Text(f"{value:,}")
     lines = value if isinstance(value, list) else [value]
@@ -174,40 +184,60 @@ class Bar:
     """A progress bar with rate and time left, on a terminal; silent otherwise."""
 
     def __init__(self, what: str, total: int | None, unit: str, *, quiet: bool) -> None:
-        console = Console(file=sys.stderr)
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}", markup=False),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=quiet or not console.is_terminal,
-            transient=True,
-        )
         self._unit = unit
-        self._task = self._progress.add_task(visible(what), total=total, rate="")
+        self._progress = None if quiet else _progress()
+        if self._progress is not None:
+            self._task = self._progress.add_task(visible(what), total=total, rate="")
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._progress is not None:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
     def set(self, done: int, count: int) -> None:
         """Set the progress: `done` of the total, and the number of items processed."""
-        elapsed = self._progress.tasks[0].elapsed or 1e-9
-        rate = f"{count:,} {self._unit}, {count / elapsed:,.0f}/s"
-        self._progress.update(self._task, completed=done, rate=rate)
+        if self._progress is not None:
+            elapsed = self._progress.tasks[0].elapsed or 1e-9
+            rate = f"{count:,} {self._unit}, {count / elapsed:,.0f}/s"
+            total = self._progress.tasks[0].total
+            # A store that is written meanwhile may have more than it had at the start.
+            shown = done if total is None else min(done, total)
+            self._progress.update(self._task, completed=shown, rate=rate)
 
     def total(self, total: int) -> None:
         """Set the total, if it was not known at the start."""
-        self._progress.update(self._task, total=total)
+        if self._progress is not None:
+            # Nothing to do is not 0 % of it.
+            self._progress.update(self._task, total=total or None)
 
 
-def topic_rows(store: Store) -> list[dict[str, Any]]:
+def _progress() -> "Progress | None":
+    """Return a display of progress on standard error; None if that is no terminal."""
+    if not sys.stderr.isatty() and not {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys():
+        return None
+    from rich import progress  # noqa: PLC0415 - slow to import
+    from rich.console import Console  # noqa: PLC0415 - as above
+
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        return None
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.TextColumn("{task.fields[rate]}", markup=False),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def topic_rows(store: "Store") -> list[dict[str, Any]]:
     """Return one row per topic, sorted by name: its name, number of queues and number of messages."""
     rows = []
     for topic, queues in sorted(store.topics().items()):

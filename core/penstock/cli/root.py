@@ -1,9 +1,7 @@
 """The command group: lazily loaded verbs, and the exit code of each error."""
 
-import importlib
 import io
 import logging
-import pkgutil
 import signal
 import sys
 import threading
@@ -14,6 +12,7 @@ from types import FrameType
 import click
 
 from penstock.cli import verbs
+from penstock.cli.lazy_group import LazyGroup
 from penstock.cli.wording import missing_extra, text_of
 from penstock.errors import (
     ConfigError,
@@ -49,45 +48,78 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
-class Verbs(click.Group):
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+_VERBOSE_HELP = (
+    "Log to standard error what is opened, recovered and skipped; -vv logs details, too."
+)
+
+
+class Verbs(LazyGroup):
     """The verbs of `penstock`: its own and those that plugins add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return every verb, those of Penstock first."""
-        return [*own_verbs(), *_plugin_verbs()]
+        return [*self.module_names(), *_plugin_verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return one verb, importing only its module."""
-        if cmd_name not in own_verbs():
-            return _plugin_verbs().get(cmd_name)
-        found: click.Command = importlib.import_module(f"penstock.cli.verbs.{cmd_name}").command
-        return found
+        own = super().get_command(ctx, cmd_name)
+        return _plugin_verbs().get(cmd_name) if own is None else _with_verbose(own)
 
-
-def own_verbs() -> list[str]:
-    """Return the verbs' names, which are the names of the modules in `verbs`. Works in a zipped wheel too."""
-    return sorted(module.name for module in pkgutil.iter_modules(verbs.__path__))
+    def shown_commands(self, ctx: click.Context) -> dict[str, str]:
+        """Return the verbs with what the help says of each."""
+        added = _plugin_verbs().items()
+        return super().shown_commands(ctx) | {n: c.get_short_help_str(1000) for n, c in added}
 
 
 def _plugin_verbs() -> dict[str, click.Command]:
-    from penstock.plugins.registry import load_registry  # noqa: PLC0415 - not needed for Penstock's own verbs
+    from penstock.plugins.loading import load_commands  # noqa: PLC0415 - not needed for Penstock's own verbs
 
-    commands = load_registry().commands()
-    return {c.name: c for c in commands if isinstance(c, click.Command) and c.name}
+    return {c.name: c for c in load_commands() if isinstance(c, click.Command) and c.name}
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs,
+    package=verbs,
+    summaries=verbs.SUMMARIES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="penstock")
-@click.option("-v", "--verbose", is_flag=True, help="Log what the store does to standard error.")
-def cli(verbose: bool) -> None:
+@click.option("-v", "--verbose", count=True, help=_VERBOSE_HELP)
+def cli(verbose: int) -> None:
     """Store streams of messages, and inspect the stores of RocketMQ brokers.
 
     Commands that read work on a broker's store directory, live or copied, and change nothing.
     """
-    level = logging.INFO if verbose else logging.WARNING
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=_LEVELS[0], handlers=[handler], force=True)
+    _log_more(verbose)
+
+
+def _log_more(verbose: int) -> None:
+    """Log at the level for so many `-v`, unless more is logged already."""
+    logger = logging.getLogger()
+    logger.setLevel(min(logger.level, _LEVELS[min(verbose, len(_LEVELS) - 1)]))
+
+
+def _with_verbose(command: click.Command) -> click.Command:
+    """Add `-v` to a verb, so that it may stand before or after the verb's name."""
+    taken = {name for parameter in command.params for name in parameter.opts}
+    if not taken & {"-v", "--verbose"}:
+        command.params.append(
+            click.Option(
+                ["-v", "--verbose"], count=True, expose_value=False, help=_VERBOSE_HELP,
+                callback=lambda _context, _parameter, count: _log_more(count),
+            )
+        )  # fmt: skip
+    return command
+
+
+def own_verbs() -> list[str]:
+    """Return the names of Penstock's own verbs, without those that plugins add."""
+    assert isinstance(cli, Verbs)
+    return cli.module_names()
 
 
 def run(

@@ -6,8 +6,8 @@ from functools import cached_property
 import attrs
 
 from penstock.errors import PluginError
+from penstock.format.arrays import Int64s
 from penstock.format.columns import RecordColumns
-from penstock.format.java_hash import Int64s
 from penstock.format.properties import DELAY
 from penstock.format.text_columns import Indexed, Keys
 from penstock.message import StoredMessage

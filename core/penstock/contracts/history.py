@@ -2,9 +2,7 @@
 
 from typing import Any, Protocol
 
-import numpy as np
-
-from penstock.format.java_hash import Int64s
+from penstock.format.arrays import Int64s, np
 
 
 class History(Protocol):

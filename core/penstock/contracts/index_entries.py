@@ -8,16 +8,14 @@ hostile file causes wrong answers at worst.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock._kernel import entry_columns as _entry_columns
 from penstock._kernel import index_file_add, index_file_find, index_file_links, key_hash
 from penstock._kernel import queue_entries as _queue_entries
 from penstock.contracts import QueueEntries
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.geometry import Geometry
+from penstock.format.arrays import Int64s, np
 from penstock.format.columns import Buffer
-from penstock.format.java_hash import Int64s
 from penstock.format.names import QUEUE_MAX
 
 __all__ = [

@@ -14,12 +14,10 @@ A queue index searches for surviving entries first (see `contracts.Trust`).
 from pathlib import Path
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.files import Files
-from penstock.format.java_hash import Int64s
+from penstock.format.arrays import Bools, Int64s
 from penstock.format.rocketmq_json import parse_rocketmq_json
 
 _SIZE_MAX = 64 << 20
@@ -47,7 +45,7 @@ class DeletedTopics:
         """Return whether the broker's list of topics exists and lacks this topic, although it is not a system topic."""
         return self.listed is not None and topic not in self.listed and not is_system(topic)
 
-    def are_ours(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
+    def are_ours(self, log_offsets: Int64s) -> Bools:
         """Return which records Penstock wrote, or may have written."""
         return self.ranges.may_be_own(log_offsets)
 

@@ -20,11 +20,10 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-import crc32c
-
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.file import NO_ROOM
+from penstock.format.crc32c import crc32c
 from penstock.format.names import SIDE_FOLDER
 
 logger = get_logger(__name__)
@@ -48,7 +47,7 @@ def encode_manifest(digest: str, parts: Mapping[str, bytes]) -> bytes:
     for name, summary in sorted(parts.items()):
         chunks += [_PART.pack(name.encode()[:24], len(summary)), summary]
     body = b"".join(chunks)
-    return body + _CRC.pack(crc32c.crc32c(body))
+    return body + _CRC.pack(crc32c(body))
 
 
 def decode_manifest(data: bytes) -> tuple[str, dict[str, bytes]] | None:
@@ -57,7 +56,7 @@ def decode_manifest(data: bytes) -> tuple[str, dict[str, bytes]] | None:
         return None
     body = memoryview(data)[: -_CRC.size]
     magic, digest, count = _HEAD.unpack_from(body)
-    if magic != _MAGIC or _CRC.unpack(data[-_CRC.size :])[0] != crc32c.crc32c(bytes(body)):
+    if magic != _MAGIC or _CRC.unpack(data[-_CRC.size :])[0] != crc32c(bytes(body)):
         return None
     parts, at = dict[str, bytes](), _HEAD.size
     while at < len(body) and len(parts) < count:

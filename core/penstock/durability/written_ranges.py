@@ -29,14 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from penstock.durability.progress import Progress, State
 from penstock.durability.side_folder import SideFolder, penstock_wrote_last
 from penstock.errors import FormatVersionError, OffsetError
 from penstock.files import Files
-from penstock.format.java_hash import Int64s
+from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.names import SIDE_FOLDER
 from penstock.format.record import CRC_NAME, CRC_PROPERTY_SIZE, crc32
 from penstock.format.validity import Coverage
@@ -101,7 +99,7 @@ class Ranges:
             start <= last and first < stop for start, stop in (*self._pairs(), *self.perhaps)
         )
 
-    def may_be_own(self, log_offsets: Int64s) -> npt.NDArray[np.bool_]:
+    def may_be_own(self, log_offsets: Int64s) -> Bools:
         """Return which records Penstock wrote, or may have written."""
         own = np.zeros(len(log_offsets), np.bool_)
         for start, stop in (*self._pairs(), *self.perhaps):

@@ -1,6 +1,6 @@
 """The bytes of one record, in memory: encode, decode, validate. Uses no file, no clock, no lock.
 
 In reading order: `record` (the layout, in plain Python), `properties` (its text of names and values), `validity` (when a
-record is valid), `columns` and `text_columns` (many records at once, as numpy columns that the compiled kernel fills),
-`java_hash`, `names` (topics, queues, and the files named after them), `arrow_schema`, `rocketmq_json`.
+record is valid), `arrays` (numpy, imported at its first use), `columns` and `text_columns` (many records at once, as numpy
+columns that the compiled kernel fills), `java_hash`, `crc32c`, `names` (topics, queues, and the files named after them), `arrow_schema`, `rocketmq_json`.
 """

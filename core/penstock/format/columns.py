@@ -9,22 +9,18 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock import _kernel
-from penstock.format.java_hash import Bytes, Int64s
+from penstock.format.arrays import Bools, Bytes, Int64s, RowType, Structs, np
 from penstock.format.record import TRANSACTION_MASK
 from penstock.format.text_columns import PropertyColumns
 from penstock.format.validity import NO_COVERAGE, Coverage
 
-Bools = npt.NDArray[np.bool_]
 Buffer = bytes | memoryview
 
 # `Record` of `_kernel/record.h`, which lists the fields.
-ROW = np.dtype([(name, kind) for name, kind in _kernel.ROW_FIELDS])
+ROW = RowType([(name, kind) for name, kind in _kernel.ROW_FIELDS])
 assert ROW.itemsize == _kernel.ROW_BYTES
-Rows = npt.NDArray[np.void]
+Rows = Structs
 
 
 def _numbers(name: str, doc: str) -> Any:
@@ -67,7 +63,7 @@ class RecordColumns:
         as `log_offsets` instead.
         """
         places = np.ascontiguousarray(positions, np.int64)
-        fields = np.frombuffer(_kernel.parse(window, places), ROW)
+        fields = np.frombuffer(_kernel.parse(window, places), ROW.dtype)
         return cls(window, fields, places + base if log_offsets is None else log_offsets)
 
     def __len__(self) -> int:

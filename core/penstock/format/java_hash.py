@@ -4,14 +4,8 @@ The hash runs over UTF-16 code units, so a character outside the Basic Multiling
 two. Source: Java Language API, `java.lang.String.hashCode`; RocketMQ store, spec sections 3.2, 4.2.
 """
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock import _kernel
-
-Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-Bytes = npt.NDArray[np.uint8]
+from penstock.format.arrays import Bytes, Int32s, Int64s, np
 
 # Returns the hash of a text as a signed 32-bit number.
 java_hash = _kernel.java_hash

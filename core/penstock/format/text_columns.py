@@ -6,10 +6,8 @@ except by `RowPieces.texts`.
 
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock import _kernel
-from penstock.format.java_hash import Int32s, Int64s
+from penstock.format.arrays import Int32s, Int64s, np
 
 
 class RowPieces(NamedTuple):
@@ -30,7 +28,7 @@ class RowPieces(NamedTuple):
 class PropertyColumns:
     """The properties texts of many records. If a name occurs twice in one text, the last value counts, as in Java."""
 
-    def __init__(self, window: bytes | memoryview, fields: np.ndarray) -> None:
+    def __init__(self, window: bytes | memoryview, fields: "np.ndarray") -> None:
         self._window = window
         self._fields = fields
 

@@ -5,24 +5,32 @@ are returned in the order of the log. The processes are spawned, never forked, s
 locks and mapped files.
 """
 
-import multiprocessing
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from penstock.contracts.findings import Finding
 from penstock.dispatch.store_view import Recipe, StoreView
 from penstock.files import Files
 from penstock.integrity.verification import Result, Scope, Spread, Tally, Verification
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 # The number of segments queued for each process.
 _AHEAD = 2
+# How often the caller learns how far the processes are, in seconds.
+_REPORT_S = 0.2
 
 
 class SegmentWorker:
-    """Checks segments of a store, one by one, in one process. Not thread-safe."""
+    """Checks segments of a store, one by one, in one process. Not thread-safe.
 
-    def __init__(self, recipe: Recipe, scope: Scope) -> None:
+    Adds the bytes that it has checked to `checked`, a number shared by all processes.
+    """
+
+    def __init__(self, recipe: Recipe, scope: Scope, checked: Any = None) -> None:
+        self._checked = checked
         files = Files()
         view = StoreView.open(files, recipe)
         self._log, self._scope = view.log, scope
@@ -37,13 +45,20 @@ class SegmentWorker:
     def check(self, base: int) -> Result:
         """Check one segment; a segment that was deleted has no findings."""
         tally = Tally()
+        seen = 0
+
+        def on_progress(so_far: Tally) -> None:
+            nonlocal seen
+            if self._checked is not None:
+                with self._checked.get_lock():
+                    self._checked.value += so_far.bytes_seen - seen
+            seen = so_far.bytes_seen
+
         segment = self._log.find(base)
         findings = []
         if segment is not None:
             findings = list(
-                self._verification.segment(
-                    segment, self._checkers, self._scope, tally, lambda _: None
-                )
+                self._verification.segment(segment, self._checkers, self._scope, tally, on_progress)
             )
         return findings, tally, [checker.seen() for checker in self._checkers]
 
@@ -51,9 +66,9 @@ class SegmentWorker:
 _process: SegmentWorker | None = None
 
 
-def _open_worker(recipe: Recipe, scope: Scope) -> None:
+def _open_worker(recipe: Recipe, scope: Scope, checked: Any) -> None:
     global _process  # noqa: PLW0603 - one worker per process, created before its first segment
-    _process = SegmentWorker(recipe, scope)
+    _process = SegmentWorker(recipe, scope, checked)
 
 
 def _check(base: int) -> Result:
@@ -67,21 +82,31 @@ def spread_over(files: Files, recipe: Recipe) -> Spread | None:
     if type(files) is not Files or any("<locals>" in name for name in names):
         return None
 
-    def spread(bases: list[int], scope: Scope, jobs: int) -> Iterator[Result]:
+    def spread(
+        bases: list[int], scope: Scope, jobs: int, on_bytes: Callable[[int], None]
+    ) -> Iterator[Result]:
+        import multiprocessing  # noqa: PLC0415 - slow to import, and every store that is opened imports this module
+        from concurrent.futures import ProcessPoolExecutor, wait  # noqa: PLC0415 - as above
+
+        context = multiprocessing.get_context("spawn")
+        checked = context.Value("q", 0)
         pool = ProcessPoolExecutor(
-            min(jobs, len(bases)),
-            multiprocessing.get_context("spawn"),
-            _open_worker,
-            (recipe, scope),
+            min(jobs, len(bases)), context, _open_worker, (recipe, scope, checked)
         )
+
+        def result(future: "Future[Result]") -> Result:
+            while not wait([future], _REPORT_S).done:
+                on_bytes(checked.value)
+            return future.result()
+
         waiting: deque[Future[Result]] = deque()
         try:
             for base in bases:
                 if len(waiting) >= jobs * _AHEAD:
-                    yield waiting.popleft().result()
+                    yield result(waiting.popleft())
                 waiting.append(pool.submit(_check, base))
             while waiting:
-                yield waiting.popleft().result()
+                yield result(waiting.popleft())
         finally:
             pool.shutdown(cancel_futures=True)
 

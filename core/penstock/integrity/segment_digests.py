@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
-import crc32c
 
 from penstock.errors import OffsetError
 from penstock.files import Entry, Files
+from penstock.format.crc32c import crc32c
 from penstock.format.names import NAME_DIGITS, SIDE_FOLDER, segment_name
 from penstock.format.record import crc32
 from penstock.log.segment import Segment
@@ -42,7 +42,7 @@ Sums = tuple[int, int]
 
 def sums_of(block: bytes) -> Sums:
     """Return both checksums of a block; releases the GIL for large blocks."""
-    return int(crc32c.crc32c(block)), crc32(block)
+    return crc32c(block), crc32(block)
 
 
 @attrs.frozen(kw_only=True)
@@ -225,7 +225,7 @@ class DigestReader:
             segment.lease.release()
         if len(block) < size:
             raise OffsetError(segment.base_offset + self.position, segment.base_offset, 0)
-        self._whole = int(crc32c.crc32c(block, self._whole))
+        self._whole = crc32c(block, self._whole)
         self._blocks.append(sums_of(block))
         return size
 

@@ -21,22 +21,35 @@ from penstock.durability.progress import Progress, State
 from penstock.durability.side_folder import is_unfinished_copy, penstock_wrote_last
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.errors import FormatVersionError, OffsetError
+from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.integrity.copy_findings import CopyFindings
 from penstock.integrity.metadata_checks import check_digest_files, check_marks
 from penstock.integrity.segment_digests import Digests, check_digest
 from penstock.log.queue_continuity import Note
-from penstock.log.salvage import Corrupt, End, Valid, reject_by_counts, walk_segment
+from penstock.log.salvage import (
+    Corrupt,
+    End,
+    Valid,
+    needs_counts,
+    reject_by_counts,
+    walk_segment,
+)
 from penstock.log.segment import Segment
 from penstock.log.segmented_log import Rejected, SegmentedLog
 from penstock.recovery.inspection import torn_end
+
+logger = get_logger(__name__)
 
 NO_LIMIT = 1 << 62
 
 
 @attrs.define
 class Tally:
-    """The counts of a verification so far; `log_end` is the offset after the last valid record."""
+    """The counts of a verification so far; `log_end` is the offset after the last valid record.
+
+    `bytes_total` counts the used bytes of a segment once for each time that they are read.
+    """
 
     bytes_total: int = 0
     bytes_seen: int = 0
@@ -54,6 +67,44 @@ class Tally:
 
 
 OnProgress = Callable[[Tally], None]
+
+
+def used_bytes(segment: Segment) -> int:
+    """Return how many bytes of a segment were ever written: the rest of its file is not read. 0 if it was deleted."""
+    with contextlib.suppress(OSError, OffsetError):
+        return min(segment.data_end(), segment.capacity)
+    return 0
+
+
+class Advance:
+    """Counts a scan of the whole log in a tally, as one more time that its bytes are read.
+
+    Call it with the log offset that the scan has reached.
+    """
+
+    def __init__(self, log: SegmentedLog, tally: Tally, on_progress: OnProgress) -> None:
+        self._tally = tally
+        self._on_progress = on_progress
+        self._log = log
+        self._spans: list[tuple[int, int]] = []
+        self._before = 0
+
+    def begin(self, *, is_in_total: bool = False) -> None:
+        """Note where the log begins and ends, and add it to the total unless it is in there."""
+        self._spans = [(each.base_offset, used_bytes(each)) for each in self._log.segments]
+        self._before = self._tally.bytes_seen
+        if not is_in_total:
+            self._tally.bytes_total += sum(size for _, size in self._spans)
+
+    def __call__(self, log_offset: int) -> None:
+        """Count what the scan has read."""
+        read = sum(min(max(log_offset - base, 0), size) for base, size in self._spans)
+        self._tally.bytes_seen = self._before + read
+        self._on_progress(self._tally)
+
+    def end(self) -> None:
+        """Count all of it."""
+        self._tally.bytes_seen = self._before + sum(size for _, size in self._spans)
 
 
 @attrs.frozen(kw_only=True)
@@ -92,8 +143,13 @@ Result = tuple[list[Finding], Tally, list[object]]
 class Spread(Protocol):
     """Checks segments in multiple processes; returns the result of each, in order."""
 
-    def __call__(self, bases: list[int], scope: Scope, jobs: int) -> Iterator[Result]:
-        """Start the processes; they end when the iterator is exhausted or closed."""
+    def __call__(
+        self, bases: list[int], scope: Scope, jobs: int, on_bytes: Callable[[int], None]
+    ) -> Iterator[Result]:
+        """Start the processes; they end when the iterator is exhausted or closed.
+
+        `on_bytes` is called with the number of bytes that all of them have checked so far, while a result is awaited.
+        """
 
 
 class Verification:
@@ -128,14 +184,17 @@ class Verification:
 
     def run(self, on_progress: OnProgress, *, deep: bool, jobs: int) -> Iterator[Finding]:
         """Yield findings: derived files, then the log in order, then metadata files."""
-        (scope, notes), tally, checkers = self.plan(deep=deep), self._tally(), self.checkers()
+        tally, checkers = self._tally(), self.checkers()
+        scope, notes = self.plan(deep=deep, on_progress=on_progress, tally=tally)
         started = _start_findings(checkers, scope)
         scanned = self._check_segments(checkers, scope, tally, on_progress, jobs)
         yield from self._all_findings(
             checkers, scope, tally, on_progress, (started, scanned, notes)
         )
 
-    def plan(self, *, deep: bool) -> tuple[Scope, list[Finding]]:
+    def plan(
+        self, *, deep: bool, on_progress: OnProgress = lambda _: None, tally: Tally | None = None
+    ) -> tuple[Scope, list[Finding]]:
         """Return the scope, and the notes on the log as a whole.
 
         Reads the log, since a single segment does not show which records are corrupt according to the queue offsets
@@ -149,14 +208,17 @@ class Verification:
         if not scope.is_live:
             self._log.coverage = ranges.coverage
             self._log.torn_at = torn_end(self._files, self._root, self._log, ranges)
-        notes = self._reject_by_counts(ranges)
+        notes = self._reject_by_counts(ranges, Advance(self._log, tally or Tally(), on_progress))
         rejected = tuple(sorted(self._log.rejected.items()))
         return attrs.evolve(scope, rejected=rejected, torn_at=self._log.torn_at), notes
 
-    def _reject_by_counts(self, ranges: Ranges) -> list[Finding]:
+    def _reject_by_counts(self, ranges: Ranges, advance: "Advance") -> list[Finding]:
         """Count the records of each queue, and set the corrupt ones in the log; returns findings that are notes."""
         try:
-            found = reject_by_counts(self._log, ranges.is_own, ranges.gaps)
+            if needs_counts(self._log):
+                advance.begin()
+            found = reject_by_counts(self._log, ranges.is_own, ranges.gaps, advance)
+            advance.end()
         except OSError:
             # The check of the segment that cannot be read reports it; without its records, counts mean nothing.
             return []
@@ -195,7 +257,7 @@ class Verification:
         return [c for c in (d.checker() for d in self._dispatchers) if c is not None]
 
     def _tally(self) -> Tally:
-        return Tally(bytes_total=sum(segment.capacity for segment in self._log.segments))
+        return Tally(bytes_total=sum(map(used_bytes, self._log.segments)))
 
     def scope(self, *, deep: bool) -> Scope:
         """Determine the scope from the last writer and whether a writer is active."""
@@ -300,9 +362,14 @@ class Verification:
         can_split = all(checker.is_splittable for checker in checkers)
         if jobs > 1 and can_split and self._spread is not None and len(segments) > 1:
             bases = [segment.base_offset for segment in segments]
-            yield from self._merge_results(
-                checkers, self._spread(bases, scope, jobs), tally, on_progress
-            )
+            before = tally.bytes_seen
+
+            def on_bytes(count: int) -> None:
+                tally.bytes_seen = before + count
+                on_progress(tally)
+
+            results = self._spread(bases, scope, jobs, on_bytes)
+            yield from self._merge_results(checkers, results, tally, on_progress)
             return
         for segment in segments:
             yield from self.segment(segment, checkers, scope, tally, on_progress)
@@ -311,8 +378,12 @@ class Verification:
     def _merge_results(
         checkers: list[Checker], results: Iterable[Result], tally: Tally, on_progress: OnProgress
     ) -> Iterator[Finding]:
+        done = tally.bytes_seen
         for findings, part, seen in results:
+            # The processes may have checked parts of later segments, which `on_bytes` has counted.
+            ahead, done = tally.bytes_seen, done + part.bytes_seen
             tally.add(part)
+            tally.bytes_seen = max(ahead, done)
             for checker, one in zip(checkers, seen, strict=True):
                 checker.take(one)
             yield from findings
@@ -337,6 +408,7 @@ class Verification:
             text = f"{missing} bytes of log are missing before this segment"
             yield Finding("log", segment.path, 0, expected, text)
         seen = tally.bytes_seen
+        logger.debug("checking %s", segment.path)
         try:
             yield from self._scan(segment, checkers, scope, tally, on_progress)
             if scope.deep:
@@ -354,7 +426,7 @@ class Verification:
             if not (scope.is_live and isinstance(error, FileNotFoundError)):
                 text = f"the segment cannot be read: {error}"
                 yield Finding("log", segment.path, -1, segment.base_offset, text)
-        tally.bytes_seen = seen + segment.capacity
+        tally.bytes_seen = seen + used_bytes(segment)
         on_progress(tally)
 
     def _scan(

@@ -15,11 +15,10 @@ Invariants:
 import errno
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from penstock._kernel import Appender, AppendLock, Batch, Draft, RecordEncoder
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.errors import MessageTooLargeError, OffsetError, StoreClosedError
+from penstock.format.arrays import np
 from penstock.format.columns import Buffer
 from penstock.format.record import BLANK_SIZE
 from penstock.log.batches import read_batches

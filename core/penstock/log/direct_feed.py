@@ -11,11 +11,9 @@ One thread adds (under the append lock), and one thread takes (the follower's).
 from collections import deque
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.format.arrays import Int64s, np
 from penstock.format.columns import Buffer, RecordColumns
-from penstock.format.java_hash import Int64s
 
 # The maximum size of waiting records in bytes; a follower that lags by more reads the log.
 BYTES_MAX = 32 << 20

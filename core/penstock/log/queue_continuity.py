@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import attrs
-import numpy as np
 
 from penstock.errors import OffsetError
+from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
 from penstock.format.names import topic_of
 from penstock.format.record import (
@@ -361,7 +361,7 @@ def _runs(columns: RecordColumns) -> Iterator[tuple[Queue, _Run]]:
         )  # fmt: skip
 
 
-def _steps(columns: RecordColumns) -> np.ndarray:
+def _steps(columns: RecordColumns) -> "np.ndarray":
     """Return by how many offsets each record advances its queue: an inner batch by its number of messages."""
     steps = np.ones(len(columns), np.int64)
     batches = np.flatnonzero(columns.sys_flags & INNER_BATCH)

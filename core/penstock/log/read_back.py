@@ -4,9 +4,8 @@ This is done before a put is reported as "on disk", before a follower reports re
 close records the log's end.
 """
 
-import numpy as np
-
 from penstock.contracts.dispatch_batch import DispatchBatch
+from penstock.format.arrays import np
 from penstock.format.record import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from penstock.log.scan import Checks, StopReason, scan_segment
 from penstock.log.segment import Segment

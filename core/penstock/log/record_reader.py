@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from penstock import _kernel
 from penstock.errors import CorruptionError, OffsetError
-from penstock.format.java_hash import Int64s
+from penstock.format.arrays import Int64s
 from penstock.format.record import (
     FIXED_SIZE,
     MAGIC_V1,

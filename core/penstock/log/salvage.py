@@ -9,8 +9,7 @@ by itself.
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
+from penstock.format.arrays import np
 from penstock.format.columns import RecordColumns
 from penstock.log.queue_continuity import Due, Note, QueueGenerations
 from penstock.log.resync import Resync
@@ -88,16 +87,24 @@ def _without_rejected(
     yield Valid(columns.rows(slice(first, None)), start, stop)
 
 
+def needs_counts(log: SegmentedLog) -> bool:
+    """Return whether `reject_by_counts` scans the log: not if all records end in a CRC of their own bytes."""
+    spans = log.spans()
+    return bool(spans) and not log.coverage.has_all(spans[0][0], spans[-1][1])
+
+
 def reject_by_counts(
-    log: SegmentedLog, is_own: Callable[[int], bool], gaps: Sequence[tuple[int, int]]
+    log: SegmentedLog,
+    is_own: Callable[[int], bool],
+    gaps: Sequence[tuple[int, int]],
+    on_scanned: Callable[[int], None] = lambda _: None,
 ) -> list[Note]:
     """Set `log.rejected` to the records that their queues' offsets show to be corrupt; return notes on new generations.
 
-    If all records end in a CRC of their own bytes, nothing is scanned.
+    Nothing is scanned unless `needs_counts`. `on_scanned` is called during the scan, with the log offset it has reached.
     """
     log.rejected = {}
-    spans = log.spans()
-    if not spans or log.coverage.has_all(spans[0][0], spans[-1][1]):
+    if not needs_counts(log):
         return []
     free = log.min_offset > 0
     generations = QueueGenerations(log, lambda _queue: None if free else Due(0), is_own, gaps)
@@ -112,6 +119,7 @@ def reject_by_counts(
                 generations.lose(piece.start, piece.stop)
             elif not piece.is_blank:
                 generations.lose(piece.start, segment.end_offset)
+            on_scanned(piece.start)
         expected = segment.end_offset
     found = generations.finish()
     log.rejected = found.rejected

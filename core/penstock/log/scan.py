@@ -12,9 +12,8 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock import _kernel
+from penstock.format.arrays import np
 from penstock.format.columns import ROW, RecordColumns
 from penstock.format.record import SIZE_AND_MAGIC
 from penstock.format.validity import NO_COVERAGE, Coverage
@@ -131,6 +130,6 @@ def _scan(
     rows, end, state, claimed = _kernel.scan(
         window, start, asked, checks.coverage.packed, checks.torn_from or 0, SECTOR_BYTES
     )
-    fields = np.frombuffer(rows, ROW)
+    fields = np.frombuffer(rows, ROW.dtype)
     records = RecordColumns(window, fields, fields["log_offset"])
     return Scanned(records, start + end, _REASONS.get(state, StopReason.MORE)), claimed

@@ -3,19 +3,23 @@
 Registration hooks return strategy classes and run once, when the plugins are loaded.
 Event hooks run at segment frequency, never once a record. If one raises, the exception is logged with the
 plugin's name and the hook is disabled; the store continues.
+
+The contracts are imported for types only: they are slow to import.
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pluggy
 
-from penstock.contracts import (
-    Allocator,
-    Dispatcher,
-    FlushPolicy,
-    RetentionPolicy,
-    SegmentWriter,
-)
+if TYPE_CHECKING:
+    from penstock.contracts import (
+        Allocator,
+        Dispatcher,
+        FlushPolicy,
+        RetentionPolicy,
+        SegmentWriter,
+    )
 
 PROJECT = "penstock"
 
@@ -24,31 +28,31 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
-def penstock_register_writer() -> Iterable[type[SegmentWriter]]:
+def penstock_register_writer() -> "Iterable[type[SegmentWriter]]":
     """Return the segment writers this plugin offers."""
     raise NotImplementedError
 
 
 @hookspec
-def penstock_register_allocator() -> Iterable[type[Allocator]]:
+def penstock_register_allocator() -> "Iterable[type[Allocator]]":
     """Return the allocators this plugin offers."""
     raise NotImplementedError
 
 
 @hookspec
-def penstock_register_flush() -> Iterable[type[FlushPolicy]]:
+def penstock_register_flush() -> "Iterable[type[FlushPolicy]]":
     """Return the flush policies this plugin offers."""
     raise NotImplementedError
 
 
 @hookspec
-def penstock_register_dispatcher() -> Iterable[type[Dispatcher]]:
+def penstock_register_dispatcher() -> "Iterable[type[Dispatcher]]":
     """Return the dispatchers this plugin offers."""
     raise NotImplementedError
 
 
 @hookspec
-def penstock_register_retention() -> Iterable[type[RetentionPolicy]]:
+def penstock_register_retention() -> "Iterable[type[RetentionPolicy]]":
     """Return the retention policies this plugin offers."""
     raise NotImplementedError
 

@@ -10,8 +10,7 @@ Only this module makes untyped calls; it returns typed classes.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from enum import StrEnum
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -28,59 +27,16 @@ from penstock.contracts import (
 )
 from penstock.errors import (
     DuplicateStrategyError,
-    PluginError,
     PluginLoadError,
     UnknownStrategyError,
 )
 from penstock.escape import get_logger
-from penstock.plugins import hookspecs
-from penstock.plugins.discovery import Discovered, discover
-from penstock.runtime.clock import Clock
+from penstock.plugins.loading import PluginInfo, PluginStatus, load_plugins
 
 logger = get_logger(__name__)
 
 S = TypeVar("S", bound=Strategy)
-_CLOCK = Clock()
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-
-
-# A plugin whose import takes longer than this slows every command, and is reported as slow.
-SLOW_MS = 500
-
-
-class PluginStatus(StrEnum):
-    """The state of an installed plugin. All but `LOADED` and `SLOW` are set aside."""
-
-    LOADED = "loaded"
-    SLOW = "slow"  # loaded, but its import took long
-    BLOCKED = "blocked"  # plugins.block names it
-    BROKEN = "broken"  # its import or its registration raised
-    MISSPELT = "misspelt"  # it implements a hook that does not exist
-    INCOMPATIBLE = "incompatible"  # a strategy that it offers does not fit the contract
-    DUPLICATE = "duplicate"  # its name, or a name that it offers, is taken
-
-
-@attrs.define
-class PluginInfo:
-    """One entry point: its distribution, its strategies, and why it was set aside, if it was.
-
-    `offers` lists (section, name) of its strategies, `hooks` the events it listens to; `load_ms` is its import time.
-    """
-
-    entry_point: str
-    distribution: str
-    version: str
-    offers: list[tuple[str, str]] = attrs.Factory(list)
-    hooks: list[str] = attrs.Factory(list)
-    status: PluginStatus = PluginStatus.LOADED
-    error: PluginError | None = None
-    load_ms: int = 0
-
-    def set_aside(self, status: PluginStatus, reason: str, cause: Exception | None = None) -> None:
-        """Note why the plugin is not used."""
-        self.status = status
-        self.error = PluginLoadError(self.entry_point, self.distribution, reason)
-        self.error.__cause__ = cause
 
 
 @attrs.define
@@ -161,15 +117,6 @@ class Registry:
         )
         return {each.kind: each for each in found}
 
-    def commands(self) -> Iterator[object]:
-        """Return the command-line commands that plugins add."""
-        for _, commands in self._each("penstock_register_commands"):
-            yield from commands
-
-    def _each(self, hook_name: str) -> Iterator[tuple[str, Any]]:
-        for implementation in getattr(self._manager.hook, hook_name).get_hookimpls():
-            yield implementation.plugin_name, implementation.function()
-
     def ask(self, event: str, **facts: object) -> list[tuple[str, Exception]]:
         """Call every plugin's hook for an event, even if others raise; return (plugin, exception) of those that raised."""
         raised: list[tuple[str, Exception]] = []
@@ -212,61 +159,13 @@ def load_registry(block: Iterable[str] = (), require: Iterable[str] = ()) -> Reg
         block: entry points not to load.
         require: entry points that must load; otherwise `PluginLoadError` is raised.
     """
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    blocked = frozenset(block)
-    infos: dict[str, PluginInfo] = {}
-    for found in discover(hookspecs.PROJECT):
-        _load(manager, found, infos, is_blocked=found.entry_point.name in blocked)
-    registry = Registry(manager, list(infos.values()))
+    manager, infos = load_plugins(block)
+    registry = Registry(manager, infos)
     for info in registry.plugins:
         if info.status in (PluginStatus.LOADED, PluginStatus.SLOW):
             _gather(manager, registry, info)
     _report(registry, tuple(require))
     return registry
-
-
-def _load(
-    manager: pluggy.PluginManager,
-    found: Discovered,
-    infos: dict[str, PluginInfo],
-    *,
-    is_blocked: bool,
-) -> None:
-    """Import one plugin and register its hooks; add its `PluginInfo` to `infos`, with the reason if it is set aside."""
-    entry_point, distribution, version = found
-    name = entry_point.name
-    info = PluginInfo(name, distribution, version)
-    first = infos.get(name)
-    if first is not None:
-        if (first.distribution, first.version) == (distribution, version):
-            return  # the same installation, seen by two paths
-        info.set_aside(
-            PluginStatus.DUPLICATE,
-            f"distribution {first.distribution!r} also has an entry point of that name",
-        )
-        infos[f"{name} ({distribution})"] = info
-        return
-    infos[name] = info
-    if is_blocked:
-        info.status = PluginStatus.BLOCKED
-        return
-    began = _CLOCK.monotonic_ms()
-    try:
-        manager.register(entry_point.load(), name)
-        # Reports a hook implementation with a misspelt name, which would never be called.
-        manager.check_pending()
-    except Exception as error:
-        if manager.has_plugin(name):
-            manager.unregister(name=name)
-        is_hook = isinstance(error, pluggy.PluginValidationError)
-        status = PluginStatus.MISSPELT if is_hook else PluginStatus.BROKEN
-        info.set_aside(status, f"{type(error).__name__}: {error}", error)
-        return
-    info.load_ms = _CLOCK.monotonic_ms() - began
-    if info.load_ms > SLOW_MS:
-        info.status = PluginStatus.SLOW
-        logger.warning("plugin %r took %d ms to import", name, info.load_ms)
 
 
 def _gather(manager: pluggy.PluginManager, registry: Registry, info: PluginInfo) -> None:

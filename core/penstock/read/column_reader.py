@@ -7,11 +7,10 @@ written records readable, and it documents the arguments. Changes nothing on dis
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from penstock.contracts import QueueBounds, QueueIndex
 from penstock.errors import ArgumentError
-from penstock.format.java_hash import Int64s, distinct_of
+from penstock.format.arrays import Int64s, np
+from penstock.format.java_hash import distinct_of
 from penstock.format.names import check_queue, check_topic
 from penstock.log.segmented_log import SegmentedLog
 from penstock.read.filters import RowFilter

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from penstock.format.columns import Bools, RecordColumns
-from penstock.format.java_hash import Int64s, java_hash
+from penstock.format.arrays import Bools, Int64s, np
+from penstock.format.columns import RecordColumns
+from penstock.format.java_hash import java_hash
 from penstock.format.properties import KEYS, TAGS, UNIQ_KEY
 from penstock.message import ReadStatus, StoredMessage
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from penstock import arguments
 from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueBounds, QueueIndex
 from penstock.errors import (
@@ -24,6 +22,7 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.escape import get_logger
+from penstock.format.arrays import np
 from penstock.format.names import check_queue, check_topic
 from penstock.log.offset_context import explain
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
@@ -161,12 +160,24 @@ class Reader:
         self, topic: str, queue: int, start: int, stop: int
     ) -> list[StoredMessage]:
         """Return all messages of [start, stop) if each is present, valid, and near the one before; else an empty list."""
+        if stop - start == 1:
+            return self._read_one(topic, queue, start)
         entries = self._queue_index.entries(topic, queue, start, stop)
         if len(entries.sizes) < stop - start:
             return []
         asked = Entries(np.arange(start, stop), entries.log_offsets, entries.sizes)
         found = self._leading(asked, QueuePosition.of(topic, queue), all_near=True)
         return found if len(found) == stop - start else []
+
+    def _read_one(self, topic: str, queue: int, offset: int) -> list[StoredMessage]:
+        """Return the message at an offset in a list, which is empty if it is not present and valid. Needs no numpy."""
+        place = self._queue_index.place(topic, queue, offset)
+        if place is None:
+            return []
+        try:
+            return [self._records.message(*place, QueuePosition.of(topic, queue), offset)]
+        except (OffsetError, CorruptionError):
+            return []
 
     def _read_span(self, span: QueueSpan, limit: int, tag: str, result: ReadResult) -> ReadResult:
         """Return up to `limit` messages of a span that match, none after a missing queue file."""

@@ -13,13 +13,11 @@ Invariants:
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock import _kernel
 from penstock.contracts import EntryChunk, QueueIndex
 from penstock.errors import CorruptionError, OffsetError
-from penstock.format.columns import Bools, Buffer
-from penstock.format.java_hash import Int64s
+from penstock.format.arrays import Bools, Int64s, np
+from penstock.format.columns import Buffer
 from penstock.format.record import FIXED_SIZE
 from penstock.log.record_reader import GAP_BYTES
 from penstock.log.segmented_log import SegmentedLog

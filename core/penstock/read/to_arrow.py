@@ -103,7 +103,7 @@ def _read_checked(
         found, bad = parse_entries()
     if bad >= 0:
         raise _corruption(log, int(rows.offsets[bad]))
-    records = RecordColumns(memory, np.frombuffer(found, ROW), rows.offsets)
+    records = RecordColumns(memory, np.frombuffer(found, ROW.dtype), rows.offsets)
     if wanted.is_any:
         return records
     matching = wanted.matches(records)

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock.contracts import QueueIndex
+from penstock.format.arrays import np
 
 _ENTRIES_AT_ONCE = 1 << 20
 

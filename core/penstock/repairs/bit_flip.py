@@ -6,8 +6,7 @@ zero bytes until the value is that of a single bit; the second checksum, of anot
 Corruption of more than one bit is mistaken for a single flipped bit in at most 1 of 2^32 cases.
 """
 
-import crc32c
-
+from penstock.format.crc32c import crc32c
 from penstock.integrity.segment_digests import Sums, sums_of
 
 _POLYNOMIAL = 0x82F63B78
@@ -30,7 +29,7 @@ _BITS = {_TABLE[1 << bit]: 1 << bit for bit in range(8)}
 
 def flipped_bit(block: bytes, sums: Sums) -> tuple[int, int] | None:
     """Return position and mask of the bit whose flip restores `sums`; None if no single bit does."""
-    left = int(crc32c.crc32c(block)) ^ sums[0]
+    left = int(crc32c(block)) ^ sums[0]
     for position in range(len(block) - 1, -1, -1):
         mask = _BITS.get(left)
         if mask is not None:

@@ -29,7 +29,15 @@ from penstock.format.names import topic_of
 from penstock.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from penstock.integrity.metadata_checks import check_digest_files, check_marks
 from penstock.integrity.segment_digests import Digests, sum_up
-from penstock.integrity.verification import NO_LIMIT, OnProgress, Scope, Tally, Verification
+from penstock.integrity.verification import (
+    NO_LIMIT,
+    Advance,
+    OnProgress,
+    Scope,
+    Tally,
+    Verification,
+    used_bytes,
+)
 from penstock.log.entry_witness import use_entries
 from penstock.log.resync import Resync
 from penstock.log.salvage import Corrupt, Valid, reject_by_counts, walk_segment
@@ -181,12 +189,18 @@ class Planner:
     def plan(self, *, cut: bool, accept: bool) -> RepairPlan:
         """Return the repair plan."""
         plan = self._plan
+        # Each of the four passes below reads the log once: digests, queue offsets, corruption, derived files.
+        plan.tally.bytes_total = 4 * sum(map(used_bytes, plan.log.segments))
         for segment in plan.log.segments:
             self._plan_bit_flips(segment, accept=accept)
+            self._count(used_bytes(segment))
         ranges = known_ranges(self._files, self._root, plan.log)
         plan.log.coverage = ranges.coverage
         plan.log.torn_at = torn_end(self._files, self._root, plan.log, ranges)
-        reject_by_counts(plan.log, ranges.is_own, ranges.gaps)
+        advance = Advance(plan.log, plan.tally, self._on_progress)
+        advance.begin(is_in_total=True)
+        reject_by_counts(plan.log, ranges.is_own, ranges.gaps, advance)
+        advance.end()
         self._find_corruption()
         # If record checks locate the corruption within a block, the rest of the block is not in doubt.
         plan.doubtful = [
@@ -270,7 +284,9 @@ class Planner:
                 text = f"{missing} bytes of log are missing before this segment"
                 plan.damages.append(Corruption(segment, expected, segment.base_offset, text))
             expected = segment.end_offset
+            seen = self._plan.tally.bytes_seen
             for part in walk_segment(log, segment):
+                self._count(seen + part.start - segment.base_offset - plan.tally.bytes_seen)
                 if isinstance(part, Corrupt):
                     text = part.reason and f"the record is corrupt: {part.reason}"
                     text = text or _describe(log, segment, part)
@@ -284,6 +300,12 @@ class Planner:
                     plan.damages.append(Corruption(segment, part.start, segment.end_offset, text))
                 elif isinstance(part, Valid):
                     plan.damages += _records_without_queue(segment, part)
+            self._count(seen + used_bytes(segment) - plan.tally.bytes_seen)
+
+    def _count(self, size: int) -> None:
+        """Add bytes that were read to the progress."""
+        self._plan.tally.bytes_seen += size
+        self._on_progress(self._plan.tally)
 
     def _has_later_records(self, segment: Segment) -> bool:
         """Return whether a later segment has a valid or a corrupt record."""
@@ -356,7 +378,6 @@ class Planner:
             deep=False,
         )
         verification = Verification(self._files, self._root, log, self._dispatchers)
-        plan.tally.bytes_total = sum(segment.capacity for segment in log.segments)
         every: list[Checker] = list(checkers.values())
         for one in every:
             list(one.start())

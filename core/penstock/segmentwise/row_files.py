@@ -21,7 +21,8 @@ import attrs
 import numpy as np
 
 from penstock.contracts.dispatch_batch import DispatchBatch, IndexColumns
-from penstock.format.java_hash import Int64s, distinct_of
+from penstock.format.arrays import Int64s
+from penstock.format.java_hash import distinct_of
 from penstock.format.text_columns import Keys
 
 _KINDS = {

@@ -36,6 +36,8 @@ from penstock.errors import StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
+from penstock.format.arrays import np
+from penstock.format.crc32c import crc32c
 from penstock.integrity.background import Upkeep
 from penstock.integrity.parallel import spread_over
 from penstock.integrity.segment_digests import Digests
@@ -144,11 +146,19 @@ def make_opener(
         os.environ if environ is None else environ,
         settings,
     )
+    for key, (value, origin) in given.items():
+        logger.debug("%s: setting %s is %r, from %s", path, key, value, origin)
     plugins = plugin_lists(given)
     registry = load_registry(plugins.block, plugins.require)
     built = build_config(given, registry, names)
     files = files or Files(built.files.mode)
     return Opener(Path(path).absolute(), built, registry, files, clock or Clock(), spawn)
+
+
+def _import_for_threads() -> None:
+    """Import what background threads need: later, there may be no descriptor left for an import."""
+    np.zeros(0)
+    crc32c(b"")
 
 
 class Opener(Choices):
@@ -247,6 +257,10 @@ class Opener(Choices):
         watch_coverage(self.files, self.root, log)
         use_entries(log, dispatchers)
         offsets = ConsumerOffsets(self.files, self.root, read_only=True)
+        logger.info(
+            "%s: opened read-only; %d segments of %d bytes from log offset %d on, index %s",
+            self.root, len(log.segments), geometry.segment_bytes, log.min_offset, ", ".join(self.config.index.use),
+        )  # fmt: skip
         return Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
             published=lambda: visible_offset(self.files, self.root),
@@ -262,6 +276,7 @@ class Opener(Choices):
         """Take the lock, recover, connect the components, and start background work."""
         self.check_strategies()
         self.warn_of_idle_policies()
+        _import_for_threads()
         began = self.clock.monotonic_ms()
         is_new = not is_store(self.files, self.root)
         check_layout(self.files, self.root, writes=True)
@@ -419,6 +434,12 @@ class Opener(Choices):
             sync_names_below(self.files, self.root)
         for sentence in found.mended:
             logger.warning("%s: %s", self.root, sentence)
+        duration_ms = self.clock.monotonic_ms() - began
+        logger.info(
+            "%s: opened for writing in %d ms; it was %s, its log ends at %d; %d bytes were cut off, records from log "
+            "offset %d on were dispatched again",
+            self.root, duration_ms, found.kind, end.offset, end.dirty_bytes, start,
+        )  # fmt: skip
         return RecoveryReport(
             state=found.kind,
             log_end=end.offset,
@@ -428,5 +449,5 @@ class Opener(Choices):
             rewritten_bytes=found.rewritten,
             dispatched_from=start,
             mended=tuple(found.mended),
-            duration_ms=self.clock.monotonic_ms() - began,
+            duration_ms=duration_ms,
         )

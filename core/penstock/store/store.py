@@ -200,6 +200,10 @@ class Store(Reader, Producer):
         engine.policy.request()
         return future
 
+    def check(self, message: Message) -> None:
+        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored."""
+        encode_messages(self._owner().log.encoder, [message])
+
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from penstock._kernel import ArrowRows, Batch, Message, RecordEncoder, hash_pieces
 from penstock.errors import ArgumentTypeError, MessageError, MissingExtraError
+from penstock.format.arrays import Int64s
 from penstock.format.arrow_schema import TIMESTAMP
-from penstock.format.java_hash import Int64s
 from penstock.message import Durability, PutStatus
 
 try:

@@ -23,14 +23,13 @@ from types import TracebackType
 from typing import Self
 
 import attrs
-import crc32c
-import numpy as np
 
 from penstock._kernel import Batch, RecordEncoder
 from penstock.errors import CorruptionError, MessageError, StorageError
 from penstock.files import File, Files
+from penstock.format.arrays import Int64s, np
 from penstock.format.columns import RecordColumns
-from penstock.format.java_hash import Int64s
+from penstock.format.crc32c import crc32c
 from penstock.format.names import check_queue, check_topic
 from penstock.format.record import CRC_PROPERTY_SIZE, FIXED_SIZE, host_flags
 from penstock.log.commit_log import CommitLog
@@ -116,7 +115,7 @@ class StagedWriter:
         self._file = files.create(path)
         self._at = self.batches = self.rows = 0
         head = _HEADER.pack(MAGIC, crc_property * _SEALED, len(host), host, 0, 0)[: -_CRC.size]
-        self._put(head + _CRC.pack(crc32c.crc32c(head)))
+        self._put(head + _CRC.pack(crc32c(head)))
 
     @property
     def size(self) -> int:
@@ -141,7 +140,7 @@ class StagedWriter:
         numbers = sizes.astype("<u4").tobytes() + cursor_rows.astype("<u4").tobytes()
         parts = [rows, len(batch.cursors), len(cursors), 0, len(data)]
         head = bytearray(_BATCH.pack(b"SBAT", group, *parts)) + cursors + numbers
-        _CRC.pack_into(head, _BATCH_CRC_AT, crc32c.crc32c(data, crc32c.crc32c(head)))
+        _CRC.pack_into(head, _BATCH_CRC_AT, crc32c(data, crc32c(head)))
         self._put(head)
         self._put(data)
         self.batches += 1
@@ -150,7 +149,7 @@ class StagedWriter:
     def finish(self) -> None:
         """Write the end, and make the file and its directory entry durable."""
         end = _END.pack(b"SEND", self.batches, self.rows, 0)[: -_CRC.size]
-        self._put(end + _CRC.pack(crc32c.crc32c(end)))
+        self._put(end + _CRC.pack(crc32c(end)))
         self._file.sync_all()
         self._file.close()
         self._files.sync_folder(self.path.parent)
@@ -241,7 +240,7 @@ class _Reading:
             raise self._bad(at, f"a batch within {self._size} bytes", f"{rows} rows to byte {stop}")
         head = bytes(self._data[at : at + _BATCH_CRC_AT]) + bytes(_CRC.size)
         rest = self._data[at + _BATCH_CRC_AT + _CRC.size : stop]
-        if crc32c.crc32c(rest, crc32c.crc32c(head)) != crc:
+        if crc32c(rest, crc32c(head)) != crc:
             raise self._bad(at, f"CRC-32C {crc:08x}", "another one")
         numbers = np.frombuffer(self._data[numbers_at:data_at], "<u4").astype(np.int64)
         batch = StagedBatch(
@@ -308,7 +307,7 @@ def _is_of(columns: RecordColumns, topic: str, rows: Int64s | slice) -> bool:
 
 
 def _crc(data: memoryview) -> int:
-    return int(crc32c.crc32c(data))
+    return crc32c(data)
 
 
 def _crc_in(data: memoryview, at: int) -> int:

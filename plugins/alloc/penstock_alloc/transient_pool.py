@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
-import numpy as np
 
 from penstock.contracts import (
     MS_MAX,
@@ -24,6 +23,7 @@ from penstock.contracts import (
 from penstock.errors import BusyError, StoreFailedError
 from penstock.files import File
 from penstock.files.blocks import Blocks
+from penstock.format.arrays import np
 from penstock.format.columns import Buffer
 from penstock_alloc.buffer_pool import BufferPool
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-import numpy as np
 
 from penstock.contracts import (
     QUEUE_ENTRY_SIZE,
@@ -35,6 +34,7 @@ from penstock.contracts import (
 )
 from penstock.errors import StrayFileError
 from penstock.escape import get_logger
+from penstock.format.arrays import np
 from penstock.format.names import SIDE_FOLDER
 from penstock_index.queue_addresses import compare_run, end_of_units, first_needed, give_addresses
 from penstock_index.queue_claims import Key
@@ -185,7 +185,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
             if not is_right.all():
                 # Addresses must ascend: the entries after this one are cut off, and dispatched again.
                 kept = int(np.argmin(is_right))
-                entries[kept:] = np.frombuffer(run.data, ENTRY)[kept:]
+                entries[kept:] = np.frombuffer(run.data, ENTRY.dtype)[kept:]
                 self._cut_at(queue, run.ordinal + kept)
                 self._progress = min(self._progress, batch_start)
             side = self.context.root / SIDE_FOLDER

@@ -16,8 +16,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from penstock.contracts import (
     TAG_KEYS,
     Checker,
@@ -31,8 +29,8 @@ from penstock.contracts import (
 )
 from penstock.errors import OffsetError
 from penstock.escape import get_logger
+from penstock.format.arrays import Int64s, np
 from penstock.format.columns import RecordColumns
-from penstock.format.java_hash import Int64s
 from penstock.format.record import FIXED_SIZE, ROLLBACK, SIZE_AND_MAGIC
 from penstock.format.text_columns import Keys
 from penstock.format.validity import is_valid
@@ -393,7 +391,7 @@ class HashIndexDispatcher(KeyIndex):
                 continue
 
 
-def _is_of_its_record(entries: np.ndarray, log: LogView) -> bool:
+def _is_of_its_record(entries: "np.ndarray", log: LogView) -> bool:
     """Return whether the last entry belongs to its record, in key and time; True if the log no longer has the record."""
     at, first = int(entries["log_offset"][-1]), int(entries["log_offset"][0])
     if at < log.min_offset:

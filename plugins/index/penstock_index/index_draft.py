@@ -5,8 +5,6 @@ nothing is stored through a map yet (see `index_file`): the kernel adds keys to 
 parts are written.
 """
 
-import numpy as np
-
 from penstock.contracts import (
     INDEX_ENTRY_SIZE,
     INDEX_HEADER_SIZE,
@@ -15,7 +13,7 @@ from penstock.contracts import (
     index_file_add,
 )
 from penstock.files import File
-from penstock.format.java_hash import Int64s
+from penstock.format.arrays import Int64s, np
 from penstock.format.text_columns import Keys
 
 # Slots are written in chunks of this number.

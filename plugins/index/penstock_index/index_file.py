@@ -26,9 +26,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.contracts import (
     INDEX_HEADER_SIZE,
     Geometry,
@@ -40,20 +37,20 @@ from penstock.contracts import (
 from penstock.errors import OffsetError
 from penstock.files import FOLIO_BYTES, NO_ROOM, File
 from penstock.files.blocks import Blocks
+from penstock.format.arrays import Int32s, Int64s, RowType, Structs, np
 from penstock.format.columns import RecordColumns
-from penstock.format.java_hash import Int32s, Int64s
 from penstock.format.record import SIZE_AND_MAGIC
 from penstock.format.text_columns import Keys
 from penstock_index.index_draft import Draft, draft_entries
 
 HEADER = struct.Struct(">qqqqii")
-ENTRY = np.dtype([("hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+ENTRY = RowType([("hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 assert HEADER.size == INDEX_HEADER_SIZE
 assert ENTRY.itemsize == _ENTRY.size
 
-Entries = npt.NDArray[np.void]
+Entries = Structs
 _NAME_DIGITS = 17
 
 # Maximum of an entry's time: 68 years after the file's first record.
@@ -391,14 +388,17 @@ class Peek:
 
     def entries(self) -> Entries:
         """Return the used entries, as far as the file has them; number 1 comes first."""
-        return self.newest(self._geometry.index_entries)
+        return np.frombuffer(self._newest_bytes(self._geometry.index_entries), ENTRY.dtype)
 
-    def newest(self, most: int) -> Entries:
-        """Return the last `most` of the used entries, in write order."""
+    def newest(self, most: int) -> list[tuple[int, int]]:
+        """Return log offset and hash of the last `most` of the used entries, in write order."""
+        return [(found[1], found[0]) for found in _ENTRY.iter_unpack(self._newest_bytes(most))]
+
+    def _newest_bytes(self, most: int) -> bytes:
         count = min(max(self.header.index_count, 1), self._geometry.index_entries)
         first = max(count - most, 1)
         data = self._file.pread((count - first) * ENTRY.itemsize, self.position_of(first))
-        return np.frombuffer(data[: len(data) - len(data) % ENTRY.itemsize], ENTRY)
+        return bytes(data[: len(data) - len(data) % ENTRY.itemsize])
 
     def slots(self) -> Int32s:
         """Return the slot table."""

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from penstock.format.arrays import Bools, Int64s, np
 from penstock_index.queue_files import ENTRY, Entries
 from penstock_index.queue_runs import Run
 from penstock_index.queue_state import Queue
-from penstock_index.queue_units import UNIT_SIZE, Bools, Int64s, are_addresses, offsets_of
+from penstock_index.queue_units import UNIT_SIZE, are_addresses, offsets_of
 
 # Number of entries read at once when an address is searched.
 _READ_ENTRIES = 4096
@@ -28,7 +27,7 @@ class ExistingEntries(NamedTuple):
 
 def compare_run(queue: Queue, run: Run) -> ExistingEntries:
     """Compare a run with the queue's entries: log offset, size, and tag code, in the entry or in the unit."""
-    entries = np.frombuffer(run.data, ENTRY).copy()
+    entries = np.frombuffer(run.data, ENTRY.dtype).copy()
     count = min(max(queue.max_offset - run.ordinal, 0), len(entries))
     is_right = np.zeros(count, np.bool_)
     there = queue.folder.read(run.ordinal, run.ordinal + count)

@@ -8,10 +8,9 @@ the last entries exist, and the first entry's record is still in the log. All ot
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from penstock.contracts import QUEUE_ENTRY_SIZE, Context, QueueBounds
 from penstock.files import File
+from penstock.format.arrays import np
 from penstock.format.names import segment_name
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries
 from penstock_index.queue_names import queue_problem, topic_problem
@@ -107,4 +106,4 @@ class QuickLook:
 def _read(file: File, start: int, stop: int) -> Entries:
     """Return the entries [start, stop) of a file, unchecked."""
     data = file.pread((stop - start) * QUEUE_ENTRY_SIZE, start * QUEUE_ENTRY_SIZE)
-    return np.frombuffer(data[: len(data) - len(data) % QUEUE_ENTRY_SIZE], ENTRY)
+    return np.frombuffer(data[: len(data) - len(data) % QUEUE_ENTRY_SIZE], ENTRY.dtype)

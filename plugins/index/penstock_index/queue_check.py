@@ -82,7 +82,7 @@ class QueueChecker(Checker):
             yield from self._compare(run, (run.topic, run.queue))
 
     def _compare(self, run: Run, key: Key) -> Iterator[Finding]:
-        expected = np.frombuffer(run.data, ENTRY)
+        expected = np.frombuffer(run.data, ENTRY.dtype)
         count = len(expected)
         found = self._index.entries(*key, run.ordinal, run.ordinal + count)
         have = len(found.sizes)

@@ -3,13 +3,9 @@
 import itertools
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.contracts import History
+from penstock.format.arrays import Bools, Int64s
 
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 _NOWHERE = 1 << 62
 
 

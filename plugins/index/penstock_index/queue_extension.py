@@ -18,9 +18,8 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from penstock.files import Entry, Files
+from penstock.format.arrays import Bools, Int64s, np
 from penstock.format.names import segment_name
 from penstock_index.queue_files import OpenFiles, make_sparse
 from penstock_index.queue_units import (
@@ -31,8 +30,6 @@ from penstock_index.queue_units import (
     OFFSET_MAX,
     UNIT,
     UNIT_SIZE,
-    Bools,
-    Int64s,
     Units,
     addresses_of,
     are_addresses,
@@ -108,7 +105,7 @@ class Extension:
     def units(self, codes: Int64s) -> tuple[Bools, Units]:
         """Return which tag codes are the address of a valid unit, and the units; zeros for the others."""
         found = np.zeros(len(codes), np.bool_)
-        units = np.zeros(len(codes), UNIT)
+        units = np.zeros(len(codes), UNIT.dtype)
         rows = np.nonzero(are_addresses(codes))[0]
         offsets = offsets_of(codes[rows])
         if self._pool.read_only:
@@ -154,13 +151,13 @@ class Extension:
             self._pool.forget(path)
         raw = self._pool.read(path, high - low, low - base)
         if len(raw) == len(offsets) * UNIT_SIZE and (np.diff(offsets) == UNIT_SIZE).all():
-            return np.frombuffer(raw, UNIT)
+            return np.frombuffer(raw, UNIT.dtype)
         data = np.zeros(high - low, np.uint8)
         data[: len(raw)] = np.frombuffer(raw, np.uint8)
         starts = offsets - low
         rows = starts[:, np.newaxis] + np.arange(UNIT_SIZE)
-        units: Units = data[rows].reshape(-1).view(UNIT)
-        units[starts + UNIT_SIZE > len(raw)] = np.zeros(1, UNIT)
+        units: Units = data[rows].reshape(-1).view(UNIT.dtype)
+        units[starts + UNIT_SIZE > len(raw)] = np.zeros(1, UNIT.dtype)
         return units
 
     # --- writing

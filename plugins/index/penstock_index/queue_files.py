@@ -19,21 +19,19 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.contracts import QUEUE_ENTRY_SIZE
 from penstock.files import Entry, File, Files
+from penstock.format.arrays import Int64s, RowType, Structs, np
 from penstock.format.names import segment_name
 
-ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+ENTRY = RowType([("log_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 assert ENTRY.itemsize == QUEUE_ENTRY_SIZE
 # Log offset and size of an entry.
 _PLACE = struct.Struct(">qi")
 PRE_BLANK_SIZE = 0x7FFFFFFF
-PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], ENTRY).tobytes()
+PRE_BLANK = struct.pack(">qiq", 0, PRE_BLANK_SIZE, 0)
 
-Entries = npt.NDArray[np.void]
+Entries = Structs
 # Number of entries read at once when an entry is searched one by one; fewer at first.
 _FIRST_READ_ENTRIES = 64
 _READ_ENTRIES = 4096
@@ -179,6 +177,10 @@ class QueueFolder:
 
     def read(self, start: int, stop: int) -> Entries:
         """Return the entries [start, stop), unchecked, up to the first missing file."""
+        return np.frombuffer(self.read_bytes(start, stop), ENTRY.dtype)
+
+    def read_bytes(self, start: int, stop: int) -> bytes:
+        """Return the bytes of the entries [start, stop), unchecked, up to the first missing file."""
         parts = []
         at = start
         while at < stop:
@@ -190,7 +192,7 @@ class QueueFolder:
             if len(data) < count * QUEUE_ENTRY_SIZE:
                 break
             at += count
-        return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), ENTRY)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def place(self, ordinal: int) -> int:
         """Return the log offset in one entry; -1 if there is no entry, or no file."""
@@ -247,9 +249,9 @@ class QueueFolder:
             chunk = _FIRST_READ_ENTRIES
             while stop > 0:
                 start, chunk = max(stop - chunk, 0), _READ_ENTRIES
-                present = np.nonzero(self.read(base + start, base + stop)["size"] > 0)[0]
-                if len(present):
-                    return base + start + int(present[-1]) + 1
+                found = _last_present(self.read_bytes(base + start, base + stop))
+                if found >= 0:
+                    return base + start + found + 1
                 stop = start
         return self.bases[0] if self.bases else 0
 
@@ -321,7 +323,7 @@ class QueueFolder:
         while at < stop:
             end = min(stop, self.file_base(at) + self._per_file)
             found = self.read(at, end)
-            parts += [found, np.zeros(end - at - len(found), ENTRY)]
+            parts += [found, np.zeros(end - at - len(found), ENTRY.dtype)]
             at = end
         return np.concatenate(parts)
 
@@ -355,9 +357,38 @@ def is_whole_name(name: str, file_bytes: int) -> bool:
     return int(name) <= _BYTE_MAX and int(name) % file_bytes == 0
 
 
-def effective(entries: Entries) -> npt.NDArray[np.int64]:
+def effective(entries: Entries) -> Int64s:
     """Return log offsets; -1 for absent and pre-blank entries."""
     offsets = entries["log_offset"].astype(np.int64)
     sizes = entries["size"]
     offsets[(sizes <= 0) | (sizes == PRE_BLANK_SIZE)] = -1
     return offsets
+
+
+def record_ends(data: bytes) -> Iterator[int]:
+    """Yield the log offset after the record of each entry that has one."""
+    for position in range(0, len(data) - QUEUE_ENTRY_SIZE + 1, QUEUE_ENTRY_SIZE):
+        log_offset, size = _PLACE.unpack_from(data, position)
+        if 0 < size < PRE_BLANK_SIZE:
+            yield log_offset + size
+
+
+def first_absent(data: bytes) -> int | None:
+    """Return the number of the first entry without a size above 0; None if there is none."""
+    for number in range(len(data) // QUEUE_ENTRY_SIZE):
+        if _PLACE.unpack_from(data, number * QUEUE_ENTRY_SIZE)[1] <= 0:
+            return number
+    return None
+
+
+def _last_present(data: bytes) -> int:
+    """Return the number of the last entry with a size above 0; -1 if there is none.
+
+    Without numpy, which a command that only asks how many messages there are need not import.
+    """
+    # The bytes after the last entry are zeros as a rule.
+    last = -(-len(data.rstrip(b"\0")) // QUEUE_ENTRY_SIZE) - 1
+    for number in range(last, -1, -1):
+        if _PLACE.unpack_from(data, number * QUEUE_ENTRY_SIZE)[1] > 0:
+            return number
+    return -1

@@ -19,10 +19,8 @@ A repeated offset that does not begin at 0 is dropped, as RocketMQ drops it: its
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, Trust
+from penstock.format.arrays import Bools, Int64s, Structs, np
 from penstock_index.queue_claims import Key, is_backed
 from penstock_index.queue_endings import Endings
 from penstock_index.queue_files import ENTRY, effective
@@ -30,9 +28,6 @@ from penstock_index.queue_holes import without_unit
 from penstock_index.queue_runs import Run, runs_of
 from penstock_index.queue_state import Queue
 from penstock_index.queue_strays import true_ranges
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 # Entries read at once in the search for the first one that leads to its record.
 _READ_ENTRIES = 1024
@@ -86,7 +81,7 @@ class Generations:
 
     def judge(self, key: Key, queue: Queue | None, run: Run) -> Verdict:
         """Return which records of a run belong to the present queue; `queue` is None if it has no folder."""
-        entries = np.frombuffer(run.data, ENTRY)
+        entries = np.frombuffer(run.data, ENTRY.dtype)
         offsets = entries["log_offset"].astype(np.int64)
         keep, known = np.ones(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_)
         first, start = self.first(key), 0
@@ -111,7 +106,7 @@ class Generations:
                 key = run.topic, run.queue
                 verdict = self.judge(key, queues.get(key), run)
                 lacking = np.flatnonzero(verdict.keep & ~verdict.known)
-                offsets = np.frombuffer(run.data, ENTRY)["log_offset"]
+                offsets = np.frombuffer(run.data, ENTRY.dtype)["log_offset"]
                 found.extend(int(offsets[row]) for row in lacking[:1])
         return min(found, default=None)
 
@@ -170,7 +165,9 @@ class Generations:
                 for run in runs_of(batch):
                     if run.topic is not None:
                         place = run.topic, run.queue
-                        offsets = np.frombuffer(run.data, ENTRY)["log_offset"].astype(np.int64)
+                        offsets = np.frombuffer(run.data, ENTRY.dtype)["log_offset"].astype(
+                            np.int64
+                        )
                         self._endings.take(place, run.ordinal, offsets, self.first(place))
         return self._endings
 
@@ -288,7 +285,7 @@ class _Rows(NamedTuple):
     """The rows of a run, and the decisions on them so far."""
 
     run: Run
-    entries: npt.NDArray[np.void]
+    entries: Structs
     offsets: Int64s
     keep: Bools
     known: Bools
@@ -303,7 +300,7 @@ def select_rows(run: Run, keep: Bools) -> Iterator[Run]:
     if keep.all():
         yield run
         return
-    offsets = np.frombuffer(run.data, ENTRY)["log_offset"]
+    offsets = np.frombuffer(run.data, ENTRY.dtype)["log_offset"]
     for start, stop in true_ranges(keep):
         yield run._replace(
             ordinal=run.ordinal + start,

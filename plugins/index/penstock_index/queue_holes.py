@@ -3,11 +3,9 @@
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.contracts import DispatchBatch, LogView, QueueIndex
 from penstock.errors import OffsetError
+from penstock.format.arrays import Bools, np
 from penstock.format.record import MAGIC_V1, MAGIC_V2
 from penstock_index.queue_files import ENTRY, PRE_BLANK_SIZE, Entries, effective
 from penstock_index.queue_state import Queue
@@ -95,7 +93,7 @@ def _size_at(log: LogView, log_offset: int) -> int:
     return int(size) if stored == log_offset and magic in (MAGIC_V1, MAGIC_V2) else 0
 
 
-def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np.ndarray]:
+def _entries_below(cursors: dict[Queue, int], stop: int) -> "tuple[np.ndarray, np.ndarray]":
     """Return offsets and sizes of all entries from the cursors on that are before `stop`, sorted."""
     parts: list[Entries] = []
     for queue, cursor in cursors.items():
@@ -109,7 +107,7 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np
             if count < _CHECK_ENTRIES:
                 break
         cursors[queue] = at
-    entries = np.concatenate(parts) if parts else np.empty(0, ENTRY)
+    entries = np.concatenate(parts) if parts else np.empty(0, ENTRY.dtype)
     sizes = entries["size"].astype(np.int64)
     real = (sizes > 0) & (sizes != PRE_BLANK_SIZE)
     offsets, sizes = entries["log_offset"].astype(np.int64)[real], sizes[real]
@@ -117,7 +115,7 @@ def _entries_below(cursors: dict[Queue, int], stop: int) -> tuple[np.ndarray, np
     return offsets[order], sizes[order]
 
 
-def without_unit(queue: Queue, entries: Entries) -> npt.NDArray[np.bool_]:
+def without_unit(queue: Queue, entries: Entries) -> Bools:
     """Return which entries have an address that leads to no unit of the extension."""
     codes = entries["tag_code"].astype(np.int64)
     is_lost = are_addresses(codes)
@@ -147,7 +145,7 @@ def entries_within(
             last = old.entries(topic, number, high - 1, high)
             for fields in zip(*(column.tolist() for column in last), strict=True):
                 if fields[1] > 0:
-                    yield topic, number, high - 1, np.array([fields], ENTRY).tobytes()
+                    yield topic, number, high - 1, np.array([fields], ENTRY.dtype).tobytes()
             continue
         for found in old.iter_entries(topic, number, low, high, _CHECK_ENTRIES):
             inside = np.zeros(len(found.sizes), np.bool_)
@@ -156,4 +154,4 @@ def entries_within(
                 inside |= (found.log_offsets >= begin) & (ends <= stop) & (found.sizes > 0)
             for row in np.nonzero(inside)[0].tolist():
                 fields = (found.log_offsets[row], found.sizes[row], found.tag_codes[row])
-                yield topic, number, found.start + row, np.array([fields], ENTRY).tobytes()
+                yield topic, number, found.start + row, np.array([fields], ENTRY.dtype).tobytes()

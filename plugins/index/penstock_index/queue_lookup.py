@@ -3,13 +3,10 @@
 A read-only dispatcher checks the files again at each query: another process may write them.
 """
 
-import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import numpy as np
 
 from penstock.contracts import (
     QUEUE_ENTRY_SIZE,
@@ -19,11 +16,12 @@ from penstock.contracts import (
     QueueIndex,
     split_entries,
 )
+from penstock.format.arrays import np
 from penstock.format.names import check_topic
 from penstock_index.queue_bounds import QuickLook
 from penstock_index.queue_claims import Key
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder
+from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder, record_ends
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_state import Queue
 from penstock_index.queue_summary import ClosedQueue, decode_summary, differences
@@ -154,9 +152,7 @@ class QueueLookUp(QueueIndex):
         if (queue := self._current_queue(topic, number)) is None:
             return 0
         low = max(queue.max_offset - 8, queue.min_offset)  # the last few: one may be corrupt
-        chunks = self.iter_entries(topic, number, low, queue.max_offset)
-        ends = (map(int.__add__, c.log_offsets.tolist(), c.sizes.tolist()) for c in chunks)
-        return max(itertools.chain.from_iterable(ends), default=0)
+        return max(record_ends(queue.folder.read_bytes(low, queue.max_offset)), default=0)
 
     def _current_queue(self, topic: str, number: int) -> Queue | None:
         before = self._queues.get((topic, number))

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, queue_entries
+from penstock.format.arrays import Int64s
 from penstock.format.names import topic_of
 
 # The byte address of an entry must stay a positive 64-bit number.
@@ -25,7 +23,7 @@ class Run(NamedTuple):
     ordinal: int
     data: bytes
     log_offset: int
-    store_times: npt.NDArray[np.int64]
+    store_times: Int64s
 
 
 def runs_of(batch: DispatchBatch) -> Iterator[Run]:

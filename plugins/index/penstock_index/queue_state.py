@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from penstock.format.arrays import np
 from penstock_index.queue_extension import Extension
-from penstock_index.queue_files import QueueFolder, effective
+from penstock_index.queue_files import QueueFolder, effective, first_absent
 from penstock_index.queue_runs import Run
 from penstock_index.queue_summary import ClosedQueue
 
@@ -142,13 +141,9 @@ class Queue:
         if high <= low or not (folder.is_current(high - 1) and folder.is_current(low)):
             return False
         stop = min(high + _READ_ENTRIES, folder.stop_of(folder.file_base(high - 1)))
-        sizes = folder.read(high - 1, stop)["size"]
-        absent = np.flatnonzero(sizes <= 0)
+        absent = first_absent(folder.read_bytes(high - 1, stop))
         # Either the last entry was removed; or all are present, and there may be more.
-        if len(absent) == 0 or absent[0] == 0:
+        if absent in (None, 0) or folder.place(low) < max(log_min, 0):
             return False
-        first = folder.read(low, low + 1)
-        if len(first) != 1 or int(first["log_offset"][0]) < log_min:
-            return False
-        self.max_offset = high - 1 + int(absent[0])
+        self.max_offset = high - 1 + (absent or 0)
         return True

@@ -7,15 +7,10 @@ are judged by the rules of `queue_generations`.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.contracts import History
+from penstock.format.arrays import Bools, Int64s, np
 from penstock_index.queue_claims import Key
 from penstock_index.queue_endings import Endings
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class Matched(NamedTuple):

@@ -19,9 +19,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from penstock.format.arrays import Int64s, RowType, Structs, np
 from penstock.format.names import QUEUE_MAX
 from penstock_index.queue_claims import Key
 from penstock_index.queue_names import topic_problem
@@ -29,16 +27,13 @@ from penstock_index.queue_names import topic_problem
 _MAGIC = b"PSTKCQS1"
 _HEAD = struct.Struct(">8sIIII")
 _TOPIC = struct.Struct(">H")
-_ROW = np.dtype(
-    [("topic", ">u4"), ("queue", ">u4"), ("files", ">u4"), ("min", ">i8"), ("max", ">i8"), ("last", ">i8")]
+_ROW = RowType([("topic", ">u4"), ("queue", ">u4"), ("files", ">u4"), ("min", ">i8"), ("max", ">i8"), ("last", ">i8")]
 )  # fmt: skip
-_BASE = np.dtype(">i8")
+_BASE, _BASE_SIZE = ">i8", 8
 # The bounds of the queue are not known.
 UNKNOWN = -1
 # No log and no queue has offsets up to this one: sums of these stay within 64 bits.
 _OFFSET_MAX = 1 << 62
-
-Int64s = npt.NDArray[np.int64]
 
 
 class ClosedQueue(NamedTuple):
@@ -63,7 +58,7 @@ def encode_summary(entries_per_file: int, queues: Iterable[tuple[Key, ClosedQueu
     topics = list(dict.fromkeys(name for name, _, _ in named))
     places = {name: place for place, name in enumerate(topics)}
     rows = np.array(
-        [(places[name], number, len(k.bases), *k[1:]) for name, number, k in named], _ROW
+        [(places[name], number, len(k.bases), *k[1:]) for name, number, k in named], _ROW.dtype
     )
     bases = np.array([base for _, _, known in named for base in known.bases], _BASE)
     head = _HEAD.pack(_MAGIC, entries_per_file, len(topics), len(rows), len(bases))
@@ -81,10 +76,10 @@ def decode_summary(
     if magic != _MAGIC or per_file != entries_per_file:
         return None
     topics, at = _topics(data, topic_count)
-    rest = row_count * _ROW.itemsize + file_count * _BASE.itemsize
+    rest = row_count * _ROW.itemsize + file_count * _BASE_SIZE
     if topics is None or len(data) - at != rest:
         return None
-    rows = np.frombuffer(data, _ROW, row_count, at)
+    rows = np.frombuffer(data, _ROW.dtype, row_count, at)
     bases = np.frombuffer(data, _BASE, file_count, at + rows.nbytes).astype(np.int64)
     if not _rows_are_valid(rows, bases, len(topics), per_file, log_end):
         return None
@@ -118,9 +113,7 @@ def _topics(data: bytes, count: int) -> tuple[list[str] | None, int]:
     return (None if any(map(topic_problem, topics)) else topics), at
 
 
-def _rows_are_valid(
-    rows: npt.NDArray[np.void], bases: Int64s, topics: int, per_file: int, log_end: int
-) -> bool:
+def _rows_are_valid(rows: Structs, bases: Int64s, topics: int, per_file: int, log_end: int) -> bool:
     """Return whether rows and files can be those of one store."""
     counts = rows["files"].astype(np.int64)
     places = rows["topic"].astype(np.int64) * (QUEUE_MAX + 1) + rows["queue"]
@@ -139,7 +132,7 @@ def _rows_are_valid(
 
 
 def _bounds_are_valid(
-    rows: npt.NDArray[np.void], bases: Int64s, counts: Int64s, per_file: int, log_end: int
+    rows: Structs, bases: Int64s, counts: Int64s, per_file: int, log_end: int
 ) -> bool:
     """Return whether the bounds of each queue are within its files, and its records within the log."""
     low, high, last = (rows[name].astype(np.int64) for name in ("min", "max", "last"))

@@ -10,10 +10,9 @@ below any tag hash and any delivery time, so the value of an entry's third field
 Source: spec section 3.6. Not checksummed: rebuilt from the log.
 """
 
-import numpy as np
-import numpy.typing as npt
+from penstock.format.arrays import Bools, Int64s, RowType, Structs, np
 
-UNIT = np.dtype(
+UNIT = RowType(
     [("size", ">i2"), ("tag_code", ">i8"), ("store_time_ms", ">i8"), ("bitmap_bytes", ">i2")]
 )
 UNIT_SIZE = 20
@@ -25,11 +24,9 @@ END_BYTES = 4
 FILE_BYTES_MIN = UNIT_SIZE + END_BYTES
 FILE_BYTES_MAX = 0x7FFFFFFF
 
-Units = npt.NDArray[np.void]
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+Units = Structs
 
-_LONG_MIN = np.int64(-(1 << 63))
+_LONG_MIN = -(1 << 63)
 # Tag codes up to here are addresses, as in Java.
 ADDRESS_MAX = -(1 << 31) - 1
 # Therefore the largest offset that can have an address.
@@ -53,7 +50,7 @@ def addresses_of(offsets: Int64s) -> Int64s:
 
 def make_units(tag_codes: Int64s, store_times: Int64s) -> Units:
     """Return a unit for each pair, without a bitmap."""
-    units = np.zeros(len(tag_codes), UNIT)
+    units = np.zeros(len(tag_codes), UNIT.dtype)
     units["size"] = UNIT_SIZE
     units["tag_code"] = tag_codes
     units["store_time_ms"] = store_times

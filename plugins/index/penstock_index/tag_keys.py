@@ -6,12 +6,11 @@ must maintain.
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from penstock import StoredMessage
 from penstock.contracts import DispatchBatch, LogView
 from penstock.errors import OffsetError
-from penstock.format.java_hash import Int32s, index_hash
+from penstock.format.arrays import Int32s, np
+from penstock.format.java_hash import index_hash
 from penstock.format.record import FIXED_SIZE, SIZE_AND_MAGIC
 from penstock.format.validity import is_valid
 from penstock_index.index_file import Peek
@@ -22,7 +21,7 @@ _RECORDS_MAX, _TAGGED_MAX = 256, 16
 _BYTES_MAX = 8 << 20
 
 
-def tag_key_hashes(batch: DispatchBatch) -> tuple[np.ndarray, Int32s]:
+def tag_key_hashes(batch: DispatchBatch) -> "tuple[np.ndarray, Int32s]":
     """Return the rows that have a tag, and the index hash of each one's tag key."""
     rows, hashes = batch.columns.properties.tag_keys()
     return rows, hashes
@@ -32,11 +31,8 @@ def has_tag_keys(peeks: Iterable[Peek], log: LogView) -> bool:
     """Return whether the newest records with a tag have tag keys in the index; `peeks`, newest first."""
     records = tagged = size_read = 0
     for peek in peeks:
-        entries = peek.newest(_RECORDS_MAX * 4)
         hashes: dict[int, set[int]] = {}
-        for at, key_hash in zip(
-            entries["log_offset"].tolist()[::-1], entries["hash"].tolist()[::-1], strict=True
-        ):
+        for at, key_hash in reversed(peek.newest(_RECORDS_MAX * 4)):
             hashes.setdefault(at, set()).add(key_hash)
         for at, there in hashes.items():
             message = _message(log, at)

@@ -1,13 +1,18 @@
-"""Registers the retention policies of this package."""
+"""Registers the retention policies of this package. Imports them only when a store is opened."""
+
+from typing import TYPE_CHECKING
 
 from penstock import hookimpl
-from penstock.contracts import RetentionPolicy
-from penstock_retention.age import AgeRetention
-from penstock_retention.disk_ratio import DiskRatioRetention
-from penstock_retention.size import SizeRetention
+
+if TYPE_CHECKING:
+    from penstock.contracts import RetentionPolicy
 
 
 @hookimpl
-def penstock_register_retention() -> list[type[RetentionPolicy]]:
+def penstock_register_retention() -> "list[type[RetentionPolicy]]":
     """Return the built-in retention policies."""
+    from penstock_retention.age import AgeRetention  # noqa: PLC0415 - see the module
+    from penstock_retention.disk_ratio import DiskRatioRetention  # noqa: PLC0415 - as above
+    from penstock_retention.size import SizeRetention  # noqa: PLC0415 - as above
+
     return [AgeRetention, SizeRetention, DiskRatioRetention]

@@ -12,6 +12,7 @@ from tests.conftest import OpenStore
 from penstock import Message
 from penstock.errors import ConfigError
 from penstock.files import File, Files
+from penstock.format.arrays import Int64s
 from penstock.format.java_hash import java_hash
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers
@@ -19,7 +20,7 @@ from penstock.testing.kit import copy_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.queue_extension import Extension
 from penstock_index.queue_files import OpenFiles
-from penstock_index.queue_units import ADDRESS_MAX, OFFSET_MAX, UNIT, Int64s, make_units, offsets_of
+from penstock_index.queue_units import ADDRESS_MAX, OFFSET_MAX, UNIT, make_units, offsets_of
 
 COUNT = 600
 FILE_BYTES = 1000

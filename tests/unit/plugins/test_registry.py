@@ -141,7 +141,7 @@ def test_a_distribution_that_says_no_name_is_loaded_all_the_same(
 def test_a_slow_plugin_is_loaded_and_named(
     install_plugin: InstallPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.plugins.registry.SLOW_MS", -1)
+    monkeypatch.setattr("penstock.plugins.loading.SLOW_MS", -1)
     install_plugin("penstock-slow", EVERY.format(name="every"))
     info = next(i for i in load_registry().plugins if i.entry_point == "penstock_slow")
     assert info.status == "slow"

@@ -1,8 +1,31 @@
 """The verbs of `penstock`, one module each: the module's name is the verb, and its `command` is run.
 
-* * Create a store and write to it: `init`, `put`, `ingest`.
+* Create a store and write to it: `init`, `put`, `ingest`.
 * Read messages: `read`, `tail`, `find`, `get`.
-* * Inspect the store as a whole: `topics`, `groups`, `stat`, `verify`.
+* Inspect the store as a whole: `topics`, `groups`, `stat`, `verify`.
 * Change it: `retain`, `repair`.
-* Penstock itself: `plugins`, `config`, `matrix`, `demo`.
+* Penstock itself: `plugins`, `config`, `matrix`, `demo`, `completion`.
 """
+
+# What `penstock --help` says of each, as each says itself: importing them all for that would take half a second of processor
+# time. A test compares.
+SUMMARIES = {
+    "config": "Show the whole configuration as it would be used, including the options of all strategies.",
+    "completion": "Print the script with which SHELL completes verbs, options, files, and names in stores.",
+    "demo": "Store this Python's standard library line by line, look up messages, count with Spark, crash, and recover.",
+    "find": "Find messages of TOPIC by key, by time, or both.",
+    "get": "Show the message with the message id ADDRESS, or at the log offset ADDRESS.",
+    "groups": "List consumer groups: how far each has read, and how many messages it lags.",
+    "ingest": "Put every row of SOURCE (a file, or - for standard input) into the store at PATH.",
+    "init": "Create a store at PATH, or open the existing one; reports what recovery did.",
+    "matrix": "Measure every combination of writer, allocator, flush policy and feed on the disk of PATH.",
+    "plugins": "List installed strategies with their options, and plugins that were not loaded, with the reason.",
+    "put": "Put one message with BODY into TOPIC; a body of - is read from standard input.",
+    "read": "Show messages of TOPIC.",
+    "repair": "Show the repairs a store needs: which files, which bytes, how many messages.",
+    "retain": "Delete the segments that the retention policies expire.",
+    "stat": "Show what is in a store: topics, messages, time span, sizes, and whether it was closed cleanly.",
+    "tail": "Show the newest messages of TOPIC; with -f also new ones as they arrive.",
+    "topics": "List topics with their queues and message counts.",
+    "verify": "Check log, queues and index against each other.",
+}

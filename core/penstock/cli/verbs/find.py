@@ -5,6 +5,7 @@ import itertools
 import click
 
 import penstock
+from penstock.cli.completion import topics
 from penstock.cli.contents import why_nothing
 from penstock.cli.output import (
     LIMIT,
@@ -26,7 +27,7 @@ from penstock.cli.times import BEGIN, END, check_order
     ),
 )
 @store_argument
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.option(
     "--key", default=None, help="The message key; without it, messages are selected by time only."
 )

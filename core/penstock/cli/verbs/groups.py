@@ -3,6 +3,7 @@
 import click
 
 import penstock
+from penstock.cli.completion import groups
 from penstock.cli.output import (
     json_option,
     note,
@@ -14,16 +15,19 @@ from penstock.cli.output import (
 from penstock.cli.root import examples
 
 
-@click.command("groups", epilog=examples("penstock groups data", "penstock groups data --json"))
+@click.command(
+    "groups", epilog=examples("penstock groups data", "penstock groups data --group billing --json")
+)
 @store_argument
+@click.option("--group", "only", default=None, shell_complete=groups, help="Only this group.")
 @json_option
-def command(path: str, as_json: bool) -> int:
+def command(path: str, only: str | None, as_json: bool) -> int:
     """List consumer groups: how far each has read, and how many messages it lags."""
     rows = []
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
         for (group, topic), queues in sorted(store.groups().items()):
-            for queue, offset in sorted(queues.items()):
+            for queue, offset in sorted(queues.items()) if only in (None, group) else ():
                 lag = store.max_offset(topic, queue) - offset
                 rows.append((group, topic, queue, offset, lag))
         remarks = store.stats()["offsets_set_aside"]

@@ -12,7 +12,8 @@ from penstock.cli.output import Bar, json_option, note, out, out_json, table
 from penstock.cli.root import NO, examples
 from penstock.contracts import Strategy
 from penstock.errors import MissingExtraError
-from penstock.plugins.registry import PluginInfo, PluginStatus, Registry, load_registry
+from penstock.plugins.loading import PluginInfo, PluginStatus
+from penstock.plugins.registry import Registry, load_registry
 
 _FINE = (PluginStatus.LOADED, PluginStatus.SLOW, PluginStatus.BLOCKED)
 

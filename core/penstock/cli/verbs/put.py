@@ -5,6 +5,7 @@ import sys
 import click
 
 import penstock
+from penstock.cli.completion import topics
 from penstock.cli.output import chosen, json_option, out, out_json, settings_options
 from penstock.cli.root import examples
 from penstock.format.names import QUEUE_MAX
@@ -18,7 +19,7 @@ from penstock.format.names import QUEUE_MAX
     ),
 )
 @click.argument("path", type=click.Path())
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.argument("body")
 @click.option(
     "--queue",

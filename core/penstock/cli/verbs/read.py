@@ -5,6 +5,7 @@ import itertools
 import click
 
 import penstock
+from penstock.cli.completion import topics
 from penstock.cli.contents import why_nothing
 from penstock.cli.output import (
     LIMIT,
@@ -26,7 +27,7 @@ from penstock.format.names import QUEUE_MAX
     ),
 )
 @store_argument
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.option(
     "--queue",
     type=click.IntRange(0, QUEUE_MAX),

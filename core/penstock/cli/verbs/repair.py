@@ -62,6 +62,7 @@ def command(
     with Bar("repair", None, "records", quiet=quiet or as_json) as bar:
 
         def on_progress(tally: Tally) -> None:
+            bar.total(tally.bytes_total)
             bar.set(tally.bytes_seen, tally.records)
 
         report = penstock.repair(

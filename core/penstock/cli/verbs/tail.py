@@ -4,6 +4,7 @@ import click
 
 import penstock
 from penstock import StoredMessage
+from penstock.cli.completion import topics
 from penstock.cli.contents import why_nothing
 from penstock.cli.output import (
     LIMIT,
@@ -23,7 +24,7 @@ from penstock.cli.root import NO, examples
     ),
 )
 @store_argument
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.option(
     "--limit",
     type=LIMIT,

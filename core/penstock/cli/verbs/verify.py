@@ -51,13 +51,14 @@ def command(
     jobs = jobs or (os.cpu_count() or 1 if deep else 1)
     with (
         penstock.open(path, read_only=True) as store,
-        Bar("verify", store.stats()["log_bytes"], "records", quiet=quiet) as bar,
+        Bar("verify", None, "records", quiet=quiet) as bar,
     ):
         note_foreign(store)
 
         def on_progress(tally: Tally) -> None:
             nonlocal seen
             seen = tally
+            bar.total(tally.bytes_total)
             bar.set(tally.bytes_seen, tally.records)
 
         for finding in store.verify(on_progress, deep=deep, jobs=jobs):

@@ -1,0 +1,302 @@
+"""An ingest that was interrupted goes on where it stopped: no row is missing, and none is stored twice.
+
+The process kills itself at a call that the test picks, so no test depends on a clock.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.test_disks import small_disk
+
+import penstock
+
+__all__ = ["small_disk"]
+
+ROWS = 1100
+# Batches of ten rows, noted after each third: so that a few rows go through every state.
+CHILD = """
+import errno, os, signal, sys
+from penstock.cli import ingest_progress
+from penstock.cli.root import run
+from penstock.cli.verbs import ingest
+from penstock.files import Files
+from penstock.store.store import Store
+
+where, count, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+ingest.BATCH, ingest._NOTED_AFTER = 10, 3
+
+def end():
+    if how == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+    elif how == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def ending(cls, name, before):
+    real, calls = getattr(cls, name), [0]
+    def called(self, *arguments, **given):
+        calls[0] += 1
+        if before and calls[0] == count:
+            end()
+        found = real(self, *arguments, **given)
+        if not before and calls[0] == count:
+            end()
+        return found
+    setattr(cls, name, called)
+
+places = {"put": (Store, "put_many"), "note": (ingest_progress.IngestProgress, "write"), "rename": (Files, "rename"),
+          "close": (Store, "close"), "end": (ingest_progress.IngestProgress, "end")}
+if where != "nowhere":
+    side, place = where.split()
+    ending(*places[place], side == "before")
+sys.exit(run(["ingest", "store", "rows.txt", "--topic", "t", "--json", "-q", *sys.argv[4:],
+              "--set", "geometry.segment_bytes=8192"]))
+"""
+
+
+def ingest(
+    folder: Path, where: str = "nowhere", count: int = 0, how: str = "kill", *more: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CHILD, where, str(count), how, *more],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def facts(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def stored(folder: Path, topic: str = "t") -> list[int]:
+    # For writing: of a store whose writer was killed, a reader sees only what that writer had dispatched.
+    with penstock.open(folder / "store") as store:
+        return [int(message.body) for message in store.scan(topic)]
+
+
+def notes(folder: Path) -> list[Path]:
+    return list((folder / "store" / "penstock").glob("ingest-*"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path, range(ROWS))
+    return tmp_path
+
+
+def write(folder: Path, numbers: Any) -> None:
+    (folder / "rows.txt").write_text("".join(f"{number}\n" for number in numbers))
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ("before put", 1), ("after put", 1), ("before put", 2), ("after put", 4), ("after put", 37),
+        ("before note", 1), ("after note", 1), ("before note", 4), ("after note", 5),
+        ("before rename", 3), ("after rename", 6), ("before end", 1), ("after end", 1), ("before close", 1),
+    ],
+)  # fmt: skip
+def test_a_run_after_one_that_ended_stores_the_rest(
+    where: str, count: int, how: str, folder: Path
+) -> None:
+    ended = ingest(folder, where, count, how)
+    assert ended.returncode in (-signal.SIGKILL, 130), ended.stderr
+    assert (how == "kill") == (ended.returncode == -signal.SIGKILL), ended.stderr
+    if (where, how) == ("after end", "interrupt") or where in ("after end", "before close"):
+        # The source is stored whole: it is not begun again by itself.
+        assert stored(folder) == list(range(ROWS))
+        return
+    again = facts(ingest(folder))
+    assert again["resumed_at"] + again["stored"] == ROWS
+    assert stored(folder) == list(range(ROWS))
+    assert not notes(folder), "nothing is left"
+
+
+def test_a_run_that_is_killed_again_and_again_gets_there(folder: Path) -> None:
+    for _ in range(6):
+        assert ingest(folder, "after put", 9).returncode == -signal.SIGKILL
+        found = stored(folder)
+        assert found == list(range(len(found)))
+    assert facts(ingest(folder))["resumed_at"] == 6 * 90
+    assert stored(folder) == list(range(ROWS))
+
+
+def test_what_others_store_in_between_is_not_taken_for_rows(folder: Path) -> None:
+    assert ingest(folder, "after put", 5).returncode == -signal.SIGKILL
+    with penstock.open(folder / "store") as store:
+        store.put("other", b"50")
+        store.put("t", b"1000000")
+    assert facts(ingest(folder))["resumed_at"] == 50
+    assert stored(folder) == [*range(50), 1000000, *range(50, ROWS)]
+    # After an end that was noted exactly, even the same text is another's message.
+    write(folder, range(ROWS + 500))
+    facts(ingest(folder))
+    count = len(stored(folder))
+    assert ingest(folder, "before put", 5, "interrupt", "--key-field", "line").returncode == 130
+    with penstock.open(folder / "store") as store:
+        store.put("t", b"50", keys=["50"])
+    assert facts(ingest(folder, "nowhere", 0, "", "--key-field", "line"))["resumed_at"] == 50
+    assert stored(folder)[count:] == [*range(50), 50, *range(50, ROWS + 500)]
+
+
+def test_a_source_that_has_grown_goes_on_and_one_that_has_changed_is_refused(folder: Path) -> None:
+    assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
+    before = stored(folder)
+    for changed in (range(1, ROWS), [*range(90), 7, *range(91, ROWS)], range(50), []):
+        write(folder, changed)
+        done = ingest(folder)
+        assert done.returncode == 2
+        assert "has changed" in done.stderr
+        assert "--restart" in done.stderr
+        assert stored(folder) == before
+    write(folder, range(ROWS + 30))
+    assert facts(ingest(folder))["resumed_at"] == 200
+    assert stored(folder) == list(range(ROWS + 30))
+
+
+def test_restart_begins_with_the_first_row(folder: Path) -> None:
+    assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
+    assert facts(ingest(folder, "nowhere", 0, "", "--restart"))["stored"] == ROWS
+    assert stored(folder) == [*range(200), *range(ROWS)]
+    assert not notes(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b"null", b'{"version": 1}', b'{"version": 9}', b"[" * 100_000, b"\xff\x00"],
+)
+def test_a_note_that_cannot_be_read_is_refused(text: bytes, folder: Path) -> None:
+    assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
+    (note,) = notes(folder)
+    note.write_bytes(text)
+    done = ingest(folder)
+    assert done.returncode == 2
+    assert note.name in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(stored(folder)) == 200
+
+
+@pytest.mark.parametrize("field", ["rows", "log_offset"])
+@pytest.mark.parametrize("value", [-1, 10**30, 3])
+def test_a_note_with_wrong_numbers_stores_nothing_twice(
+    field: str, value: int, folder: Path
+) -> None:
+    assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
+    (note,) = notes(folder)
+    note.write_text(json.dumps(json.loads(note.read_text()) | {field: value}))
+    done = ingest(folder)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert stored(folder) == list(range(200))
+
+
+def test_a_log_that_was_deleted_meanwhile_is_an_error(folder: Path) -> None:
+    assert ingest(folder, "after put", 60).returncode == -signal.SIGKILL
+    with penstock.open(folder / "store") as store:
+        for number in range(200):
+            store.put("other", bytes(1000), queue=number % 2)
+        store.flush()
+        assert store.discard_before(log_offset=store.stats()["log_end_offset"])
+    done = ingest(folder)
+    assert done.returncode == 2
+    assert "was deleted" in done.stderr
+
+
+def test_rows_that_are_refused_are_no_reason_to_store_others_twice(tmp_path: Path) -> None:
+    rows = [str(n) if n % 7 else "x" * 40_000 for n in range(1, 400)]
+    (tmp_path / "rows.txt").write_text("\n".join(rows))
+    skip = ("--skip-bad", "--set", "log.body_bytes_max=100")
+    for count in (5, 50, 131):
+        ended = ingest(tmp_path, "after put", count, "kill", *skip)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    done = facts(ingest(tmp_path, "nowhere", 0, "", *skip))
+    assert done["skipped"] > 0
+    assert stored(tmp_path) == [n for n in range(1, 400) if n % 7]
+
+
+def test_a_bad_row_stops_and_skip_bad_goes_on_there(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("1\n2\n{\n3\n")
+    done = ingest(tmp_path, "nowhere", 0, "", "--format", "ndjson")
+    assert done.returncode == 2
+    for _ in range(2):
+        done = ingest(tmp_path, "nowhere", 0, "", "--format", "ndjson")
+        assert done.returncode == 2, "it is still the same row"
+    (tmp_path / "rows.txt").write_text('{"a": 1}\n{\n{"a": 2}\n')
+    done = ingest(tmp_path, "nowhere", 0, "", "--format", "ndjson", "--restart")
+    assert done.returncode == 2
+    again = facts(ingest(tmp_path, "nowhere", 0, "", "--format", "ndjson", "--skip-bad"))
+    assert (again["resumed_at"], again["stored"], again["skipped"]) == (1, 1, 1)
+
+
+def test_standard_input_always_begins_anew(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", "ingest", "store", "-", "--topic", "t", "--json"],
+            cwd=tmp_path, input="1\n2\n", capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert json.loads(done.stdout)["stored"] == 2
+    assert stored(tmp_path) == [1, 2, 1, 2]
+    assert not notes(tmp_path)
+
+
+def test_csv_and_parquet_go_on_too(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet  # noqa: PLC0415 - an extra
+
+    parquet.write_table(pa.table({"n": list(range(300))}), tmp_path / "rows.parquet")
+    csv = "n\n" + "".join(f"{n}\n" for n in range(300))
+    for kind, data in (
+        ("csv", csv.encode()),
+        ("parquet", (tmp_path / "rows.parquet").read_bytes()),
+    ):
+        (tmp_path / "rows.txt").write_bytes(data)
+        more = ("--format", kind, "--topic", kind)
+        assert ingest(tmp_path, "after put", 11, "kill", *more).returncode == -signal.SIGKILL
+        assert facts(ingest(tmp_path, "nowhere", 0, "", *more))["resumed_at"] == 110
+        with penstock.open(tmp_path / "store") as store:
+            assert [int(json.loads(m.body)["n"]) for m in store.scan(kind)] == list(range(300))
+
+
+def test_a_store_is_whole_with_the_note_in_it(folder: Path) -> None:
+    assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
+    assert notes(folder)
+    with penstock.open(folder / "store"):
+        pass
+    with penstock.open(folder / "store", read_only=True) as store:
+        assert list(store.verify(deep=True)) == []
+    assert not penstock.repair(folder / "store", apply=True).steps
+
+
+def test_a_full_disk_stops_it_and_space_lets_it_go_on(small_disk: Path, tmp_path: Path) -> None:
+    """A real disk of 2 MiB, on which not even the note may find room."""
+    source = tmp_path / "rows.txt"
+    source.write_text("".join(f"{number:0>200}\n" for number in range(6000)))
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1 << 20))
+    command = [
+        sys.executable, "-m", "penstock", "ingest", str(small_disk / "store"), str(source), "--topic", "t", "--json",
+        "--set", "geometry.segment_bytes=65536", "--set", "geometry.index_slots=100",
+        "--set", "geometry.index_entries=400",
+    ]  # fmt: skip
+    for size in (1 << 19, 0):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 4, done.stderr
+        assert "space" in done.stderr
+        os.truncate(ballast, size)
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    with penstock.open(small_disk / "store", read_only=True) as store:
+        numbers = [int(message.body) for message in store.scan("t")]
+    assert numbers == list(range(len(numbers)))
+    if found.returncode == 0:
+        assert len(numbers) == 6000
+    else:
+        assert found.returncode == 4, found.stderr

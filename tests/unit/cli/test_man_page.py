@@ -1,0 +1,88 @@
+"""The manual page says what the commands say, is kept current, and is shown by the programs that show one."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from penstock.cli import man_page
+from penstock.cli.root import cli, own_verbs
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "penstock.1"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == man_page.man_page(), "run `make man`"
+
+
+def test_every_verb_and_each_of_its_options_is_in_it() -> None:
+    text = man_page.man_page().replace("\\-", "-")
+    for verb in own_verbs():
+        part = re.search(
+            rf'^\.SS "penstock {verb}\b.*?(?=^\.S[HS] "?penstock \w+ [^\n]*$|\Z)',
+            text,
+            re.MULTILINE | re.DOTALL,
+        )
+        assert part is not None, verb
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.opts[-1] in text, (verb, parameter.opts)
+    assert "penstock spark verify" in text
+
+
+def test_exit_codes_are_those_of_the_docs() -> None:
+    table = dict(
+        re.findall(r"^\| (\d+) \| (.+) \|$", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+    )
+    assert {int(code) for code in table} == set(man_page.EXIT_CODES)
+
+
+def test_text_is_no_markup() -> None:
+    assert man_page._escaped('.a-b \\ "c') == "\\&.a\\-b \\e \\(dqc"
+    assert list(man_page._text("a\nb\n\n\b\n.x\n  y\n\n\n")) == [
+        ".PP",
+        "a b",
+        ".PP",
+        ".nf",
+        "\\&.x",
+        "y",
+        ".fi",
+    ]
+
+
+@pytest.mark.parametrize("program", ["man", "mandoc"])
+def test_it_can_be_shown(program: str) -> None:
+    if shutil.which(program) is None:
+        if program == "mandoc" and os.environ.get("PENSTOCK_REQUIRE_SHELLS"):
+            pytest.fail("mandoc is missing")
+        pytest.skip(f"{program} is not installed")
+    command = {
+        "man": ["man", "--warnings", "-l", str(PAGE)],
+        "mandoc": ["mandoc", "-W", "error", "-T", "utf8", str(PAGE)],
+    }[program]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MANWIDTH": "100", "LC_ALL": "C.UTF-8"},
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0, done.stdout[-500:]
+    shown = re.sub(".\b", "", done.stdout)
+    for text in ("penstock stat", "--space", "EXIT STATUS", "$ penstock verify data"):
+        assert text in shown, text
+
+
+def test_a_wheel_installs_it_where_man_looks() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    shared = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    assert shared == {"docs/penstock.1": "share/man/man1/penstock.1"}
