@@ -18,6 +18,7 @@
         - MessageTooLargeError     body, properties or record over a limit
         - NotYetError              a feature of the format that Penstock does not deliver yet
         - CommitError              a consumer group's offset that is refused, with the reason
+        - ImportFileError          a file that cannot be imported, or a row of it; names file and row
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
         - NoRecordError            no record begins at that log offset; names the nearest records
     + MissingExtraError            an optional package is needed; names the install line
@@ -221,6 +222,22 @@ class MessageTooLargeError(MessageError):
 
 class NotYetError(MessageError):
     """A feature of the format that Penstock does not deliver yet; the message is refused."""
+
+
+class ImportFileError(MessageError):
+    """A file that cannot be imported, or a row of it that cannot be stored.
+
+    Attributes:
+        path: the file; `-` for standard input.
+        where: the line or row, for example "line 17"; empty if the whole file is refused.
+        reason: what is wrong, and what to do.
+    """
+
+    def __init__(self, path: str, where: str, reason: str) -> None:
+        self.path = path
+        self.where = where
+        self.reason = reason
+        super().__init__(f"{path}{f', {where}' if where else ''}: {reason}")
 
 
 class CommitError(MessageError):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from penstock import arguments
 from penstock._kernel import Batch, QueueCursor, RecordEncoder
 from penstock.errors import ArgumentError, MessageTooLargeError
 from penstock.files import Files
+from penstock.format import arguments
 from penstock.format.arrays import Int64s
 from penstock.format.names import check_queue, check_topic
 from penstock.format.record import BLANK_SIZE

@@ -65,6 +65,8 @@ def place(tmp_path: Path) -> Path:
         store.commit_offset("billing", "orders", offset=12)
     events = [{"id": f"e{n}", "kind": "click", "n": n} for n in range(20)]
     (tmp_path / "events.ndjson").write_text("".join(json.dumps(e) + "\n" for e in events))
+    rows = [{"topic": "orders", "body": f"order {n}"} for n in range(5)]
+    (tmp_path / "orders.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "access.log").write_text("GET /\nPOST /x\n\nGET /y\n")
     return tmp_path
 

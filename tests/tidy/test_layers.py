@@ -13,7 +13,6 @@ KERNEL = ROOT / "core" / "penstock"
 ORDER = [
     "escape _kernel kernel",
     "errors",
-    "arguments",
     "message files",
     "format",
     "runtime",
@@ -26,7 +25,7 @@ ORDER = [
     "recovery",
     "integrity",
     "store",
-    "repairs segmentwise staged",
+    "repairs segmentwise staged exchange",
     "__init__ rescue",
     "matrix",
     "testing",
@@ -34,7 +33,7 @@ ORDER = [
     "__main__",
 ]
 RANK = {name: rank for rank, line in enumerate(ORDER) for name in line.split()}
-LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 31, 11
+LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 31, 10
 
 SYSTEM = {"os", "mmap", "fcntl", "ctypes", "shutil", "tempfile", "socket"}
 PRINTING = {"cli", "testing", "matrix"}
@@ -42,14 +41,19 @@ PRINTING = {"cli", "testing", "matrix"}
 MAY_TOUCH_SYSTEM = {"kernel", "files", *PRINTING}
 # `os.environ`, `os.PathLike` and the encoding of paths; the type of what `File.map` returns.
 NAMES_OF_SYSTEM = {
-    "arguments.py": "os",
+    "format/arguments.py": "os",
     "store/open.py": "os",
     "store/open_several.py": "os",
     "segmentwise/checkup.py": "os",
     "log/segment.py": "mmap",
 }
 # pyarrow is an extra, and slow to import: elsewhere it is imported for types only.
-ARROW = {"format/arrow_schema.py", "read/to_arrow.py", "write/from_arrow.py"}
+ARROW = {
+    "format/arrow_schema.py",
+    "read/to_arrow.py",
+    "write/from_arrow.py",
+    "exchange/arrow_files.py",
+}
 # Time is handed in as a `Clock`, threads as a `SpawnWorker`; so a test can own both.
 OF_RUNTIME = {"threading.Thread", "time.sleep", "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter"}  # fmt: skip
 

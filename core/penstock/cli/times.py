@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from penstock.arguments import time_ms
+from penstock.format.arguments import time_ms
 from penstock.runtime.clock import Clock
 
 _UNITS_MS = {

@@ -287,6 +287,10 @@ class Files:
             self._permit(path, is_folder=False)
         return lock
 
+    def lock_one(self, path: Path) -> Lock | None:
+        """Take a lock of one file, which is created if it is missing; return None if it is held already."""
+        return lock_file.take_file(path, FILE_MODE)
+
     def lock_owner(self, path: Path) -> int | None:
         """Return the process that holds the lock as a Java broker does; None if no process does, or Penstock holds it."""
         return lock_file.owner(path)

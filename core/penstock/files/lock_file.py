@@ -98,6 +98,19 @@ def take(path: Path, mode: int) -> Lock | None:
     return lock
 
 
+def take_file(path: Path, mode: int) -> Lock | None:
+    """Take a lock of one file, which is created if it is missing; return None if it is held already."""
+    lock = Lock(_open(path, mode))
+    try:
+        fcntl.fcntl(lock._fds[0], fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
+    except OSError as error:
+        lock.release()
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return None
+        raise
+    return lock
+
+
 def _get_holder(path: Path) -> tuple[bool, int]:
     """Return whether the lock is held, and by which process, as far as the system reports it."""
     # A read-only descriptor suffices to ask whether a lock would be refused.

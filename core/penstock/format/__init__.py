@@ -2,5 +2,6 @@
 
 In reading order: `record` (the layout, in plain Python), `properties` (its text of names and values), `validity` (when a
 record is valid), `arrays` (numpy, imported at its first use), `columns` and `text_columns` (many records at once, as numpy
-columns that the compiled kernel fills), `java_hash`, `crc32c`, `names` (topics, queues, and the files named after them), `arrow_schema`, `rocketmq_json`.
+columns that the compiled kernel fills), `java_hash`, `crc32c`, `names` (topics, queues, and the files named after them),
+`arguments` (checks of what public calls are given), `arrow_schema`, `rocketmq_json`.
 """

@@ -18,6 +18,7 @@ the property itself. `validity` defines when a record is valid. Source: spec sec
 import ipaddress
 import struct
 import zlib
+from functools import lru_cache
 
 import attrs
 
@@ -91,15 +92,25 @@ class RecordFields:
 def encode_host(text: str) -> bytes:
     """Return address bytes and i32 port of `address:port` or `[address]:port`."""
     address, _, port = text.rpartition(":")
-    packed = ipaddress.ip_address(address.strip("[]")).packed
-    return packed + int(port).to_bytes(4, "big", signed=True)
+    return _packed(address.strip("[]")) + int(port).to_bytes(4, "big", signed=True)
 
 
 def decode_host(host: bytes) -> str:
     """Return `address:port` of a host's bytes, an IPv6 address in brackets."""
-    address = ipaddress.ip_address(bytes(host[:-4]))
-    port = int.from_bytes(host[-4:], "big", signed=True)
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"  # noqa: PLR2004 - IP version
+    return f"{_address_text(bytes(host[:-4]))}:{int.from_bytes(host[-4:], 'big', signed=True)}"
+
+
+@lru_cache(1024)
+def _packed(address: str) -> bytes:
+    """Return the bytes of an address; cached, since few addresses are used repeatedly."""
+    return ipaddress.ip_address(address).packed
+
+
+@lru_cache(1024)
+def _address_text(packed: bytes) -> str:
+    """Return the text of an address, an IPv6 address in brackets; cached like `_packed`."""
+    address = ipaddress.ip_address(packed)
+    return f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - IP version
 
 
 def body_crc(body: bytes | memoryview) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock import arguments
 from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueBounds, QueueIndex
 from penstock.errors import (
     ArgumentError,
@@ -22,6 +21,7 @@ from penstock.errors import (
     StoreClosedError,
 )
 from penstock.escape import get_logger
+from penstock.format import arguments
 from penstock.format.arrays import np
 from penstock.format.names import check_queue, check_topic
 from penstock.log.offset_context import explain
@@ -32,6 +32,7 @@ from penstock.read.column_reader import BATCH_BYTES_MAX, ColumnReader, Offsets
 from penstock.read.filters import RowFilter, TagFilter, out_of_bounds, out_of_line
 from penstock.read.key_search import KeySought, TimeSearch, find_keyed
 from penstock.read.span_merge import Limits, Lost, QueueSpan, refuse_lost
+from penstock.read.span_messages import span_messages
 from penstock.runtime.waking import Waiter, Wakes
 
 if TYPE_CHECKING:
@@ -259,8 +260,7 @@ class Reader:
         except OffsetError:
             return None
         except CorruptionError as error:
-            self.damaged_reads += 1
-            logger.error("%s", error)  # noqa: TRY400 - the message is complete without a traceback
+            self._count_corrupt(error)
             return None
 
     # --- in order
@@ -322,6 +322,33 @@ class Reader:
                 waiter.go_on()
             else:
                 waiter.rest()
+
+    def scan_spans(
+        self, spans: Iterable[QueueSpan], *, tags: Iterable[str] = (), lost: Lost = refuse_lost
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages of ranges of queues of any topics, in the order in which they were stored.
+
+        Reads the log once, however many queues are interleaved in it, and a few MiB at a time. Corrupt records are
+        skipped, logged and counted in `damaged_reads`.
+
+        Args:
+            spans: ranges [start, stop) of queues, as returned by `bounds`.
+            tags: only messages with one of these tags; all messages if empty.
+            lost: called with messages that retention deleted meanwhile; see `arrow_spans`.
+        """
+        self._settle()
+        wanted = frozenset(tags)
+        messages = span_messages(
+            self._log, self._queue_index, self._records, list(spans), RowFilter(wanted).may_match,
+            lost, self._count_corrupt,
+        )  # fmt: skip
+        for message in messages:
+            if not wanted or message.tag in wanted:
+                yield message
+
+    def _count_corrupt(self, error: CorruptionError) -> None:
+        self.damaged_reads += 1
+        logger.error("%s", error)
 
     def _scan_once(
         self, topic: str, queue: int | None, start: int | None, following: dict[int, int]

@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 
-from penstock import arguments
 from penstock.contracts import Context
 from penstock.contracts.findings import Finding
 from penstock.dispatch.rebuild import RebuildJournal
@@ -30,6 +29,7 @@ from penstock.durability.side_folder import (
 from penstock.durability.written_ranges import NO_END, known_ranges, read_ranges, write_ranges
 from penstock.errors import StorageError, StoreLockedError, UnreadableError
 from penstock.files import Files
+from penstock.format import arguments
 from penstock.format.record import BLANK_SIZE
 from penstock.integrity.segment_digests import Digests
 from penstock.integrity.verification import OnProgress

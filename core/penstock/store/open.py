@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import arguments
 from penstock._kernel import RecordEncoder
 from penstock.config import sources
 from penstock.config.build import build_config, plugin_lists
@@ -36,6 +35,7 @@ from penstock.errors import StorageError, StoreLockedError
 from penstock.escape import get_logger
 from penstock.files import Files
 from penstock.files.lock_file import Lock
+from penstock.format import arguments
 from penstock.format.arrays import np
 from penstock.format.crc32c import crc32c
 from penstock.integrity.background import Upkeep

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock import arguments
 from penstock.files import Files
+from penstock.format import arguments
 from penstock.store.open import Opener, make_opener
 from penstock.store.store import Store
 

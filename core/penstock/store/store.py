@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
-from penstock import arguments
 from penstock._kernel import Producer
 from penstock.contracts import Dispatcher
 from penstock.contracts.findings import Finding
@@ -22,7 +21,9 @@ from penstock.errors import (
     StorageError,
     StoreFailedError,
 )
+from penstock.files import Files
 from penstock.files.lock_file import leave_in_child
+from penstock.format import arguments
 from penstock.format.names import check_queue, check_topic
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
@@ -38,6 +39,7 @@ from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
 from penstock.store.offset_table import check_group, check_known, check_offset
 from penstock.store.put_batch import append_encoded
+from penstock.write.copies import encode_copies
 from penstock.write.staged_file import StagedBatch, count_marked
 from penstock.write.validation import check_wait, encode_messages
 
@@ -157,6 +159,16 @@ class Store(Reader, Producer):
         if self._engine is not None:
             self._engine.follower.catch_up()
 
+    @property
+    def files(self) -> Files:
+        """The file system that a store opened for writing uses, for files beside its own."""
+        return self._owner().files
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Maximum size in bytes of the body of a message that this store takes."""
+        return self._writer().log.encoder.body_bytes_max
+
     # --- putting
 
     def submit(
@@ -225,6 +237,18 @@ class Store(Reader, Producer):
             raise
         wait = any(check_wait(message.wait) for message in given)
         time_ms, known = append_encoded(engine, batch, atomic=atomic, wait=wait)
+        return batch.receipts(time_ms, *known)
+
+    def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
+        """Append copies of messages of another store under one lock; one receipt each.
+
+        Each message comes with its properties text, which is stored byte by byte in place of the message's own tag, keys
+        and properties, including properties that `put` refuses. Does not wait for a flush. Stores all messages or none,
+        like `put_many`.
+        """
+        engine = self._writer()
+        batch = encode_copies(engine.log.encoder, copies)
+        time_ms, known = append_encoded(engine, batch)
         return batch.receipts(time_ms, *known)
 
     def put_arrow(

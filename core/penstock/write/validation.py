@@ -6,7 +6,6 @@ they return the bytes to store, or raise `MessageError`.
 
 from collections.abc import Mapping, Sequence
 
-from penstock import arguments
 from penstock._kernel import Batch, Message, RecordEncoder
 from penstock.errors import (
     ArgumentError,
@@ -15,6 +14,7 @@ from penstock.errors import (
     NotYetError,
     shown,
 )
+from penstock.format import arguments
 from penstock.format.properties import check_zeros, encode_properties
 from penstock.format.record import CRC_PROPERTY_SIZE, PROPERTIES_BYTES_MAX, encode_host
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from penstock.files import lock_file
+from penstock.files import Files, lock_file
 from penstock.files.lock_file import leave_in_child, take
 
 
@@ -80,3 +80,18 @@ def test_a_child_gives_up_what_is_its_parents(tmp_path: Path) -> None:
 
 def test_where_there_is_no_file_nobody_holds_it(tmp_path: Path) -> None:
     assert not lock_file.is_taken(tmp_path / "none")
+
+
+def test_the_lock_of_one_file_keeps_a_second_one_out(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv.part"
+    lock = Files().lock_one(path)
+    assert lock is not None
+    assert Files().lock_one(path) is None
+    # Another file of the folder is not locked with it, as a store's lock would do.
+    other = Files().lock_one(tmp_path / "n.csv.part")
+    assert other is not None
+    other.release()
+    lock.release()
+    again = Files().lock_one(path)
+    assert again is not None
+    again.release()

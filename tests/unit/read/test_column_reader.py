@@ -88,7 +88,9 @@ def test_one_number_is_for_one_queue(tmp_path: Path) -> None:
         store.put("t", b"9", queue=1)
         with pytest.raises(ValueError, match="could mean any of 2 queues"):
             store.to_reader("t", start=2)
-        with pytest.raises(ValueError, match="of the topics that are read, and 'other' is not one of them"):
+        with pytest.raises(
+            ValueError, match="of the topics that are read, and 'other' is not one of them"
+        ):
             store.to_reader("t", stop={("other", 1): 2})
 
 

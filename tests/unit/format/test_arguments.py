@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import arguments
-from penstock.arguments import INT64_MAX, INT64_MIN
 from penstock.errors import ArgumentError, ArgumentTypeError, PenstockError
+from penstock.format import arguments
+from penstock.format.arguments import INT64_MAX, INT64_MIN
 
 
 def test_a_refusal_has_its_facts_and_is_what_python_raises_for_such_mistakes() -> None:

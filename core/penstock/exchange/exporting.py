@@ -1,0 +1,240 @@
+"""Export: messages of a store to one file, which appears whole or not at all.
+
+The rows are written to `FILE.part`, which is synced and renamed at the end: whoever finds FILE finds all of it. If the
+export fails or is interrupted, the part is removed. A killed process leaves it, and the next export of the same file
+overwrites it. A lock on the part keeps two exports to the same file apart.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+import attrs
+
+from penstock.errors import BusyError, ConfigError
+from penstock.exchange.formats import ARROW, CSV, NDJSON, FileKind, compressed, kind_of
+from penstock.exchange.rows import MessageRow, row_of
+from penstock.exchange.selection import Selection
+from penstock.exchange.text_files import CsvWriter, NdjsonWriter
+from penstock.files import Files
+from penstock.read.reader import Reader
+
+# At most this many rows, or this many bytes of bodies and one more, are in memory at once.
+_ROWS, _BYTES = 2000, 4 << 20
+_BUFFER = 1 << 20
+
+OnProgress = Callable[[int, int], None]
+
+
+class RowWriter(Protocol):
+    """Writes rows in one format."""
+
+    def write(self, rows: list[MessageRow]) -> None:
+        """Write some rows."""
+
+    def finish(self) -> None:
+        """Write what ends the file."""
+
+
+@attrs.frozen(kw_only=True)
+class ExportSummary:
+    """The result of an export.
+
+    Attributes:
+        path: the file; `-` for standard output.
+        format: its format.
+        messages: exported messages.
+        bytes: size of the file.
+        topics: exported messages by topic.
+        unreadable: selected messages that are corrupt, and are not in the file.
+        deleted: selected messages that retention deleted during the export, and are not in the file.
+    """
+
+    path: str
+    format: str
+    messages: int
+    bytes: int
+    topics: dict[str, int]
+    unreadable: int
+    deleted: int
+
+
+def export_messages(
+    store: Reader,
+    path: str | Path,
+    selection: Selection | None = None,
+    *,
+    kind: str | None = None,
+    overwrite: bool = False,
+    on_progress: OnProgress = lambda _done, _total: None,
+) -> ExportSummary:
+    """Export messages of a store to a file, in the order in which they were stored.
+
+    The messages are those that are there at the call. The memory used does not depend on their number. Raises
+    `ConfigError` if the format is not known, the topic does not exist or the file exists, `BusyError` if another export
+    writes it, and `OSError` if it cannot be written; then there is no file.
+
+    Args:
+        store: the store, read-only or not.
+        path: the file. Its name's ending selects the format: `.ndjson`, `.csv`, `.parquet`, `.arrow`; with
+            `.gz` after the first two, the file is compressed.
+        selection: which messages; all by default.
+        kind: the format, one of `formats.FORMATS`, if the name does not say it.
+        overwrite: replace an existing file.
+        on_progress: called with the messages read, and how many there are to read.
+    """
+    target, asked = Path(path), kind_of(str(path), kind)
+    if target.exists() and not overwrite:
+        raise ConfigError(f"{target} exists: give another name, or --overwrite to replace it")
+    if not target.parent.is_dir():
+        raise ConfigError(f"{target.parent} is not a folder: create it first")
+    exporting = _Export(store, selection or Selection(), on_progress)
+    with _part_of(target, Files()) as part:
+        exporting.write(part, asked)
+        size = part.tell()
+    return exporting.report(str(path), asked.format, size)
+
+
+def export_stream(
+    store: Reader,
+    file: BinaryIO,
+    selection: Selection | None = None,
+    *,
+    kind: str,
+    on_progress: OnProgress = lambda _done, _total: None,
+) -> ExportSummary:
+    """Export messages of a store to an open file, for example a pipe; see `export_messages`.
+
+    The format `arrow` is written as an Arrow stream, which needs no seeking.
+    """
+    exporting = _Export(store, selection or Selection(), on_progress)
+    counted = _Counted(file)
+    exporting.write(cast("BinaryIO", counted), kind_of("-", kind), is_stream=True)
+    file.flush()
+    return exporting.report("-", kind, counted.count)
+
+
+@contextmanager
+def _part_of(target: Path, files: Files) -> Iterator[BinaryIO]:
+    """Open the part of a file, and rename it to the file at the end; remove it if the block fails."""
+    path = target.with_name(target.name + ".part")
+    lock = files.lock_one(path)
+    if lock is None:
+        raise BusyError(f"another export writes {path}", 0)
+    try:
+        with path.open("wb", buffering=_BUFFER) as part:
+            yield part
+        synced = files.open(path, writable=True)
+        synced.sync_all()
+        synced.close()
+        files.rename(path, target)
+        files.sync_folder(target.parent)
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
+    finally:
+        lock.release()
+
+
+class _Counted:
+    """Counts the bytes written to a file that cannot tell its position. Not thread-safe."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.count = 0
+
+    def write(self, data: bytes) -> int:
+        size = memoryview(data).nbytes
+        self._file.write(data)
+        self.count += size
+        return size
+
+    def tell(self) -> int:
+        return self.count
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        """Leave the file open: it belongs to the caller."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+class _Export:
+    """One export: reads, writes and counts. Not thread-safe."""
+
+    def __init__(self, store: Reader, selection: Selection, on_progress: OnProgress) -> None:
+        self._store = store
+        self._selection = selection
+        self._on_progress = on_progress
+        self._topics: Counter[str] = Counter()
+        self._deleted = 0
+        self._unreadable_before = store.damaged_reads
+
+    def write(self, file: BinaryIO, kind: FileKind, *, is_stream: bool = False) -> None:
+        """Write all selected messages."""
+        spans = self._selection.spans(self._store)
+        total = sum(span.stop - span.start for span in spans)
+        inner = compressed(file) if kind.is_gzip else file
+        writer = writer_of(inner, kind.format, is_stream=is_stream)
+        self._on_progress(0, total)
+        for rows in batches_of(map(row_of, self._selection.messages(self._store, spans, self._lost))):  # fmt: skip
+            writer.write(rows)
+            self._topics.update([row.topic for row in rows])
+            self._on_progress(self._topics.total(), total)
+        writer.finish()
+        if inner is not file:
+            inner.close()
+
+    def _lost(self, span: tuple[str, int, int, int], _error: object) -> None:
+        self._deleted += span[3] - span[2]
+
+    def report(self, path: str, kind: str, size: int) -> ExportSummary:
+        return ExportSummary(
+            path=path, format=kind, messages=self._topics.total(), bytes=size,
+            topics=dict(sorted(self._topics.items())), deleted=self._deleted,
+            unreadable=self._store.damaged_reads - self._unreadable_before,
+        )  # fmt: skip
+
+
+def batches_of(rows: Iterable[MessageRow]) -> Iterator[list[MessageRow]]:
+    """Yield rows in batches of bounded size; a batch ends with the row that makes it too large."""
+    batch: list[MessageRow] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += row.size
+        if len(batch) >= _ROWS or size >= _BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def writer_of(file: BinaryIO, kind: str, *, is_stream: bool) -> RowWriter:
+    """Return the writer of a format."""
+    if kind == NDJSON:
+        return NdjsonWriter(file)
+    if kind == CSV:
+        return CsvWriter(file)
+    # pyarrow is an extra; this raises `MissingExtraError` if it is not installed.
+    arrow_files = import_module("penstock.exchange.arrow_files")
+    if kind == ARROW:
+        made: RowWriter = arrow_files.ArrowWriter(file, is_stream=is_stream)
+    else:
+        made = arrow_files.ParquetWriter(file)
+    return made

@@ -1,0 +1,211 @@
+"""How far a source was stored: a note beside the store, so that an interrupted load goes on without duplicates.
+
+A source is whatever gives the same rows in the same order each time: a file, for example. Its note is
+`penstock/loads/<digest>` in the store's folder: one line, a CRC-32C and JSON, written atomically. It says that the
+first `rows` rows of the source were processed, and that everything stored for them is below log offset `log_offset`
+and durable. How to use it::
+
+    note = SourceNote(store.path, identity, store.files)
+    reached = note.read()                                  # None: write a first note, then store
+    resumed = Resumed(rows_after(reached.rows), stored_from(store, reached.log_offset), is_same)
+    for group in groups_of(resumed.rest()):                # without the rows that are stored
+        store.put_many(...)
+        note.write(Reached(rows=..., log_offset=store.flush(), ...))
+
+Invariants:
+    * The note is written after a flush: a crash of the process or of the machine never leaves a note that says more
+      than the log has.
+    * The note may say less than the log has. Which rows after it are stored is derived from the log, not from the note:
+      rows are stored in their order, so those stored are the first ones, and they are found in the log after
+      `log_offset` in the same order (`Resumed`).
+
+Losing the side folder loses the note: the source is then loaded again from its beginning. If other programs store
+messages between the interruption and the next load, these are skipped when rows are compared; one that equals
+the next row in every field would be taken for it.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import attrs
+import crc32c
+
+from penstock.errors import CorruptionError, NoRecordError, StorageError
+from penstock.files import Files
+from penstock.format.names import SIDE_FOLDER
+from penstock.message import StoredMessage
+from penstock.store.store import Store
+
+FOLDER = "loads"
+_FORMAT = 1
+_LIMIT_BYTES = 1 << 20
+_NOT_UNDERSTOOD = (ValueError, TypeError, KeyError, RecursionError, AttributeError)
+_INT64 = 1 << 63
+
+Row = TypeVar("Row")
+
+
+@attrs.frozen(kw_only=True)
+class Reached:
+    """What a note says.
+
+    Attributes:
+        rows: how many rows of the source were processed, including those that were skipped.
+        stored: how many messages were stored for them.
+        skipped: how many rows were skipped because they cannot be stored.
+        log_offset: everything stored for these rows is below this log offset.
+        is_complete: the source has no further rows.
+        source: the source in words, for people.
+    """
+
+    rows: int = 0
+    stored: int = 0
+    skipped: int = 0
+    log_offset: int = 0
+    is_complete: bool = False
+    source: str = ""
+
+
+class SourceNote:
+    """The note of one source in one store. One writer: only the process that has the store open for writing.
+
+    Args:
+        root: the store's folder.
+        identity: what distinguishes this source, and the way it is loaded, from any other; only its digest is stored.
+        files: the file system.
+    """
+
+    def __init__(self, root: Path, identity: bytes, files: Files) -> None:
+        self._files = files
+        digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
+        self.path = root / SIDE_FOLDER / FOLDER / digest
+
+    def read(self) -> Reached | None:
+        """Return what the note says, None if there is none; raises `CorruptionError` if it is corrupt."""
+        if not self._files.exists(self.path):
+            return None
+        data = self._files.read_whole(self.path, _LIMIT_BYTES)
+        sum_, _, text = data.removesuffix(b"\n").partition(b" ")
+        try:
+            if sum_ != b"%08x" % crc32c.crc32c(text):
+                raise ValueError("another CRC-32C")
+            found = json.loads(text)
+            if found.pop("format") != _FORMAT:
+                raise ValueError("another format")
+            return _reached(found)
+        except _NOT_UNDERSTOOD as error:
+            raise CorruptionError(
+                self.path, 0, "a note of what was loaded", str(error),
+                "find out which rows are stored, delete the file, and load the others",
+            ) from error  # fmt: skip
+
+    def write(self, reached: Reached) -> None:
+        """Write the note durably; the caller has flushed the store up to `log_offset`."""
+        self._files.make_folder_durably(self.path.parent)
+        text = json.dumps({"format": _FORMAT, **attrs.asdict(reached)}, separators=(",", ":"))
+        data = text.encode()
+        self._files.write_whole(self.path, b"%08x %s\n" % (crc32c.crc32c(data), data))
+
+    def forget(self) -> None:
+        """Delete the note, if there is one: the source is loaded from its beginning next time."""
+        if self._files.exists(self.path):
+            self._files.remove(self.path)
+            self._files.sync_folder(self.path.parent)
+
+
+def _reached(found: dict[str, object]) -> Reached:
+    for name in ("rows", "stored", "skipped", "log_offset"):
+        value = found[name]
+        if type(value) is not int or not 0 <= value < _INT64:
+            raise ValueError(f"{name} {value!r}")
+    return Reached(
+        rows=int(str(found["rows"])), stored=int(str(found["stored"])),
+        skipped=int(str(found["skipped"])), log_offset=int(str(found["log_offset"])),
+        is_complete=found["is_complete"] is True, source=str(found["source"]),
+    )  # fmt: skip
+
+
+def stored_from(store: Store, log_offset: int) -> Iterator[StoredMessage]:
+    """Yield the messages of the log from a log offset on, at which a record begins or the log ends.
+
+    Raises `StorageError` if the log does not reach back or forward to that offset: then it is not known which messages
+    are stored.
+    """
+    figures = store.stats()
+    low, end = int(figures["log_min_offset"]), int(figures["log_end_offset"] or 0)
+    if not low <= log_offset <= end:
+        raise StorageError(
+            f"messages from log offset {log_offset} on were deleted or cut off: the log has {low} to {end}, so it is not "
+            f"known which rows are stored already; load the source again from a row that you choose"
+        )
+    at = log_offset
+    while at < end:
+        try:
+            message = store.at(at)
+        except NoRecordError as error:
+            # Filler at the end of a segment.
+            if error.after is None or error.after <= at:
+                return
+            at = error.after
+        else:
+            yield message
+            at += message.size
+
+
+class Resumed(Generic[Row]):
+    """Separates the rows of a source that are stored already from those that are not. Not thread-safe.
+
+    Args:
+        rows: the rows after those of the note, in their order.
+        stored: the messages of the log after the note's log offset, in their order.
+        is_same: whether a stored message is the one that is stored for a row.
+        is_bad: whether a row cannot be stored; such a row counts as processed if a later one is stored.
+
+    Attributes:
+        last: the last row that was processed; None if no row was.
+        count: how many rows are stored.
+        bad: how many rows before `last` cannot be stored.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[Row],
+        stored: Iterable[StoredMessage],
+        is_same: Callable[[Row, StoredMessage], bool],
+        is_bad: Callable[[Row], bool] = lambda _: False,
+    ) -> None:
+        self._rows = iter(rows)
+        self._is_same = is_same
+        self._is_bad = is_bad
+        self._waiting: list[Row] = []
+        self.last: Row | None = None
+        self.count = self.bad = 0
+        self._compare(stored)
+
+    def _compare(self, stored: Iterable[StoredMessage]) -> None:
+        row = None
+        for message in stored:
+            row = self._next_good() if row is None else row
+            if row is None:
+                return
+            if self._is_same(row, message):
+                self.count += 1
+                self.bad += len(self._waiting) - 1
+                self._waiting.clear()
+                self.last, row = row, None
+
+    def _next_good(self) -> Row | None:
+        """Return the next row that can be stored; it and the bad ones before it wait until one is found stored."""
+        for row in self._rows:
+            self._waiting.append(row)
+            if not self._is_bad(row):
+                return row
+        return None
+
+    def rest(self) -> Iterator[Row]:
+        """Yield the rows that are not stored, including bad ones."""
+        yield from self._waiting
+        yield from self._rows

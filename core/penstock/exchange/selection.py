@@ -1,0 +1,77 @@
+"""Which messages of a store are exported: by topic, queue, time, tag and key."""
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from penstock.errors import ConfigError
+from penstock.log.record_reader import is_shared
+from penstock.message import StoredMessage
+from penstock.read.filters import TagFilter, has_key
+from penstock.read.reader import Reader
+from penstock.read.span_merge import Lost, QueueSpan, refuse_lost
+
+
+@attrs.frozen(kw_only=True)
+class Selection:
+    """Which messages to export; all by default. All given conditions must hold.
+
+    Attributes:
+        topics: the topics; all if empty, except those whose queues only refer to messages of other topics (`%LMQ%`).
+        queues: the numbers of the queues; all if empty.
+        begin_ms: stored at or after this time, in Unix milliseconds.
+        end_ms: stored at or before this time, in Unix milliseconds.
+        tag: a tag expression: `*`, one tag, or multiple tags joined by `||`.
+        keys: the message has one of these keys; any if empty.
+    """
+
+    topics: Sequence[str] = ()
+    queues: Sequence[int] = ()
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    tag: str = "*"
+    keys: Sequence[str] = ()
+
+    def spans(self, store: Reader) -> list[QueueSpan]:
+        """Return the ranges of queues to read, as they are now.
+
+        Raises `ConfigError` for a topic or a queue that the store does not have.
+        """
+        known = store.topics()
+        for topic in self.topics:
+            if topic not in known:
+                listed = ", ".join(known) or "none"
+                raise ConfigError(f"there is no topic {topic!r}; topics in the store: {listed}")
+        bounds = store.bounds(self._has_topic)
+        there = {each.queue for each in bounds}
+        for queue in self.queues:
+            if queue not in there:
+                raise ConfigError(f"there is no queue {queue}; queues: {sorted(there)}")
+        found = []
+        for each in bounds:
+            if not self.queues or each.queue in self.queues:
+                start, stop = self._range(store, each.topic, each.queue)
+                start, stop = max(start, each.min_offset), min(stop, each.max_offset)
+                found.append(QueueSpan(each.topic, each.queue, start, max(start, stop)))
+        return found
+
+    def _has_topic(self, topic: str) -> bool:
+        return topic in self.topics if self.topics else not is_shared(topic)
+
+    def _range(self, store: Reader, topic: str, queue: int) -> tuple[int, int]:
+        start, stop = 0, 1 << 62
+        if self.begin_ms is not None:
+            start = store.offset_at(topic, queue, time_ms=self.begin_ms)
+        if self.end_ms is not None:
+            stop = store.offset_at(topic, queue, time_ms=self.end_ms + 1)
+        return start, stop
+
+    def messages(
+        self, store: Reader, spans: Sequence[QueueSpan], lost: Lost = refuse_lost
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages of these ranges that the conditions select, in the order in which they were stored."""
+        wanted = TagFilter(self.tag)
+        tags = () if wanted.is_any else {word.strip() for word in self.tag.split("||")} - {""}
+        for message in store.scan_spans(spans, tags=tags, lost=lost):
+            if not self.keys or any(has_key(message, key) for key in self.keys):
+                yield message

@@ -1,0 +1,77 @@
+"""A file to import: its format, its identity, and its rows."""
+
+import hashlib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO
+
+import attrs
+
+from penstock.errors import ConfigError, ImportFileError
+from penstock.exchange.formats import CSV, NDJSON, FileKind, decompressed
+from penstock.exchange.text_files import ColumnNames, FileRow, csv_rows, ndjson_rows
+
+_READ_BYTES = 1 << 20
+
+
+@attrs.define
+class SourceFile:
+    """An open file to import. Not thread-safe.
+
+    Attributes:
+        file: the file.
+        path: its name for errors.
+        kind: its format.
+        names: what the names of its columns mean.
+    """
+
+    file: BinaryIO
+    path: str
+    kind: FileKind
+    names: ColumnNames
+
+    @property
+    def size(self) -> int | None:
+        """Its size in bytes; None for a pipe."""
+        return Path(self.path).stat().st_size if self.file.seekable() else None
+
+    @property
+    def position(self) -> int:
+        """How many bytes were read so far, approximately."""
+        return self.file.tell() if self.file.seekable() else 0
+
+    def digest(self) -> bytes:
+        """Return a digest of the whole content, which is read for it."""
+        digest = hashlib.blake2b()
+        while part := self.file.read(_READ_BYTES):
+            digest.update(part)
+        self.file.seek(0)
+        return digest.digest()
+
+    def rows(self, skip: int, line_bytes_max: int) -> Iterator[FileRow]:
+        """Yield the rows after the first `skip`; raises `ImportFileError` if the file is not valid."""
+        if self.kind.format not in (NDJSON, CSV):
+            yield from self._columnar(skip)
+            return
+        read = ndjson_rows if self.kind.format == NDJSON else csv_rows
+        file = decompressed(self.file) if self.kind.is_gzip else self.file
+        try:
+            yield from read(file, self.path, self.names, skip=skip, line_bytes_max=line_bytes_max)
+        except (EOFError, OSError) as error:
+            # What `gzip` raises has no number.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise ImportFileError(
+                self.path, "", f"it is not a gzip file, or it is truncated or corrupt: {error}"
+            ) from error
+
+    def _columnar(self, skip: int) -> Iterator[FileRow]:
+        # pyarrow is an extra; this raises `MissingExtraError` if it is not installed.
+        arrow_files = import_module("penstock.exchange.arrow_files")
+        if self.kind.format != "parquet":
+            yield from arrow_files.arrow_rows(self.file, self.path, self.names, skip=skip)
+        elif self.file.seekable():
+            yield from arrow_files.parquet_rows(self.file, self.path, self.names, skip=skip)
+        else:
+            raise ConfigError("Parquet cannot be read from a pipe: write it to a file first")

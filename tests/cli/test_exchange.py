@@ -1,0 +1,247 @@
+"""`export` and `import` as a user runs them: exit codes, pipes, and real processes that are killed."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Message
+from penstock.cli.root import run as run_command
+
+PENSTOCK = [sys.executable, "-m", "penstock"]
+ENVIRONMENT = {**os.environ, "PENSTOCK_GEOMETRY__SEGMENT_BYTES": "1048576", "COLUMNS": "120", "TERM": "dumb"}  # fmt: skip
+SIZES: dict[str, Any] = {"geometry.segment_bytes": 1 << 20}
+COUNT = 300
+
+
+class Pipe(io.BytesIO):
+    """Standard input as a pipe has it."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+def run(*arguments: str, cwd: Path, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    """Run a command in this process: a process of its own takes seconds on a busy machine."""
+    streams = [io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2)]
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(Pipe(given))
+    try:
+        with chdir(cwd), redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+            code = run_command(arguments)
+    finally:
+        sys.stdin = before
+    out, err = (stream.buffer.getvalue() for stream in streams)
+    return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+def run_process(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [*PENSTOCK, *arguments], cwd=cwd, capture_output=True, env=ENVIRONMENT, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_GEOMETRY__SEGMENT_BYTES", "1048576")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a store `data` of two topics, of all kinds of messages."""
+    with penstock.open(tmp_path / "data", environ={}, **SIZES) as store:
+        store.put_many(
+            [
+                Message(
+                    ("orders", "paid")[n % 3 == 0], bytes([n % 256]) * (n % 50), queue=n % 2, tag=("x", "")[n % 2],
+                    keys=[f"A-{n}", "two words"], properties={"n": str(n), "é\n": '"\x1b'}, flag=-n, sys_flag=8 * (n % 2),
+                    born_time_ms=n, born_host=("[::1]:1", "10.0.0.1:2")[n % 2], reconsume_times=n, prepared_offset=n << 40,
+                )
+                for n in range(COUNT)
+            ]
+        )  # fmt: skip
+    return tmp_path
+
+
+def content(path: Path) -> list[dict[str, Any]]:
+    with penstock.open(path, read_only=True) as store:
+        found = sorted((m for t in store.topics() for m in store.scan(t)), key=lambda m: m.log_offset)  # fmt: skip
+        names = ("topic", "queue", "queue_offset", "body", "all_properties", "flag", "sys_flag", "born_time_ms", "born_host",
+                 "reconsume_times", "prepared_offset", "keys", "tag")  # fmt: skip
+        return [{name: getattr(m, name) for name in names} for m in found]
+
+
+@pytest.mark.parametrize("name", ["m.ndjson", "m.ndjson.gz", "m.csv", "m.csv.gz", "m.parquet", "m.arrow"])  # fmt: skip
+def test_a_store_is_equal_after_export_and_import(place: Path, name: str) -> None:
+    out = run("export", "data", "--to", name, "--json", cwd=place)
+    assert out.returncode == 0, out.stderr
+    assert json.loads(out.stdout) == {
+        "path": name, "format": name.split(".")[1], "messages": COUNT, "bytes": (place / name).stat().st_size,
+        "topics": {"orders": 200, "paid": 100}, "unreadable": 0, "deleted": 0,
+    }  # fmt: skip
+    back = run("import", "copy", name, "--json", cwd=place)
+    assert back.returncode == 0, back.stderr
+    found = json.loads(back.stdout)
+    assert (found["stored"], found["stored_before"], found["skipped"]) == (COUNT, 0, 0)
+    assert "log_offset" in found["assigned_anew"]
+    assert content(place / "copy") == content(place / "data")
+    again = run("import", "copy", name, cwd=place)
+    assert again.returncode == 0
+    assert b"imported completely; --again" in again.stderr
+    assert run("verify", "copy", "--deep", cwd=place).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "csv", "arrow"])
+def test_a_pipe_from_store_to_store(place: Path, kind: str) -> None:
+    out = run("export", "data", "--topic", "paid", "--to", "-", "--format", kind, cwd=place)
+    assert out.returncode == 0
+    assert b"exported 100 messages of 1 topics to -" in out.stderr
+    back = run("import", "copy", "-", "--format", kind, "--topic", "other", cwd=place, given=out.stdout)  # fmt: skip
+    assert back.returncode == 0, back.stderr
+    expected = [{**m, "topic": "other"} for m in content(place / "data") if m["topic"] == "paid"]
+    assert content(place / "copy") == expected
+
+
+def test_what_read_json_prints_can_be_imported(place: Path) -> None:
+    shown = run("read", "data", "orders", "--limit", "1000", "--json", cwd=place)
+    back = run("import", "copy", "-", "--format", "ndjson", cwd=place, given=shown.stdout)
+    assert back.returncode == 0, back.stderr
+    assert [m["body"] for m in content(place / "copy")] == [
+        m["body"] for m in content(place / "data") if m["topic"] == "orders"
+    ]
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), [
+    (["export", "data", "--to", "m.xml"], 2, "does not end in one of: .ndjson"), (["export", "data"], 2, "--to"),
+    (["export", "data", "--to", "-"], 2, "--to - needs --format"), (["export", "data", "--to", "m.csv", "--topic", "none"], 2, "topics in the store: orders, paid"),
+    (["export", "data", "--to", "no/m.csv"], 2, "no is not a folder"), (["export", "data", "--to", "mine.csv"], 2, "mine.csv exists"),
+    (["export", "data", "--to", "m.csv", "--queue", "9"], 2, "no queue 9; queues: [0, 1]"), (["import", "copy", "none.csv"], 2, "none.csv is not a file"),
+    (["import", "copy", "mine.csv"], 2, "line 1: column 'a' is not a field of a message"), (["import", "copy", "mine.csv", "--column", "a"], 2, "takes FIELD=NAME"),
+    (["import", "copy", "mine.csv", "--column", "body=a", "--ignore-unknown"], 2, "column 'topic' is missing: give it for the whole file with --topic"),
+    (["import", "copy", "not.parquet"], 2, "not a Parquet file"),
+    (["import", "copy", "not.arrow"], 2, "not an Arrow file"), (["import", "copy", "not.csv.gz"], 2, "not a gzip file"),
+])  # fmt: skip
+def test_a_users_mistake_is_one_line_that_says_what_to_do(
+    place: Path, arguments: list[str], code: int, says: str
+) -> None:
+    (place / "mine.csv").write_text("a,b\n1,2\n")
+    for name in ("not.parquet", "not.arrow", "not.csv.gz"):
+        (place / name).write_text("something else that is long enough")
+    done = run(*arguments, cwd=place)
+    assert says in done.stderr.decode(), done.stderr
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert b"Traceback" not in done.stderr
+    assert not list(place.glob("*.part"))
+
+
+def test_a_file_of_others_by_its_columns(place: Path) -> None:
+    (place / "mine.csv").write_text("a,b\n1,2\n3,4\n")
+    done = run("import", "copy", "mine.csv", "--column", "body=a", "--column", "tag=b", "--topic", "t", cwd=place)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [(m["body"], m["tag"]) for m in content(place / "copy")] == [(b"1", "2"), (b"3", "4")]
+
+
+def test_a_reader_that_leaves_early_ends_an_export(place: Path) -> None:
+    for kind in ("csv", "parquet", "arrow"):
+        with penstock.open(place / "data", environ={}) as store:
+            store.put("large", bytes(1 << 18))
+        process = subprocess.Popen(
+            [*PENSTOCK, "export", "data", "--to", "-", "--format", kind], cwd=place, env=ENVIRONMENT,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(60) == 141, (kind, errors)
+        process.stderr.close()
+        assert b"Traceback" not in errors, errors
+        assert b"Exception" not in errors, errors
+
+
+WITHOUT_ARROW = """
+import sys
+sys.modules["pyarrow"] = None
+from penstock.cli.root import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_only_parquet_and_arrow_need_the_extra(place: Path) -> None:
+    for name, code in (("m.csv", 0), ("m.arrow", 2)):
+        for arguments in (["export", "data", "--to", name], ["import", f"of-{name}", name]):
+            if code and arguments[0] == "import":
+                (place / name).touch()
+            done = subprocess.run(
+                [sys.executable, "-c", WITHOUT_ARROW, *arguments], cwd=place, env=ENVIRONMENT, capture_output=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == code, (name, done.stderr)
+            assert (b"pip install 'penstock[arrow]'" in done.stderr) == bool(code)
+        assert not (place / f"{name}.part").exists()
+
+
+def started(place: Path, source: str) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(
+        [*PENSTOCK, "import", "copy", source], cwd=place, env=ENVIRONMENT, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if (place / "copy" / "penstock" / "progress").exists():
+            with penstock.open(place / "copy", read_only=True) as store:
+                if store.max_offset("t") >= 2000:
+                    break
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_import_that_is_stopped_goes_on_and_stores_each_row_once(
+    place: Path, number: signal.Signals
+) -> None:
+    rows = 60_000
+    with (place / "m.ndjson").open("w") as file:
+        for n in range(rows):
+            file.write(json.dumps({"topic": "t", "body": f"{n}", "properties": {"DELAY": "1"} if n % 1000 == 7 else {}}) + "\n")  # fmt: skip
+    process = started(place, "m.ndjson")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -9), errors
+    if number == signal.SIGINT:
+        assert b"the same command continues there" in errors
+    with penstock.open(place / "copy") as store:
+        assert 2000 <= store.max_offset("t") < rows
+    done = run_process("import", "copy", "m.ndjson", "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["stored"] + found["stored_before"] == found["rows"] == rows
+    assert found["stored_before"] >= 2000
+    with penstock.open(place / "copy", read_only=True) as store:
+        bodies = [m.body for m in store.scan("t")]
+    assert bodies == [b"%d" % n for n in range(rows)]
+
+
+def test_a_killed_export_leaves_no_file_and_the_next_one_is_whole(place: Path) -> None:
+    with penstock.open(place / "data", environ={}) as store:
+        store.put_many([Message("large", bytes(4000)) for _ in range(5000)])
+    process = subprocess.Popen([*PENSTOCK, "export", "data", "--to", "m.csv"], cwd=place, env=ENVIRONMENT)  # fmt: skip
+    part, deadline = place / "m.csv.part", time.monotonic() + 60
+    while time.monotonic() < deadline and not (part.exists() and part.stat().st_size > 1 << 20):
+        time.sleep(0.01)
+    process.kill()
+    process.wait(60)
+    assert not (place / "m.csv").exists()
+    assert part.exists()
+    done = run("export", "data", "--to", "m.csv", "--json", cwd=place)
+    assert json.loads(done.stdout)["messages"] == COUNT + 5000
+    assert not part.exists()
+    assert run("import", "copy", "m.csv", cwd=place).returncode == 0
+    assert content(place / "copy") == content(place / "data")

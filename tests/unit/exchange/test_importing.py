@@ -1,0 +1,178 @@
+"""Rows of a file as messages: each once, and a row that cannot be stored is named."""
+
+import io
+import json
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import OpenStore
+
+from penstock.errors import ConfigError, ImportFileError, StorageError
+from penstock.exchange import importing
+from penstock.exchange.importing import Hooks, ImportOptions, import_file, import_stream
+
+
+def lines_in(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def row(body: str, **more: Any) -> dict[str, Any]:
+    return {"topic": "t", "body": body, **more}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return lines_in(tmp_path / "m.ndjson", *[row(str(n)) for n in range(30)])
+
+
+def bodies(store: Any, topic: str = "t") -> list[str]:
+    return [m.body.decode() for m in store.scan(topic)]
+
+
+def test_a_file_is_imported_once(open_small: OpenStore, source: Path, tmp_path: Path) -> None:
+    with open_small() as store:
+        report = import_file(store, source)
+        assert (report.stored, report.stored_before, report.rows) == (30, 0, 30)
+        assert report.topics == {"t": 30}
+        again = import_file(store, source)
+        assert (again.stored, again.stored_before) == (0, 30)
+        # The name does not matter, the content and the topic do.
+        assert import_file(store, source.rename(tmp_path / "n.ndjson")).stored == 0
+        source = tmp_path / "n.ndjson"
+        assert import_file(store, source, ImportOptions(topic="u")).stored == 30
+        assert import_file(store, source, ImportOptions(again=True)).stored == 30
+        assert bodies(store) == [str(n) for n in range(30)] * 2
+        assert bodies(store, "u") == [str(n) for n in range(30)]
+
+
+def test_a_bad_row_is_named_and_those_before_it_are_stored(
+    open_small: OpenStore, tmp_path: Path
+) -> None:
+    rows = [row("0"), row("1"), row("2", queue=-1), row("3"), {"body": "4"}, row("5" * 20_000_000), row("6", tag="\x02")]  # fmt: skip
+    source = lines_in(tmp_path / "m.ndjson", *rows)
+    with open_small(**{"geometry.segment_bytes": 1 << 20, "log.body_bytes_max": 1 << 22}) as store:
+        with pytest.raises(ImportFileError) as raised:
+            import_file(store, source)
+        error = raised.value
+        assert (error.path, error.where) == (str(source), "line 3")
+        assert "queue -1 is refused" in str(error)
+        assert "--from-row 3" in str(error)
+        assert bodies(store) == ["0", "1"]
+        skipped: list[str] = []
+        hooks = Hooks(on_skip=lambda where, error: skipped.append(f"{where}: {error}"))
+        report = import_file(store, source, ImportOptions(skip_bad=True), hooks)
+        assert (report.stored, report.stored_before, report.skipped) == (1, 2, 4)
+        assert [text.partition(":")[0] for text in skipped] == ["line 3", "line 5", "line 6", "line 7"]  # fmt: skip
+        assert bodies(store) == ["0", "1", "3"]
+
+
+def test_a_corrected_file_continues_at_its_row(open_small: OpenStore, tmp_path: Path) -> None:
+    with open_small() as store:
+        with pytest.raises(ImportFileError):
+            import_file(store, lines_in(tmp_path / "m.ndjson", row("0"), row("1", flag="x"), row("2")))  # fmt: skip
+        corrected = lines_in(tmp_path / "m.ndjson", row("0"), row("1"), row("2"))
+        report = import_file(store, corrected, ImportOptions(from_row=2))
+        assert (report.stored, report.rows) == (2, 3)
+        assert bodies(store) == ["0", "1", "2"]
+        with pytest.raises(ConfigError, match="the first row is 1"):
+            import_file(store, corrected, ImportOptions(from_row=0))
+
+
+def test_an_import_that_is_interrupted_goes_on(
+    open_small: OpenStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_ROWS", 4)
+    monkeypatch.setattr(importing, "_NOTE_ROWS", 8)
+    stops, report = 0, None
+    with open_small() as store:
+        while report is None:
+            calls = 0
+
+            def on_progress(_done: int, _rows: int) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == 2:
+                    raise KeyboardInterrupt
+
+            try:
+                report = import_file(store, source, None, Hooks(on_progress=on_progress))
+            except KeyboardInterrupt:
+                stops += 1
+                if stops == 2:
+                    with pytest.raises(ConfigError, match="without --again"):
+                        import_file(store, source, ImportOptions(again=True))
+        assert stops == 4
+        assert report.stored + report.stored_before == 30
+        assert bodies(store) == [str(n) for n in range(30)]
+
+
+def test_the_guard_is_entered_for_each_batch(
+    open_small: OpenStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_ROWS", 10)
+    ends: list[int] = []
+    with open_small() as store:
+
+        @contextmanager
+        def guard() -> Iterator[None]:
+            yield
+            ends.append(store.max_offset("t"))
+
+        import_file(store, source, None, Hooks(guard=guard))
+    assert ends == [10, 20, 30]
+
+
+def test_a_pipe_is_imported_without_a_note(open_small: OpenStore, source: Path) -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    with open_small() as store:
+        for _ in range(2):
+            import_stream(store, Pipe(source.read_bytes()), "-", ImportOptions(kind="ndjson"))
+        assert len(bodies(store)) == 60
+        assert not (store.path / "penstock" / "loads").exists()
+
+
+def test_a_log_that_was_cut_below_the_note_is_an_error(
+    open_small: OpenStore, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_done: int, _rows: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importing, "_ROWS", 4)
+    with open_small(**{"geometry.segment_bytes": 4096}) as store:
+        with pytest.raises(KeyboardInterrupt):
+            import_file(store, source, None, Hooks(on_progress=stop))
+        for _ in range(40):
+            store.put("x", bytes(300))
+        store.flush()
+        assert store.discard_before(log_offset=9000)
+        with pytest.raises(StorageError, match="not known which rows are stored"):
+            import_file(store, source)
+
+
+@pytest.mark.parametrize("name", ["m.ndjson", "m.csv"])
+def test_the_memory_does_not_grow_with_the_file(
+    open_small: OpenStore, tmp_path: Path, name: str
+) -> None:
+    peaks = []
+    for count in (300, 900):
+        path = tmp_path / name
+        with path.open("w") as file:
+            file.write("topic,body\n" * (name == "m.csv"))
+            for number in range(count):
+                body = str(number) * (50_000 // len(str(number)))
+                file.write(f"t,{body}\n" if name == "m.csv" else json.dumps(row(body)) + "\n")
+        with open_small(path=tmp_path / f"s{count}", **{"geometry.segment_bytes": 1 << 22}) as store:  # fmt: skip
+            tracemalloc.start()
+            assert import_file(store, path).stored == count
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 1.3 + 1e6
+    assert peaks[1] < 60e6
