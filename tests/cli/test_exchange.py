@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -42,12 +41,6 @@ def run(*arguments: str, cwd: Path, given: bytes = b"") -> "subprocess.Completed
         sys.stdin = before
     out, err = (stream.buffer.getvalue() for stream in streams)
     return subprocess.CompletedProcess(arguments, code, out, err)
-
-
-def run_process(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        [*PENSTOCK, *arguments], cwd=cwd, capture_output=True, env=ENVIRONMENT, timeout=120, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -189,59 +182,70 @@ def test_only_parquet_and_arrow_need_the_extra(place: Path) -> None:
         assert not (place / f"{name}.part").exists()
 
 
-def started(place: Path, source: str) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(
-        [*PENSTOCK, "import", "copy", source], cwd=place, env=ENVIRONMENT, stderr=subprocess.PIPE,
+# The call that ends the process, by its number: so that it ends in the middle, however fast the machine is.
+ENDS_ITSELF = """
+import os, sys
+from importlib import import_module
+from penstock.cli.root import run
+module, owner, name, count, number, *arguments = sys.argv[1:]
+owner = getattr(import_module(module), owner)
+plain, calls = getattr(owner, name), []
+def call(*given, **more):
+    found = plain(*given, **more)
+    calls.append(1)
+    if len(calls) == int(count):
+        os.kill(os.getpid(), int(number))
+    return found
+setattr(owner, name, call)
+sys.exit(run(arguments))
+"""
+
+
+def run_until(
+    where: tuple[str, str, str], count: int, number: int, *arguments: str, cwd: Path
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a command in a process that sends itself a signal after the call `where` was made `count` times."""
+    return subprocess.run(
+        [sys.executable, "-c", ENDS_ITSELF, *where, str(count), str(number), *arguments], cwd=cwd, env=ENVIRONMENT,
+        capture_output=True, timeout=300, check=False,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if (place / "copy" / "penstock" / "progress").exists():
-            with penstock.open(place / "copy", read_only=True) as store:
-                if store.max_offset("t") >= 2000:
-                    break
-        time.sleep(0.02)
-    return process
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_import_that_is_stopped_goes_on_and_stores_each_row_once(
     place: Path, number: signal.Signals
 ) -> None:
-    rows = 60_000
+    rows = 9000
     with (place / "m.ndjson").open("w") as file:
         for n in range(rows):
-            file.write(json.dumps({"topic": "t", "body": f"{n}", "properties": {"DELAY": "1"} if n % 1000 == 7 else {}}) + "\n")  # fmt: skip
-    process = started(place, "m.ndjson")
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == (130 if number == signal.SIGINT else -9), errors
+            asks = {"DELAY": "1"} if n % 1000 == 7 else {}
+            file.write(json.dumps({"topic": "t", "body": f"{n}", "properties": asks}) + "\n")
+    put = ("penstock.store.store", "Store", "put_many")
+    done = run_until(put, 6, number, "import", "copy", "m.ndjson", cwd=place)
+    assert done.returncode == (130 if number == signal.SIGINT else -9), done.stderr
     if number == signal.SIGINT:
-        assert b"the same command continues there" in errors
+        assert b"interrupted after 4,000 rows, which are stored; the same command" in done.stderr
     with penstock.open(place / "copy") as store:
-        assert 2000 <= store.max_offset("t") < rows
-    done = run_process("import", "copy", "m.ndjson", "--json", cwd=place)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["stored"] + found["stored_before"] == found["rows"] == rows
-    assert found["stored_before"] >= 2000
+        before = store.max_offset("t")
+        assert 2000 < before < rows
+    again = run("import", "copy", "m.ndjson", "--json", cwd=place)
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)
+    assert (found["stored_before"], found["stored"]) == (before, rows - before)
     with penstock.open(place / "copy", read_only=True) as store:
-        bodies = [m.body for m in store.scan("t")]
-    assert bodies == [b"%d" % n for n in range(rows)]
+        assert [m.body for m in store.scan("t")] == [b"%d" % n for n in range(rows)]
 
 
 def test_a_killed_export_leaves_no_file_and_the_next_one_is_whole(place: Path) -> None:
     with penstock.open(place / "data", environ={}) as store:
         store.put_many([Message("large", bytes(4000)) for _ in range(5000)])
-    process = subprocess.Popen([*PENSTOCK, "export", "data", "--to", "m.csv"], cwd=place, env=ENVIRONMENT)  # fmt: skip
-    part, deadline = place / "m.csv.part", time.monotonic() + 60
-    while time.monotonic() < deadline and not (part.exists() and part.stat().st_size > 1 << 20):
-        time.sleep(0.01)
-    process.kill()
-    process.wait(60)
+    write = ("penstock.exchange.text_files", "CsvWriter", "write")
+    done = run_until(write, 3, signal.SIGKILL, "export", "data", "--to", "m.csv", cwd=place)
+    assert done.returncode == -9
     assert not (place / "m.csv").exists()
-    assert part.exists()
-    done = run("export", "data", "--to", "m.csv", "--json", cwd=place)
-    assert json.loads(done.stdout)["messages"] == COUNT + 5000
-    assert not part.exists()
+    assert (place / "m.csv.part").exists()
+    whole = run("export", "data", "--to", "m.csv", "--json", cwd=place)
+    assert json.loads(whole.stdout)["messages"] == COUNT + 5000
+    assert not (place / "m.csv.part").exists()
     assert run("import", "copy", "m.csv", cwd=place).returncode == 0
     assert content(place / "copy") == content(place / "data")

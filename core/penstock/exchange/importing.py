@@ -41,7 +41,7 @@ class Hooks:
     Attributes:
         on_progress: called with the bytes of the file read so far, and the rows processed.
         on_skip: called for each row that is skipped, with where it is and why.
-        guard: entered for each batch that is stored and counted; it can delay an interrupt until both are done.
+        guard: entered for each batch that is stored, counted and reported; it can delay an interrupt until both are done.
     """
 
     on_progress: OnProgress = lambda _done, _rows: None
@@ -182,7 +182,7 @@ class _Import:
             for group in _groups(rows):
                 with self._hooks.guard():
                     self._store_group(group)
-                self._hooks.on_progress(self._source.position, self._reached.rows)
+                    self._hooks.on_progress(self._source.position, self._reached.rows)
                 if self._unnoted_rows >= _NOTE_ROWS or self._unnoted_bytes >= _NOTE_BYTES:
                     self._write_note()
         except ImportFileError:

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from tests.conftest import OpenStore
 
+from penstock import Message
 from penstock.errors import ConfigError, ImportFileError, StorageError
 from penstock.exchange import importing
 from penstock.exchange.importing import Hooks, ImportOptions, import_file, import_stream
+from penstock.exchange.rows import Put
+from penstock.testing.control import InlineWorkers
 
 
 def lines_in(path: Path, *rows: dict[str, Any]) -> Path:
@@ -158,21 +161,29 @@ def test_a_log_that_was_cut_below_the_note_is_an_error(
 
 
 @pytest.mark.parametrize("name", ["m.ndjson", "m.csv"])
-def test_the_memory_does_not_grow_with_the_file(
+def test_the_memory_is_bounded_whatever_the_size_of_the_file(
     open_small: OpenStore, tmp_path: Path, name: str
 ) -> None:
-    peaks = []
-    for count in (300, 900):
-        path = tmp_path / name
-        with path.open("w") as file:
-            file.write("topic,body\n" * (name == "m.csv"))
-            for number in range(count):
-                body = str(number) * (50_000 // len(str(number)))
-                file.write(f"t,{body}\n" if name == "m.csv" else json.dumps(row(body)) + "\n")
-        with open_small(path=tmp_path / f"s{count}", **{"geometry.segment_bytes": 1 << 22}) as store:  # fmt: skip
-            tracemalloc.start()
-            assert import_file(store, path).stored == count
-            peaks.append(tracemalloc.get_traced_memory()[1])
+    path = tmp_path / name
+    with path.open("w") as file:
+        file.write("topic,body\n" * (name == "m.csv"))
+        for number in range(1500):
+            body = str(number) * (50_000 // len(str(number)))
+            file.write(f"t,{body}\n" if name == "m.csv" else json.dumps(row(body)) + "\n")
+    with open_small(**{"geometry.segment_bytes": 1 << 22, "spawn": InlineWorkers()}) as store:
+        tracemalloc.start()
+        try:
+            assert import_file(store, path).stored == 1500
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
             tracemalloc.stop()
-    assert peaks[1] < peaks[0] * 1.3 + 1e6
-    assert peaks[1] < 60e6
+    print(f"{peak:,} bytes at most, of a file of {path.stat().st_size:,}")
+    assert peak < 20e6 < path.stat().st_size / 1.8
+
+
+def test_a_group_is_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [importing._Row(n, "", Put(Message("t", bytes(100)), None), None) for n in range(10)]
+    monkeypatch.setattr(importing, "_ROWS", 4)
+    assert [len(group) for group in importing._groups(rows)] == [4, 4, 2]
+    monkeypatch.setattr(importing, "_BYTES", 250)
+    assert [len(group) for group in importing._groups(rows)] == [3, 3, 3, 1]
