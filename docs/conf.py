@@ -1,8 +1,71 @@
 """Sphinx settings; `make docs` builds the pages."""
 
+import ast
+import inspect
+from pathlib import Path
+
 project = "Penstock"
 copyright = "the Penstock authors"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme = "furo"
 exclude_patterns = ["build"]
 myst_heading_anchors = 3
+
+# Docstrings write code in single backticks; a public name in them becomes a link.
+default_role = "py:obj"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+# The compiled objects have none in their docstrings; see `sign`.
+autodoc_docstring_signature = False
+# The newer form of Sphinx 9.0 fails if `sign` gives a signature to an object that has none.
+autodoc_use_legacy_class_based = True
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+viewcode_line_numbers = True
+
+html_static_path = ["_static"]
+html_css_files = ["penstock.css"]
+html_title = "Penstock"
+
+KERNEL_TYPES = Path(__file__).parents[1] / "core" / "penstock" / "_kernel.pyi"
+
+
+def compiled_signatures() -> dict[str, str]:
+    """Return the signatures in the compiled kernel's type file, as `put` or `Producer.put`: the object has none."""
+    found: dict[str, str] = {}
+    for node in ast.parse(KERNEL_TYPES.read_text()).body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for each in inner:
+            if isinstance(each, ast.FunctionDef):
+                arguments = ast.unparse(each.args)
+                if prefix:
+                    arguments = arguments.removeprefix("self").removeprefix(", ")
+                returned = f" -> {ast.unparse(each.returns)}" if each.returns else ""
+                found[f"{prefix}{each.name}"] = f"({arguments}){returned}"
+    return found
+
+
+SIGNATURES = compiled_signatures()
+
+
+def sign(app, what, name, obj, options, signature, returned):  # noqa: ANN001, ANN201 - Sphinx's own
+    """Give a compiled object the signature of the type file."""
+    if inspect.isclass(obj) and obj.__module__ == "penstock._kernel":
+        found = SIGNATURES.get(f"{obj.__name__}.__init__", "").partition(" -> ")[0]
+    else:
+        owner = getattr(obj, "__objclass__", None)
+        named = f"{owner.__name__}.{obj.__name__}" if owner else getattr(obj, "__name__", "")
+        is_ours = getattr(owner or obj, "__module__", "") == "penstock._kernel"
+        found = SIGNATURES.get(named, "") if is_ours else ""
+    if not found:
+        return None
+    arguments, _, result = found.partition(") -> ")
+    return arguments.removesuffix(")") + ")", result or None
+
+
+def setup(app):  # noqa: ANN001, ANN201 - Sphinx's own
+    """Connect the signatures."""
+    app.connect("autodoc-process-signature", sign)
