@@ -164,9 +164,7 @@ PARTS: dict[str, Callable[[Result], str]] = {
 README_PARTS: dict[str, Callable[[Result], str]] = {"wins": best_wins}
 
 
-def filled(
-    page: str, result: Result, parts: Mapping[str, Callable[[Result], str]] = PARTS
-) -> str:
+def filled(page: str, result: Result, parts: Mapping[str, Callable[[Result], str]] = PARTS) -> str:
     """Return the page with its tables generated again."""
     for name, made in parts.items():
         before, found, rest = page.partition(f"<!-- bench {name} -->\n")

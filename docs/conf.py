@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 project = "Penstock"
@@ -51,7 +52,7 @@ def compiled_signatures() -> dict[str, str]:
 SIGNATURES = compiled_signatures()
 
 
-def sign(app, what, name, obj, options, signature, returned):  # noqa: ANN001, ANN201 - Sphinx's own
+def sign(app, what, name, obj, options, signature, returned):
     """Give a compiled object the signature of the type file."""
     if inspect.isclass(obj) and obj.__module__ == "penstock._kernel":
         found = SIGNATURES.get(f"{obj.__name__}.__init__", "").partition(" -> ")[0]
@@ -66,6 +67,16 @@ def sign(app, what, name, obj, options, signature, returned):  # noqa: ANN001, A
     return arguments.removesuffix(")") + ")", result or None
 
 
-def setup(app):  # noqa: ANN001, ANN201 - Sphinx's own
-    """Connect the signatures."""
+def keep_colons(app, what, name, obj, options, lines):
+    """Mark code with a colon as a literal, before Google's style takes what is before the colon for a type."""
+
+    def marked(found: re.Match[str]) -> str:
+        return f"`{found[0]}`" if ":" in found[0] and not found[0].startswith("``") else found[0]
+
+    lines[:] = re.sub(r"``[^`]+``|`[^`]+`", marked, "\n".join(lines)).split("\n")
+
+
+def setup(app):
+    """Connect the signatures, and what prepares docstrings before Sphinx's reader of Google's style."""
     app.connect("autodoc-process-signature", sign)
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)

@@ -32,14 +32,18 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 # Pages that a test of their own runs, in a session of Spark: tests/spark/test_docs.py.
 SPARK = sorted([*DOCS.glob("spark*.md"), DOCS / "pipelines.md"])
-PAGES = sorted(path for path in DOCS.rglob("*.md") if path not in SPARK and "decisions" not in path.parts)
+PAGES = sorted(
+    path for path in DOCS.rglob("*.md") if path not in SPARK and "decisions" not in path.parts
+)
 SECONDS = 120
 
 _FILE_NAME = re.compile(r"`([\w./-]+\.\w+)`[^`\n]*:[ ]*\n\s*\Z")
 _END_OF_PYTHON = re.compile(r"```python\n(?:(?!```).)*```\s*\Z", re.DOTALL)
 _EXTRAS = re.compile(r"penstock\S*\[([\w,]+)\]")
 # What Penstock logs where other work takes the processor, and on no other machine.
-_OF_A_BUSY_MACHINE = re.compile(r"^(?:WARNING penstock\S*: )?plugin '\S+' took \d+ ms to import\n", re.MULTILINE)
+_OF_A_BUSY_MACHINE = re.compile(
+    r"^(?:WARNING penstock\S*: )?plugin '\S+' took \d+ ms to import\n", re.MULTILINE
+)
 _MARK = "--- ended with "
 _EQUAL = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -152,7 +156,10 @@ class Blocks:
     def _in_shell(self, commands: list[str]) -> Iterator[tuple[str, int]]:
         if not commands:
             return
-        lines = [f'{command}\n_code=$?; printf "\\n{_MARK}%s\\n" $_code; (exit $_code)' for command in commands]
+        lines = [
+            f'{command}\n_code=$?; printf "\\n{_MARK}%s\\n" $_code; (exit $_code)'
+            for command in commands
+        ]
         printed = self._shell("\n".join(lines))
         parts = re.split(rf"\n{_MARK}(\d+)\n", printed)
         assert len(parts) == 2 * len(commands) + 1, f"{commands} left the shell:\n{printed}"
@@ -166,7 +173,9 @@ def environment(python: Path | None = None) -> dict[str, str]:
     given = {"PATH": path, "COLUMNS": "100", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
     kept = os.environ | given
     if python is not None:
-        kept = {name: text for name, text in kept.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+        kept = {
+            name: text for name, text in kept.items() if name not in ("PYTHONPATH", "PYTHONHOME")
+        }
     return kept
 
 

@@ -24,7 +24,9 @@ from penstock.plugins.registry import load_registry
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS_PAGE, ERRORS_PAGE = DOCS / "configuration.md", DOCS / "errors.md"
-SETTINGS_HEAD = "| setting | default | limits | what it does, and what it costs |\n|---|---|---|---|\n"
+SETTINGS_HEAD = (
+    "| setting | default | limits | what it does, and what it costs |\n|---|---|---|---|\n"
+)
 ERRORS_HEAD = "| error | when | what was not affected | what now | exit |\n|---|---|---|---|---|\n"
 
 # What the code cannot say in a word: the forms of texts, and defaults that depend on the store.
@@ -110,7 +112,9 @@ def default_text(value: object) -> str:
 
 def about(cls: type, name: str) -> str:
     """Return what a class's docstring says about one of its attributes."""
-    found = re.search(rf"^\s*{name}: (.*?)(?=^\s*\w+: |\Z)", inspect.getdoc(cls) or "", re.DOTALL | re.MULTILINE)
+    found = re.search(
+        rf"^\s*{name}: (.*?)(?=^\s*\w+: |\Z)", inspect.getdoc(cls) or "", re.DOTALL | re.MULTILINE
+    )
     return re.sub(r"\s+", " ", found[1]).strip().rstrip(".") if found else ""
 
 
@@ -119,23 +123,38 @@ def settings_table(before: str) -> str:
     old = rows_of(before)
     width = len(SETTINGS_HEAD.splitlines()[0].split(" | "))
     profile = old.get("profile", ["of the store", "", ""])
-    rows = [["profile", profile[0], ", ".join(f'"{name}"' for name in PROFILES if name in ("embedded", "rocketmq")), profile[-1]]]
+    rows = [
+        [
+            "profile",
+            profile[0],
+            ", ".join(f'"{name}"' for name in PROFILES if name in ("embedded", "rocketmq")),
+            profile[-1],
+        ]
+    ]
     for key, cls, field in settings():
         known = old.get(key)
         default = default_text(_default(field))
         if key.startswith(_OF_THE_STORE) and known:
             default = known[0]
-        rows.append([key, default, limits(key, cls, field), known[-1] if known else about(cls, field.name)])
+        rows.append(
+            [key, default, limits(key, cls, field), known[-1] if known else about(cls, field.name)]
+        )
     assert all(len(row) == width for row in rows)
     return SETTINGS_HEAD + "".join(row_of(key, *cells) for key, *cells in rows)
 
 
 def error_classes() -> list[type[errors.PenstockError]]:
     """Return the classes in the order of their tree."""
-    found = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, errors.PenstockError)]
+    found = [
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value) and issubclass(value, errors.PenstockError)
+    ]
 
     def below(parent: type) -> list[type[errors.PenstockError]]:
-        return [each for kind in found if kind.__bases__[0] is parent for each in [kind, *below(kind)]]
+        return [
+            each for kind in found if kind.__bases__[0] is parent for each in [kind, *below(kind)]
+        ]
 
     return [errors.PenstockError, *below(errors.PenstockError)]
 
@@ -163,7 +182,9 @@ def rows_of(table: str) -> dict[str, list[str]]:
         name = re.match(r"\| `([\w.-]+)` \| ", line)
         if name:
             # A bar within code is no border.
-            cells = re.split(r"\|(?=(?:[^`]*`[^`]*`)*[^`]*$)", line[name.end() :].rstrip().removesuffix("|"))
+            cells = re.split(
+                r"\|(?=(?:[^`]*`[^`]*`)*[^`]*$)", line[name.end() :].rstrip().removesuffix("|")
+            )
             found[name[1]] = [cell.strip() for cell in cells]
     return found
 

@@ -23,7 +23,9 @@ from penstock.errors import ConfigError
 def test_the_tables_are_those_of_the_code(path: object) -> None:
     for page, text in pages().items():
         if page == path:
-            assert page.read_text() == text, f"{page} is not up to date: run `python -m tests.docs.tables`"
+            assert page.read_text() == text, (
+                f"{page} is not up to date: run `python -m tests.docs.tables`"
+            )
 
 
 def test_every_setting_says_what_it_does_and_every_error_what_to_do() -> None:
@@ -41,12 +43,19 @@ def test_every_setting_says_what_it_does_and_every_error_what_to_do() -> None:
 def test_a_name_that_is_new_gets_a_row_with_its_docstring() -> None:
     rows = rows_of(settings_table(""))
     assert "longer than this, waiting appends raise" in rows["log.busy_ms"][-1]
-    assert rows_of(errors_table(""))["QueueError"] == ["A queue number outside 0 .. the limit", "", "", "2"]
+    assert rows_of(errors_table(""))["QueueError"] == [
+        "A queue number outside 0 .. the limit",
+        "",
+        "",
+        "2",
+    ]
 
 
 @attrs.frozen(kw_only=True)
 class Made:
-    bounded: int = attrs.field(default=7, validator=[attrs.validators.ge(-3), attrs.validators.lt(900)])
+    bounded: int = attrs.field(
+        default=7, validator=[attrs.validators.ge(-3), attrs.validators.lt(900)]
+    )
     least: float = attrs.field(default=1.5, validator=attrs.validators.ge(1))
     any_number: int = 5
     switch: bool = True
@@ -60,8 +69,15 @@ def test_limits_are_what_is_accepted(name: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["scrub.mib_per_s", "index.consume-queue.extension_bytes"])
-def test_a_value_beyond_the_limits_is_refused(key: str, refused: Callable[[str, int], bool]) -> None:
-    low = int(rows_of(SETTINGS_PAGE.read_text())[key][1].removeprefix("at least ").split(" ")[0].replace(",", ""))
+def test_a_value_beyond_the_limits_is_refused(
+    key: str, refused: Callable[[str, int], bool]
+) -> None:
+    low = int(
+        rows_of(SETTINGS_PAGE.read_text())[key][1]
+        .removeprefix("at least ")
+        .split(" ")[0]
+        .replace(",", "")
+    )
     assert refused(key, low - 1)
     assert not refused(key, low)
 

@@ -54,7 +54,9 @@ def needed(wheel: Path, extras: Iterable[str]) -> set[str]:
         text, wanted = waiting.pop()
         requirement = Requirement(text)
         marker = requirement.marker
-        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in {"", *wanted}):
+        if marker is not None and not any(
+            marker.evaluate({"extra": extra}) for extra in {"", *wanted}
+        ):
             continue
         if requirement.name not in found:
             found.add(requirement.name)
@@ -79,7 +81,12 @@ def install(line: str, checkout: Path, python: Path) -> None:
     extras = (EXTRAS.search(line) or ["", ""])[1].split(",")
     (wheel,) = (checkout / "dist").glob("*.whl")
     link(needed(wheel, extras), python)
-    pip = {"PATH": f"{python.parent}:/usr/bin:/bin", "PIP_NO_INDEX": "1", "PYTHONPATH": "", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    pip = {
+        "PATH": f"{python.parent}:/usr/bin:/bin",
+        "PIP_NO_INDEX": "1",
+        "PYTHONPATH": "",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
     run("bash", "-c", line, folder=checkout, given=pip)
 
 
@@ -88,7 +95,9 @@ def test_the_readme_names_the_same_extras_for_a_checkout_and_for_a_wheel() -> No
     first = re.search(r"```console\n\$ (pip install '\.[^\n]*)\n```", TEXT)
     assert first
     assert EXTRAS.findall(first[1]) == EXTRAS.findall(WHEEL_LINES[2])
-    assert TEXT.index(first[0]) < TEXT.index("```python"), "an install line stands before the first block"
+    assert TEXT.index(first[0]) < TEXT.index("```python"), (
+        "an install line stands before the first block"
+    )
     check_install(first[1])
 
 
@@ -110,7 +119,9 @@ def test_the_first_block_works_after_a_bare_install_and_all_after_the_line_with_
     alone.folder.mkdir()
     alone.run(README, is_first)
     assert alone.ran == ["python", "text"]
-    installed = run(bare, "-m", "pip", "list", "--format=freeze", folder=tmp_path, given={"PYTHONPATH": ""})
+    installed = run(
+        bare, "-m", "pip", "list", "--format=freeze", folder=tmp_path, given={"PYTHONPATH": ""}
+    )
     assert not re.search("(?m)^(pyarrow|click|rich|pyspark)=", installed), installed
 
     install(WHEEL_LINES[2], checkout, bare)
