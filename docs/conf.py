@@ -11,6 +11,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 html_theme = "furo"
 exclude_patterns = ["build"]
 myst_heading_anchors = 3
+# Quotes in tables are part of values, to be copied.
+smartquotes = False
 
 # Docstrings write code in single backticks; a public name in them becomes a link.
 default_role = "py:obj"
