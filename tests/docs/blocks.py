@@ -181,7 +181,7 @@ def environment(python: Path | None = None) -> dict[str, str]:
 
 def parse(path: Path, blocks: Blocks) -> Document:
     """Return the page with all its blocks, each with what runs it."""
-    parsers = [
+    parsers: list[Callable[[Document], Iterable[Region]]] = [
         CodeBlockParser("python", blocks.python),
         CodeBlockParser("console", blocks.console),
         CodeBlockParser("toml", blocks.toml),

@@ -51,7 +51,9 @@ def settings() -> Iterator[tuple[str, type, "attrs.Attribute[Any]"]]:
     for kind, section in model.SECTIONS.items():
         yield from ((f"{kind}.{field.name}", section, field) for field in attrs.fields(section))
         strategies = registered.get(kind)
-        for name in strategies.names() if strategies else ():
+        if strategies is None:
+            continue
+        for name in strategies.names():
             if strategies.offered_by(name).startswith("builtin-"):
                 options = strategies.get(name).Options
                 yield from ((f"{kind}.{name}.{f.name}", options, f) for f in attrs.fields(options))
@@ -96,7 +98,8 @@ def _bound(accepts: Callable[[int], bool], taken: float, refused: int) -> int | 
 
 
 def _default(field: "attrs.Attribute[Any]") -> Any:
-    return field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type] # a class in its stubs
+    made = getattr(field.default, "factory", None)
+    return field.default if made is None else made()
 
 
 def default_text(value: object) -> str:
