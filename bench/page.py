@@ -1,11 +1,11 @@
-"""`python -m bench.page [FILE]`: write the figures and plots of one run into `docs/performance.md`.
+"""`python -m bench.page [FILE]`: write the figures and plots of one run into `docs/performance.md` and the README.
 
 FILE is the output of `python -m bench --json FILE`. It is stored beside the plots; without FILE the page is generated
 from the stored one. Tables are between markers in the page; the text around them is written by hand.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.engines import ENGINES
@@ -37,6 +37,46 @@ def goals(result: Result) -> str:
         cells = (work, goal["against"], found, least, verdict, bare, device)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+# The number of rows in the README.
+_BEST = 8
+# What is not an engine: a goal beside it is a limit in other words.
+_NO_ENGINE = ("CPU of", "`pwrite`")
+
+
+def wins(result: Result) -> str:
+    """Return the work that is faster than in another engine, the largest ratio first; names the rest."""
+    rows, summary = _compared(result)
+    return "\n".join([*rows, "", summary])
+
+
+def best_wins(result: Result) -> str:
+    """Return the largest ratios of `wins`, and in how many comparisons Penstock is slower."""
+    rows, summary = _compared(result)
+    return "\n".join([*rows[: 2 + _BEST], "", summary.partition(" Slower in")[0]])
+
+
+def _compared(result: Result) -> tuple[list[str], str]:
+    compared = [
+        goal for goal in result["goals"]
+        if goal["median"] is not None and not goal["is_limit"] and not goal["beside"]
+        and not goal["against"].startswith(_NO_ENGINE)
+    ]  # fmt: skip
+    compared.sort(key=lambda goal: -goal["median"])
+    rows = ["| work | beside | times as fast (spread) |", "|---|---|---:|"]
+    rows += [
+        f"| {goal['work'].strip()} | {goal['against']} | **{goal['median']:.2g}** ({goal['low']:.2g}-{goal['high']:.2g}) |"
+        for goal in compared
+        if goal["median"] >= 1
+    ]
+    slower = [
+        f"{goal['work'].strip()} (beside {goal['against']}, {goal['median']:.2g})"
+        for goal in compared
+        if goal["median"] < 1
+    ]
+    faster = f"Faster in {len(compared) - len(slower)} of {len(compared)} comparisons."
+    return rows, f"{faster} Slower in: {'; '.join(slower) or 'none'}."
 
 
 # The first table of the page: text, a figure's name, the engine, and how the figure is shown.
@@ -119,13 +159,14 @@ def _words(engine: str) -> str:
 
 
 PARTS: dict[str, Callable[[Result], str]] = {
-    "machine": machine, "absolute": absolute, "goals": goals, "figures": figures,
+    "machine": machine, "absolute": absolute, "wins": wins, "goals": goals, "figures": figures,
 }  # fmt: skip
+README_PARTS: dict[str, Callable[[Result], str]] = {"wins": best_wins}
 
 
-def filled(page: str, result: Result) -> str:
+def filled(page: str, result: Result, parts: Mapping[str, Callable[[Result], str]] = PARTS) -> str:
     """Return the page with its tables generated again."""
-    for name, made in PARTS.items():
+    for name, made in parts.items():
         before, found, rest = page.partition(f"<!-- bench {name} -->\n")
         old, ended, after = rest.partition("<!-- end -->")
         if not found or not ended or "<!--" in old:
@@ -145,6 +186,8 @@ def main() -> None:
     save(result, extra / KEPT)
     page = asked.docs / "performance.md"
     page.write_text(filled(page.read_text(), result))
+    readme = asked.docs.parent / "README.md"
+    readme.write_text(filled(readme.read_text(), result, README_PARTS))
     for path in draw(result, extra):
         print(path.name)
 

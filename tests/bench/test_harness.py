@@ -274,6 +274,10 @@ def test_the_page_is_made_from_a_run(tmp_path: Path) -> None:
     )
     assert "| open 1 GiB after a clean close | 1 ms |" in filled
     assert page.filled(filled, result) == filled
+    assert filled.index("<!-- bench wins -->") < filled.index("<!-- bench goals -->")
+    assert "| close of a busy store | RocketMQ shutdown | **2** (2-2) |" in filled
+    readme = page.filled((DOCS.parent / "README.md").read_text(), result, page.README_PARTS)
+    assert "comparisons." in readme
     with pytest.raises(ValueError, match="no markers for"):
         page.filled("an empty page", result)
     assert {path.name for path in draw(result, tmp_path)} >= {
