@@ -195,3 +195,9 @@ def test_the_worker_is_woken_for_new_orders_and_stopped_at_the_close(
     monkeypatch.setattr(worker, "stop", lambda: stops.append(1))
     allocator.close()
     assert stops == [1]
+
+
+def test_an_order_is_waited_for_at_least_a_millisecond() -> None:
+    assert PreallocateOptions(timeout_ms=1).timeout_ms == 1
+    with pytest.raises(ValueError, match="timeout_ms"):
+        PreallocateOptions(timeout_ms=0)

@@ -114,8 +114,10 @@ def test_a_spare_that_cannot_be_renamed_keeps_no_descriptor(tmp_path: Path) -> N
     workers.run(WORKER)
     files.plan.fail("sync_folder", errno.EIO, times=1)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match="Input/output error") as raised:
         allocator.obtain(tmp_path / "commitlog" / "1", SIZE, allocated=True)
+    # The error's frames still hold the file.
+    assert raised.tb is not None
     assert os.listdir("/proc/self/fd") == before
     allocator.close()
 

@@ -8,6 +8,7 @@ from penstock.contracts.geometry import Geometry
 from penstock.files import Files
 from penstock.repairs.patched_log import Patch, PatchedLog
 from penstock.repairs.planner import Corruption, Planner, RepairPlan
+from penstock.repairs.repair import RepairStep
 from penstock.testing import make_context, messages, open_store
 from penstock.testing.kit import SMALL
 
@@ -80,3 +81,8 @@ def test_files_of_a_dispatcher_without_a_checker_are_left_alone(tmp_path: Path) 
     planner = Planner(Files(), root, SMALL.segment_bytes, [dispatcher], lambda _tally: None)
     plan = planner.plan(cut=False, accept=False)
     assert (plan.rebuilds, plan.is_needed) == ({}, False)
+
+
+def test_a_step_that_changes_no_single_bytes_has_no_position(tmp_path: Path) -> None:
+    step = RepairStep(action="marks", path=tmp_path, text="")
+    assert (step.position, step.stop, step.messages) == (-1, -1, 0)

@@ -30,6 +30,7 @@ from penstock.errors import (
     UnreadableError,
 )
 from penstock.format.record import crc32
+from penstock.integrity.segment_digests import decode
 from penstock.repairs.repair import RepairReport
 from penstock.testing import FaultyFiles, KilledError, ManualClock, ManualWorkers, open_store
 from penstock.testing.kit import messages
@@ -335,9 +336,31 @@ def test_damage_up_to_a_segments_end_is_covered_and_loses_nothing_behind(
     place: Path, sound: Bodies
 ) -> None:
     break_last(place)
+    before = {p.name: p.read_bytes() for p in (place / "commitlog").iterdir()}
     done = repair(place, cut=True, apply=True)
-    assert [s.action for s in done.steps if s.action in ("fill", "cut")] == ["fill"]
+    (fill,) = [s for s in done.steps if s.action in ("fill", "cut")]
+    assert fill.action == "fill"
     assert len(bodies(place)) == len(sound) - 1
+    assert done.saved_to is not None
+    (saved,) = done.saved_to.rglob(f"{fill.path.name}-{fill.position}")
+    assert saved.read_bytes() == before[fill.path.name][fill.position :], "all that is covered"
+
+
+def test_of_a_bit_that_is_turned_back_its_byte_is_saved_and_the_digest_stays_that_of_the_file(
+    place: Path,
+) -> None:
+    flip(segment(place, 1), 95)
+    before = segment(place, 1).read_bytes()
+    done = repair(place, apply=True)
+    (step,) = [s for s in done.steps if s.action == "turn-back"]
+    assert done.saved_to is not None
+    (saved,) = done.saved_to.rglob(f"{step.path.name}-*")
+    at = int(saved.name.rpartition("-")[2])
+    assert saved.read_bytes() == before[at : at + saved.stat().st_size]
+    assert saved.stat().st_size < 16, "no more than was changed"
+    digest = decode((place / "penstock" / "digests" / f"{SEGMENT:020d}").read_bytes())
+    assert digest is not None
+    assert digest.mtime_ns == segment(place, 1).stat().st_mtime_ns
 
 
 def test_entries_of_damaged_records_stay_in_queues_made_anew(place: Path) -> None:
