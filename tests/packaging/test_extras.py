@@ -26,7 +26,7 @@ from tests.packaging.extras import (
 NOT_ALONE = {"dev", "fuzz"}
 # These start a JVM, which takes ten seconds of a processor.
 SLOW = {("spark",), ("cli", "spark")}
-ALL: list[Extras] = sorted({(), *((extra,) for extra in EXTRAS if extra not in NOT_ALONE), ("cli", "testing"), *in_the_docs()})  # fmt: skip
+ALL: list[Extras] = sorted({(), *((extra,) for extra in EXTRAS if extra not in NOT_ALONE), ("cli", "testing"), ("arrow", "cli"), *in_the_docs()})  # fmt: skip
 
 
 @pytest.mark.parametrize("extras", ALL, ids="+".join)

@@ -94,13 +94,15 @@ def cli(verbose: int) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=_LEVELS[0], handlers=[handler], force=True)
+    logging.getLogger("penstock").setLevel(_LEVELS[0])
     _log_more(verbose)
 
 
 def _log_more(verbose: int) -> None:
     """Log at the level for so many `-v`, unless more is logged already."""
-    logger = logging.getLogger()
-    logger.setLevel(min(logger.level, _LEVELS[min(verbose, len(_LEVELS) - 1)]))
+    logger = logging.getLogger("penstock")
+    level = _LEVELS[min(verbose, len(_LEVELS) - 1)]
+    logger.setLevel(min(logger.getEffectiveLevel(), level))
 
 
 def _with_verbose(command: click.Command) -> click.Command:

@@ -26,7 +26,7 @@ _INDEX_COUNTS = struct.Struct(">32xii")
 _SLOT, _ENTRY = 4, 20
 
 
-class FileKind(NamedTuple):
+class SpaceUsed(NamedTuple):
     """One kind of files: how many, their sizes added up, and the bytes of the disk that they take."""
 
     part: str
@@ -41,13 +41,13 @@ class _File(NamedTuple):
     allocated: int
 
 
-def parts(root: Path) -> list[FileKind]:
+def parts(root: Path) -> list[SpaceUsed]:
     """Return the kinds of files in a store, those that take the most space first."""
-    found: dict[str, FileKind] = {}
+    found: dict[str, SpaceUsed] = {}
     for file in _files(root):
         name = _part(file.place)
-        before = found.get(name, FileKind(name, 0, 0, 0))
-        found[name] = FileKind(
+        before = found.get(name, SpaceUsed(name, 0, 0, 0))
+        found[name] = SpaceUsed(
             name, before.files + 1, before.size + file.size, before.allocated + file.allocated
         )
     return sorted(found.values(), key=lambda part: (-part.allocated, part.part))

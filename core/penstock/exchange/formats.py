@@ -1,9 +1,8 @@
 """The formats of files: which one a name means, and files that are compressed with gzip."""
 
+import gzip
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
-
-from isal import igzip
 
 from penstock.errors import ConfigError
 
@@ -11,6 +10,8 @@ NDJSON, CSV, PARQUET, ARROW = "ndjson", "csv", "parquet", "arrow"
 FORMATS = (NDJSON, CSV, PARQUET, ARROW)
 # Formats whose rows are lines of text; only these are compressed as a whole.
 TEXT_FORMATS = (NDJSON, CSV)
+# As `gzip` compresses by default; a higher one takes a multiple of the time.
+_LEVEL = 6
 _ENDINGS = {
     ".ndjson": NDJSON,
     ".jsonl": NDJSON,
@@ -50,10 +51,9 @@ def kind_of(path: str, kind: str | None = None) -> FileKind:
 
 def compressed(file: BinaryIO) -> BinaryIO:
     """Return a file whose content is written to `file` compressed; closing it leaves `file` open."""
-    made = igzip.IGzipFile(filename="", fileobj=file, mode="wb", mtime=0)  # type: ignore[no-untyped-call] # so is isal
-    return cast("BinaryIO", made)
+    return cast("BinaryIO", gzip.GzipFile("", "wb", _LEVEL, file, mtime=0))
 
 
 def decompressed(file: BinaryIO) -> BinaryIO:
     """Return a file with the decompressed content of `file`."""
-    return cast("BinaryIO", igzip.IGzipFile(fileobj=file, mode="rb"))  # type: ignore[no-untyped-call] # as above
+    return cast("BinaryIO", gzip.GzipFile(fileobj=file, mode="rb"))

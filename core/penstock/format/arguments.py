@@ -61,9 +61,10 @@ def number(call: str, name: str, value: object, low: float, high: float) -> floa
     expected = f"a number from {low:g} to {high:g}"
     if _is_truth(value) or not isinstance(value, Real):
         raise ArgumentTypeError(call, name, value, expected)
-    if not low <= value <= high:
+    found = float(value)
+    if not low <= found <= high:
         raise ArgumentError(call, name, value, expected)
-    return float(value)
+    return found
 
 
 def flag(call: str, name: str, value: object) -> bool:
@@ -160,9 +161,10 @@ def time_ms(call: str, name: str, value: object, *, up: bool) -> int:
     if not _is_truth(value):
         found = _as_int(value)
         if found is None and isinstance(value, Real):
-            if not math.isfinite(value):
+            exact = float(value)
+            if not math.isfinite(exact):
                 raise ArgumentError(call, name, value, _TIME)
-            found = math.ceil(value) if up else math.floor(value)
+            found = math.ceil(exact) if up else math.floor(exact)
         if found is not None:
             return max(INT64_MIN, min(found, INT64_MAX))
     raise ArgumentTypeError(call, name, value, _TIME)

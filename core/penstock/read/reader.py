@@ -337,14 +337,13 @@ class Reader:
             lost: called with messages that retention deleted meanwhile; see `arrow_spans`.
         """
         self._settle()
-        wanted = frozenset(tags)
+        call = "scan_spans"
+        wanted = arguments.texts(call, "tags", tags, one_too=True)
         messages = span_messages(
-            self._log, self._queue_index, self._records, list(spans), RowFilter(wanted).may_match,
-            lost, self._count_corrupt,
+            self._log, self._queue_index, self._records, _checked_spans(call, spans), RowFilter(wanted).may_match,
+            arguments.function(call, "lost", lost), self._count_corrupt,
         )  # fmt: skip
-        for message in messages:
-            if not wanted or message.tag in wanted:
-                yield message
+        return (message for message in messages if not wanted or message.tag in wanted)
 
     def _count_corrupt(self, error: CorruptionError) -> None:
         self.damaged_reads += 1

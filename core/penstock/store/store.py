@@ -214,7 +214,10 @@ class Store(Reader, Producer):
 
     def check(self, message: Message) -> None:
         """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored."""
-        encode_messages(self._owner().log.encoder, [message])
+        engine = self._owner()
+        expected = "a penstock.Message, for example Message(topic, body)"
+        arguments.instance("check", "message", message, Message, expected)
+        encode_messages(engine.log.encoder, [message])
 
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.
@@ -246,8 +249,8 @@ class Store(Reader, Producer):
         and properties, including properties that `put` refuses. Does not wait for a flush. Stores all messages or none,
         like `put_many`.
         """
-        engine = self._writer()
-        batch = encode_copies(engine.log.encoder, copies)
+        engine, given = self._writer(), _listed_copies(copies)
+        batch = encode_copies(engine.log.encoder, given)
         time_ms, known = append_encoded(engine, batch)
         return batch.receipts(time_ms, *known)
 
@@ -498,6 +501,21 @@ def _listed(messages: Iterable[Message]) -> list[Message]:
         expected = "a list of penstock.Message, for example [Message(topic, body)]"
         raise ArgumentTypeError("put_many", "messages", messages, expected)
     return list(messages)
+
+
+def _listed_copies(copies: object) -> list[tuple[Message, bytes]]:
+    """Return the messages and texts of `put_copies` as a list; refuses anything else."""
+    expected = "a list of pairs: a penstock.Message and its properties text in bytes"
+    if isinstance(copies, str | bytes | bytearray) or not isinstance(copies, Iterable):
+        raise ArgumentTypeError("put_copies", "copies", copies, expected)
+    given = []
+    for number, pair in enumerate(copies):
+        match pair:
+            case (Message() as message, bytes() as text):
+                given.append((message, text))
+            case _:
+                raise ArgumentTypeError("put_copies", f"copies[{number}]", pair, expected)
+    return given
 
 
 def _check_messages(given: Sequence[object]) -> None:

@@ -118,7 +118,7 @@ def _space(store: "Store", facts: dict[str, Any], *, quiet: bool) -> dict[str, A
 
 
 def _used(
-    root: Path, facts: dict[str, Any], part: store_files.FileKind, geometry: "Geometry"
+    root: Path, facts: dict[str, Any], part: store_files.SpaceUsed, geometry: "Geometry"
 ) -> int | None:
     """Return how many bytes of a kind of files hold something; None if that is not known."""
     if part.part == "log" and facts["log_end_offset"] is not None:
