@@ -24,6 +24,7 @@ pytest.importorskip("sphinx")
 MODULES = [
     "penstock",
     "penstock.contracts",
+    "penstock.exchange",
     "penstock.staged",
     "penstock.segmentwise",
     "penstock.testing",
