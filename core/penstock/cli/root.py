@@ -98,7 +98,7 @@ def cli(verbose: int) -> None:
 
 def _log_more(verbose: int) -> None:
     """Log at the level for so many `-v`, unless more is logged already."""
-    logger = logging.getLogger()
+    logger = logging.root
     logger.setLevel(min(logger.level, _LEVELS[min(verbose, len(_LEVELS) - 1)]))
 
 
