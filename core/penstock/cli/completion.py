@@ -29,11 +29,11 @@ def complete(command: click.Command, name: str = "penstock") -> int | None:
 
     # A warning, of a plugin that is slow to import for example, would be printed into the line that is being typed.
     silent = logging.NullHandler()
-    logging.getLogger().addHandler(silent)
+    logging.root.addHandler(silent)
     try:
         return shell_complete(command, {}, name, VARIABLE, asked)
     finally:
-        logging.getLogger().removeHandler(silent)
+        logging.root.removeHandler(silent)
 
 
 def script(command: click.Command, shell: str, name: str = "penstock") -> str:

@@ -3,12 +3,12 @@
 It is kept as `docs/penstock.1`, comes with the wheel, and a test compares the two.
 """
 
-import sys
 from collections.abc import Iterator
 
 import click
 
 import penstock
+from penstock.cli.output import out_block
 from penstock.cli.root import cli
 
 # What an exit code of the command means; docs/cli.md has the same.
@@ -110,4 +110,4 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(man_page())
+    out_block(man_page())
