@@ -41,7 +41,11 @@ def test_the_position_moves(tmp_path: Path) -> None:
         assert made.position > 0
 
 
-@pytest.mark.parametrize("data", [b"", LINE, gzip.compress(LINE * 1000)[:-20], gzip.compress(LINE)[:-8] + bytes(8)])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [b"", LINE, gzip.compress(LINE * 1000)[:-20], gzip.compress(LINE)[:-8] + bytes(8)],
+    ids=["empty", "plain", "truncated", "wrong sum"],
+)
 def test_a_file_that_is_not_gzip_or_truncated_is_an_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.csv.gz").write_bytes(data)
     made = source(tmp_path / "a.csv.gz")
