@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock import errors
 from penstock.errors import (
     CorruptionError,
@@ -40,6 +41,11 @@ def drawn() -> dict[str, str]:
 def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
     parents = {name: cls.__mro__[1].__name__ for name, cls in CLASSES.items()}
     assert drawn() == {**parents, "PenstockError": ""}
+
+
+def test_every_error_can_be_imported_from_penstock() -> None:
+    assert set(CLASSES) <= set(penstock.__all__)
+    assert all(getattr(penstock, name) is cls for name, cls in CLASSES.items())
 
 
 def test_an_error_is_caught_as_what_python_has_for_it() -> None:
