@@ -212,9 +212,16 @@ class Store(Reader, Producer):
         engine.policy.request()
         return future
 
-    def check(self, message: Message) -> None:
-        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored."""
-        encode_messages(self._owner().log.encoder, [message])
+    def check(self, message: Message, properties_text: bytes | None = None) -> None:
+        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored.
+
+        With a properties text, the one that `put_copies` would raise.
+        """
+        encoder = self._owner().log.encoder
+        if properties_text is None:
+            encode_messages(encoder, [message])
+        else:
+            encode_copies(encoder, [(message, properties_text)])
 
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.
