@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -173,7 +173,11 @@ class Loader:
 
     def _after_stored(self, rows: Rows, log_offset: int) -> Rows:
         stored = stored_from(self._store, log_offset)
-        return Resumed(rows, stored, _is_same, self._is_bad, self._count).rest()
+
+        def on_row(row: LoadRow, is_stored: bool) -> None:
+            self._count([row], is_stored=is_stored)
+
+        return Resumed(rows, stored, _is_same, self._is_bad, on_row).rest()
 
     def _is_bad(self, row: LoadRow) -> bool:
         """Return whether the store refuses a row."""
@@ -220,8 +224,7 @@ class Loader:
             for row in run:
                 self._append([row], is_plain=is_plain)
             return
-        for row in run:
-            self._count(row, True)
+        self._count(run, is_stored=True)
         self.topics.update([put.message.topic for put in puts])
 
     def _refuse(self, row: LoadRow, error: MessageError) -> None:
@@ -229,7 +232,7 @@ class Loader:
         if self._options.skip_bad:
             logger.info("a row is skipped: %s: %s", row.where, error)
             self._options.on_skip(row.where, error)
-            self._count(row, False)
+            self._count([row], is_stored=False)
             return
         # All rows before it are counted, and nothing of it is stored.
         self._is_storing = False
@@ -242,20 +245,20 @@ class Loader:
             f"skip such rows with --skip-bad",
         ) from error  # fmt: skip
 
-    def _count(self, row: LoadRow, is_stored: bool) -> None:
-        self._add_to_digest(row)
-        reached = self.reached
+    def _count(self, rows: Sequence[LoadRow], *, is_stored: bool) -> None:
+        for row in rows:
+            self._add_to_digest(row)
+        reached, count = self.reached, len(rows)
         self.reached = attrs.evolve(
-            reached, rows=row.number, stored=reached.stored + is_stored, skipped=reached.skipped + (not is_stored)
+            reached, rows=rows[-1].number, stored=reached.stored + count * is_stored,
+            skipped=reached.skipped + count * (not is_stored),
         )  # fmt: skip
-        self._unnoted_rows += 1
-        self._unnoted_bytes += len(row.body)
+        self._unnoted_rows += count
+        self._unnoted_bytes += sum(len(row.body) for row in rows)
 
     def _add_to_digest(self, row: LoadRow) -> None:
         facts = row.facts.encode("utf-8", "surrogatepass")
-        self._digest.update(b"%d,%d:" % (len(facts), len(row.body)))
-        self._digest.update(facts)
-        self._digest.update(row.body)
+        self._digest.update(b"%d,%d:%b%b" % (len(facts), len(row.body), facts, row.body))
 
     def _stop(self, error: BaseException) -> None:
         """Note how far the load came, if that is known; what is not noted is found in the log by the next one."""

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import attrs
 
 from penstock.errors import ConfigError, ImportFileError
-from penstock.exchange.formats import CSV, NDJSON, FileKind, decompressed
+from penstock.exchange.formats import CSV, NDJSON, FileFormat, decompressed
 from penstock.exchange.text_files import ColumnNames, FileRow, csv_rows, ndjson_rows
 
 
@@ -25,7 +25,7 @@ class SourceFile:
 
     file: BinaryIO
     path: str
-    kind: FileKind
+    kind: FileFormat
     names: ColumnNames
 
     @property

@@ -46,7 +46,7 @@ def test_a_digest_depends_on_each_row_and_their_order(open_small: OpenStore) -> 
         ]):  # fmt: skip
             made = [row(n, body.encode(), facts) for n, (body, facts) in enumerate(rows, 1)]
             loader = Loader(store, io.BytesIO(), str(name), LoadOptions(identity=0))
-            loader.load(lambda made=made: iter(made))
+            loader.load(made.__iter__)
             digests.add(loader.reached.digest)
     assert len(digests) == 10
 
@@ -121,7 +121,7 @@ def test_a_failed_put_is_not_noted_as_exact(
         assert bodies(store) == "abcd"
 
 
-def _interrupted(*_: object) -> None:
+def _interrupted(*_: object, **_given: object) -> None:
     raise KeyboardInterrupt
 
 
