@@ -240,7 +240,7 @@ def test_bad_rows_stop_or_are_skipped(place: Path) -> None:
         "ingest", "s", "-", "--format", "ndjson", "--topic-field", "t", cwd=place, given=rows
     )
     assert stopped.returncode == 2
-    assert b"line 2 is not valid JSON" in stopped.stderr
+    assert b"line 2: the line is not valid JSON" in stopped.stderr
     assert b"--skip-bad" in stopped.stderr
     skipped = run(
         "ingest",

@@ -89,7 +89,7 @@ def test_a_store_is_equal_after_export_and_import(place: Path, name: str) -> Non
     assert content(place / "copy") == content(place / "data")
     again = run("import", "copy", name, cwd=place)
     assert again.returncode == 0
-    assert b"imported completely; --again" in again.stderr
+    assert b"all rows were stored before; --restart" in again.stderr
     assert run("verify", "copy", "--deep", cwd=place).returncode == 0
 
 

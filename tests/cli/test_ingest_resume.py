@@ -22,14 +22,14 @@ ROWS = 1100
 # Batches of ten rows, noted after each third: so that a few rows go through every state.
 CHILD = """
 import errno, os, signal, sys
-from penstock.cli import ingest_progress
 from penstock.cli.root import run
-from penstock.cli.verbs import ingest
+from penstock.exchange import loading
+from penstock.exchange.progress import SourceNote
 from penstock.files import Files
 from penstock.store.store import Store
 
 where, count, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-ingest.BATCH, ingest._NOTED_AFTER = 10, 3
+loading._ROWS, loading._NOTE_ROWS = 10, 30
 
 def end():
     if how == "interrupt":
@@ -51,8 +51,8 @@ def ending(cls, name, before):
         return found
     setattr(cls, name, called)
 
-places = {"put": (Store, "put_many"), "note": (ingest_progress.IngestProgress, "write"), "rename": (Files, "rename"),
-          "close": (Store, "close"), "end": (ingest_progress.IngestProgress, "end")}
+places = {"put": (Store, "put_many"), "note": (SourceNote, "write"), "rename": (Files, "rename"),
+          "close": (Store, "close"), "end": (loading.Loader, "_end")}
 if where != "nowhere":
     side, place = where.split()
     ending(*places[place], side == "before")
@@ -83,7 +83,7 @@ def stored(folder: Path, topic: str = "t") -> list[int]:
 
 
 def notes(folder: Path) -> list[Path]:
-    return list((folder / "store" / "penstock").glob("ingest-*"))
+    return list((folder / "store" / "penstock" / "loads").glob("*"))
 
 
 @pytest.fixture
@@ -111,14 +111,10 @@ def test_a_run_after_one_that_ended_stores_the_rest(
     ended = ingest(folder, where, count, how)
     assert ended.returncode in (-signal.SIGKILL, 130), ended.stderr
     assert (how == "kill") == (ended.returncode == -signal.SIGKILL), ended.stderr
-    if (where, how) == ("after end", "interrupt") or where in ("after end", "before close"):
-        # The source is stored whole: it is not begun again by itself.
-        assert stored(folder) == list(range(ROWS))
-        return
     again = facts(ingest(folder))
     assert again["resumed_at"] + again["stored"] == ROWS
+    assert (where in ("before end", "after end", "before close")) == (again["stored"] == 0)
     assert stored(folder) == list(range(ROWS))
-    assert not notes(folder), "nothing is left"
 
 
 def test_a_run_that_is_killed_again_and_again_gets_there(folder: Path) -> None:
@@ -167,7 +163,23 @@ def test_restart_begins_with_the_first_row(folder: Path) -> None:
     assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
     assert facts(ingest(folder, "nowhere", 0, "", "--restart"))["stored"] == ROWS
     assert stored(folder) == [*range(200), *range(ROWS)]
-    assert not notes(folder)
+
+
+def test_a_source_that_was_stored_whole_is_not_stored_again(folder: Path) -> None:
+    facts(ingest(folder))
+    done = facts(ingest(folder))
+    assert (done["stored"], done["resumed_at"]) == (0, ROWS)
+    # What others store meanwhile is not taken for the rows that are new, even if it is equal.
+    with penstock.open(folder / "store") as store:
+        store.put("t", str(ROWS).encode())
+    write(folder, range(ROWS + 20))
+    done = facts(ingest(folder))
+    assert (done["stored"], done["resumed_at"]) == (20, ROWS)
+    # With other rows, it is another source.
+    write(folder, range(5, 10))
+    assert facts(ingest(folder))["stored"] == 5
+    assert stored(folder) == [*range(ROWS), ROWS, *range(ROWS, ROWS + 20), *range(5, 10)]
+    assert len(notes(folder)) == 1
 
 
 @pytest.mark.parametrize(
@@ -179,8 +191,9 @@ def test_a_note_that_cannot_be_read_is_refused(text: bytes, folder: Path) -> Non
     (note,) = notes(folder)
     note.write_bytes(text)
     done = ingest(folder)
-    assert done.returncode == 2
+    assert done.returncode == 5
     assert note.name in done.stderr
+    assert "--restart" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(stored(folder)) == 200
 
@@ -192,9 +205,10 @@ def test_a_note_with_wrong_numbers_stores_nothing_twice(
 ) -> None:
     assert ingest(folder, "after put", 20).returncode == -signal.SIGKILL
     (note,) = notes(folder)
-    note.write_text(json.dumps(json.loads(note.read_text()) | {field: value}))
+    sum_, text = note.read_text().split(" ", 1)
+    note.write_text(f"{sum_} {json.dumps(json.loads(text) | {field: value})}\n")
     done = ingest(folder)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 5, done.stderr
     assert "Traceback" not in done.stderr
     assert stored(folder) == list(range(200))
 
@@ -207,8 +221,9 @@ def test_a_log_that_was_deleted_meanwhile_is_an_error(folder: Path) -> None:
         store.flush()
         assert store.discard_before(log_offset=store.stats()["log_end_offset"])
     done = ingest(folder)
-    assert done.returncode == 2
-    assert "was deleted" in done.stderr
+    assert done.returncode == 4
+    assert "were deleted" in done.stderr
+    assert "--restart" in done.stderr
 
 
 def test_rows_that_are_refused_are_no_reason_to_store_others_twice(tmp_path: Path) -> None:

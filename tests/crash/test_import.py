@@ -17,7 +17,7 @@ from penstock.testing import SimulatedDisk
 from penstock.testing.control import InlineWorkers
 from penstock.testing.platter import Image, Survival
 
-MODULE = "penstock.exchange.importing"
+MODULE = "penstock.exchange.loading"
 ROOT = Path("/store")
 ROWS = 26
 SETTINGS: dict[str, Any] = {**SMALL, "retention.use": [], "geometry.segment_bytes": 8192}
@@ -39,7 +39,12 @@ def source(tmp_path: Path) -> Path:
         if number % 5 == 0:
             row["properties"] = {"DELAY": "3", "n": str(number // 4)}
         if number % 7 == 3:
-            row = {"topic": "a", "body": 1.5}
+            # Refused by its type, and by the store.
+            row = (
+                {"topic": "a", "body": 1.5}
+                if number % 2
+                else {"topic": "a", "body": "", "queue": -1}
+            )
         lines.append(json.dumps(row))
     path = tmp_path / "rows.ndjson"
     path.write_text("\n".join(lines) + "\n")

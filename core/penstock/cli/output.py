@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )
+restart_option = click.option(
+    "--restart",
+    is_flag=True,
+    help="Begin with the first row, whatever an earlier run has stored; those rows are stored again.",
+)
+NOTHING_NEW = "all rows were stored before; --restart stores them again"
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
 _BODY_SHOWN = 80
 _PIPE_COLUMNS = 160

@@ -77,6 +77,15 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg,unused-ignore] # gene
 
 
 BEGIN, END = TimeParam(up=True), TimeParam(up=False)
+begin_option = click.option(
+    "--begin",
+    type=BEGIN,
+    default=None,
+    help="Stored at or after this time, for example 1h (ago), '2026-11-23 10:00:00Z', 2026-11-23; without a zone in UTC.",
+)
+end_option = click.option(
+    "--end", type=END, default=None, help="Stored at or before this time, in the same forms."
+)
 
 
 def check_order(begin_ms: int | None, end_ms: int | None) -> None:

@@ -5,7 +5,7 @@
     penstock/manifest   the dispatchers' summaries of their files, written before `clean` (see `manifest`)
     penstock/ranges     which ranges of the log Penstock wrote, and with which checksum (see `written_ranges`)
     penstock/holder     who has the store open for writing
-    penstock/loads/     how far files were imported (see `exchange.progress`)
+    penstock/loads/     how far files were loaded (see `exchange.progress`)
     penstock/saved/     bytes that recovery cut off, if they held whole records
 
 Losing the folder costs time at the next open, never data. Every writer, including RocketMQ's store, writes to the lock

@@ -4,7 +4,8 @@ Uses only the public methods of a `Store`; the content of a message never decide
 
 In reading order: `rows` (a message as a row, and back), `formats` (what a file's name says), `text_files` (NDJSON and
 CSV), `arrow_files` (Parquet and Arrow; the only one that needs an extra), `selection` (which messages), `exporting` (to a
-file), `source_file` (a file to import), `progress` (how far a source was stored), `importing` (from a file).
+file), `source_file` (a file to import), `progress` (how far a source was stored), `loading` (the rows of a source, each once),
+`importing` (from a file).
 """
 
 from penstock.exchange.exporting import ExportSummary, export_messages, export_stream

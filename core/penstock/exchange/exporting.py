@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol, cast
 import attrs
 
 from penstock.errors import BusyError, ConfigError
-from penstock.exchange.formats import ARROW, CSV, NDJSON, FileKind, compressed, kind_of
+from penstock.exchange.formats import ARROW, CSV, NDJSON, FileFormat, compressed, kind_of
 from penstock.exchange.rows import MessageRow, row_of
 from penstock.exchange.selection import Selection
 from penstock.exchange.text_files import CsvWriter, NdjsonWriter
@@ -185,7 +185,7 @@ class _Export:
         self._deleted = 0
         self._unreadable_before = store.damaged_reads
 
-    def write(self, file: BinaryIO, kind: FileKind, *, is_stream: bool = False) -> None:
+    def write(self, file: BinaryIO, kind: FileFormat, *, is_stream: bool = False) -> None:
         """Write all selected messages."""
         spans = self._selection.spans(self._store)
         total = sum(span.stop - span.start for span in spans)

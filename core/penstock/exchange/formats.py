@@ -23,14 +23,14 @@ _ENDINGS = {
 STANDARD = "-"
 
 
-class FileKind(NamedTuple):
+class FileFormat(NamedTuple):
     """The format of a file, and whether it is compressed with gzip."""
 
     format: str
     is_gzip: bool
 
 
-def kind_of(path: str, kind: str | None = None) -> FileKind:
+def kind_of(path: str, kind: str | None = None) -> FileFormat:
     """Return the format of a file, by its name unless it is given; raises `ConfigError` if it is not known."""
     name = Path(path).name.lower()
     is_gzip = name.endswith(".gz")
@@ -46,7 +46,7 @@ def kind_of(path: str, kind: str | None = None) -> FileKind:
         raise ConfigError(
             f"{path!r}: {found} files have a compression of their own; leave out '.gz'"
         )
-    return FileKind(found, is_gzip)
+    return FileFormat(found, is_gzip)
 
 
 def compressed(file: BinaryIO) -> BinaryIO:

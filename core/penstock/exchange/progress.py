@@ -2,15 +2,8 @@
 
 A source is whatever gives the same rows in the same order each time: a file, for example. Its note is
 `penstock/loads/<digest>` in the store's folder: one line, a CRC-32C and JSON, written atomically. It says that the
-first `rows` rows of the source were processed, and that everything stored for them is below log offset `log_offset`
-and durable. How to use it::
-
-    note = SourceNote(store.path, identity, store.files)
-    reached = note.read()                                  # None: write a first note, then store
-    resumed = Resumed(rows_after(reached.rows), stored_from(store, reached.log_offset), is_same)
-    for group in groups_of(resumed.rest()):                # without the rows that are stored
-        store.put_many(...)
-        note.write(Reached(rows=..., log_offset=store.flush(), ...))
+first `rows` rows of the source were processed, with a digest of them, and that everything stored for them is below
+log offset `log_offset` and durable. `loading` uses it.
 
 Invariants:
     * The note is written after a flush: a crash of the process or of the machine never leaves a note that says more
@@ -18,6 +11,7 @@ Invariants:
     * The note may say less than the log has. Which rows after it are stored is derived from the log, not from the note:
       rows are stored in their order, so those stored are the first ones, and they are found in the log after
       `log_offset` in the same order (`Resumed`).
+    * A note with `is_exact` was written at the end of a run: no row after it is stored, whatever the log has.
 
 Losing the side folder loses the note: the source is then loaded again from its beginning. If other programs store
 messages between the interruption and the next load, these are skipped when rows are compared; one that equals
@@ -56,15 +50,19 @@ class Reached:
         rows: how many rows of the source were processed, including those that were skipped.
         stored: how many messages were stored for them.
         skipped: how many rows were skipped because they cannot be stored.
+        digest: a digest of these rows, as `loading` computes it.
         log_offset: everything stored for these rows is below this log offset.
-        is_complete: the source has no further rows.
+        is_exact: no row after these is stored.
+        is_complete: the source had no further rows.
         source: the source in words, for people.
     """
 
     rows: int = 0
     stored: int = 0
     skipped: int = 0
+    digest: str = ""
     log_offset: int = 0
+    is_exact: bool = False
     is_complete: bool = False
     source: str = ""
 
@@ -99,7 +97,7 @@ class SourceNote:
         except _NOT_UNDERSTOOD as error:
             raise CorruptionError(
                 self.path, 0, "a note of what was loaded", str(error),
-                "find out which rows are stored, delete the file, and load the others",
+                "find out which rows are stored; --restart begins with the first row, and stores those again",
             ) from error  # fmt: skip
 
     def write(self, reached: Reached) -> None:
@@ -108,12 +106,6 @@ class SourceNote:
         text = json.dumps({"format": _FORMAT, **attrs.asdict(reached)}, separators=(",", ":"))
         data = text.encode()
         self._files.write_whole(self.path, b"%08x %s\n" % (crc32c.crc32c(data), data))
-
-    def forget(self) -> None:
-        """Delete the note, if there is one: the source is loaded from its beginning next time."""
-        if self._files.exists(self.path):
-            self._files.remove(self.path)
-            self._files.sync_folder(self.path.parent)
 
 
 def _reached(found: dict[str, object]) -> Reached:
@@ -124,6 +116,7 @@ def _reached(found: dict[str, object]) -> Reached:
     return Reached(
         rows=int(str(found["rows"])), stored=int(str(found["stored"])),
         skipped=int(str(found["skipped"])), log_offset=int(str(found["log_offset"])),
+        digest=str(found["digest"]), is_exact=found["is_exact"] is True,
         is_complete=found["is_complete"] is True, source=str(found["source"]),
     )  # fmt: skip
 
@@ -139,7 +132,7 @@ def stored_from(store: Store, log_offset: int) -> Iterator[StoredMessage]:
     if not low <= log_offset <= end:
         raise StorageError(
             f"messages from log offset {log_offset} on were deleted or cut off: the log has {low} to {end}, so it is not "
-            f"known which rows are stored already; load the source again from a row that you choose"
+            f"known which rows are stored already; --restart begins with the first row, and stores rows again"
         )
     at = log_offset
     while at < end:
@@ -163,11 +156,7 @@ class Resumed(Generic[Row]):
         stored: the messages of the log after the note's log offset, in their order.
         is_same: whether a stored message is the one that is stored for a row.
         is_bad: whether a row cannot be stored; such a row counts as processed if a later one is stored.
-
-    Attributes:
-        last: the last row that was processed; None if no row was.
-        count: how many rows are stored.
-        bad: how many rows before `last` cannot be stored.
+        on_row: called for each row that was processed, with whether it is stored or bad.
     """
 
     def __init__(
@@ -175,14 +164,14 @@ class Resumed(Generic[Row]):
         rows: Iterable[Row],
         stored: Iterable[StoredMessage],
         is_same: Callable[[Row, StoredMessage], bool],
-        is_bad: Callable[[Row], bool] = lambda _: False,
+        is_bad: Callable[[Row], bool],
+        on_row: Callable[[Row, bool], None],
     ) -> None:
         self._rows = iter(rows)
         self._is_same = is_same
         self._is_bad = is_bad
+        self._on_row = on_row
         self._waiting: list[Row] = []
-        self.last: Row | None = None
-        self.count = self.bad = 0
         self._compare(stored)
 
     def _compare(self, stored: Iterable[StoredMessage]) -> None:
@@ -192,10 +181,11 @@ class Resumed(Generic[Row]):
             if row is None:
                 return
             if self._is_same(row, message):
-                self.count += 1
-                self.bad += len(self._waiting) - 1
+                for bad in self._waiting[:-1]:
+                    self._on_row(bad, False)
+                self._on_row(row, True)
                 self._waiting.clear()
-                self.last, row = row, None
+                row = None
 
     def _next_good(self) -> Row | None:
         """Return the next row that can be stored; it and the bad ones before it wait until one is found stored."""

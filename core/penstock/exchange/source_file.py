@@ -1,6 +1,5 @@
 """A file to import: its format, its identity, and its rows."""
 
-import hashlib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -9,10 +8,8 @@ from typing import BinaryIO
 import attrs
 
 from penstock.errors import ConfigError, ImportFileError
-from penstock.exchange.formats import CSV, NDJSON, FileKind, decompressed
+from penstock.exchange.formats import CSV, NDJSON, FileFormat, decompressed
 from penstock.exchange.text_files import ColumnNames, FileRow, csv_rows, ndjson_rows
-
-_READ_BYTES = 1 << 20
 
 
 @attrs.define
@@ -28,7 +25,7 @@ class SourceFile:
 
     file: BinaryIO
     path: str
-    kind: FileKind
+    kind: FileFormat
     names: ColumnNames
 
     @property
@@ -40,14 +37,6 @@ class SourceFile:
     def position(self) -> int:
         """How many bytes were read so far, approximately."""
         return self.file.tell() if self.file.seekable() else 0
-
-    def digest(self) -> bytes:
-        """Return a digest of the whole content, which is read for it."""
-        digest = hashlib.blake2b()
-        while part := self.file.read(_READ_BYTES):
-            digest.update(part)
-        self.file.seek(0)
-        return digest.digest()
 
     def rows(self, skip: int, line_bytes_max: int) -> Iterator[FileRow]:
         """Yield the rows after the first `skip`; raises `ImportFileError` if the file is not valid."""

@@ -214,14 +214,19 @@ def _lines(file: BinaryIO, path: str, limit: int) -> Iterator[bytes]:
         yield line
 
 
-def _fields_of(line: bytes, names: ColumnNames) -> dict[str, Any]:
+def json_object(line: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line; raises `ColumnError` if it is something else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ColumnError("", f"the line is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise ColumnError("", "the line is not a JSON object")
-    fields = names.apply(found)
+    return found
+
+
+def _fields_of(line: bytes, names: ColumnNames) -> dict[str, Any]:
+    fields = names.apply(json_object(line))
     for name in ("topic", "tag", "born_host"):
         _check(name, fields.get(name), str, "a string")
     _check("properties", fields.get("properties"), dict, "an object of strings")

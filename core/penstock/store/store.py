@@ -212,12 +212,19 @@ class Store(Reader, Producer):
         engine.policy.request()
         return future
 
-    def check(self, message: Message) -> None:
-        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored."""
-        engine = self._owner()
+    def check(self, message: Message, properties_text: bytes | None = None) -> None:
+        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored.
+
+        With a properties text, the one that `put_copies` would raise.
+        """
+        encoder = self._owner().log.encoder
         expected = "a penstock.Message, for example Message(topic, body)"
         arguments.instance("check", "message", message, Message, expected)
-        encode_messages(engine.log.encoder, [message])
+        if properties_text is None:
+            encode_messages(encoder, [message])
+        else:
+            text = arguments.instance("check", "properties_text", properties_text, bytes, "bytes")
+            encode_copies(encoder, [(message, text)])
 
     def put_many(self, messages: Iterable[Message], *, atomic: bool = False) -> Sequence[Receipt]:
         """Append many messages under one lock, consecutive in the log; one receipt each.

@@ -1,7 +1,6 @@
 """The verb `export`: messages of a store to a file."""
 
 import sys
-from datetime import UTC, datetime
 
 import attrs
 import click
@@ -18,6 +17,7 @@ from penstock.cli.output import (
     store_argument,
 )
 from penstock.cli.root import NO, examples
+from penstock.cli.times import begin_option, check_order, end_option
 from penstock.exchange.exporting import ExportSummary, export_messages, export_stream
 from penstock.exchange.formats import FORMATS, NDJSON, STANDARD
 from penstock.exchange.selection import Selection
@@ -49,8 +49,8 @@ from penstock.store.store import Store
     multiple=True,
     help="Only this queue of each topic; may be given more than once.",
 )
-@click.option("--begin", type=click.DateTime(), help="Stored at or after this UTC time.")
-@click.option("--end", type=click.DateTime(), help="Stored at or before this UTC time.")
+@begin_option
+@end_option
 @click.option("--tag", default="*", help="Only messages with these tags, for example 'a || b'.")
 @click.option(
     "--key",
@@ -72,8 +72,8 @@ def command(
     target: str,
     topics: tuple[str, ...],
     queues: tuple[int, ...],
-    begin: datetime | None,
-    end: datetime | None,
+    begin: int | None,
+    end: int | None,
     tag: str,
     keys: tuple[str, ...],
     kind: str | None,
@@ -86,8 +86,9 @@ def command(
     Without --topic, all topics. The file has every field of each message, in the order in which they were stored. It
     appears under its name when it is complete.
     """
+    check_order(begin, end)
     selection = Selection(
-        topics=topics, queues=queues, begin_ms=_time_ms(begin), end_ms=_time_ms(end), tag=tag, keys=keys,
+        topics=topics, queues=queues, begin_ms=begin, end_ms=end, tag=tag, keys=keys,
     )  # fmt: skip
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
@@ -105,10 +106,6 @@ def command(
                 )  # fmt: skip
     _print_summary(report, json_lines=json_lines, quiet=quiet)
     return NO if report.unreadable else 0
-
-
-def _time_ms(when: datetime | None) -> int | None:
-    return None if when is None else int(when.replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def _to_standard_output(

@@ -16,7 +16,7 @@ from penstock.cli.output import (
     store_argument,
 )
 from penstock.cli.root import NO, examples
-from penstock.cli.times import BEGIN, END, check_order
+from penstock.cli.times import begin_option, check_order, end_option
 
 
 @click.command(
@@ -31,15 +31,8 @@ from penstock.cli.times import BEGIN, END, check_order
 @click.option(
     "--key", default=None, help="The message key; without it, messages are selected by time only."
 )
-@click.option(
-    "--begin",
-    type=BEGIN,
-    default=None,
-    help="Stored at or after this time, for example 1h (ago), '2026-11-23 10:00:00Z', 2026-11-23; without a zone in UTC.",
-)
-@click.option(
-    "--end", type=END, default=None, help="Stored at or before this time, in the same forms."
-)
+@begin_option
+@end_option
 @click.option(
     "--limit",
     type=LIMIT,

@@ -9,7 +9,16 @@ import attrs
 import click
 
 import penstock
-from penstock.cli.output import Bar, chosen, note, out_json, quiet_option, settings_options
+from penstock.cli.output import (
+    NOTHING_NEW,
+    Bar,
+    chosen,
+    note,
+    out_json,
+    quiet_option,
+    restart_option,
+    settings_options,
+)
 from penstock.cli.root import INTERRUPTED, examples, interrupts_wait
 from penstock.errors import MessageError
 from penstock.exchange.formats import FORMATS, STANDARD
@@ -53,7 +62,7 @@ _SHOWN = 5
     type=click.IntRange(1),
     help="Begin at this row, as an error message gives it.",
 )
-@click.option("--again", is_flag=True, help="Import a file again that was imported completely.")
+@restart_option
 @click.option(
     "--format",
     "kind",
@@ -78,7 +87,8 @@ def command(
     """Store the rows of SOURCE in the store at PATH: a file from `penstock export`, or - for standard input.
 
     Any file with columns of the same names will do; topic and body are required. After an interruption, the same command
-    continues where it stopped, and stores no row twice.
+    continues where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
+    After a file was stored whole, only rows that were appended to it are stored. Standard input always begins anew.
     """
     asked = ImportOptions(columns=_columns(columns), **options)
     if source != STANDARD and not Path(source).is_file():
@@ -151,4 +161,4 @@ def _print_summary(report: ImportSummary, path: str, *, as_json: bool, quiet: bo
     before = f", {report.stored_before:,} were stored before" if report.stored_before else ""
     note(f"stored {report.stored:,} messages in {path}{before}, skipped {report.skipped:,} rows")
     if report.stored_before and not report.stored:
-        note("the file is imported completely; --again stores its rows once more")
+        note(NOTHING_NEW)

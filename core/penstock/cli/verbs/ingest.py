@@ -2,36 +2,47 @@
 
 import csv
 import io
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from zlib import crc32
 
 import attrs
 import click
 
 import penstock
-from penstock.cli.ingest_progress import IngestProgress, Row, Rows
-from penstock.cli.output import Bar, chosen, note, out_json, quiet_option, settings_options
+from penstock.cli.output import (
+    NOTHING_NEW,
+    Bar,
+    chosen,
+    note,
+    out_json,
+    quiet_option,
+    restart_option,
+    settings_options,
+)
 from penstock.cli.root import INTERRUPTED, examples, interrupts_wait
-from penstock.errors import MessageError, MissingExtraError, PenstockError
-from penstock.escape import get_logger
+from penstock.errors import MessageError, MissingExtraError
+from penstock.exchange.formats import STANDARD
+from penstock.exchange.loading import Loader, LoadOptions, LoadRow
+from penstock.exchange.rows import Put
+from penstock.exchange.text_files import json_object
 from penstock.message import Message
 
-if TYPE_CHECKING:
-    from penstock.store.store import Store
-
-logger = get_logger(__name__)
-
-BATCH = 2000
-# After so many batches it is noted how far the source is stored: that costs a sync.
-_NOTED_AFTER = 50
+_PARQUET_ROWS = 2000
 FORMATS = ("lines", "ndjson", "csv", "parquet")
 _ENDINGS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv", ".parquet": "parquet"}
+
+
+class Row(NamedTuple):
+    """One row to store: its body, its fields, where it is, and how far that is in the source, in bytes or in rows."""
+
+    body: bytes
+    fields: Mapping[str, Any] | MessageError
+    where: str
+    done: int
 
 
 @attrs.frozen(kw_only=True)
@@ -45,8 +56,17 @@ class IngestPlan:
     queue_by: str | None
     queues: int
 
-    def message(self, row: Row) -> Message:
-        """Return the message for a row."""
+    def load_row(self, number: int, row: Row) -> LoadRow:
+        """Return a row with the message for it, or with the error."""
+        try:
+            put, error = Put(self._message(row), None), None
+        except MessageError as refused:
+            put, error = None, refused
+        return LoadRow(number, row.where, put, error, row.body, "", row.done)
+
+    def _message(self, row: Row) -> Message:
+        if isinstance(row.fields, MessageError):
+            raise row.fields
         topic = self.topic
         if self.topic_field is not None:
             topic += field_text(row.fields, self.topic_field)
@@ -76,8 +96,10 @@ def field_text(fields: Mapping[str, Any], name: str) -> str:
     return text
 
 
-def rows_of(file: BinaryIO, kind: str, on_total: Callable[[int], None] = lambda _: None) -> Rows:
-    """Yield the rows of a source; an invalid line is yielded as its error.
+def rows_of(
+    file: BinaryIO, kind: str, on_total: Callable[[int], None] = lambda _: None
+) -> Iterator[Row]:
+    """Yield the rows of a source; an invalid line has its error in place of the fields.
 
     `on_total` is called with the number of rows, if the source states it; `Row.done` counts rows then, else bytes.
     """
@@ -90,21 +112,19 @@ def rows_of(file: BinaryIO, kind: str, on_total: Callable[[int], None] = lambda 
         for number, line in enumerate(file, 1):
             done += len(line)
             body = line.rstrip(b"\r\n")
-            fields = {"line": body.decode("utf-8", "replace"), "number": number}
-            try:
-                yield Row(body, _json_fields(body, number) if kind == "ndjson" else fields, done)
-            except MessageError as error:
-                yield error
+            fields = _json_fields(body) if kind == "ndjson" else _line_fields(body, number)
+            yield Row(body, fields, f"line {number}", done)
 
 
-def _json_fields(body: bytes, number: int) -> Mapping[str, Any]:
+def _line_fields(body: bytes, number: int) -> Mapping[str, Any]:
+    return {"line": body.decode("utf-8", "replace"), "number": number}
+
+
+def _json_fields(body: bytes) -> Mapping[str, Any] | MessageError:
     try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MessageError(f"line {number} is not valid JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise MessageError(f"line {number} is not a JSON object")
-    return fields
+        return json_object(body)
+    except MessageError as error:
+        return error
 
 
 def _csv_rows(file: BinaryIO) -> Iterator[Row]:
@@ -113,7 +133,8 @@ def _csv_rows(file: BinaryIO) -> Iterator[Row]:
         io.TextIOWrapper(io.BufferedReader(counted), encoding="utf-8-sig", newline="")
     )
     for fields in reader:
-        yield Row(json.dumps(fields, ensure_ascii=False).encode(), fields, counted.count)
+        body = json.dumps(fields, ensure_ascii=False).encode()
+        yield Row(body, fields, f"line {reader.line_num}", counted.count)
 
 
 class _Counted(io.RawIOBase):
@@ -141,120 +162,11 @@ def _parquet_rows(file: BinaryIO, on_total: Callable[[int], None]) -> Iterator[R
     source = parquet.ParquetFile(file if file.seekable() else io.BytesIO(file.read()))
     on_total(source.metadata.num_rows)
     done = 0
-    for batch in source.iter_batches(BATCH):
+    for batch in source.iter_batches(_PARQUET_ROWS):
         for fields in batch.to_pylist():
             done += 1
-            yield Row(json.dumps(fields, ensure_ascii=False, default=str).encode(), fields, done)
-
-
-class _Refused(NamedTuple):
-    """A row that becomes no message, and why."""
-
-    error: MessageError
-    row: Row
-
-
-class Loader:
-    """Stores rows in batches, and counts them. Not thread-safe."""
-
-    def __init__(
-        self, store: "Store", plan: IngestPlan, progress: IngestProgress | None, *, skip: bool
-    ) -> None:
-        self._store = store
-        self._plan = plan
-        self._progress = progress
-        self._skip = skip
-        self.stored = 0
-        self.skipped = 0
-        self.resumed_at = 0
-
-    def load(self, rows: Rows, bar: Bar, *, restart: bool) -> None:
-        """Store all rows that no earlier run has stored; rows stored before an interrupt stay stored."""
-        progress = self._progress
-        if progress is None:
-            self._store_all(rows, bar)
-            return
-        rows = progress.begin(rows, self._message_or_none, restart=restart)
-        self.resumed_at = progress.position.rows
-        try:
-            self._store_all(rows, bar)
-        except BaseException:
-            # What is not noted now, on a full disk for example, is found in the log by the next run.
-            with suppress(PenstockError, OSError):
-                progress.write(is_exact=True)
-            raise
-        progress.end()
-
-    def _store_all(self, rows: Rows, bar: Bar) -> None:
-        for number in itertools.count(1):
-            group, problem = self._next_group(rows)
-            if group:
-                self._store_group(group)
-                bar.set(group[-1][1].done, self.stored)
-            if problem is not None:
-                self._skip_or_raise(problem)
-                self._advance(problem)
-            elif not group:
-                return
-            if number % _NOTED_AFTER == 0 and self._progress is not None:
-                self._progress.write(is_exact=False)
-
-    def _message_or_none(self, row: Row) -> Message | None:
-        """Return the message for a row; None for one that the store refuses."""
-        try:
-            message = self._plan.message(row)
-            self._store.check(message)
-        except MessageError:
-            return None
-        return message
-
-    def _next_group(
-        self, rows: Rows
-    ) -> tuple[list[tuple[Message, Row]], "MessageError | _Refused | None"]:
-        """Return the next messages, and the row or error that ended the group early, if any."""
-        group: list[tuple[Message, Row]] = []
-        for row in itertools.islice(rows, BATCH):
-            if isinstance(row, MessageError):
-                return group, row
-            try:
-                group.append((self._plan.message(row), row))
-            except MessageError as error:
-                return group, _Refused(error, row)
-        return group, None
-
-    def _store_group(self, group: list[tuple[Message, Row]]) -> None:
-        try:
-            with interrupts_wait():
-                self.stored += len(self._store.put_many([message for message, _ in group]))
-                for _, row in group:
-                    self._advance(row)
-        except MessageError:
-            self._store_singly(group)
-
-    def _store_singly(self, group: list[tuple[Message, Row]]) -> None:
-        for message, row in group:
-            try:
-                with interrupts_wait():
-                    self._store.put_many([message])
-                    self.stored += 1
-                    self._advance(row)
-            except MessageError as error:
-                self._skip_or_raise(error)
-                self._advance(row)
-
-    def _advance(self, row: "Row | MessageError | _Refused") -> None:
-        if self._progress is not None:
-            self._progress.position.advance(row.row if isinstance(row, _Refused) else row)
-
-    def _skip_or_raise(self, problem: "MessageError | _Refused") -> None:
-        error = problem.error if isinstance(problem, _Refused) else problem
-        if not self._skip:
-            error.add_note(
-                "stopped at this row; rows before it are stored. Use --skip-bad to skip such rows"
-            )
-            raise error
-        logger.info("a row is skipped: %s", error)
-        self.skipped += 1
+            body = json.dumps(fields, ensure_ascii=False, default=str).encode()
+            yield Row(body, fields, f"row {done}", done)
 
 
 @click.command(
@@ -289,11 +201,7 @@ class Loader:
     help="The source's format; by default from the file name extension.",
 )
 @click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be stored.")
-@click.option(
-    "--restart",
-    is_flag=True,
-    help="Begin with the first row, even if an earlier run was interrupted; the rows it stored are stored again.",
-)
+@restart_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @quiet_option
 @settings_options
@@ -317,7 +225,7 @@ def command(
 
     If a file was not stored to its end, because of Ctrl-C, a full disk or a crash, the same command goes on
     where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
-    Standard input always begins anew.
+    After a file was stored whole, only rows that were appended to it are stored. Standard input always begins anew.
     """
     if not plan["topic"] and not plan["topic_field"]:
         raise click.UsageError("give --topic, --topic-field or both")
@@ -325,37 +233,51 @@ def command(
         raise click.UsageError("--queues must be at least 1")
     kind = kind or _ENDINGS.get(Path(source).suffix, "lines")
     interrupted = False
-    with _open_source(source) as file:
-        total = Path(source).stat().st_size if source != "-" and kind != "parquet" else None
-        with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
-            progress = None
-            if source != "-":
-                progress = IngestProgress(store, Path(source), {"format": kind, **plan})
-            loader = Loader(store, IngestPlan(**plan), progress, skip=skip_bad)
-            try:
-                with Bar("ingest", total, "messages", quiet=quiet) as bar:
-                    loader.load(rows_of(file, kind, bar.total), bar, restart=restart)
-            except KeyboardInterrupt:
-                interrupted = True
-            finally:
-                _print_summary(loader, path, as_json=as_json, quiet=quiet)
+    with (
+        _open_source(source) as file,
+        penstock.open(path, config, **chosen(settings, broker_conf)) as store,
+    ):
+        total = Path(source).stat().st_size if source != STANDARD and kind != "parquet" else None
+        bar = Bar("ingest", total, "messages", quiet=quiet)
+
+        def on_batch(row: LoadRow) -> None:
+            bar.set(row.done, loader.reached.stored - loader.before.stored)
+
+        loader = Loader(store, file, source, LoadOptions(
+            identity=["ingest", kind, plan], skip_bad=skip_bad, restart=restart,
+            on_batch=on_batch, guard=interrupts_wait,
+        ))  # fmt: skip
+        try:
+            with bar:
+                loader.load(_load_rows(file, kind, IngestPlan(**plan), bar))
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            _print_summary(loader, path, as_json=as_json, quiet=quiet)
     return INTERRUPTED if interrupted else 0
 
 
 def _open_source(source: str) -> BinaryIO:
-    return sys.stdin.buffer if source == "-" else Path(source).open("rb")
+    return sys.stdin.buffer if source == STANDARD else Path(source).open("rb")
+
+
+def _load_rows(
+    file: BinaryIO, kind: str, plan: IngestPlan, bar: Bar
+) -> Callable[[], Iterator[LoadRow]]:
+    def rows() -> Iterator[LoadRow]:
+        for number, row in enumerate(rows_of(file, kind, bar.total), 1):
+            yield plan.load_row(number, row)
+
+    return rows
 
 
 def _print_summary(loader: Loader, path: str, *, as_json: bool, quiet: bool) -> None:
+    before, reached = loader.before, loader.reached
+    stored, skipped = reached.stored - before.stored, reached.skipped - before.skipped
     if as_json:
-        out_json(
-            path=path,
-            stored=loader.stored,
-            skipped=loader.skipped,
-            resumed_at=loader.resumed_at,
-        )
+        out_json(path=path, stored=stored, skipped=skipped, resumed_at=before.rows)
     elif not quiet:
-        before = (
-            f", after the {loader.resumed_at:,} rows of an earlier run" if loader.resumed_at else ""
-        )
-        note(f"stored {loader.stored:,} messages in {path}{before}, skipped {loader.skipped:,}")
+        after = f", after the {before.rows:,} rows of an earlier run" if before.rows else ""
+        note(f"stored {stored:,} messages in {path}{after}, skipped {skipped:,}")
+        if before.rows and not stored + skipped:
+            note(NOTHING_NEW)
