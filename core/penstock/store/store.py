@@ -291,7 +291,7 @@ class Store(Reader, Producer):
         engine = self._writer()
         expected = "a penstock.staged.StagedBatch"
         arguments.instance("put_staged", "batch", batch, StagedBatch, expected)
-        first_mark = arguments.whole("put_staged", "first_mark", first_mark)
+        first_mark = arguments.whole("put_staged", "first_mark", first_mark, high=1 << 64)
         if first_mark:
             batch.check_mark(first_mark)
         encoded = batch.encoded(engine.log.encoder)
@@ -306,7 +306,7 @@ class Store(Reader, Producer):
         call = "count_marked"
         return count_marked(
             self._owner().log,
-            arguments.whole(call, "log_offset", log_offset),
+            arguments.whole(call, "log_offset", log_offset, arguments.INT64_MIN),
             arguments.whole(call, "first_mark", first_mark),
             arguments.whole(call, "most", most),
         )
