@@ -130,7 +130,7 @@ def test_a_note_of_verify_is_no_failure(tmp_path: Path) -> None:
     assert (found.returncode, shown.count("\n")) == (0, 1)
     assert shown.startswith("note on the log: ")
     assert "a new generation of the queue" in shown
-    assert "82 records, 0 findings, 1 notes: everything agrees" in told
+    assert "82 records, 0 findings, 1 note: everything agrees" in told
     (line,) = lines(run("verify", "data", "--json", "--quiet", cwd=tmp_path))
     assert (line["is_note"], line["part"], line["what_now"]) == (True, "log", "")
     repaired = run("repair", "data", "--json", cwd=tmp_path)
@@ -142,7 +142,7 @@ def test_a_note_of_verify_is_no_failure(tmp_path: Path) -> None:
     queue.write_bytes(raw)
     found = run("verify", "data", "--json", cwd=tmp_path)
     assert (found.returncode, [line["is_note"] for line in lines(found)]) == (1, [False, True])
-    assert b"82 records, 1 findings, 1 notes\n" in found.stderr
+    assert b"82 records, 1 finding, 1 note\n" in found.stderr
 
 
 def test_a_closed_pipe_is_quiet(place: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_store_is_equal_after_export_and_import(place: Path, name: str) -> Non
 def test_a_pipe_from_store_to_store(place: Path, kind: str) -> None:
     out = run("export", "data", "--topic", "paid", "--to", "-", "--format", kind, cwd=place)
     assert out.returncode == 0
-    assert b"exported 100 messages of 1 topics to -" in out.stderr
+    assert b"exported 100 messages of 1 topic to -" in out.stderr
     back = run("import", "copy", "-", "--format", kind, "--topic", "other", cwd=place, given=out.stdout)  # fmt: skip
     assert back.returncode == 0, back.stderr
     expected = [{**m, "topic": "other"} for m in content(place / "data") if m["topic"] == "paid"]
@@ -224,7 +224,7 @@ def test_an_import_that_is_stopped_goes_on_and_stores_each_row_once(
     done = run_until(put, 6, number, "import", "copy", "m.ndjson", cwd=place)
     assert done.returncode == (130 if number == signal.SIGINT else -9), done.stderr
     if number == signal.SIGINT:
-        assert b"interrupted after 4,000 rows, which are stored; the same command" in done.stderr
+        assert b"interrupted after 4,000 rows, all stored; the same command" in done.stderr
     with penstock.open(place / "copy") as store:
         before = store.max_offset("t")
         assert 2000 < before < rows

@@ -144,6 +144,11 @@ def time_text(time_ms: int) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%S.") + f"{time_ms % 1000:03d}Z"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which is a regular one, in singular or plural."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def size_text(size: float) -> str:
     """Return a number of bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -80,3 +80,9 @@ def test_a_table_takes_nothing_for_markup(capsys: pytest.CaptureFixture[str]) ->
     assert "[bold]x" in shown
     assert "12,345" in shown
     assert "\x1b[2" not in shown
+
+
+def test_one_is_singular_and_nothing_is_plural() -> None:
+    assert [output.counted(number, "row") for number in (0, 1, 1200)] == [
+        "0 rows", "1 row", "1,200 rows",
+    ]  # fmt: skip

@@ -9,6 +9,7 @@ import penstock
 from penstock.cli.output import (
     Bar,
     as_json,
+    counted,
     note,
     note_foreign,
     out,
@@ -126,16 +127,19 @@ def _to_standard_output(
 def _print_summary(report: ExportSummary, *, json_lines: bool, quiet: bool) -> None:
     missing = []
     if report.unreadable:
-        missing.append(f"{report.unreadable:,} corrupt messages are not in it: see penstock verify")
+        missing.append(
+            f"not in it, because corrupt: {counted(report.unreadable, 'message')}; see penstock verify"
+        )
     if report.deleted:
-        missing.append(f"{report.deleted:,} messages were deleted by retention meanwhile")
+        missing.append(f"deleted by retention meanwhile: {counted(report.deleted, 'message')}")
     if json_lines:
         line = as_json(attrs.asdict(report))
         # Standard output has the messages.
         (note if report.path == STANDARD else out)(line)
     elif not quiet:
         note(
-            f"exported {report.messages:,} messages of {len(report.topics):,} topics to {report.path}, {size_text(report.bytes)}"
+            f"exported {counted(report.messages, 'message')} of {counted(len(report.topics), 'topic')} to {report.path}, "
+            f"{size_text(report.bytes)}"
         )
     if not json_lines:
         for text in missing:

@@ -13,6 +13,7 @@ from penstock.cli.output import (
     NOTHING_NEW,
     Bar,
     chosen,
+    counted,
     note,
     out_json,
     quiet_option,
@@ -110,7 +111,7 @@ def command(
                     report = import_file(store, source, asked, hooks)
         except KeyboardInterrupt:
             goes_on = "; the same command continues there" if source != STANDARD else ""
-            note(f"interrupted after {shown.rows:,} rows, which are stored{goes_on}")
+            note(f"interrupted after {counted(shown.rows, 'row')}, all stored{goes_on}")
             return INTERRUPTED
         finally:
             shown.print()
@@ -148,7 +149,7 @@ class _Shown:
         for text in self._skipped:
             note(text)
         if self._more:
-            note(f"skipped {self._more:,} more rows")
+            note(f"skipped {counted(self._more, 'row')} more")
 
 
 def _print_summary(report: ImportSummary, path: str, *, as_json: bool, quiet: bool) -> None:
@@ -158,7 +159,9 @@ def _print_summary(report: ImportSummary, path: str, *, as_json: bool, quiet: bo
         return
     if quiet:
         return
-    before = f", {report.stored_before:,} were stored before" if report.stored_before else ""
-    note(f"stored {report.stored:,} messages in {path}{before}, skipped {report.skipped:,} rows")
+    before = f", after {report.stored_before:,} of an earlier run" if report.stored_before else ""
+    note(
+        f"stored {counted(report.stored, 'message')} in {path}{before}, skipped {counted(report.skipped, 'row')}"
+    )
     if report.stored_before and not report.stored:
         note(NOTHING_NEW)

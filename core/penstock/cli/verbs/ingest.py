@@ -17,6 +17,7 @@ from penstock.cli.output import (
     NOTHING_NEW,
     Bar,
     chosen,
+    counted,
     note,
     out_json,
     quiet_option,
@@ -277,7 +278,7 @@ def _print_summary(loader: Loader, path: str, *, as_json: bool, quiet: bool) -> 
     if as_json:
         out_json(path=path, stored=stored, skipped=skipped, resumed_at=before.rows)
     elif not quiet:
-        after = f", after the {before.rows:,} rows of an earlier run" if before.rows else ""
-        note(f"stored {stored:,} messages in {path}{after}, skipped {skipped:,}")
+        after = f", after {counted(before.rows, 'row')} of an earlier run" if before.rows else ""
+        note(f"stored {counted(stored, 'message')} in {path}{after}, skipped {skipped:,}")
         if before.rows and not stored + skipped:
             note(NOTHING_NEW)

@@ -6,6 +6,7 @@ import penstock
 from penstock.cli.output import (
     Bar,
     chosen,
+    counted,
     json_option,
     note,
     out_json,
@@ -142,9 +143,7 @@ def _summarize(
         size = sum(forecast.segment.size for forecast in going)
         more = len(later) - len(going)
         after = f", {more} more within {days:g} days" if more else ""
-        what = f"1 segment ({size_text(size)})"
-        if len(going) > 1:
-            what = f"{len(going)} segments ({size_text(size)})"
+        what = f"{counted(len(going), 'segment')} ({size_text(size)})"
         return f"{what} would be deleted now{after}; nothing was changed"
     if not later:
         return f"no segment would be deleted within {days:g} days: {forecasts[0].reason}"

@@ -9,6 +9,7 @@ import penstock
 from penstock.cli import store_files
 from penstock.cli.output import (
     Bar,
+    counted,
     json_option,
     note,
     out_json,
@@ -70,13 +71,13 @@ def _contents(store: "Store") -> dict[str, Any]:
 
 def _counts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if facts["queues"] is None:
-        log = f"from {facts['log_min_offset']}, {facts['segments']} segments of {size_text(facts['log_bytes'])}"
+        log = f"from {facts['log_min_offset']}, {counted(facts['segments'], 'segment')} of {size_text(facts['log_bytes'])}"
         return [("messages", "not known"), ("topics, queues", "not known"), ("log", log)]
     used = facts["log_end_offset"] - facts["log_min_offset"]
     return [
         ("messages", f"{facts['messages']:,}"),
         ("topics, queues", f"{facts['topics']:,}, {facts['queues']:,}"),
-        ("log", f"{size_text(used)} in {facts['segments']} segments"),
+        ("log", f"{size_text(used)} in {counted(facts['segments'], 'segment')}"),
         ("log offsets", f"{facts['log_min_offset']} to {facts['log_end_offset']}"),
     ]
 

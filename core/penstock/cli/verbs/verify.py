@@ -7,6 +7,7 @@ import click
 import penstock
 from penstock.cli.output import (
     Bar,
+    counted,
     json_option,
     note,
     note_foreign,
@@ -69,7 +70,7 @@ def command(
             else:
                 out_finding(finding, finding.part)
     if not quiet:
-        noted = f", {notes} notes" if notes else ""
+        noted = f", {counted(notes, 'note')}" if notes else ""
         end = "" if count else ": everything agrees"
-        note(f"{seen.records:,} records, {count} findings{noted}{end}")
+        note(f"{counted(seen.records, 'record')}, {counted(count, 'finding')}{noted}{end}")
     return NO if count else 0
