@@ -22,7 +22,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from unittest import SkipTest
+from unittest import SkipTest, mock
 
 from sybil import Document, Example, Region, Sybil
 from sybil.evaluators.python import PythonEvaluator
@@ -90,7 +90,11 @@ class Blocks:
             self._script.write_text(example.parsed)
             self._printed = self._shell(f"set -e; python {self._script.name}\n")
         else:
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
+            path = {"PATH": self.programs["PATH"]}
+            with (
+                contextlib.redirect_stdout(io.StringIO()) as printed,
+                mock.patch.dict(os.environ, path),
+            ):
                 self._python(example)
             self._printed = printed.getvalue()
 
