@@ -149,6 +149,17 @@ def counted_disk(tmp_path: Path) -> Iterator[Path]:
     pytest.skip(f"no {' or '.join(COUNTED)} whose written bytes are counted ({', '.join(tried)})")
 
 
+@pytest.fixture(scope="session")
+def browser() -> str:
+    """Return the path of a Chromium; skips, or fails in CI, where there is none."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        if os.environ.get("PENSTOCK_REQUIRE_CHROMIUM") == "1":
+            pytest.fail("tests of pages need chromium")
+        pytest.skip("tests of pages need chromium")
+    return found
+
+
 # Tests that start Spark on their own, or none, need not wait for those that share one session.
 _WITHOUT_SHARED_SPARK = frozenset(
     f"tests/spark/test_{name}.py"

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -55,17 +54,6 @@ def fixed() -> Report:
         "effects": [],
     }  # fmt: skip
     found: Report = json.loads(json.dumps(report))
-    return found
-
-
-@pytest.fixture
-def browser() -> str:
-    """Return the path of a Chromium; skips, or fails in CI, where there is none."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        if os.environ.get("PENSTOCK_REQUIRE_CHROMIUM") == "1":
-            pytest.fail("the page's test needs chromium")
-        pytest.skip("the page's test needs chromium")
     return found
 
 

@@ -193,7 +193,7 @@ def rows_of(table: str) -> dict[str, list[str]]:
 
 
 def filled(text: str, first: str, make: Callable[[str], str]) -> str:
-    """Return a page with the table that begins with `first` made anew."""
+    """Return a page in which the table that begins with `first` is generated again."""
     begin = text.index(f"| {first} |")
     end = text.find("\n\n", begin) + 1 or len(text)
     return text[:begin] + make(text[begin:end]) + text[end:]

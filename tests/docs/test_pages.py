@@ -4,9 +4,7 @@ import functools
 import http.server
 import importlib
 import inspect
-import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -146,17 +144,6 @@ def test_the_search_index_has_every_setting_and_method(built: Path) -> None:
 
 
 # --- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> str:
-    """Return the path of a Chromium; skips, or fails in CI, where there is none."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        if os.environ.get("PENSTOCK_REQUIRE_CHROMIUM") == "1":
-            pytest.fail("the pages' test needs chromium")
-        pytest.skip("the pages' test needs chromium")
-    return found
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -1,6 +1,6 @@
 """Export: messages of a store to one file, which appears whole or not at all.
 
-The rows are written to `FILE.part`, which is synced and renamed at the end: whoever finds FILE finds all of it. If the
+The rows are written to `FILE.part`, which is synced and renamed at the end: a file called FILE is complete. If the
 export fails or is interrupted, the part is removed. A killed process leaves it, and the next export of the same file
 overwrites it. A lock on the part keeps two exports to the same file apart.
 """

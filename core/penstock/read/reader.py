@@ -28,6 +28,13 @@ from penstock.log.offset_context import explain
 from penstock.log.record_reader import Entries, QueuePosition, RecordReader
 from penstock.log.segmented_log import SegmentedLog
 from penstock.message import ReadResult, ReadStatus, StoredMessage
+from penstock.read.checked_ranges import (
+    checked_columns,
+    checked_offsets,
+    checked_range,
+    checked_span,
+    checked_spans,
+)
 from penstock.read.column_reader import BATCH_BYTES_MAX, ColumnReader, Offsets
 from penstock.read.filters import RowFilter, TagFilter, out_of_bounds, out_of_line
 from penstock.read.key_search import KeySought, TimeSearch, find_keyed
@@ -340,7 +347,7 @@ class Reader:
         call = "scan_spans"
         wanted = arguments.texts(call, "tags", tags, one_too=True)
         messages = span_messages(
-            self._log, self._queue_index, self._records, _checked_spans(call, spans), RowFilter(wanted).may_match,
+            self._log, self._queue_index, self._records, checked_spans(call, spans), RowFilter(wanted).may_match,
             arguments.function(call, "lost", lost), self._count_corrupt,
         )  # fmt: skip
         return (message for message in messages if not wanted or message.tag in wanted)
@@ -540,8 +547,8 @@ class Reader:
         See `penstock.format.arrow_schema.COLUMNS` for the names; `verify` checks every record's CRC.
         """
         self._settle()
-        span = _checked_range("to_arrow", topic, queue, start, stop)
-        names = _checked_columns("to_arrow", columns)
+        span = checked_range("to_arrow", topic, queue, start, stop)
+        names = checked_columns("to_arrow", columns)
         verify = arguments.flag("to_arrow", "verify", verify)
         return self._columns.table(*span, names, verify=verify)
 
@@ -578,8 +585,8 @@ class Reader:
         self._settle()
         call = "to_reader"
         return self._columns.stream(
-            arguments.texts(call, "topics", topics, one_too=True), _checked_columns(call, columns),
-            start=_checked_offsets(call, "start", start), stop=_checked_offsets(call, "stop", stop),
+            arguments.texts(call, "topics", topics, one_too=True), checked_columns(call, columns),
+            start=checked_offsets(call, "start", start), stop=checked_offsets(call, "stop", stop),
             tags=arguments.texts(call, "tags", tags, one_too=True),
             rows=arguments.whole(call, "rows", rows, 1, _ROWS_MAX),
             verify=arguments.flag(call, "verify", verify), check_open=self._check_open,
@@ -600,7 +607,7 @@ class Reader:
         self._settle()
         call = "arrow_batches"
         return self._columns.queue_batches(
-            *_checked_range(call, topic, queue, start, stop), _checked_columns(call, columns),
+            *checked_range(call, topic, queue, start, stop), checked_columns(call, columns),
             rows=arguments.whole(call, "rows", rows, 1, _ROWS_MAX),
             verify=arguments.flag(call, "verify", verify),
         )  # fmt: skip
@@ -643,7 +650,7 @@ class Reader:
             arguments.texts(call, "keys", keys, one_too=True),
         )
         return self._columns.span_batches(
-            _checked_spans(call, spans), _checked_columns(call, columns), limits,
+            checked_spans(call, spans), checked_columns(call, columns), limits,
             verify=arguments.flag(call, "verify", verify), wanted=wanted,
             lost=arguments.function(call, "lost", lost),
         )  # fmt: skip
@@ -669,7 +676,7 @@ class Reader:
     ) -> list[tuple[int, int, float]]:
         """Sample `count` positions of a queue; returns ordinals, log offsets, and the mean record size at each."""
         self._settle()
-        span = _checked_span("sample", QueueSpan(topic, queue, start, stop))
+        span = checked_span("sample", QueueSpan(topic, queue, start, stop))
         return self._columns.sample(*span, arguments.whole("sample", "count", count, 0, _ROWS_MAX))
 
     def close(self) -> None:
@@ -682,56 +689,3 @@ class Reader:
                 dispatcher.close()
         self._log.close()
         self._wakes.close()
-
-
-def _checked_range(
-    call: str, topic: str, queue: int, start: int | None, stop: int | None
-) -> tuple[str, int, int | None, int | None]:
-    """Return the arguments that name a range of a queue, checked."""
-    return (
-        check_topic(topic),
-        check_queue(queue),
-        arguments.offset_or_none(call, "start", start),
-        arguments.offset_or_none(call, "stop", stop),
-    )
-
-
-def _checked_columns(call: str, columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if columns is None else arguments.texts(call, "columns", columns)
-
-
-def _checked_offsets(call: str, name: str, offsets: object) -> Offsets | None:
-    """Return the offset of one queue, or a mapping of (topic, queue) to offset, checked."""
-    if offsets is None:
-        return None
-    if not isinstance(offsets, Mapping):
-        expected = "a queue offset, or a mapping of (topic, queue) to queue offset"
-        if isinstance(offsets, str | bytes | list | tuple | float):
-            raise ArgumentTypeError(call, name, offsets, expected)
-        return arguments.whole(call, name, offsets, arguments.INT64_MIN)
-    checked: dict[tuple[str, int], int] = {}
-    for place, offset in offsets.items():
-        if not isinstance(place, tuple) or len(place) != 2:  # noqa: PLR2004 - topic and queue
-            raise ArgumentTypeError(call, f"{name} key", place, "a tuple of topic and queue")
-        key = check_topic(place[0]), check_queue(place[1])
-        checked[key] = arguments.whole(call, f"{name}[{place!r}]", offset, arguments.INT64_MIN)
-    return checked
-
-
-def _checked_spans(call: str, spans: object) -> list[QueueSpan]:
-    if isinstance(spans, QueueSpan | str) or not isinstance(spans, Iterable):
-        raise ArgumentTypeError(call, "spans", spans, "a list of penstock.QueueSpan")
-    return [_checked_span(call, span) for span in spans]
-
-
-def _checked_span(call: str, span: object) -> QueueSpan:
-    """Return the range of a queue; any tuple of topic, queue, start and stop is one."""
-    if not isinstance(span, tuple) or len(span) != len(QueueSpan._fields):
-        raise ArgumentTypeError(call, "spans", span, "a list of penstock.QueueSpan")
-    topic, queue, start, stop = span
-    return QueueSpan(
-        check_topic(topic),
-        check_queue(queue),
-        arguments.whole(call, "start", start),
-        arguments.whole(call, "stop", stop),
-    )

@@ -203,7 +203,7 @@ class _Reading:
             raise self._bad(0, "a staged file", f"{self._size} bytes")
         self._data = memoryview(file.map(self._size, writable=False))
         magic, flags, size, host, zero, crc = _HEADER.unpack_from(self._data)
-        if magic != MAGIC or crc != _crc(self._data[: _HEADER.size - _CRC.size]):
+        if magic != MAGIC or crc != crc32c(self._data[: _HEADER.size - _CRC.size]):
             raise self._bad(0, "the header of a staged file", f"{bytes(self._data[:8])!r}")
         if flags & ~_SEALED or zero or size not in _HOST_SIZES or any(host[size:]):
             raise self._bad(8, "flags and host of this version", f"{flags}, {size} bytes")
@@ -222,7 +222,11 @@ class _Reading:
             rows += len(batch)
             yield batch
         end = self._data[at:]
-        if len(end) != _END.size or bytes(end[:4]) != b"SEND" or _crc(end[:-4]) != _crc_in(end, 16):
+        if (
+            len(end) != _END.size
+            or bytes(end[:4]) != b"SEND"
+            or crc32c(end[:-4]) != _crc_in(end, 16)
+        ):
             raise self._bad(at, "a batch or the end", f"{len(end)} bytes {bytes(end[:4])!r}")
         if _END.unpack(end)[1:3] != (count, rows):
             raise self._bad(at, f"an end after {count} batches, {rows} rows", "another one")
@@ -304,10 +308,6 @@ def _is_of(columns: RecordColumns, topic: str, rows: Int64s | slice) -> bool:
         return False
     text = columns.raw[columns.topic_starts[rows][:, None] + np.arange(len(raw))]
     return bool((text == np.frombuffer(raw, np.uint8)).all())
-
-
-def _crc(data: memoryview) -> int:
-    return crc32c(data)
 
 
 def _crc_in(data: memoryview, at: int) -> int:

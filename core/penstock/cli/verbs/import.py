@@ -89,7 +89,7 @@ def command(
 
     Any file with columns of the same names will do; topic and body are required. After an interruption, the same command
     continues where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
-    After a file was stored whole, only rows that were appended to it are stored. Standard input always begins anew.
+    After a file was stored whole, only rows that were appended to it are stored. Standard input is always loaded from its first row.
     """
     asked = ImportOptions(columns=_columns(columns), **options)
     if source != STANDARD and not Path(source).is_file():
@@ -130,7 +130,7 @@ def _columns(pairs: Sequence[str]) -> dict[str, str]:
 
 
 class _Shown:
-    """What is told about the rows after the progress bar is gone. Not thread-safe."""
+    """The rows stored and skipped, for the lines that are printed after the progress bar. Not thread-safe."""
 
     def __init__(self) -> None:
         self.rows = 0

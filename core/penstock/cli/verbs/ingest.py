@@ -226,7 +226,7 @@ def command(
 
     If a file was not stored to its end, because of Ctrl-C, a full disk or a crash, the same command goes on
     where it stopped, and stores no row twice. It is an error if the rows before that have changed since.
-    After a file was stored whole, only rows that were appended to it are stored. Standard input always begins anew.
+    After a file was stored whole, only rows that were appended to it are stored. Standard input is always loaded from its first row.
     """
     if not plan["topic"] and not plan["topic_field"]:
         raise click.UsageError("give --topic, --topic-field or both")
