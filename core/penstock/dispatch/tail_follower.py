@@ -86,6 +86,13 @@ class TailFollower:
             # Not under the lock: plugins are notified, and may read.
             self.on_lost(lost_at)
 
+    def finish(self) -> None:
+        """Dispatch all visible records before the store closes; a failed dispatcher is retried now, not later."""
+        with self._round:
+            for trouble in self.troubles.values():
+                trouble.again_at_ms = self._now_ms()
+        self.catch_up()
+
     def _dispatch_to(self, visible: int) -> None:
         """Pass the records before `visible` to the dispatchers that are ready; stops at bytes that were lost."""
         ready = [d for d in self._dispatchers if self._is_ready(d)]

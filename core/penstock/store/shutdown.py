@@ -53,7 +53,7 @@ class Shutdown:
         """Dispatch and sync everything, then mark the store as cleanly closed; raises if a step fails."""
         self.log.stop()
         self.flusher.flush()
-        self.follower.catch_up()
+        self.follower.finish()
         # A store whose records cannot be read back has failed, and is never marked clean.
         self.flusher.check()
         write_checkpoint()

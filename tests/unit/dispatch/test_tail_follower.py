@@ -71,6 +71,22 @@ def test_a_dispatcher_that_was_in_trouble_gets_what_it_missed(
             assert [m.body for m in store.find("t", f"k{number}")] == [b"%d" % number]
 
 
+def test_a_close_retries_a_failed_dispatcher_at_once(
+    open_small: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A close in the pause before the retry once left the store marked, though the disk was well again."""
+    with open_small(spawn=ManualWorkers()) as store:
+        engine = store._engine
+        assert engine is not None
+        monkeypatch.setattr(engine.dispatchers[0], "dispatch", lambda _: 1 / 0)
+        store.put("t", b"x")
+        engine.follower.catch_up()
+        assert list(engine.follower.troubles) == ["consume-queue"]
+        monkeypatch.undo()
+    with open_small() as store:
+        assert store.recovery is not None and store.recovery.state == "clean"
+
+
 # --- many queues
 
 
