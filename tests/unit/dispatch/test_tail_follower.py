@@ -84,7 +84,8 @@ def test_a_close_retries_a_failed_dispatcher_at_once(
         assert list(engine.follower.troubles) == ["consume-queue"]
         monkeypatch.undo()
     with open_small() as store:
-        assert store.recovery is not None and store.recovery.state == "clean"
+        assert store.recovery is not None
+        assert store.recovery.state == "clean"
 
 
 # --- many queues
