@@ -331,7 +331,6 @@ def test_a_segment_that_is_sealed_while_the_sync_thread_takes_over_stops_nothing
         store.put("t", b"y")
         assert store.flush() == flusher_of(store).wrote_offset
         assert store.stats()["failure"] is None
-    print(synced)
     assert len(synced) == 1
 
 
