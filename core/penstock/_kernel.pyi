@@ -150,7 +150,7 @@ def run_of(
 class Message:
     topic: str
     body: bytes
-    queue: int
+    queue: Any  # int, or None for the queues of the topic in turn
     tag: str
     keys: Sequence[str]
     properties: Mapping[str, str]
@@ -162,12 +162,13 @@ class Message:
     sys_flag: int
     reconsume_times: int
     prepared_offset: int
+    partition_key: str | None
     def __init__(
         self,
         topic: str,
         body: bytes,
         *,
-        queue: int = 0,
+        queue: int | None = 0,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -179,6 +180,7 @@ class Message:
         sys_flag: int = 0,
         reconsume_times: int = 0,
         prepared_offset: int = 0,
+        partition_key: str | None = None,
     ) -> None: ...
     def __replace__(self, **changes: Any) -> Self: ...
     __hash__: None  # type: ignore[assignment] # it can be changed
@@ -252,6 +254,8 @@ class QueueCursor:
 
 class RecordEncoder:
     make_cursor: Callable[[str, int], QueueCursor] | None
+    make_copy_cursor: Callable[[str, int], QueueCursor] | None
+    rewrite: Callable[[Message], Message | tuple[Message, bytes]] | None
     @property
     def store_host(self) -> bytes: ...
     @property
@@ -268,6 +272,7 @@ class RecordEncoder:
         time_ms: Callable[[], int] | None = None,
     ) -> None: ...
     def now_ms(self) -> int: ...
+    def forget(self, topic: str) -> None: ...
     def cursor_of(self, topic: str, queue: int) -> QueueCursor: ...
 
 class Batch:
@@ -463,12 +468,13 @@ class WakeWord:
 class Producer:
     def _produce_by(self, appender: Appender | None) -> None: ...
     def _check_writable(self) -> None: ...
+    def _put_rewritten(self, message: Message) -> Receipt: ...
     def put(
         self,
         topic: str,
         body: bytes,
         *,
-        queue: int = 0,
+        queue: int | None = 0,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -477,6 +483,7 @@ class Producer:
         wait: bool = True,
         born_time_ms: int | None = None,
         born_host: str | None = None,
+        partition_key: str | None = None,
     ) -> Receipt: ...
 
 def store_records(

@@ -196,7 +196,7 @@ def put_of(fields: Mapping[str, Any], topic: str | None = None) -> Put:
         text = text_of(tag, keys, properties)
     message = Message(
         named, body, tag=tag, keys=(keys,) if keys else (), properties=properties, sys_flag=flags,
-        born_host=_checked_host(get("born_host")), wait=False, **numbers,
+        born_host=_checked_host(get("born_host")), wait=False, partition_key=None, **numbers,
     )  # fmt: skip
     return Put(message, text)
 

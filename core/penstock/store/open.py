@@ -261,14 +261,17 @@ class Opener(Choices):
             "%s: opened read-only; %d segments of %d bytes from log offset %d on, index %s",
             self.root, len(log.segments), geometry.segment_bytes, log.min_offset, ", ".join(self.config.index.use),
         )  # fmt: skip
-        return Store(
+        store = Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
+            extensions=self.extensions(context),
             published=lambda: visible_offset(self.files, self.root),
             wakes=Wakes(self.files, self.root),
             outlook=self._make_forecast(context, log),
             verification=self._verification(log, dispatchers, geometry, None),
             not_understood=self.foreign(geometry),
         )  # fmt: skip
+        store.attach()
+        return store
 
     # --- writing
 
@@ -332,6 +335,7 @@ class Opener(Choices):
             store.leave()
             engine.abandon()
             raise
+        store.attach()
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
@@ -399,9 +403,11 @@ class Opener(Choices):
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
+            extensions=self.extensions(context),
         )  # fmt: skip
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
+            extensions=engine.extensions,
             outlook=self._make_forecast(context, log),
             verification=self._verification(
                 log, dispatchers, context.geometry, engine.dispatched_offset

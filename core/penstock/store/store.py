@@ -6,20 +6,28 @@ from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from penstock._kernel import Producer
-from penstock.contracts import Dispatcher
+from penstock._kernel import Batch, Producer
+from penstock.contracts import (
+    Consumer,
+    ConsumerOptions,
+    Dispatcher,
+    Extension,
+    MessageWaiter,
+)
 from penstock.contracts.findings import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
 from penstock.dispatch.tail_follower import pick_indexes
 from penstock.errors import (
     ArgumentTypeError,
+    ConfigError,
     ForeignContentError,
     ForkedStoreError,
     ReadOnlyError,
     StorageError,
     StoreFailedError,
+    UnknownStrategyError,
 )
 from penstock.files import Files
 from penstock.files.lock_file import leave_in_child
@@ -34,12 +42,13 @@ from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.forecast import DAYS_MAX, RetentionForecast, SegmentForecast
-from penstock.runtime.waking import Wakes
+from penstock.runtime.waking import Waiter, Wakes
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
 from penstock.store.offset_table import check_group, check_known, check_offset
 from penstock.store.put_batch import append_encoded
-from penstock.write.copies import encode_copies
+from penstock.write.copies import add_copy, encode_copies
+from penstock.write.rewriting import rewritten
 from penstock.write.staged_file import StagedBatch, count_marked
 from penstock.write.validation import check_wait, encode_messages
 
@@ -72,6 +81,7 @@ class Store(Reader, Producer):
         outlook: RetentionForecast,
         verification: Verification,
         wakes: Wakes,
+        extensions: Sequence[Extension] = (),
         published: Callable[[], int | None] = lambda: None,
         not_understood: Sequence[Foreign] = (),
     ) -> None:
@@ -88,10 +98,47 @@ class Store(Reader, Producer):
         self._offsets = offsets
         self._outlook = outlook
         self._verification = verification
+        self._extensions = extensions
         if engine is not None:
             self._opened_by = engine.files.process_id()
             self._produce_by(engine.log.appender)
             leave_in_child(self)
+
+    def attach(self) -> None:
+        """Attach the extensions, once the store is open; closes the store if one of them raises."""
+        try:
+            for each in self._extensions:
+                each.attach(self)
+        except BaseException:
+            self.close()
+            raise
+
+    def extension(self, name: str) -> Extension:
+        """Return the extension of this store with that name; raises `UnknownStrategyError` if it is not in `extensions.use`."""
+        arguments.text("extension", "name", name, "the name of an extension")
+        for each in self._extensions:
+            if each.name == name:
+                return each
+        raise UnknownStrategyError("extensions", name, [each.name for each in self._extensions])
+
+    def _provided(self, method: str) -> Any:
+        """Return a method of this class that an extension implements."""
+        self._check_open()
+        for each in self._extensions:
+            if method in each.provides:
+                return getattr(each, method)
+        raise ConfigError(
+            f"{method} is refused: no extension in extensions.use provides it; add messaging to extensions.use"
+        )
+
+    def recheck_puts(self, topic: str) -> None:
+        """Make the extensions check again, before the next put to each queue of a topic, whether it is allowed."""
+        self._owner().log.encoder.forget(check_topic(topic))
+
+    def waiter(self) -> MessageWaiter:
+        """Return an object with which one thread waits for new messages, of this or another process."""
+        self._check_open()
+        return Waiter(self._wakes)
 
     def leave(self) -> None:
         """Disable the store in a forked child: every call is refused from now on, and close does nothing."""
@@ -171,12 +218,26 @@ class Store(Reader, Producer):
 
     # --- putting
 
+    def _put_rewritten(self, message: Message) -> Receipt:
+        """Store what takes the place of a message with a delay, a partition key or no queue number; see `Producer`."""
+        engine = self._writer()
+        batch = Batch(engine.log.encoder, seals=False)
+        made = rewritten(batch, message)
+        if isinstance(made, tuple):
+            add_copy(batch, *made)
+            time_ms, known = append_encoded(engine, batch, wait=message.wait)
+            return batch.receipts(time_ms, *known)[0]
+        return self.put(
+            made.topic, made.body, queue=made.queue, tag=made.tag, keys=made.keys, properties=made.properties,
+            flag=made.flag, wait=made.wait, born_time_ms=made.born_time_ms, born_host=made.born_host,
+        )  # fmt: skip
+
     def submit(
         self,
         topic: str,
         body: bytes,
         *,
-        queue: int = 0,
+        queue: int | None = 0,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -184,6 +245,7 @@ class Store(Reader, Producer):
         delay_level: int = 0,
         born_time_ms: int | None = None,
         born_host: str | None = None,
+        partition_key: str | None = None,
     ) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
@@ -192,7 +254,8 @@ class Store(Reader, Producer):
         engine = self._writer()
         receipt = self.put(
             topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
-            delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host, wait=False,
+            delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host,
+            partition_key=partition_key, wait=False,
         )  # fmt: skip
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
@@ -310,6 +373,27 @@ class Store(Reader, Producer):
             arguments.whole(call, "first_mark", first_mark),
             arguments.whole(call, "most", most),
         )
+
+    # --- consumers and topics, by extensions
+
+    def consumer(
+        self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        """Return a consumer of a group: its members, in any number of processes, share the messages of these topics.
+
+        A process that does not hold the store for writing opens it with `read_only=True`, and calls this just the same.
+
+        Args:
+            group: the group's name: letters, digits, `%`, `|`, `_` and `-`, at most 120.
+            topics: one topic or more; in a name, `*` stands for any characters.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            ArgumentError: an argument has a wrong type or value.
+            ConfigError: no extension in `extensions.use` provides consumers.
+        """
+        made: Consumer = self._provided("consumer")(group, topics, **options)
+        return made
 
     # --- consumer offsets
 
@@ -470,10 +554,12 @@ class Store(Reader, Producer):
         if self._closed:
             return
         if self._engine is None:
+            self._detach()
             super().close()
             return
         # A signal handler may call this during an append of its own thread, which would continue after the close.
         self._engine.log.lock.refuse_within()
+        self._detach()
         # If close is interrupted here, puts only check first whether they are allowed.
         self._engine.log.appender.refuse(STOPPED)
         self._closed = self._engine.is_interrupted = True
@@ -482,6 +568,11 @@ class Store(Reader, Producer):
         finally:
             # An interrupt may leave the close incomplete; close may then be called again.
             self._closed = not self._engine.is_interrupted
+
+    def _detach(self) -> None:
+        """End the work of the extensions, which may still put."""
+        for each in reversed(self._extensions):
+            each.detach()
 
     def __enter__(self) -> Self:
         return self

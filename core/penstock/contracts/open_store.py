@@ -1,0 +1,71 @@
+"""The store as an extension sees it: the public methods of `penstock.Store` that it may call, and a few more."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from penstock.message import Message, ReadResult, Receipt, StoredMessage
+
+
+class MessageWaiter(Protocol):
+    """Waits for new messages, of any process: `ask`, then a check for messages, then `rest` or `go_on`. Not thread-safe."""
+
+    def ask(self) -> None:
+        """Call before a check: a message that is published after the check then ends `rest`."""
+
+    def go_on(self) -> None:
+        """Call after a check that found something."""
+
+    def rest(self, at_most_s: float | None = None) -> None:
+        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds."""
+
+    def interrupt(self) -> None:
+        """End `rest` of every thread and process that waits for this store's messages. Safe from any thread."""
+
+
+class OpenStore(Protocol):
+    """An open store; see the methods of the same names in `penstock.Store`, which is what an extension gets."""
+
+    path: Path
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the store was opened read-only."""
+
+    def topics(self) -> dict[str, list[int]]:
+        """Return every topic with the numbers of its queues."""
+
+    def min_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the first queue offset that can be read."""
+
+    def max_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the queue offset that the next message will get."""
+
+    def read(
+        self, topic: str, queue: int = 0, offset: int = 0, limit: int = 32, tag: str = "*"
+    ) -> ReadResult:
+        """Read messages of a queue."""
+
+    def at(self, log_offset: int) -> StoredMessage:
+        """Return the message whose record begins at `log_offset`."""
+
+    def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
+        """Append copies of messages, each with its properties text."""
+
+    def flush(self) -> int:
+        """Make all messages put so far durable."""
+
+    def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
+        """Commit durably how far a group has read a queue."""
+
+    def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
+        """Return the offset a group reads next; None if it never committed one."""
+
+    def groups(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return (group, topic) to queue to committed offset."""
+
+    def recheck_puts(self, topic: str) -> None:
+        """Call `Extension.check_put` again before the next put to each queue of a topic."""
+
+    def waiter(self) -> MessageWaiter:
+        """Return an object with which one thread waits for new messages."""
