@@ -295,6 +295,15 @@ class QueueIndex(Dispatcher):
         """
         self.trim(log_offset)
 
+    def remove_topic(self, topic: str, log_offset: int) -> None:
+        """Remove all queues of a topic, and from now on leave out its records before `log_offset`.
+
+        The removal is already recorded durably (`History.removed`), so a crash in between is completed by the next `load`, which
+        must leave out such records as well. Called with no batch of later records dispatched yet; batches that were not
+        dispatched may hold earlier records. An index that does not override this cannot remove topics.
+        """
+        raise NotImplementedError
+
     def adopt(self, old: "QueueIndex", damages: Sequence[tuple[int, int]]) -> None:
         """Copy from `old` the entries and queue ends that cannot be derived from the log any more.
 

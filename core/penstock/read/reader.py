@@ -71,7 +71,9 @@ class Reader:
         live: bool,
         published: Callable[[], int | None],
         wakes: Wakes,
+        removed: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
+        self._removed = removed
         self._published = published
         self._wakes = wakes
         self._log = log
@@ -521,7 +523,9 @@ class Reader:
                 "find needs a key index, and the store has none: add hash-index to index.use"
             )
         word = next((word for word in key.split(" ") if word), "")
-        return self._key_index.candidates(topic, word, low, high)
+        found = self._key_index.candidates(topic, word, low, high)
+        before = self._removed().get(topic, 0)
+        return (log_offset for log_offset in found if log_offset >= before) if before else found
 
     def _try_at(self, log_offset: int) -> StoredMessage | None:
         try:

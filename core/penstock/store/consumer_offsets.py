@@ -26,7 +26,7 @@ the next messages, so the offset is set back:
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.errors import CorruptionError, PenstockError, StorageError
@@ -100,6 +100,13 @@ class ConsumerOffsets:
         offset = check_offset(group, topic, number, offset, OFFSET_MAX)
         with self._lock:
             self._save({(name, number): offset}, f"offset {offset} of group {group}")
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove the offsets of all groups in a topic that was removed; those set aside stay."""
+        with self._lock:
+            names = [name for name in self._loaded().used if name.rpartition("@")[0] == topic]
+            if names:
+                self._save({}, f"the removal of the offsets in topic {topic}", without=names)
 
     # --- offsets beyond the end of their queue
 
@@ -216,10 +223,12 @@ class ConsumerOffsets:
                 shown, more,
             )  # fmt: skip
 
-    def _save(self, offsets: Mapping[tuple[str, int], int], what: str) -> None:
-        """Write the table with new offsets; raises `StorageError` if that fails."""
+    def _save(
+        self, offsets: Mapping[tuple[str, int], int], what: str, without: Sequence[str] = ()
+    ) -> None:
+        """Write the table with new offsets, and without some names; raises `StorageError` if that fails."""
         try:
-            raw, table = self._loaded().with_offsets(offsets).written()
+            raw, table = self._loaded().without(without).with_offsets(offsets).written()
             self._replace(raw)
         except BaseException as error:
             # An offset that is not on disk is not committed, so the file is read again.

@@ -34,8 +34,10 @@ from penstock.dispatch.tail_follower import TailFollower
 from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Progress
+from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.side_folder import SideFolder
 from penstock.errors import (
+    ConfigError,
     DiskFullError,
     MessageError,
     PenstockError,
@@ -113,6 +115,7 @@ class Engine:
     fire: Fire
     ask: Ask
     long_topics: bool
+    removed_topics: RemovedTopicsFile
     extensions: Sequence[Extension] = ()
     cursors: dict[tuple[str, int], QueueCursor] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
@@ -255,6 +258,31 @@ class Engine:
         for each in self.extensions:
             each.check_put(cursor.topic, cursor.queue)
         return cursor
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove a topic and its messages; see `Store.remove_topic`."""
+        index = self.queue_index
+        if type(index).remove_topic is QueueIndex.remove_topic:
+            raise ConfigError(
+                f"topic {topic} cannot be removed: the dispatcher {index.name} of this store has no way to remove the queues of a "
+                f"topic; nothing was changed"
+            )
+        self.log.lock.refuse_within()
+        # No cursor is made, and nothing is appended, between the mark and the removal of the queues.
+        with self._cursors_guard, self.log.lock:
+            log_end = self.log.end_offset
+            self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
+            for (name, _), cursor in self.cursors.items():
+                if name == topic:
+                    cursor.next_offset = 0
+            try:
+                index.remove_topic(topic, log_end)
+            except BaseException as error:
+                raise self.flusher.fail(
+                    f"topic {topic} is recorded as removed, but its queues could not be removed ({error!r})"
+                ) from error
+        self.log.encoder.forget(topic)
+        self.offsets.remove_topic(topic)
 
     def rewrite(self, message: Message) -> Message | tuple[Message, bytes]:
         """Return what an extension stores in place of a message that requests more than to be stored."""

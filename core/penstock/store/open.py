@@ -29,6 +29,7 @@ from penstock.dispatch.store_view import Recipe, open_log
 from penstock.dispatch.tail_follower import TailFollower, pick_indexes
 from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
 from penstock.errors import StorageError, StoreLockedError
@@ -263,6 +264,7 @@ class Opener(Choices):
         )  # fmt: skip
         store = Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
+            removed_topics=RemovedTopicsFile(self.files, self.root),
             extensions=self.extensions(context),
             published=lambda: visible_offset(self.files, self.root),
             wakes=Wakes(self.files, self.root),
@@ -270,7 +272,7 @@ class Opener(Choices):
             verification=self._verification(log, dispatchers, geometry, None),
             not_understood=self.foreign(geometry),
         )  # fmt: skip
-        store.attach()
+        store._attach()
         return store
 
     # --- writing
@@ -335,7 +337,7 @@ class Opener(Choices):
             store.leave()
             engine.abandon()
             raise
-        store.attach()
+        store._attach()
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
@@ -403,11 +405,12 @@ class Opener(Choices):
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
+            removed_topics=RemovedTopicsFile(self.files, self.root),
             extensions=self.extensions(context),
         )  # fmt: skip
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
-            extensions=engine.extensions,
+            removed_topics=engine.removed_topics, extensions=engine.extensions,
             outlook=self._make_forecast(context, log),
             verification=self._verification(
                 log, dispatchers, context.geometry, engine.dispatched_offset
@@ -418,6 +421,7 @@ class Opener(Choices):
         self, engine: Engine, log: SegmentedLog, found: OpenState, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, replay the records they are missing, and write progress file and checkpoint."""
+        found.mended.extend(engine.removed_topics.settle(end.offset))
         history = read_deleted_topics(self.files, self.root, found.ranges)
         load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
         start = min(engine.follower.progress, end.offset)

@@ -19,6 +19,7 @@ from penstock.contracts import (
 from penstock.contracts.findings import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
 from penstock.dispatch.tail_follower import pick_indexes
+from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.errors import (
     ArgumentTypeError,
     ConfigError,
@@ -81,6 +82,7 @@ class Store(Reader, Producer):
         outlook: RetentionForecast,
         verification: Verification,
         wakes: Wakes,
+        removed_topics: RemovedTopicsFile,
         extensions: Sequence[Extension] = (),
         published: Callable[[], int | None] = lambda: None,
         not_understood: Sequence[Foreign] = (),
@@ -90,7 +92,13 @@ class Store(Reader, Producer):
         if not_understood:
             queue_index = served(queue_index, path, not_understood)
         super().__init__(
-            log, queue_index, key_index, live=engine is None, published=published, wakes=wakes
+            log,
+            queue_index,
+            key_index,
+            live=engine is None,
+            published=published,
+            wakes=wakes,
+            removed=lambda: removed_topics.read().before,
         )
         self.path = path
         self.recovery: RecoveryReport | None = None
@@ -99,12 +107,13 @@ class Store(Reader, Producer):
         self._outlook = outlook
         self._verification = verification
         self._extensions = extensions
+        self._removed_topics = removed_topics
         if engine is not None:
             self._opened_by = engine.files.process_id()
             self._produce_by(engine.log.appender)
             leave_in_child(self)
 
-    def attach(self) -> None:
+    def _attach(self) -> None:
         """Attach the extensions, once the store is open; closes the store if one of them raises."""
         try:
             for each in self._extensions:
@@ -115,6 +124,7 @@ class Store(Reader, Producer):
 
     def extension(self, name: str) -> Extension:
         """Return the extension of this store with that name; raises `UnknownStrategyError` if it is not in `extensions.use`."""
+        self._check_open()
         arguments.text("extension", "name", name, "the name of an extension")
         for each in self._extensions:
             if each.name == name:
@@ -130,6 +140,23 @@ class Store(Reader, Producer):
         raise ConfigError(
             f"{method} is refused: no extension in extensions.use provides it; add messaging to extensions.use"
         )
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove a topic with its queues, its messages and the groups' offsets in it, durably; a topic that does not exist too.
+
+        The records stay in the log until retention deletes their segments, but no queue, no key and no recovery shows them again.
+        A topic of the same name that is created later begins at queue offset 0. Configuration is not changed: see `delete_topic`.
+
+        Raises:
+            ConfigError: the configured queue index cannot remove topics; nothing was changed.
+            StoreFailedError: the queues could not be removed; the next open completes that.
+        """
+        self._owner().remove_topic(check_topic(topic))
+
+    def topic_life(self, topic: str) -> int:
+        """Return how often a topic was removed; a queue offset of one life means nothing in another."""
+        self._check_open()
+        return self._removed_topics.read().count(check_topic(topic))
 
     def recheck_puts(self, topic: str) -> None:
         """Make the extensions check again, before the next put to each queue of a topic, whether it is allowed."""
