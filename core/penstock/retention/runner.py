@@ -40,7 +40,7 @@ from penstock.runtime.clock import BELIEVED_AFTER_MS, Clock, SteadyTime
 logger = get_logger(__name__)
 
 FORCE_AFTER_MS = 120_000
-# `delete_before` waits for readers of a segment: the number of tries, and the pause between them.
+# A run waits for readers of a segment: the number of tries, and the pause between them.
 _TRIES_MAX, _TRY_AGAIN_S = 20, 0.01
 # The limit of one run, so that a wrong clock cannot empty a store at once.
 SEGMENTS_A_ROUND_MAX = 10
@@ -132,7 +132,7 @@ class Retention:
     def run(self) -> int:
         """Delete expired segments; returns how many were deleted."""
         with self._one_at_a_time:
-            gone = self._run_once(self._choose_by_vote, SEGMENTS_A_ROUND_MAX)
+            gone = self._run_patiently(self._choose_by_vote, SEGMENTS_A_ROUND_MAX)
             if gone and self.refusal is not None:
                 # There may be room again: vote again, so that puts need not wait for the next run.
                 self._choose_by_vote()
@@ -148,13 +148,7 @@ class Retention:
             return _Choice(going, reason, "a call of discard_before")
 
         with self._one_at_a_time:
-            gone = self._run_once(count, sys.maxsize)
-            for _ in range(_TRIES_MAX):
-                if self._deleting is None or self._stopping.wait(_TRY_AGAIN_S):
-                    break
-                # A reader holds a lease, possibly for a moment only, as Penstock's own threads do.
-                gone += self._run_once(count, sys.maxsize)
-            return gone
+            return self._run_patiently(count, sys.maxsize)
 
     def stop(self, limit_s: float = -1) -> None:
         """Stop the current run, in whatever thread, and wait for it to end; later runs do nothing."""
@@ -186,6 +180,15 @@ class Retention:
                 "steady for %d minutes", BELIEVED_AFTER_MS // 60_000,
             )  # fmt: skip
         return now_ms
+
+    def _run_patiently(self, choose: Callable[[], _Choice], most: int) -> int:
+        """Like `_run_once`, and wait for the readers of a segment; possibly only Penstock's own threads read it."""
+        gone = self._run_once(choose, most)
+        for _ in range(_TRIES_MAX):
+            if self._deleting is None or self._stopping.wait(_TRY_AGAIN_S):
+                break
+            gone += self._run_once(choose, most - gone)
+        return gone
 
     def _run_once(self, choose: Callable[[], _Choice], most: int) -> int:
         """Complete a deletion that has begun, delete what `choose` returns, then trim; returns the number deleted."""
