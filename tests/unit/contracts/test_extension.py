@@ -1,5 +1,6 @@
 """Extensions in a store: what is asked of them, when, and what happens if they refuse or fail."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,12 @@ def test_it_is_asked_once_a_queue_and_again_on_request(tmp_path: Path) -> None:
 def test_a_refused_put_stores_nothing_and_a_copy_is_not_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "s", Noting) as store:
         store.extension("noting").refused = "secret"
-        for put in (
+        puts: list[Callable[[], object]] = [
             lambda: store.put("secret", b"x"),
             lambda: store.put_many([Message("t", b"x"), Message("secret", b"x")]),
             lambda: store.put("secret", b"x"),
-        ):
+        ]
+        for put in puts:
             with pytest.raises(MessageError, match="no puts to secret"):
                 put()
         assert store.topics() == {}
