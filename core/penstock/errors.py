@@ -33,6 +33,8 @@
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
         - ForkedStoreError         a child process tried to use its parent's store
+        - LostQueueError           a consumer answered a message of a queue that it no longer has
+        - QueueHeldError           a queue is held by a consumer; names its process
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
         - SystemLimitError         no descriptor or memory left; nothing of the message was stored
@@ -427,6 +429,35 @@ class ForkedStoreError(StorageError):
         super().__init__(
             f"{path} was opened by process {parent}, and its forked child processes cannot use it; nothing was "
             f"changed. Open the store again in the child, with read_only=True while the parent has it open"
+        )
+
+
+class LostQueueError(StorageError):
+    """A consumer answered a message of a queue that it no longer has: another consumer gets the message again."""
+
+    def __init__(
+        self, topic: str, queue: int, reason: str = "it was handed back to the group"
+    ) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.reason = reason
+        super().__init__(
+            f"queue {queue} of topic {shown(topic)} is no longer this consumer's: {reason}. The answer does not count: the "
+            f"message may be handed out again, to this consumer or another one"
+        )
+
+
+class QueueHeldError(StorageError):
+    """A consumer has a queue that only one program may change at a time; nothing was changed."""
+
+    def __init__(self, group: str, topic: str, queue: int, holder: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue = queue
+        self.holder = holder
+        super().__init__(
+            f"queue {queue} of topic {shown(topic)} is held by a consumer of group {shown(group)}, {holder}; its position "
+            f"was not changed. Close that consumer first, or call its seek()"
         )
 
 

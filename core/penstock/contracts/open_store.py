@@ -1,6 +1,7 @@
 """The store as an extension sees it: the public methods of `penstock.Store` that it may call, and a few more."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +58,21 @@ class OpenStore(Protocol):
 
     def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
         """Commit durably how far a group has read a queue."""
+
+    def move_offsets(
+        self, moves: Mapping[tuple[str, str, int], tuple[int | None, int]]
+    ) -> set[tuple[str, str, int]]:
+        """Commit multiple offsets durably, each only if it is still the expected one; return those not moved."""
+
+    def offset_at(
+        self,
+        topic: str,
+        queue: int = 0,
+        *,
+        time_ms: float | datetime,
+        boundary: str = "lower",
+    ) -> int:
+        """Return the queue offset at a store time."""
 
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
