@@ -33,6 +33,7 @@
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
         - ForkedStoreError         a child process tried to use its parent's store
+        - ConsumerClosedError      the consumer was closed
         - LostQueueError           a consumer answered a message of a queue that it no longer has
         - QueueHeldError           a queue is held by a consumer; names its process
         - ReadOnlyError            the store was opened for reading
@@ -429,6 +430,16 @@ class ForkedStoreError(StorageError):
         super().__init__(
             f"{path} was opened by process {parent}, and its forked child processes cannot use it; nothing was "
             f"changed. Open the store again in the child, with read_only=True while the parent has it open"
+        )
+
+
+class ConsumerClosedError(StorageError):
+    """The consumer was closed."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        super().__init__(
+            f"the consumer of group {shown(group)} is closed, and hands out no more messages; make a new one"
         )
 
 
