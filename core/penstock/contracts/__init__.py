@@ -104,7 +104,6 @@ __all__ = [
     "TAG_KEYS",
     "Allocator",
     "Answered",
-    "Answered",
     "Checker",
     "Committer",
     "ConsumedMessage",

@@ -1,6 +1,6 @@
 """Answers to messages: acknowledged, refused, released, extended."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -85,14 +85,17 @@ class Answers:
         if flight.consumer is not self._consumer:
             raise _foreign("ack", message)
         with self._lock:
-            if flight.is_over:
-                _check_lost([flight])
-                return
-            if message.offset in flight.open:
-                flight.ticket = self._recorded(flight, [message.offset])
+            opened = flight.open
+            if message.offset in opened:
+                flight.ticket = ticket = self._recorded(flight, (message.offset,))
                 self._in_flight.finish(message)
-                flight.is_unsynced |= not sync
-            ticket = flight.ticket
+                if not sync:
+                    flight.is_unsynced = True
+                    return
+            else:
+                # Acknowledged before, perhaps without a sync; or the queue is gone.
+                ticket = flight.ticket
+                _check_lost([flight])
         if sync:
             flight.owned.sync(ticket)
 
@@ -117,9 +120,10 @@ class Answers:
             _sync(tickets)
         _check_lost(over)
 
-    def _recorded(self, flight: QueueFlight, offsets: list[int]) -> int:
+    def _recorded(self, flight: QueueFlight, offsets: Sequence[int]) -> int:
         try:
-            return flight.owned.ack(offsets, flight.base)
+            # The lowest offset that is open is the base.
+            return flight.owned.ack(offsets, next(iter(flight.open)))
         except LostQueueError:
             self._held.lose(flight)
             raise

@@ -97,7 +97,8 @@ class GroupConsumer:
         self._waits_for_answer = False
         self._hands: dict[int, _Hand] = {}
         self._failure: PenstockError | None = None
-        self._is_closing = self._is_closed = False
+        # Whether no more messages are handed out: it is closing, or has failed.
+        self._is_over = self._is_closing = self._is_closed = False
         self._closing = threading.Lock()
         self._worker: Stoppable | None = None
         self._run: HandlerRun | None = None
@@ -124,7 +125,8 @@ class GroupConsumer:
         # Another thread of the parent may have held the lock.
         self._lock = threading.RLock()
         self._failure = ForkedStoreError(self._context.root, self._process)
-        self._is_closing = self._is_closed = True
+        self._is_over = self._is_closing = self._is_closed = True
+        self._held.leave()
 
     def _step(self) -> float | None:
         try:
@@ -140,6 +142,7 @@ class GroupConsumer:
             )
             failure.__cause__ = error
             self._failure = self._failure or failure
+            self._is_over = True
             self.rouse()
             return None
         return STEP_S
@@ -165,14 +168,10 @@ class GroupConsumer:
 
     def _take(self, limit: int, by: object) -> list[ConsumedMessage]:
         """Hand out messages that are fetched."""
-        in_flight = self._in_flight
         with self._lock:
-            if self._is_closing or self._failure is not None:
+            if self._is_over:
                 self._check()
-            now_ns = self._now_ns()
-            if in_flight.is_due(now_ns):
-                in_flight.expire(now_ns)
-            return in_flight.take(limit, now_ns, by)
+            return self._in_flight.take(limit, self._now_ns(), by)
 
     def take(self, limit: int = 1) -> list[ConsumedMessage]:
         """Hand out up to `limit` messages that were read ahead; neither reads nor waits."""
@@ -193,6 +192,9 @@ class GroupConsumer:
 
     def _await(self, limit: int, by: object, until_ns: int | None) -> list[ConsumedMessage]:
         """Hand out messages, waiting for the first one."""
+        found = self._gather(limit, by, until_ns)
+        if found:
+            return found
         waiter = self._waiters.pop() if self._waiters else self._store.waiter()
         try:
             while True:
@@ -239,10 +241,16 @@ class GroupConsumer:
     def __iter__(self) -> Iterator[ConsumedMessage]:
         """Hand out messages without end; see `contracts.Consumer`."""
         hand, by = self._hand(), object()
+        lock, take_one, now_ns = self._lock, self._in_flight.take_one, self._now_ns
         try:
             while True:
-                hand.message = (self._take(1, by) or self._await(1, by, None))[0]
-                yield hand.message
+                # As `_take`, without a call for each message.
+                with lock:
+                    if self._is_over:
+                        self._check()
+                    message = take_one(now_ns(), by)
+                hand.message = message = message or self._await(1, by, None)[0]
+                yield message
         except ConsumerClosedError:
             return
         finally:
@@ -270,7 +278,6 @@ class GroupConsumer:
 
     def ack(self, messages: Answered, *, sync: bool = True) -> None:
         """Acknowledge one message or many; see `contracts.Consumer.ack`."""
-        self._check_forked()
         if type(messages) is ConsumedMessage:
             self._answers.ack_one(messages, sync=sync)
         else:
@@ -280,13 +287,11 @@ class GroupConsumer:
 
     def nack(self, messages: Answered, *, delay_level: int | None = None) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
-        self._check_forked()
         self._answers.nack(self._answers.checked("nack", messages), checked_level(delay_level))
         self._answered()
 
     def release(self, messages: Answered) -> None:
         """Give messages back unanswered; see `contracts.Consumer.release`."""
-        self._check_forked()
         self._answers.release(self._answers.checked("release", messages))
         self._answered()
 
@@ -298,10 +303,6 @@ class GroupConsumer:
         """Let another thread have what an answer made room for."""
         self._waits_for_answer = False
         self.rouse()
-
-    def _check_forked(self) -> None:
-        if isinstance(self._failure, ForkedStoreError):
-            raise self._failure
 
     # --- the handler
 
@@ -371,7 +372,7 @@ class GroupConsumer:
 
     def close(self) -> None:
         """Release everything that was not answered and leave the group; see `contracts.Consumer.close`."""
-        self._is_closing = True
+        self._is_over = self._is_closing = True
         if self._is_closed or self._lock._is_owned():  # type: ignore[attr-defined] # not in the stubs
             # Called by a signal handler in the middle of a call of this thread: that call, or the next, ends the block.
             return

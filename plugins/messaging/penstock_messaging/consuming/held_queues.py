@@ -108,6 +108,12 @@ class HeldQueues:
             self._forget(going)
         self._give_back(going)
 
+    def leave(self) -> None:
+        """Drop all queues, in a forked child: they are the parent's."""
+        for flight in self._flights.values():
+            self._in_flight.drop(flight, lost=True)
+        self._flights, self._fetcher.queues, self._is_closed = {}, (), True
+
     # --- progress
 
     def record(self) -> None:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 SPAN_MAX = 2000
 
 
+NEVER_NS = 1 << 63
+
+
 class StartPosition(NamedTuple):
     """A position without any answers after `base`."""
 
@@ -142,6 +145,8 @@ class InFlight:
         self.out: OrderedDict[ConsumedMessage, int] = OrderedDict()
         # Messages of an ordered queue that wait for their retry: (when, number, message).
         self._later: list[tuple[int, int, ConsumedMessage]] = []
+        # `expire` has nothing to do before.
+        self._due_ns = NEVER_NS
         self._number = 0
         self._paused: set[str] = set()
         self._is_paused = False
@@ -167,26 +172,47 @@ class InFlight:
     def take(self, limit: int, now_ns: int, by: object = None) -> list[ConsumedMessage]:
         """Hand out up to `limit` messages."""
         found: list[ConsumedMessage] = []
-        ready, out, until_ns = self._ready, self.out, now_ns + self._ack_wait_ns
-        room = min(limit, self._out_max - len(out))
-        is_held = self._is_paused or self._paused
-        while room > 0 and ready:
-            message = ready[0]
-            if message.state != READY or (is_held and self._hold(message)):
-                ready.popleft()
-                continue
-            message.by, message.since_ns = by, now_ns
-            message.state = OUT
-            out[message] = until_ns
-            message.flight.out += 1
-            # Only now: if an interrupt comes before, the message is handed out again when its time is over.
-            ready.popleft()
+        while len(found) < limit:
+            message = self.take_one(now_ns, by)
+            if message is None:
+                break
             found.append(message)
-            room -= 1
-        if not self._answers:
-            for message in found:
-                self.finish(message)
         return found
+
+    def take_one(self, now_ns: int, by: object = None) -> ConsumedMessage | None:
+        """Hand out a message; None if there is none."""
+        if now_ns >= self._due_ns:
+            self.expire(now_ns)
+        ready, out = self._ready, self.out
+        if not ready or len(out) >= self._out_max:
+            return None
+        message = ready[0]
+        if message.state != READY or self._is_paused or self._paused:
+            found = self._next_ready()
+            if found is None:
+                return None
+            message = found
+        message.by, message.since_ns = by, now_ns
+        message.state = OUT
+        out[message] = until_ns = now_ns + self._ack_wait_ns
+        if until_ns < self._due_ns:  # noqa: PLR1730 - once a message: a call of `min` costs more
+            self._due_ns = until_ns
+        message.flight.out += 1
+        # Only now: if an interrupt comes before, the message is handed out again when its time is over.
+        ready.popleft()
+        if not self._answers:
+            self.finish(message)
+        return message
+
+    def _next_ready(self) -> ConsumedMessage | None:
+        """Return the first message that is ready and not paused; removes those before it."""
+        ready = self._ready
+        while ready:
+            message = ready[0]
+            if message.state == READY and not self._hold(message):
+                return message
+            ready.popleft()
+        return None
 
     @property
     def is_full(self) -> bool:
@@ -197,12 +223,6 @@ class InFlight:
     def has_ready(self) -> bool:
         """Whether there are messages to be handed out, or that were to be."""
         return bool(self._ready)
-
-    def is_due(self, now_ns: int) -> bool:
-        """Return whether `expire` has something to do."""
-        if self.out and next(iter(self.out.values())) <= now_ns:
-            return True
-        return bool(self._later) and self._later[0][0] <= now_ns
 
     def due_ns(self) -> int | None:
         """Return when the next message is handed out again by time; None if there is none."""
@@ -218,8 +238,9 @@ class InFlight:
         current = flight.open.pop(message.offset, None)
         if current is None:
             return False
-        self._end(current, DONE)
-        message.state = DONE
+        if current.state == OUT and self.out.pop(current, None) is not None:
+            flight.out -= 1
+        current.state = message.state = DONE
         if self._ordered:
             flight.current = None
             self._next_in_line(flight)
@@ -230,10 +251,10 @@ class InFlight:
         current = message.flight.open.get(message.offset)
         return current is not None and (current is message or current.state == READY)
 
-    def _end(self, message: ConsumedMessage, state: int) -> None:
+    def _end(self, message: ConsumedMessage) -> None:
         if message.state == OUT and self.out.pop(message, None) is not None:
             message.flight.out -= 1
-        message.state = state
+        message.state = OVER
 
     def release(self, messages: Iterable[ConsumedMessage]) -> None:
         """Make messages that are handed out ready again, before all others."""
@@ -246,7 +267,7 @@ class InFlight:
     def _following(self, message: ConsumedMessage, attempt: int) -> ConsumedMessage | None:
         """Replace a delivery by the next one; return None if the queue is leaving."""
         flight = message.flight
-        self._end(message, OVER)
+        self._end(message)
         if flight.is_leaving or flight.is_over:
             return None
         following = message.again(attempt)
@@ -262,6 +283,7 @@ class InFlight:
         if following is not None:
             self._number += 1
             heapq.heappush(self._later, (when_ns, self._number, following))
+            self._due_ns = min(self._due_ns, when_ns)
 
     def expire(self, now_ns: int) -> bool:
         """Make ready again what was not answered in time, and retries whose time has come; return whether there were any."""
@@ -277,6 +299,8 @@ class InFlight:
             if message.state == READY:
                 self._ready.append(message)
                 found = True
+        due_ns = self.due_ns()
+        self._due_ns = NEVER_NS if due_ns is None else due_ns
         return found
 
     def extend(self, message: ConsumedMessage, now_ns: int) -> None:
@@ -327,7 +351,7 @@ class InFlight:
         # The base stays what it was.
         flight.fetched = flight.base
         for message in flight.open.values():
-            self._end(message, OVER)
+            self._end(message)
         flight.open.clear()
         flight.line.clear()
         self._ready = deque(each for each in self._ready if each.state == READY)
