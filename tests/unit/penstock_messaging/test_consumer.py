@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.penstock_messaging.consumers import Members, bodies
+from tests.consumers import Members, bodies
 
 import penstock
 from penstock import ArgumentError, ConsumerClosedError, ForkedStoreError, LostQueueError, Message

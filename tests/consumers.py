@@ -1,9 +1,9 @@
-"""Consumers on a group in memory (`fake_claims`), for tests."""
+"""Consumers on a group in memory (`fake_group`), for tests."""
 
 from collections.abc import Callable
 from typing import Any
 
-from tests.unit.penstock_messaging.fake_claims import FakeClaims, FakeGroup
+from tests.fake_group import FakeClaims, FakeGroup
 
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, make_context
