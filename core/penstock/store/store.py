@@ -20,6 +20,7 @@ from penstock.contracts.findings import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
 from penstock.dispatch.tail_follower import pick_indexes
 from penstock.errors import (
+    ArgumentError,
     ArgumentTypeError,
     ConfigError,
     ForeignContentError,
@@ -430,7 +431,13 @@ class Store(Reader, Producer):
                 nothing was written.
         """
         self._owner()
-        arguments.mapping("move_offsets", "moves", moves)
+        expected = "a mapping of (group, topic, queue) to (expected offset or None, new offset)"
+        arguments.instance("move_offsets", "moves", moves, Mapping, expected)
+        for key, move in moves.items():
+            if not (isinstance(key, tuple) and isinstance(move, tuple)):
+                raise ArgumentTypeError("move_offsets", "moves", (key, move), expected)
+            if (len(key), len(move)) != (3, 2):
+                raise ArgumentError("move_offsets", "moves", (key, move), expected)
         self._settle(self._queue_index)
         for (group, topic, queue), (_, new) in moves.items():
             check_group(group)
