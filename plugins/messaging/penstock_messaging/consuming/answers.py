@@ -95,7 +95,7 @@ class Answers:
             else:
                 # Acknowledged before, perhaps without a sync; or the queue is gone.
                 ticket = flight.ticket
-                _check_lost([flight])
+                self._check_lost([flight])
         if sync:
             flight.owned.sync(ticket)
 
@@ -118,7 +118,7 @@ class Answers:
                     tickets.append((flight.owned, flight.ticket))
         if sync:
             _sync(tickets)
-        _check_lost(over)
+        self._check_lost(over)
 
     def _recorded(self, flight: QueueFlight, offsets: Sequence[int]) -> int:
         try:
@@ -139,7 +139,7 @@ class Answers:
                 if not message.flight.is_over and self._in_flight.is_current(message):
                     tickets.append((message.flight.owned, self._refuse(message, level)))
         _sync(tickets)
-        _check_lost(over)
+        self._check_lost(over)
 
     def _refuse(self, message: ConsumedMessage, level: int) -> int:
         """Record that a message is refused; return the ticket."""
@@ -173,6 +173,12 @@ class Answers:
             for message in given:
                 self._in_flight.extend(message, now_ns)
 
+    def _check_lost(self, flights: Iterable[QueueFlight]) -> None:
+        """Raise for the first queue that was lost; after a `seek`, answers to earlier messages do nothing."""
+        for flight in flights:
+            if flight.is_lost:
+                raise self._consumer.forked or LostQueueError(flight.topic, flight.queue)
+
     def checked(self, call: str, given: object) -> list[ConsumedMessage]:
         """Return one message or many as a list; refuses anything else, and messages of other consumers."""
         if isinstance(given, str | bytes | bytearray) or not isinstance(
@@ -200,13 +206,6 @@ def _sync(tickets: Tickets) -> None:
     last = {id(owned): (owned, ticket) for owned, ticket in tickets}
     for owned, ticket in last.values():
         owned.sync(ticket)
-
-
-def _check_lost(flights: Iterable[QueueFlight]) -> None:
-    """Raise for the first queue that was lost; after a `seek`, answers to earlier messages do nothing."""
-    for flight in flights:
-        if flight.is_lost:
-            raise LostQueueError(flight.topic, flight.queue)
 
 
 def _foreign(call: str, message: ConsumedMessage) -> ArgumentError:

@@ -122,8 +122,8 @@ class GroupConsumer:
 
     def leave(self) -> None:
         """Refuse every call, in a forked child: the queues belong to the parent."""
-        # Another thread of the parent may have held the lock.
-        self._lock = threading.RLock()
+        # Another thread of the parent may have held the lock. As the standard library does with its own locks.
+        self._lock._at_fork_reinit()  # type: ignore[attr-defined] # not in the stubs
         self._failure = ForkedStoreError(self._context.root, self._process)
         self._is_over = self._is_closing = self._is_closed = True
         self._held.leave()
@@ -157,6 +157,11 @@ class GroupConsumer:
     def rouse(self) -> None:
         """Make all threads that wait look again."""
         self._rouser.interrupt()
+
+    @property
+    def forked(self) -> ForkedStoreError | None:
+        """Why nothing can be answered in a forked child; None elsewhere."""
+        return self._failure if isinstance(self._failure, ForkedStoreError) else None
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -195,7 +200,10 @@ class GroupConsumer:
         found = self._gather(limit, by, until_ns)
         if found:
             return found
-        waiter = self._waiters.pop() if self._waiters else self._store.waiter()
+        try:
+            waiter = self._waiters.pop()
+        except IndexError:
+            waiter = self._store.waiter()
         try:
             while True:
                 # Before the check: an answer after it ends the rest.

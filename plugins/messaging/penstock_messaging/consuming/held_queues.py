@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.contracts import OpenStore
-from penstock.errors import ArgumentError
+from penstock.errors import ArgumentError, LostQueueError, StorageError
 from penstock.format import arguments
 from penstock_messaging.consuming.consumer_options import seek_time_ms
 from penstock_messaging.consuming.fetching import Fetcher
@@ -95,10 +95,21 @@ class HeldQueues:
             self._fetcher.queues = list(self._flights.values())
 
     def _give_back(self, going: list[QueueFlight]) -> None:
+        """Give queues back: all of them, before an error of one is raised."""
+        failures = []
         for flight in going:
-            if not flight.owned.is_lost and flight.base > flight.recorded:
-                flight.owned.advance(flight.base)
-            flight.owned.hand_back()
+            try:
+                _record_base(flight)
+            except LostQueueError:
+                pass
+            except (OSError, StorageError) as error:
+                failures.append(error)
+            try:
+                flight.owned.hand_back()
+            except (OSError, StorageError) as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def close(self) -> None:
         """Give all queues back; what is out is released, and can no longer be answered."""
@@ -118,17 +129,22 @@ class HeldQueues:
 
     def record(self) -> None:
         """Record progress that no acknowledgement has recorded, and sync acknowledgements that nobody has waited for."""
+        unsynced = []
         with self._lock:
-            for flight in self._flights.values():
-                if flight.base > flight.recorded and not flight.owned.is_lost:
-                    flight.recorded = flight.base
-                    flight.owned.advance(flight.recorded)
-            unsynced = [each for each in self._flights.values() if each.is_unsynced]
-            tickets = [(each.owned, each.ticket) for each in unsynced]
-            for flight in unsynced:
-                flight.is_unsynced = False
-        for owned, ticket in tickets:
-            owned.sync(ticket)
+            flights = list(self._flights.values())
+            for flight in flights:
+                try:
+                    _record_base(flight)
+                except LostQueueError:
+                    self.lose(flight)
+                if flight.is_unsynced:
+                    flight.is_unsynced = False
+                    unsynced.append((flight, flight.ticket))
+        for flight, ticket in unsynced:
+            try:
+                flight.owned.sync(ticket)
+            except LostQueueError:
+                self.lose(flight)
 
     def has_limit(self) -> bool:
         """Return whether an answer may make room for another message; the caller has the lock."""
@@ -209,3 +225,10 @@ class HeldQueues:
             following.ticket = ticket
             self._put(following)
         flight.owned.sync(ticket)
+
+
+def _record_base(flight: QueueFlight) -> None:
+    base = flight.base
+    if base > flight.recorded and not flight.owned.is_lost:
+        flight.owned.advance(base)
+        flight.recorded = base
