@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.errors import NotYetError, PropertyError
+from penstock.errors import PropertyError
 from penstock.format.properties import (
     check_zeros,
     decode_properties,
@@ -45,9 +45,12 @@ def test_what_no_reader_could_get_back_is_refused(
         encode_properties(*given)
 
 
-def test_delayed_delivery_is_refused_rather_than_forgotten() -> None:
-    with pytest.raises(NotYetError, match="DELAY"):
+def test_a_property_that_requests_a_delay_is_refused_and_names_the_argument() -> None:
+    with pytest.raises(PropertyError, match=r"'DELAY' is refused: pass it as delay_level="):
         encode_properties("", (), {"DELAY": "3"})
+    for name in ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+        with pytest.raises(PropertyError, match=r"does not support; .* pass delay_level="):
+            encode_properties("", (), {name: "3"})
 
 
 def test_the_crc_of_another_record_is_neither_written_nor_read() -> None:
