@@ -9,6 +9,7 @@ from penstock.format.properties import (
     encode_properties,
     tag_text,
     texts_of,
+    without_crc,
 )
 
 
@@ -83,3 +84,9 @@ def test_a_sector_of_zeros_in_a_value_is_refused_naming_it() -> None:
     check_zeros(b"a\x01" + bytes(511) + b"\x02")
     with pytest.raises(PropertyError, match=r"property 'b' is refused.*512 consecutive zero bytes"):
         check_zeros(b"a\x01x\x02b\x01" + bytes(512) + b"\x02")
+
+
+def test_only_crc_properties_are_left_out() -> None:
+    assert without_crc(b"__CRC32#\x0112\x02") == b""
+    assert without_crc(b"a\x01b\x02__CRC32#\x0112\x02") == b"a\x01b\x02"
+    assert without_crc(b"__CRC32#X\x011\x02") == b"__CRC32#X\x011\x02"

@@ -13,7 +13,7 @@ def test_the_text_of_a_stored_message_is_what_was_stored(
     tmp_path: Path, text: bytes, checksum: str
 ) -> None:
     """A broker of 4.9 writes no 0x02 at the end; a value need not be UTF-8; a record's own CRC is not part of its text."""
-    with open_store(tmp_path, spawn=ManualWorkers(), **{"log.checksum": checksum}) as store:
+    with open_store(tmp_path, spawn=ManualWorkers(), log={"checksum": checksum}) as store:
         store.put_copies([(Message("t", b"body"), text)])
         found = stored_text(store.read("t").messages[0])
     # The store may close the last pair.

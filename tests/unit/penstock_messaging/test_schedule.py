@@ -85,7 +85,7 @@ def test_the_delivered_copy_has_the_whole_text_and_the_birth_of_the_message(
         born_time_ms=5, born_host="[::1]:99", reconsume_times=2,
     )  # fmt: skip
     waiting, text = scheduled(sent, accept)
-    with open_store(tmp_path, spawn=ManualWorkers(), **{"log.checksum": checksum}) as store:
+    with open_store(tmp_path, spawn=ManualWorkers(), log={"checksum": checksum}) as store:
         receipt = store.put_copies([(waiting, text)])[0]
         message = store.at(receipt.log_offset)
         copy, copied_text = delivered(message)

@@ -185,8 +185,8 @@ class Delivery:
         """Return the seconds until a time, or until an earlier one at which a message is expected."""
         with self._guard:
             now = self._clock.time_ms()
-            earliest = min([next_ms, now + _LOOK_MS, *self._expected.values()])
-            self._next_ms = max(earliest, now)
+            expected_ms = max(min(self._expected.values(), default=_NEVER), now + _TOGETHER_MS)
+            self._next_ms = max(min(next_ms, now + _LOOK_MS, expected_ms), now)
             return (self._next_ms - now) / 1000
 
     def _note_trouble(self, text: str) -> None:
