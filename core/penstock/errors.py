@@ -16,7 +16,6 @@
         - QueueError               a queue number that is out of range
         - PropertyError            a property, key or tag that the format cannot hold
         - MessageTooLargeError     body, properties or record over a limit
-        - NotYetError              a feature of the format that Penstock does not deliver yet
         - CommitError              a consumer group's offset that is refused, with the reason
         - ImportFileError          a file that cannot be imported, or a row of it; names file and row
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
@@ -213,6 +212,10 @@ class PropertyError(MessageError):
         super().__init__(f"property {name!r} is refused: {reason}")
 
 
+# What version 0.1 raised for properties that request a delivery later: its programs may still name it.
+NotYetError = PropertyError
+
+
 class MessageTooLargeError(MessageError):
     """A body, a properties text or a whole record over its limit."""
 
@@ -221,10 +224,6 @@ class MessageTooLargeError(MessageError):
         self.size = size
         self.limit = limit
         super().__init__(f"{what} has {size} bytes, the limit is {limit}; {advice}")
-
-
-class NotYetError(MessageError):
-    """A feature of the format that Penstock does not deliver yet; the message is refused."""
 
 
 class ImportFileError(MessageError):

@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from penstock.contracts.dispatcher import QueueEntries
 from penstock.message import Message, ReadResult, Receipt, StoredMessage
 
 
@@ -47,8 +48,14 @@ class OpenStore(Protocol):
     ) -> ReadResult:
         """Read messages of a queue."""
 
+    def queue_entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """Return the entries of a queue from queue offset `start` to before `stop`, without reading the messages."""
+
     def at(self, log_offset: int) -> StoredMessage:
         """Return the message whose record begins at `log_offset`."""
+
+    def check(self, message: Message, properties_text: bytes | None = None) -> None:
+        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored."""
 
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages, each with its properties text."""
