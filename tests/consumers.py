@@ -39,7 +39,7 @@ class Members:
         selection = Selection((*(topics or ("orders",)), retries))
         consumer = GroupConsumer(
             context, self.store, "billing", checked,
-            lambda on_taken, on_wanted_back: FakeClaims(self.group, selection, on_taken, on_wanted_back),
+            lambda on_taken, on_wanted_back, _wake: FakeClaims(self.group, selection, on_taken, on_wanted_back),
             rules, retry_topic=retries, on_closed=self.closed.append,
         )  # fmt: skip
         consumer.start()

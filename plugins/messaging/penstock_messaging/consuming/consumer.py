@@ -39,8 +39,16 @@ _TIMEOUT_MAX_S = 365 * 86_400.0
 class MakeClaims(Protocol):
     """Makes a consumer's membership in its group."""
 
-    def __call__(self, on_taken: OnQueue, on_wanted_back: OnQueue) -> Claims:
-        """Return it; `on_taken` is called with each queue taken, `on_wanted_back` with each that must be given back."""
+    def __call__(
+        self, on_taken: OnQueue, on_wanted_back: OnQueue, wake: Callable[[], None]
+    ) -> Claims:
+        """Return it.
+
+        Args:
+            on_taken: called with each queue that was taken.
+            on_wanted_back: called with each queue that must be given back.
+            wake: called when another consumer in this process joins or leaves: `step` is to be called soon.
+        """
 
 
 class _Hand:
@@ -90,7 +98,7 @@ class GroupConsumer:
         self._answers = Answers(
             self, self._lock, self._in_flight, self._held, rules, self._now_ns, ordered=options.ordered
         )  # fmt: skip
-        self._claims = make_claims(self._held.take, self._held.want_back)
+        self._claims = make_claims(self._held.take, self._held.want_back, self.wake)
         # One for each thread that waits; and whether one waits for the answer to another message.
         self._waiters = deque([store.waiter()])
         self._rouser = store.waiter()

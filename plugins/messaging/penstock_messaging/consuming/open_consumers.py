@@ -34,6 +34,7 @@ class MakeMembership(Protocol):
         note: dict[str, Any],
         on_taken: OnQueue,
         on_wanted_back: OnQueue,
+        wake: Callable[[], None],
     ) -> Claims:
         """Return it."""
 
@@ -91,12 +92,14 @@ class OpenConsumers:
         options: CheckedOptions,
         on_taken: OnQueue,
         on_wanted_back: OnQueue,
+        wake: Callable[[], None],
     ) -> Claims:
         if options.broadcast:
             return BroadcastClaims(self._store, selection, options.start, on_taken)
         note = {"topics": list(selection.texts), "ordered": options.ordered, "tag": options.tag}
         return self._make_membership(
             group, selection, start=options.start, note=note, on_taken=on_taken, on_wanted_back=on_wanted_back,
+            wake=wake,
         )  # fmt: skip
 
     def close(self) -> None:
