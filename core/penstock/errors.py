@@ -13,7 +13,11 @@
     + MessageError (ValueError)    the caller's message cannot be stored; nothing was written
         - TopicError               a topic name that is refused, with the reason
             + LongTopicError       a name that older brokers on this directory cannot read
+            + UnknownTopicError    no topic has that name, and topics are not created by messages
+            + TopicExistsError     a topic has that name already
+            + TopicPermissionError the topic's configuration forbids messages
         - QueueError               a queue number that is out of range
+            + TopicQueueError      a queue number that the topic does not have
         - PropertyError            a property, key or tag that the format cannot hold
         - MessageTooLargeError     body, properties or record over a limit
         - CommitError              a consumer group's offset that is refused, with the reason
@@ -194,6 +198,26 @@ class LongTopicError(TopicError):
         )
 
 
+class UnknownTopicError(TopicError):
+    """No topic has that name, and messages do not create topics here."""
+
+
+class TopicExistsError(TopicError):
+    """A topic has that name already; its configuration is unchanged."""
+
+
+class TopicPermissionError(TopicError):
+    """The topic's configuration forbids messages (`perm` without 2); a broker would store them."""
+
+    def __init__(self, topic: str, perm: int) -> None:
+        self.perm = perm
+        super().__init__(
+            topic,
+            f"its configuration forbids messages (perm {perm} lacks 2, write); nothing was stored. A broker would store "
+            f"them. To allow them, set perm with Store.alter_topic or `penstock topic alter`",
+        )
+
+
 class QueueError(MessageError):
     """A queue number outside 0 .. the limit."""
 
@@ -201,6 +225,25 @@ class QueueError(MessageError):
         self.queue = queue
         self.limit = limit
         super().__init__(f"queue {queue!r} is refused: it must be a whole number, 0 to {limit}")
+
+
+class TopicQueueError(QueueError):
+    """A queue number that the topic's configuration does not have.
+
+    Attributes:
+        topic: the topic.
+        queue: the queue number.
+        limit: the topic's greatest queue number.
+    """
+
+    def __init__(self, topic: str, queue: int, count: int) -> None:
+        self.topic = topic
+        super().__init__(queue, count - 1)
+        text = (
+            f"queue {queue} of topic {topic!r} is refused: the topic has {count} queues, from 0 to {count - 1}; nothing "
+            f"was stored. Put to one of these, or give the topic more with Store.alter_topic or `penstock topic alter`"
+        )
+        self.args = (text,)
 
 
 class PropertyError(MessageError):

@@ -1,7 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `dispatch_batch`, `index_entries`, `geometry`, `history`, `foreign`, `findings`.
+`open_store`, `consumer`, `topic_config`, `dispatch_batch`, `index_entries`, `geometry`, `history`, `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
@@ -89,6 +89,7 @@ from penstock.contracts.segment_writer import (
     SegmentWriter,
     store_records,
 )
+from penstock.contracts.topic_config import TopicConfig
 from penstock.format.names import SIDE_FOLDER, segment_name
 
 __all__ = [
@@ -139,6 +140,7 @@ __all__ = [
     "SpawnWorker",
     "Stoppable",
     "Strategy",
+    "TopicConfig",
     "Trust",
     "Vote",
     "batch_topics",
