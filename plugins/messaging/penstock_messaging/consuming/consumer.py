@@ -99,10 +99,10 @@ class GroupConsumer:
             self, self._lock, self._in_flight, self._held, rules, self._now_ns, ordered=options.ordered
         )  # fmt: skip
         self._claims = make_claims(self._held.take, self._held.want_back, self.wake)
-        # One for each thread that waits; and whether one waits for the answer to another message.
+        # One for each thread that waits; how many wait, and whether one of them may wait for the answer to another message.
         self._waiters = deque([store.waiter()])
         self._rouser = store.waiter()
-        self._waits_for_answer = False
+        self._waiting, self._waits_for_answer = 0, False
         self._hands: dict[int, _Hand] = {}
         self._failure: PenstockError | None = None
         # Whether no more messages are handed out: it is closing, or has failed.
@@ -212,6 +212,8 @@ class GroupConsumer:
             waiter = self._waiters.pop()
         except IndexError:
             waiter = self._store.waiter()
+        with self._lock:
+            self._waiting += 1
         try:
             while True:
                 # Before the check: an answer after it ends the rest.
@@ -225,7 +227,16 @@ class GroupConsumer:
                 if until_ns is not None and self._now_ns() >= until_ns:
                     return []
                 waiter.rest(rest_s)
+                # Most often there is something: then nothing need be asked.
+                found = self._gather(limit, by, until_ns)
+                if found:
+                    waiter.go_on()
+                    return found
         finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._waits_for_answer = False
             self._waiters.append(waiter)
 
     def _rest_s(self, until_ns: int | None) -> float | None:
