@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from penstock.errors import LostQueueError
 from penstock.store.store import Store
 from penstock_messaging.consuming.in_flight import StartPosition
-from penstock_messaging.consuming.owned_queue import OnQueue
+from penstock_messaging.consuming.queue_rights import OnQueue
 from penstock_messaging.consuming.selection import Selection
 
 

@@ -9,7 +9,7 @@ from penstock.format import arguments
 from penstock_messaging.consuming.consumed_message import ConsumedMessage
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
-from penstock_messaging.consuming.owned_queue import GROUP_TRIES, OwnedQueue
+from penstock_messaging.consuming.queue_rights import GROUP_TRIES, OwnedQueue
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer

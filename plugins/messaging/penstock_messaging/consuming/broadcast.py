@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from penstock.contracts import OpenStore
 from penstock_messaging.consuming.in_flight import StartPosition
-from penstock_messaging.consuming.owned_queue import OnQueue
+from penstock_messaging.consuming.queue_rights import OnQueue
 from penstock_messaging.consuming.selection import Selection
 
 

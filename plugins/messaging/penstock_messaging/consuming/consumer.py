@@ -24,7 +24,7 @@ from penstock_messaging.consuming.consumer_options import CheckedOptions
 from penstock_messaging.consuming.fetching import Fetcher
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import InFlight
-from penstock_messaging.consuming.owned_queue import Claims, OnQueue
+from penstock_messaging.consuming.queue_rights import Claims, OnQueue
 from penstock_messaging.consuming.workers import HandlerRun
 
 logger = get_logger(__name__)

@@ -11,7 +11,7 @@ from penstock.format import arguments
 from penstock_messaging.consuming.consumer_options import seek_time_ms
 from penstock_messaging.consuming.fetching import Fetcher
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight, StartPosition
-from penstock_messaging.consuming.owned_queue import OwnedQueue
+from penstock_messaging.consuming.queue_rights import OwnedQueue
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer

@@ -27,7 +27,7 @@ from penstock_messaging.consuming.consumed_message import (
     ConsumedMessage,
     shown_topic,
 )
-from penstock_messaging.consuming.owned_queue import OwnedQueue, Position
+from penstock_messaging.consuming.queue_rights import OwnedQueue, Position
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer

@@ -11,7 +11,7 @@ from penstock_messaging.consuming.answers import RetryRules
 from penstock_messaging.consuming.broadcast import BroadcastClaims
 from penstock_messaging.consuming.consumer import GroupConsumer
 from penstock_messaging.consuming.consumer_options import CheckedOptions, checked_options
-from penstock_messaging.consuming.owned_queue import Claims, OnQueue
+from penstock_messaging.consuming.queue_rights import Claims, OnQueue
 from penstock_messaging.consuming.selection import (
     Selection,
     checked_group,
