@@ -32,7 +32,12 @@ def test_close_in_another_thread_waits_for_the_handlers(store: Store) -> None:
     runs = threading.Thread(target=consumer.run, args=(handle,))
     runs.start()
     assert begun.wait(10)
-    closes = threading.Thread(target=lambda: (consumer.close(), done.append("closed")))
+
+    def close() -> None:
+        consumer.close()
+        done.append("closed")
+
+    closes = threading.Thread(target=close)
     closes.start()
     may_end.set()
     closes.join(10)

@@ -108,12 +108,11 @@ class Answers:
         with self._lock:
             over = [flight for flight in by_flight if flight.is_over]
             for flight, some in by_flight.items():
-                offsets = sorted({each.offset for each in some if each.offset in flight.open})
+                offsets = sorted({each.offset for each in some} & flight.open.keys())
                 if offsets:
                     flight.ticket = self._recorded(flight, offsets)
                     flight.is_unsynced |= not sync
-                    for message in some:
-                        self._in_flight.finish(message)
+                    self._in_flight.finish_all(flight, some)
                 if flight not in over:
                     tickets.append((flight.owned, flight.ticket))
         if sync:

@@ -82,7 +82,11 @@ class HeldQueues:
     def settle(self) -> None:
         """Give back the queues that leave and have nothing out."""
         with self._lock:
-            going = [each for each in self._flights.values() if each.is_leaving and each.out <= 0]
+            going = [
+                each
+                for each in self._flights.values()
+                if each.is_leaving and not self._in_flight.has_out(each)
+            ]
             self._forget(going)
         self._give_back(going)
 
