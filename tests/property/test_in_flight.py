@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.conftest import examples
 
-from penstock_messaging.consuming.consumed_message import ConsumedMessage
+from penstock_messaging.consuming.consumed_message import HandedMessage
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight, StartPosition
 
 WAIT_NS, MOST, QUEUES = 10, 4, 2
@@ -35,7 +35,7 @@ class ModelQueue:
     end: int = 0
     done: set[int] = attrs.Factory(set)
     # Offset to the delivery that is out, and until when.
-    out: dict[int, tuple[ConsumedMessage, int]] = attrs.Factory(dict)
+    out: dict[int, tuple[HandedMessage, int]] = attrs.Factory(dict)
     tries: dict[int, int] = attrs.Factory(dict)
     # With `ordered`: no message before this time.
     not_before: int = 0
@@ -49,7 +49,7 @@ class InFlightMachine(RuleBasedStateMachine):
         self.now = 0
         self.flight = InFlight(ack_wait_ns=WAIT_NS, out_max=MOST, ordered=self.ordered)
         self.paused: set[str] = set()
-        self.all_given: list[tuple[ModelQueue, ConsumedMessage, QueueFlight]] = []
+        self.all_given: list[tuple[ModelQueue, HandedMessage, QueueFlight]] = []
         self.queues = [ModelQueue((topic, n)) for topic in TOPICS for n in range(QUEUES)]
         self.flights = {queue.key: self._flight_of(queue) for queue in self.queues}
 
@@ -95,7 +95,7 @@ class InFlightMachine(RuleBasedStateMachine):
             queue.out[message.offset] = (message, self.now + WAIT_NS)
             self.all_given.append((queue, message, message.flight))
 
-    def _queue_of(self, message: ConsumedMessage) -> ModelQueue:
+    def _queue_of(self, message: HandedMessage) -> ModelQueue:
         return self.queues[TOPICS.index(message.flight.topic) * QUEUES + message.flight.queue]
 
     @rule(ns=st.integers(1, 12))
@@ -104,7 +104,7 @@ class InFlightMachine(RuleBasedStateMachine):
 
     # --- answers, also late ones
 
-    def _pick(self, number: int) -> tuple[ModelQueue, ConsumedMessage] | None:
+    def _pick(self, number: int) -> tuple[ModelQueue, HandedMessage] | None:
         """Return a delivery of a queue's current life, old or new."""
         given = [each for each in self.all_given if self.flights[each[0].key] is each[2]]
         return given[number % len(given)][:2] if given else None

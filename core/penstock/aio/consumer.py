@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from penstock.aio.waking import Bell
-from penstock.contracts import Answered, ConsumedMessage, Consumer, Pending
+from penstock.contracts import AnsweredMessages, ConsumedMessage, Consumer, Pending
 from penstock.errors import ConsumerClosedError, LostQueueError, PenstockError
 from penstock.format import arguments
 
@@ -109,7 +109,7 @@ class AsyncConsumer:
             if len(found) == 1:
                 self._hands[task] = found[0]
 
-    async def ack(self, messages: Answered, *, sync: bool = True) -> None:
+    async def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:
         """Acknowledge one message or many: recorded before the first pause of the task, on disk when this returns.
 
         See `contracts.Consumer.ack`.
@@ -121,15 +121,15 @@ class AsyncConsumer:
             with contextlib.suppress(LostQueueError):
                 await completed(self._jobs, partial(self.consumer.ack, given))
 
-    async def nack(self, messages: Answered, *, delay_level: int | None = None) -> None:
+    async def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
         await completed(self._jobs, partial(self.consumer.nack, messages, delay_level=delay_level))
 
-    def release(self, messages: Answered) -> None:
+    def release(self, messages: AnsweredMessages) -> None:
         """Give messages back unanswered; see `contracts.Consumer.release`."""
         self.consumer.release(messages)
 
-    def extend(self, messages: Answered) -> None:
+    def extend(self, messages: AnsweredMessages) -> None:
         """Restart `ack_wait`; see `contracts.Consumer.extend`."""
         self.consumer.extend(messages)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
@@ -22,7 +22,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-async def open(path: str | PathLike[str], **settings: Any) -> "AsyncStore":  # noqa: A001 - as `penstock.open`
+async def open(path: str | Path, **settings: Any) -> "AsyncStore":  # noqa: A001 - as `penstock.open`
     """Open a store; the arguments are those of `penstock.open`."""
     return AsyncStore(await asyncio.to_thread(partial(open_store, path, **settings)))
 

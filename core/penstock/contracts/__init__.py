@@ -41,7 +41,7 @@ from penstock.contracts.base import (
     limits,
 )
 from penstock.contracts.consumer import (
-    Answered,
+    AnsweredMessages,
     ConsumedMessage,
     Consumer,
     ConsumerOptions,
@@ -103,7 +103,7 @@ __all__ = [
     "SIDE_FOLDER",
     "TAG_KEYS",
     "Allocator",
-    "Answered",
+    "AnsweredMessages",
     "Checker",
     "Committer",
     "ConsumedMessage",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock_messaging.consuming.consumed_message import ConsumedMessage, shown_topic
+from penstock_messaging.consuming.consumed_message import HandedMessage, shown_topic
 
 
 def test_the_next_delivery_is_another_object_of_the_same_message(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_the_next_delivery_is_another_object_of_the_same_message(tmp_path: Path)
     with penstock.open(tmp_path / "s") as store:
         store.put("orders", b"x", tag="paid")
         stored = store.read("orders").messages[0]
-    message = ConsumedMessage(stored, "orders", 1, flight, 0)
+    message = HandedMessage(stored, "orders", 1, flight, 0)
     again, counted = message.again(), message.again(2)
     assert again is not message
     assert (again.stored, again.attempt, counted.attempt) == (stored, 1, 2)

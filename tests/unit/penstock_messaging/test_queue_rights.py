@@ -24,14 +24,14 @@ def methods(cls: type) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("cls", QUEUES)
 def test_a_queue_has_the_methods(cls: type) -> None:
-    wanted = methods(queue_rights.OwnedQueue)
+    wanted = methods(queue_rights.QueueRight)
     assert wanted.keys() == {"ack", "nack", "retry", "reset", "advance", "sync", "hand_back"}
     assert {name: methods(cls)[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("cls", CLAIMS)
 def test_a_membership_has_the_methods(cls: type) -> None:
-    wanted = methods(queue_rights.Claims)
+    wanted = methods(queue_rights.GroupMembership)
     assert {name: methods(cls)[name] for name in wanted} == wanted
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock import ArgumentError, TopicError
 from penstock_messaging.consuming.selection import (
-    Selection,
+    TopicSelection,
     checked_group,
     checked_topics,
     retry_topic,
@@ -12,7 +12,7 @@ from penstock_messaging.consuming.selection import (
 
 
 def test_names_and_patterns_match() -> None:
-    selection = Selection(["orders", "eu-*-paid", "%RETRY%billing"])
+    selection = TopicSelection(["orders", "eu-*-paid", "%RETRY%billing"])
     assert selection.names == ("orders", "%RETRY%billing")
     matched = ["orders", "eu-1-paid", "eu--paid", "%RETRY%billing"]
     assert all(map(selection.matches, matched))
@@ -24,19 +24,19 @@ def test_names_and_patterns_match() -> None:
     ["%RETRY%billing", "%DLQ%x", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_x"],
 )
 def test_a_pattern_does_not_match_what_a_broker_keeps_for_itself(topic: str) -> None:
-    assert not Selection(["*"]).matches(topic)
-    assert Selection([topic]).matches(topic)
+    assert not TopicSelection(["*"]).matches(topic)
+    assert TopicSelection([topic]).matches(topic)
 
 
 def test_a_selection_is_the_same_after_a_round_trip() -> None:
-    selection = Selection(["b", "a-*", "b"])
-    again = Selection.parse(selection.text)
+    selection = TopicSelection(["b", "a-*", "b"])
+    again = TopicSelection.parse(selection.text)
     assert again.texts == ("b", "a-*")
     assert again.matches("a-1")
 
 
 def test_a_pattern_is_no_regular_expression() -> None:
-    assert not Selection(["a|b*"]).matches("a")
+    assert not TopicSelection(["a|b*"]).matches("a")
 
 
 @pytest.mark.parametrize("group", ["", "a b", "x" * 121, "ä"])
