@@ -41,7 +41,7 @@ from penstock.contracts.base import (
     limits,
 )
 from penstock.contracts.consumer import (
-    Answered,
+    AnsweredMessages,
     ConsumedMessage,
     Consumer,
     ConsumerOptions,
@@ -104,7 +104,7 @@ __all__ = [
     "SIDE_FOLDER",
     "TAG_KEYS",
     "Allocator",
-    "Answered",
+    "AnsweredMessages",
     "Checker",
     "Committer",
     "ConsumedMessage",

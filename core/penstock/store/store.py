@@ -246,6 +246,11 @@ class Store(Reader, Producer):
         """Maximum size in bytes of the body of a message that this store takes."""
         return self._writer().log.encoder.body_bytes_max
 
+    @property
+    def puts_wait(self) -> bool:
+        """Whether `put` returns only when the message is durable, by the flush policy; False for a store opened read-only."""
+        return self._engine is not None and self._engine.policy.appender_waits
+
     # --- putting
 
     def _put_rewritten(self, message: Message) -> Receipt:
