@@ -140,6 +140,19 @@ class Fold:
         self.base, self.acked = merged(self.acked, max(self.base, base))
         self.tries = {offset: n for offset, n in self.tries.items() if offset >= self.base}
 
+    @property
+    def reach(self) -> int:
+        """The offset after the last message that the journal speaks of."""
+        stops = (stop for _, stop in self.acked)
+        return max([self.base, *stops, *(nack.offset + 1 for nack in self.nacks.values())])
+
+    def clip(self, end: int) -> None:
+        """Drop everything about offsets from `end` on."""
+        self.base = min(self.base, end)
+        self.acked = [(first, min(stop, end)) for first, stop in self.acked if first < end]
+        self.nacks = {number: nack for number, nack in self.nacks.items() if nack.offset < end}
+        self.tries = {offset: n for offset, n in self.tries.items() if offset < end}
+
     def position(self) -> Position:
         """Return the position, with all refusals that were not taken in."""
         waiting = frozenset(n.offset for n in self.nacks.values() if n.number > self.reset)
