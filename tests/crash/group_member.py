@@ -6,6 +6,8 @@ Each line of the trace is one write: time in nanoseconds, process, what, queue, 
 import os
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.crash.group_story import GROUP, SETTINGS, TOPIC, services
 
@@ -45,7 +47,7 @@ def main(path: str, trace: str, seconds: float) -> None:
         reached.pop(queue, None)
 
     reached: dict[OwnedQueue, int] = {}
-    store = open_store(path, read_only=True, **SETTINGS)  # type: ignore[arg-type] # a path as text
+    store = open_store(Path(path), read_only=True, **SETTINGS)
     groups, _ = services(store, Files(), Clock())  # type: ignore[arg-type] # the machine's clock
     claims = Claims(groups, GROUP, Orders(), on_taken=lambda q: say("take", q), on_wanted_back=back)
     claims.start()
@@ -63,13 +65,18 @@ def main(path: str, trace: str, seconds: float) -> None:
     store.close()
 
 
-def _consume(end: int, queue: OwnedQueue, reached: dict[OwnedQueue, int], say: object) -> None:
+def _consume(
+    end: int,
+    queue: OwnedQueue,
+    reached: dict[OwnedQueue, int],
+    say: Callable[[str, OwnedQueue, int], None],
+) -> None:
     """Acknowledge the next few messages, each pair with one in reverse order."""
     base = reached.get(queue, queue.position.base)
     todo = [o for o in range(base, min(end, base + 4)) if not queue.position.is_done(o)]
     for offset in [*todo[1::2], *todo[::2]]:
         queue.sync(queue.ack([offset], base))
-        say("ack", queue, offset)  # type: ignore[operator] # a function
+        say("ack", queue, offset)
     reached[queue] = min(end, base + 4)
 
 

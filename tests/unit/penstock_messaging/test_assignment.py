@@ -1,5 +1,7 @@
 """Shares of queues: complete, without overlap, and RocketMQ's."""
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,11 @@ def test_shares_are_those_of_allocate_message_queue_averagely() -> None:
     assert few == [[("t", 0)], [("t", 1)], [], []]
 
 
+def wants_topic(member: str, topic: str) -> bool:
+    """Return whether a member subscribes: to more topics, the later its last letter."""
+    return ord(topic) - ord("s") <= ord(member[-1]) - ord("a")
+
+
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=2), unique=True, max_size=5)
 
 
@@ -21,10 +28,7 @@ NAMES = st.lists(st.text("abcdef", min_size=1, max_size=2), unique=True, max_siz
 def test_each_queue_has_exactly_one_member_that_subscribes_to_it(
     members: list[str], topics: dict[str, int]
 ) -> None:
-    # A member subscribes to the topics up to its own name's last letter, shifted.
-    wants = {
-        m: (lambda topic, m=m: ord(topic) - ord("s") <= ord(m[-1]) - ord("a")) for m in members
-    }
+    wants = {member: partial(wants_topic, member) for member in members}
     there = {topic: range(count) for topic, count in topics.items()}
     shares = {m: assigned(m, wants, there) for m in members}
     everything = [queue for share in shares.values() for queue in share]

@@ -53,9 +53,9 @@ def test_a_member_whose_file_was_removed_joins_again(paths: GroupPaths) -> None:
     one = joined(paths)
     before = one.id
     (paths.members / before).unlink()
-    assert not one.is_alive
+    assert one.is_alive is False
     one.join()
-    assert one.is_alive
+    assert (one.is_alive, before in one.id) == (True, False)
     assert [m.id for m in living_members(Files(), paths)] == [one.id] != [before]
 
 

@@ -59,7 +59,7 @@ def test_an_owner_that_found_an_offset_of_somebody_else_keeps_it() -> None:
 
 @pytest.mark.parametrize("given", [{"store_id": 8}, {"topic_life": 1}])
 def test_a_journal_of_another_store_or_life_does_not_count(given: dict[str, int]) -> None:
-    found = settled(**given)
+    found = settled(JOURNAL, None, 10, **given)
     assert found.position() == Position(10)
     assert found.note
     assert found.life == given.get("topic_life", 0) << VOIDED_BITS

