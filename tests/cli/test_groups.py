@@ -15,7 +15,8 @@ from penstock.cli.root import run
 def path(tmp_path: Path) -> Path:
     """Return a store whose group has acknowledged three of ten messages and refused one, with no writer since."""
     place = tmp_path / "store"
-    with penstock.open(place, environ={}, **SMALL) as store:
+    sizes: dict[str, Any] = dict(SMALL)
+    with penstock.open(place, environ={}, **sizes) as store:
         for number in range(10):
             store.put("orders", b"%d" % number)
     with penstock.open(place, read_only=True) as reader:

@@ -2,16 +2,22 @@
 
 import pytest
 
-from penstock_messaging.groups.entries import ENTRY_BYTES, NUMBER_MAX, Kind, encode, valid_entries
+from penstock_messaging.groups.entries import (
+    ENTRY_BYTES,
+    NUMBER_MAX,
+    EntryKind,
+    encode,
+    valid_entries,
+)
 
 OWN = {"store": 7, "life": 0, "epoch": 3, "base": 0}
 
 
 def made(count: int, first: int = 1) -> bytes:
     """Return a file of a TAKE and acknowledgements."""
-    parts = [encode(Kind.TAKE, sequence=first, **OWN)]
+    parts = [encode(EntryKind.TAKE, sequence=first, **OWN)]
     parts += [
-        encode(Kind.ACK, sequence=first + n, offset=n, count=1, **OWN) for n in range(1, count)
+        encode(EntryKind.ACK, sequence=first + n, offset=n, count=1, **OWN) for n in range(1, count)
     ]
     return b"".join(parts)
 
@@ -31,7 +37,7 @@ def test_entries_after_a_torn_one_are_not_read() -> None:
 
 @pytest.mark.parametrize("change", [{"store": 8}, {"life": 1}, {"epoch": 2}, {"epoch": 4}])
 def test_entries_of_another_owner_are_not_read(change: dict[str, int]) -> None:
-    other = encode(Kind.ACK, sequence=4, offset=3, count=1, **{**OWN, **change})
+    other = encode(EntryKind.ACK, sequence=4, offset=3, count=1, **{**OWN, **change})
     assert len(valid_entries(made(3) + other)) == 3
 
 
@@ -44,7 +50,7 @@ def test_an_older_file_at_the_same_place_is_not_read_on() -> None:
     {"base": -1}, {"base": NUMBER_MAX + 1}, {"offset": -2}, {"offset": NUMBER_MAX + 1}, {"number": -1},
 ])  # fmt: skip
 def test_impossible_numbers_end_the_file(wrong: dict[str, int]) -> None:
-    hostile = encode(Kind.ACK, sequence=3, **{**OWN, "count": 1, **wrong})
+    hostile = encode(EntryKind.ACK, sequence=3, **{**OWN, "count": 1, **wrong})
     assert len(valid_entries(made(2) + hostile)) == 2
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import examples
 
-from penstock_messaging.groups.entries import Kind, encode, valid_entries
+from penstock_messaging.groups.entries import EntryKind, encode, valid_entries
 from penstock_messaging.groups.fold import Fold, Position, merged
 
 OWN = {"store": 7, "life": 0, "epoch": 3}
@@ -14,7 +14,7 @@ SPAN = 40
 
 def fold_of(*entries: dict[str, int]) -> Fold:
     """Return the state after a TAKE and these entries."""
-    raw = encode(Kind.TAKE, sequence=1, base=0, **OWN)
+    raw = encode(EntryKind.TAKE, sequence=1, base=0, **OWN)
     raw += b"".join(encode(sequence=n, **OWN, **{"base": 0, **e}) for n, e in enumerate(entries, 2))
     made = Fold.of(valid_entries(raw))
     assert made is not None
@@ -24,7 +24,7 @@ def fold_of(*entries: dict[str, int]) -> Fold:
 @settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, SPAN), st.integers(1, 5)), max_size=30), st.integers(0, 5))
 def test_acknowledged_ranges_are_merged_as_a_set_would(ranges: list[tuple[int, int]], base: int) -> None:  # fmt: skip
-    entries = [{"kind": Kind.ACK, "offset": o, "count": c, "base": base} for o, c in ranges]
+    entries = [{"kind": EntryKind.ACK, "offset": o, "count": c, "base": base} for o, c in ranges]
     position = fold_of(*entries).position() if entries else Position(0)
     known = set(range(base if entries else 0)).union(*(range(o, o + c) for o, c in ranges))
     assert {o for o in range(SPAN + 10) if position.is_done(o)} == known
@@ -35,8 +35,8 @@ def test_acknowledged_ranges_are_merged_as_a_set_would(ranges: list[tuple[int, i
 
 def test_a_refusal_is_done_and_counts_as_consumed_once_it_is_taken_in() -> None:
     fold = fold_of(
-        {"kind": Kind.NACK, "offset": 0, "count": 1, "level": -1, "tries": 3, "number": 1},
-        {"kind": Kind.ACK, "offset": 1, "count": 2},
+        {"kind": EntryKind.NACK, "offset": 0, "count": 1, "level": -1, "tries": 3, "number": 1},
+        {"kind": EntryKind.ACK, "offset": 1, "count": 2},
     )  # fmt: skip
     assert fold.position() == Position(0, ((1, 3),), frozenset({0}))
     assert fold.nacks[1] == (1, 0, -1, 3)
@@ -46,11 +46,11 @@ def test_a_refusal_is_done_and_counts_as_consumed_once_it_is_taken_in() -> None:
 
 def test_a_reset_forgets_what_was_consumed_and_keeps_refusals_for_the_writer() -> None:
     fold = fold_of(
-        {"kind": Kind.ACK, "offset": 5, "count": 9},
-        {"kind": Kind.NACK, "offset": 20, "count": 1, "number": 1},
-        {"kind": Kind.RETRY, "offset": 2, "tries": 4},
-        {"kind": Kind.RESET, "offset": 2, "base": 2, "number": 2},
-        {"kind": Kind.ACK, "offset": 3, "count": 1, "base": 2},
+        {"kind": EntryKind.ACK, "offset": 5, "count": 9},
+        {"kind": EntryKind.NACK, "offset": 20, "count": 1, "number": 1},
+        {"kind": EntryKind.RETRY, "offset": 2, "tries": 4},
+        {"kind": EntryKind.RESET, "offset": 2, "base": 2, "number": 2},
+        {"kind": EntryKind.ACK, "offset": 3, "count": 1, "base": 2},
     )  # fmt: skip
     assert fold.position() == Position(2, ((3, 4),))
     assert (list(fold.nacks), fold.reset, fold.number) == ([1], 2, 2)
@@ -60,7 +60,7 @@ def test_a_reset_forgets_what_was_consumed_and_keeps_refusals_for_the_writer() -
 
 
 def test_tries_count_until_the_base_passes_the_message() -> None:
-    entries = [{"kind": Kind.RETRY, "offset": 4, "tries": n, "base": 4} for n in (1, 2)]
+    entries = [{"kind": EntryKind.RETRY, "offset": 4, "tries": n, "base": 4} for n in (1, 2)]
     fold = fold_of(*entries)
     assert fold.tries == {4: 2}
     fold.raise_base(5)
@@ -69,9 +69,9 @@ def test_tries_count_until_the_base_passes_the_message() -> None:
 
 def test_clipped_at_an_end_nothing_after_it_is_left() -> None:
     fold = fold_of(
-        {"kind": Kind.ACK, "offset": 8, "count": 5},
-        {"kind": Kind.NACK, "offset": 11, "count": 1, "number": 1},
-        {"kind": Kind.RETRY, "offset": 12, "tries": 1},
+        {"kind": EntryKind.ACK, "offset": 8, "count": 5},
+        {"kind": EntryKind.NACK, "offset": 11, "count": 1, "number": 1},
+        {"kind": EntryKind.RETRY, "offset": 12, "tries": 1},
     )  # fmt: skip
     assert fold.reach == 13
     fold.clip(10)

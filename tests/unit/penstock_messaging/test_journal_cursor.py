@@ -4,7 +4,7 @@ from pathlib import Path
 
 from penstock.files import Files
 from penstock.testing import FaultyFiles
-from penstock_messaging.groups.entries import Kind
+from penstock_messaging.groups.entries import EntryKind
 from penstock_messaging.groups.fold import Fold, Position
 from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.journal_cursor import JournalCursor
@@ -28,7 +28,7 @@ def test_only_new_entries_are_read(tmp_path: Path) -> None:
     assert cursor.refresh() is None
     made = begin(tmp_path / "j")
     for number in range(10_000):
-        made.append(Kind.ACK, number, 1, 0)
+        made.append(EntryKind.ACK, number, 1, 0)
         if number % 3000 == 0:
             assert seen(cursor) == Position(number + 1)
     assert seen(cursor) == Position(10_000)
@@ -41,7 +41,7 @@ def test_only_new_entries_are_read(tmp_path: Path) -> None:
 def test_a_new_file_and_no_file_are_noticed(tmp_path: Path) -> None:
     cursor = JournalCursor(Files(), tmp_path / "j")
     made = begin(tmp_path / "j")
-    made.append(Kind.ACK, 0, 5, 0)
+    made.append(EntryKind.ACK, 0, 5, 0)
     assert seen(cursor) == Position(5)
     begin(tmp_path / "j")
     assert seen(cursor) == Position(0)
@@ -53,10 +53,10 @@ def test_an_entry_that_was_written_again_is_read_again(tmp_path: Path) -> None:
     """A write that an interrupt has cut off, after its bytes were in the file, is written again with another content."""
     made = begin(tmp_path / "j")
     cursor = JournalCursor(Files(), tmp_path / "j")
-    made.append(Kind.ACK, 0, 5, 0)
+    made.append(EntryKind.ACK, 0, 5, 0)
     assert seen(cursor) == Position(5)
     made._sequence -= 1
     made._position -= 64
-    made.append(Kind.ACK, 0, 2, 0)
-    made.append(Kind.ACK, 2, 1, 0)
+    made.append(EntryKind.ACK, 0, 2, 0)
+    made.append(EntryKind.ACK, 2, 1, 0)
     assert seen(cursor) == Position(3)

@@ -69,7 +69,7 @@ class Retries(Protocol):
 
 
 @attrs.frozen
-class Plan:
+class IntakePlan:
     """What is taken in of one queue.
 
     Attributes:
@@ -87,7 +87,7 @@ class Plan:
     was_pending: bool = False
 
     @classmethod
-    def void(cls, queue: tuple[str, int], settled: Settled, committed: int) -> "Plan":
+    def void(cls, queue: tuple[str, int], settled: Settled, committed: int) -> "IntakePlan":
         """Return the plan that drops a journal, since somebody else has moved the committed offset."""
         mark = Mark(
             settled.life + 1, settled.epoch, settled.number, settled.number, 0, committed, committed
@@ -97,7 +97,7 @@ class Plan:
     @classmethod
     def cut(
         cls, queue: tuple[str, int], nacks: Sequence[Nack], first: Mark, settled: Settled, end: int, *, was_pending: bool,
-    ) -> "Plan":  # fmt: skip
+    ) -> "IntakePlan":  # fmt: skip
         """Return the plan that takes in what is before the end of a queue that has lost messages, and drops the journal."""
         known = tuple(nack for nack in nacks if nack.offset < end)
         done = Mark(
@@ -199,7 +199,7 @@ class Intake:
             self._unconfirmed.add(group)
         return is_more
 
-    def _with_log_end(self, plans: list[Plan]) -> list[Plan]:
+    def _with_log_end(self, plans: list[IntakePlan]) -> list[IntakePlan]:
         """Note in the marks where the retries will be in the log, if there are any."""
         if not any(plan.nacks and not plan.was_pending for plan in plans):
             return plans
@@ -227,7 +227,7 @@ class Intake:
             self._write(paths, marks, {})
             self._unconfirmed.discard(paths.group)
 
-    def _plans(self, paths: GroupPaths, marks: Marks) -> tuple[list[Plan], bool]:
+    def _plans(self, paths: GroupPaths, marks: Marks) -> tuple[list[IntakePlan], bool]:
         """Return what to take in of each queue, and whether more is left."""
         plans, room, is_more = [], _NACKS_MAX, False
         known = self._groups.store.topics()
@@ -256,7 +256,7 @@ class Intake:
 
     def _plan(
         self, group: str, at: tuple[str, int], cursor: JournalCursor, mark: Mark | None, room: int, *, is_known: bool,
-    ) -> Plan | None:  # fmt: skip
+    ) -> IntakePlan | None:  # fmt: skip
         """Return what to take in of a queue; None if nothing."""
         if cursor.fold is None:
             return None
@@ -277,13 +277,17 @@ class Intake:
             settled = now()
         if settled.fold is not None and not is_known:
             # No message of it is left. Its committed offset is set back when it gets its first one.
-            return Plan.void(at, settled, _as_mark(committed)) if settled.fold.reach > end else None
+            return (
+                IntakePlan.void(at, settled, _as_mark(committed))
+                if settled.fold.reach > end
+                else None
+            )
         if settled.fold is not None:
             known = settled.mark or Mark(settled.life)
             return self._plan_valid(at, cursor, settled, known, _as_mark(committed), end, room)
         if settled.note:
             self._note(group, at, settled.note)
-        return Plan.void(at, settled, _as_mark(committed)) if settled.moved else None
+        return IntakePlan.void(at, settled, _as_mark(committed)) if settled.moved else None
 
     def _trim(self, group: str, at: tuple[str, int], end: int) -> bool:
         """Drop what a journal says of messages that were lost with the log's tail; return False if it has a living owner."""
@@ -296,7 +300,7 @@ class Intake:
 
     def _plan_valid(
         self, at: tuple[str, int], cursor: JournalCursor, settled: Settled, mark: Mark, old: int, end: int, room: int,
-    ) -> Plan | None:  # fmt: skip
+    ) -> IntakePlan | None:  # fmt: skip
         """Return what to take in of a journal that counts, up to `room` refused messages."""
         fold = settled.fold
         assert fold is not None
@@ -325,14 +329,14 @@ class Intake:
         )  # fmt: skip
         done = attrs.evolve(first, taken=upto, old=new)
         if reached > end and not left:
-            return Plan.cut(at, batch, first, settled, end, was_pending=was_pending)
+            return IntakePlan.cut(at, batch, first, settled, end, was_pending=was_pending)
         if upto == mark.taken and new == old:
             return None
-        return Plan(at, batch, first, done, was_pending)
+        return IntakePlan(at, batch, first, done, was_pending)
 
     # --- retries
 
-    def _put_copies(self, group: str, plans: Sequence[Plan]) -> None:
+    def _put_copies(self, group: str, plans: Sequence[IntakePlan]) -> None:
         """Put the retries of all refused messages, durably, except for those that an earlier round has put."""
         if not any(plan.nacks for plan in plans):
             return
