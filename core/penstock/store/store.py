@@ -560,12 +560,13 @@ class Store(Reader, Producer):
         """
         self._owner()
         expected = "a mapping of (group, topic, queue) to (expected offset or None, new offset)"
-        arguments.instance("move_offsets", "moves", moves, Mapping, expected)
-        for key, move in moves.items():
-            if not (isinstance(key, tuple) and isinstance(move, tuple)):
-                raise ArgumentTypeError("move_offsets", "moves", (key, move), expected)
-            if (len(key), len(move)) != (3, 2):
-                raise ArgumentError("move_offsets", "moves", (key, move), expected)
+        if not isinstance(moves, Mapping):
+            raise ArgumentTypeError("move_offsets", "moves", moves, expected)
+        for pair in moves.items():
+            if not all(isinstance(each, tuple) for each in pair):
+                raise ArgumentTypeError("move_offsets", "moves", pair, expected)
+            if [len(each) for each in pair] != [3, 2]:
+                raise ArgumentError("move_offsets", "moves", pair, expected)
         self._settle(self._queue_index)
         for (group, topic, queue), (_, new) in moves.items():
             check_group(group)

@@ -19,7 +19,11 @@ def penstock_register_extension() -> "list[type[Extension]]":
 
 @hookimpl
 def penstock_register_commands() -> Iterable[object]:
-    """Offer `penstock topic`."""
-    from penstock_messaging.commands import topic  # noqa: PLC0415 - click is an extra, and slow to import
+    """Return the commands that this package adds to `penstock`."""
+    from penstock_messaging.commands import (  # noqa: PLC0415 - click is an extra, and slow to import
+        dlq,
+        groups,
+        topic,
+    )
 
-    return [topic.group]
+    return [topic.group, groups.command, dlq.command]
