@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         MissingExtraError,
         NoRecordError,
         NotAStoreError,
-        NotYetError,
         OffsetError,
         PenstockError,
         PluginError,
@@ -124,7 +123,6 @@ __all__ = [
     "MissingExtraError",
     "NoRecordError",
     "NotAStoreError",
-    "NotYetError",
     "OffsetError",
     "PenstockError",
     "PluginError",
@@ -204,7 +202,6 @@ _NAMES = {
         "MissingExtraError",
         "NoRecordError",
         "NotAStoreError",
-        "NotYetError",
         "OffsetError",
         "PenstockError",
         "PluginError",
@@ -252,7 +249,9 @@ _NAMES = {
     ),
     "penstock.store.store": ("Store",),
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+# A name of version 0.1, in the place of which there is another now; see `penstock.errors`.
+_OF_0_1 = {"NotYetError": "penstock.errors"}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names} | _OF_0_1
 
 
 def __getattr__(name: str) -> object:

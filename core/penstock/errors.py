@@ -255,10 +255,6 @@ class PropertyError(MessageError):
         super().__init__(f"property {name!r} is refused: {reason}")
 
 
-# What version 0.1 raised for properties that request a delivery later: its programs may still name it.
-NotYetError = PropertyError
-
-
 class MessageTooLargeError(MessageError):
     """A body, a properties text or a whole record over its limit."""
 
@@ -570,3 +566,11 @@ class DispatcherFailedError(StorageError):
             f"from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until it "
             f"catches up. Check the disk; the store retries by itself, see stats()"
         )
+
+
+def __getattr__(name: str) -> type[PenstockError]:
+    """Return the class that has the place of one of an earlier version, whose programs may still name it."""
+    if name == "NotYetError":
+        # Version 0.1 raised it for properties that request a delivery later.
+        return PropertyError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,19 +1,38 @@
-"""The extension `messaging`: puts together what this package adds to a store."""
+"""The extension `messaging`: puts together what this package adds to a store.
+
+Every process that opens a store imports this module, and many need no more of it than that a topic takes puts. So each part is
+imported and made at its first use.
+"""
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
 
 from penstock import Message
-from penstock.contracts import Context, Extension, OpenStore, TopicConfig, limits
+from penstock.contracts import (
+    MS_MAX,
+    SIDE_FOLDER,
+    Consumer,
+    ConsumerOptions,
+    Context,
+    Extension,
+    OpenStore,
+    TopicConfig,
+    limits,
+)
+from penstock.errors import StoreClosedError
 
 if TYPE_CHECKING:
     from penstock_messaging.configuration.parts import Configuration
+    from penstock_messaging.parts import Parts
 
 # Queues of a topic that a message creates: as many as a RocketMQ producer asks for.
 _DEFAULT_QUEUES = 4
 _QUEUES_MAX = 65_536
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 @attrs.frozen(kw_only=True)
@@ -24,87 +43,10 @@ class MessagingOptions:
         auto_create_topics: a message to an unknown topic creates it, and a message to a higher queue of a topic that was
             created so adds queues. If false, such messages are refused.
         default_queues: how many queues a new topic has unless a number is given.
+        delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A crash
+            delivers again at most what was delivered in that time; each write flushes the log.
     """
 
     auto_create_topics: bool = True
     default_queues: int = attrs.field(default=_DEFAULT_QUEUES, validator=limits(1, _QUEUES_MAX))
-
-
-class MessagingExtension(Extension):
-    """Consumers, retries, delays, and the configuration of topics and groups."""
-
-    name = "messaging"
-    Options = MessagingOptions
-    provides = frozenset({"create_topic", "alter_topic", "delete_topic", "topic_configs"})
-    options: MessagingOptions
-
-    def __init__(self, options: MessagingOptions, context: Context) -> None:
-        super().__init__(options, context)
-        # A signal handler may put while `configuration` is at work.
-        self._lock = threading.RLock()
-        self._configuration: Configuration | None = None
-        self._made: list[Configuration] = []
-
-    def attach(self, store: OpenStore) -> None:
-        """Add to the list of topics what it may lack: after a crash, or if there is none."""
-        self._store = store
-        path = self.context.root / "config" / "topics.json"
-        is_listed = store.recovery is None or (store.recovery.state == "clean" and self.context.files.exists(path))  # fmt: skip
-        if not is_listed and store.topics():
-            _ = self.configuration
-
-    @property
-    def configuration(self) -> "Configuration":
-        """The topics and groups, which are read at first use."""
-        return self._configuration or self._read()
-
-    def _read(self) -> "Configuration":
-        # Here, since every process that opens a store imports this module, and many need no more of it.
-        from penstock_messaging.configuration.parts import Configuration  # noqa: PLC0415 - as above
-
-        with self._lock:
-            if self._configuration is None:
-                made = Configuration(
-                    self.context, self._store, default_queues=self.options.default_queues,
-                    auto_create=self.options.auto_create_topics,
-                )  # fmt: skip
-                if not self.context.read_only:
-                    made.begin()
-                self._made.append(made)
-                # A signal handler may have been faster.
-                self._configuration = self._made[0]
-            return self._configuration
-
-    def detach(self) -> None:
-        """Save what has changed."""
-        if self._configuration is not None:
-            self._configuration.end()
-
-    def check_put(self, topic: str, queue: int) -> None:
-        """Refuse puts that the topic's configuration, or RocketMQ, does not allow."""
-        self.configuration.check_put(topic, queue)
-
-    def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
-        """Pick the queue of a message; None if it is to be delayed as well."""
-        routed = self.configuration.routed(message)
-        return routed if routed.delay_level == 0 else None
-
-    def create_topic(self, topic: str, **given: Any) -> TopicConfig:
-        """Implement `Store.create_topic`."""
-        return self.configuration.create_topic(topic, **given)
-
-    def alter_topic(self, topic: str, **given: Any) -> TopicConfig:
-        """Implement `Store.alter_topic`."""
-        return self.configuration.alter_topic(topic, **given)
-
-    def delete_topic(self, topic: str) -> None:
-        """Implement `Store.delete_topic`."""
-        self.configuration.delete_topic(topic)
-
-    def topic_configs(self) -> dict[str, TopicConfig]:
-        """Implement `Store.topic_configs`."""
-        return dict(self.configuration.topic_configs())
-
-    def stats(self) -> dict[str, Any]:
-        """Return figures for `Store.stats()`."""
-        return self.configuration.stats()
+    delay_save_ms: int = attrs.field(default=1000, validator=limits(1, MS_MAX))

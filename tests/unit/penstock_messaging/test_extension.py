@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError
+import penstock
+from penstock.errors import ConfigError, MessageError
 from penstock.message import Message
 from penstock.store.store import Store
-from penstock.testing import ManualWorkers, open_store
+from penstock.testing import ManualClock, ManualWorkers, open_store
 from penstock_messaging.configuration.parts import Configuration
-from penstock_messaging.extension import MessagingExtension
+from penstock_messaging.extension import MessagingExtension, MessagingOptions
 
 
 def test_every_store_has_it_unless_it_is_configured_otherwise(tmp_path: Path) -> None:
@@ -57,3 +58,45 @@ def test_a_configuration_that_a_signal_handler_has_read_first_is_the_one(tmp_pat
         assert list(store.topic_configs()) == ["handler", "main"]
     with open_store(tmp_path / "s", read_only=True) as reader:
         assert list(reader.topic_configs()) == ["handler", "main"]
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_the_progress_is_saved_after_some_time(value: int) -> None:
+    with pytest.raises(ValueError, match="delay_save_ms"):
+        MessagingOptions(delay_save_ms=value)
+    assert MessagingOptions().delay_save_ms == 1000
+
+
+def test_the_option_sets_when_the_progress_is_saved(tmp_path: Path) -> None:
+    clock, workers = ManualClock(), ManualWorkers()
+    settings = {"delay_save_ms": 1}
+    with open_store(
+        tmp_path, clock=clock, spawn=workers, extensions={"messaging": settings}
+    ) as store:
+        store.put("t", b"", delay_level=1)
+        clock.now_ms += 1000
+        workers.run("penstock-deliver")
+        clock.now_ms += 1
+        workers.run("penstock-deliver")
+        assert (tmp_path / "config" / "delayOffset.json").exists()
+
+
+def test_a_store_without_the_extension_refuses_a_delay(tmp_path: Path) -> None:
+    with (
+        penstock.open(tmp_path, environ={}, extensions=[]) as store,
+        pytest.raises(MessageError, match="add messaging"),
+    ):
+        store.put("t", b"", delay_level=1)
+
+
+def test_a_reader_delivers_nothing(tmp_path: Path) -> None:
+    clock, workers = ManualClock(), ManualWorkers()
+    with open_store(tmp_path, clock=clock, spawn=ManualWorkers()) as store:
+        store.put("t", b"", delay_level=1)
+    clock.now_ms += 1000
+    with open_store(tmp_path, clock=clock, spawn=workers, read_only=True) as reader:
+        assert "penstock-deliver" not in workers.by_name
+        extension = reader.extension("messaging")
+        assert isinstance(extension, MessagingExtension)
+        assert extension.stats()["delays"]["waiting"] == 0
+        assert list(reader.scan("t")) == []
