@@ -11,7 +11,8 @@ from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from penstock.aio.waking import Bell
-from penstock.contracts import AnsweredMessages, ConsumedMessage, Consumer, Pending
+from penstock.contracts import ConsumedMessage, Consumer, Pending
+from penstock.contracts.consumer import AnsweredMessages
 from penstock.errors import ConsumerClosedError, LostQueueError, PenstockError
 from penstock.format import arguments
 

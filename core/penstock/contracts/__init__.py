@@ -41,7 +41,6 @@ from penstock.contracts.base import (
     limits,
 )
 from penstock.contracts.consumer import (
-    AnsweredMessages,
     ConsumedMessage,
     Consumer,
     ConsumerOptions,
@@ -104,7 +103,6 @@ __all__ = [
     "SIDE_FOLDER",
     "TAG_KEYS",
     "Allocator",
-    "AnsweredMessages",
     "Checker",
     "Committer",
     "ConsumedMessage",

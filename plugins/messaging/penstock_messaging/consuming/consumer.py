@@ -13,7 +13,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self
 
-from penstock.contracts import AnsweredMessages, Context, OpenStore, Pending, Stoppable
+from penstock.contracts import Context, OpenStore, Pending, Stoppable
+from penstock.contracts.consumer import AnsweredMessages
 from penstock.errors import ConsumerClosedError, ForkedStoreError, PenstockError, StorageError
 from penstock.escape import get_logger
 from penstock.files.lock_file import leave_in_child
