@@ -163,7 +163,7 @@ def test_a_crash_while_the_opening_delivers_loses_nothing_either(flush: str) -> 
             moment.image, Survival.PROCESS, Random(1), clock=ManualClock(moment.now_ms + HOUR)
         )
         images: list[Image] = []
-        disk.plan.watch = lambda call, path, disk=disk, images=images: images.append(disk.image())  # type: ignore[misc] # bound now
+        disk.plan.watch = lambda call, path, disk=disk, images=images: images.append(disk.image())
         store, workers = opened(disk, flush)
         if WORKER in workers.by_name:
             workers.run(WORKER)

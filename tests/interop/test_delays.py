@@ -18,6 +18,7 @@ from penstock_messaging.delays.schedule import delivered
 from penstock_messaging.properties_text import pairs_of, stored_text
 from penstock_messaging.retries.copies import retry_copy
 
+GEOMETRY: dict[str, Any] = {**SMALL_GEOMETRY}
 SCHEDULE, RETRY = "SCHEDULE_TOPIC_XXXX", "%RETRY%g"
 # Penstock does not write a directory of 5.5.
 VERSIONS = BROKERS[:2]
@@ -29,7 +30,7 @@ COPIED = ("topic", "queue", "body", "flag", "sys_flag", "born_time_ms", "born_ho
 
 
 def open_here(root: Path, clock: ManualClock, workers: ManualWorkers) -> Store:
-    return open_store(root, clock=clock, spawn=workers, **SMALL_GEOMETRY)
+    return open_store(root, clock=clock, spawn=workers, **GEOMETRY)
 
 
 def until(found: Callable[[], Counter[bytes]], expected: Counter[bytes]) -> None:
@@ -50,7 +51,7 @@ def facts(message: StoredMessage | Message, text: bytes) -> dict[str, Any]:
 def test_a_broker_delivers_what_waits_and_not_again_what_penstock_delivered(
     version: str, make_broker: Callable[[str], Broker], tmp_path: Path
 ) -> None:
-    with penstock.open(tmp_path, environ={}, **SMALL_GEOMETRY) as store:
+    with penstock.open(tmp_path, environ={}, **GEOMETRY) as store:
         for number in range(3):
             store.put("orders", b"done %d" % number, queue=1, delay_level=1)
         first = [m.body for m in itertools.islice(store.scan("orders", follow=True), 3)]

@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 def test_the_command_is_found_by_its_name(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dlq", "list", str(root), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["group"], found["count"], found["left"]) == ("billing", 3, 3)
+    assert (found["group"], found["total"], found["left"]) == ("billing", 3, 3)
     assert run(["list", str(root)], command, "dlq") == 0
     assert "not replayed" in capsys.readouterr().out
 

@@ -65,7 +65,7 @@ def list_(path: str, as_json: bool) -> int:
 
 def _row(queue: DeadLetterQueue) -> tuple[object, ...]:
     times = [time_text(t) if t is not None else "" for t in (queue.oldest_ms, queue.newest_ms)]
-    return queue.group, queue.count, queue.left, *times
+    return queue.group, queue.total, queue.left, *times
 
 
 @command.command("show")

@@ -44,14 +44,14 @@ class DeadLetterQueue(NamedTuple):
 
     Attributes:
         group: the group.
-        count: how many there are.
+        total: how many there are.
         left: how many of them are not replayed.
         oldest_ms: when the oldest was given up, Unix milliseconds; None if there is none, or it cannot be read.
         newest_ms: the same of the newest.
     """
 
     group: str
-    count: int
+    total: int
     left: int
     oldest_ms: int | None
     newest_ms: int | None
