@@ -99,6 +99,9 @@ class OpenStore(Protocol):
     def groups(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return (group, topic) to queue to committed offset."""
 
+    def topic_life(self, topic: str) -> int:
+        """Return how often a topic was removed."""
+
     def recheck_puts(self, topic: str) -> None:
         """Call `Extension.check_put` again before the next put to each queue of a topic."""
 

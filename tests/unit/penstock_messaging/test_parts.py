@@ -68,7 +68,7 @@ def test_a_store_that_is_only_read_from_reads_no_configuration(tmp_path: Path) -
             assert [message.body for message in store.scan("t")] == [b"x"]
             extension = store.extension("messaging")
             assert isinstance(extension, MessagingExtension)
-            assert extension._configuration is None
+            assert "configuration" not in extension._parts
             assert isinstance(extension.configuration, Configuration)
             assert extension.stats()["topics"] == 1
 
