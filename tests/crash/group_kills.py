@@ -26,6 +26,10 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None)
 
 
+class RunError(Exception):
+    """The run cannot go on."""
+
+
 class Runner:
     """The processes of a run, and what is done to them."""
 
@@ -42,6 +46,7 @@ class Runner:
         self.joined: set[str] = set()
         self.stopped: dict[str, float] = {}
         self.children: dict[str, int] = {}
+        self._ended: dict[int, int] = {}
         self.seen: set[str] = set()
         # Who has a queue, as far as the traces say.
         self.owners: dict[tuple[str, str, int], str] = {}
@@ -93,16 +98,12 @@ class Runner:
         os.kill(self.pids[name], signal.SIGTERM)
         pid = self.pids.pop(name)
         self.joined.discard(name)
-        until = time.monotonic() + LIMIT_S
-        while time.monotonic() < until:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                self.note("ended", name, str(os.waitstatus_to_exitcode(status)))
-                return
-            self.look()
-        self.note("ended", name, "hangs")
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        if self.wait_until(lambda: pid in self._ended):
+            self.note("ended", name, str(self._ended[pid]))
+        else:
+            self.note("ended", name, "hangs")
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
     # --- what goes on
 
@@ -144,14 +145,19 @@ class Runner:
                 return
             if not pid:
                 return
+            self._ended[pid] = os.waitstatus_to_exitcode(status)
             for name in [name for name, each in self.pids.items() if each == pid]:
-                self.note("ended", name, f"{os.waitstatus_to_exitcode(status)}, by itself")
+                self.note("ended", name, f"{self._ended[pid]}, by itself")
                 del self.pids[name]
-                self.joined.discard(name)
-                self.later.append((0, self.what[name]))
+                raise RunError(f"process {name} ended by itself, with status {self._ended[pid]}")
             self.children = {n: each for n, each in self.children.items() if each != pid}
 
-    def wait_until(self, is_done: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+    def wait_for(self, what: str, is_done: Callable[[], object]) -> None:
+        """Look until something is true; raises `RunError` if that takes too long."""
+        if not self.wait_until(is_done):
+            raise RunError(f"{what}: not within {LIMIT_S} s")
+
+    def wait_until(self, is_done: Callable[[], object], limit_s: float = LIMIT_S) -> bool:
         """Look until something is true; returns whether it was in time."""
         until_s = time.monotonic() + limit_s
         while not is_done():
@@ -162,16 +168,15 @@ class Runner:
 
     # --- what is done
 
-    def victim(self, *, writer: bool) -> str | None:
-        """Return a process that has joined and is not stopped; None if there is none now."""
-        found = sorted(
+    def victims(self, *, writer: bool) -> list[str]:
+        """Return the processes that have joined and are not stopped."""
+        return sorted(
             name
             for name in self.joined
             if name in self.pids
             and name.startswith("writer") == writer
             and name not in self.stopped
         )
-        return self.chance.choice(found) if found else None
 
     def replace(self, name: str, *, delay_s: float) -> None:
         """Start a process like another one, later."""
@@ -183,10 +188,10 @@ class Runner:
     def disturb(self) -> int:
         """Do one thing to one process; returns how many kills, stops and forks that were."""
         chance = self.chance
-        name = self.victim(writer=chance.random() < 0.3)
-        if name is None:
-            self.look()
-            return 0
+        self._pass(chance.choice([0, 0, 0.2, 0.5, 1.0]))
+        is_writer = chance.random() < 0.3
+        self.wait_for("a process joins", lambda: self.victims(writer=is_writer))
+        name = chance.choice(self.victims(writer=is_writer))
         draw = chance.random()
         if draw < 0.08 and name.startswith("reader"):
             self.end(name)
@@ -199,10 +204,10 @@ class Runner:
                 self._kill(name)
                 return 2
             return 1
-        if draw < 0.45:
+        if draw < 0.55:
             known = len(self.children)
             os.kill(self.pids[name], signal.SIGUSR1)
-            self.wait_until(lambda: len(self.children) != known, 2)
+            self.wait_until(lambda: len(self.children) != known or name not in self.pids, 2)
             self._pass(chance.choice([0, 0.05, 0.5]))
             if name in self.pids:
                 self._kill(name)
@@ -223,46 +228,43 @@ class Runner:
         if self.chance.random() < 0.5:
             self.wait_until(lambda: all(self.owners[each] != name for each in queues), MOVE_LIMIT_S)
 
-    def kill_children(self) -> None:
-        """Kill the forked children that are left."""
+    def kill_all(self) -> None:
+        """Kill what is left: the forked children, and after a failure the processes."""
+        for name in list(self.pids):
+            self.kill(name)
+        self.look()
         for pid in self.children.values():
             # It does not end by itself before, and nobody but this process would collect it, so it still has its number.
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        self.children.clear()
 
 
-def run(folder: Path, kills: int, seed: int) -> str:
-    """Let groups consume while processes are killed; returns what went wrong with the run itself, or ""."""
+def run(folder: Path, kills: int, seed: int) -> None:
+    """Let groups consume while processes are killed; raises `RunError` if that cannot go on."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     runner = Runner(folder, seed)
-    runner.start(["writer"])
-    if not runner.wait_until(lambda: "put" in runner.seen):
-        return "the writer does not begin"
-    for group in GROUPS:
-        for _ in range(READERS):
-            runner.start(["reader", group, runner.chance.choice(STYLES)])
-    if not runner.wait_until(lambda: len(runner.joined) == 1 + READERS * len(GROUPS)):
-        return "the members do not join"
-    done = 0
-    idle_s = time.monotonic() + LIMIT_S
-    while done < kills:
-        count = runner.disturb()
-        done += count
-        if count:
-            idle_s = time.monotonic() + LIMIT_S
-        if time.monotonic() > idle_s:
-            return f"after {done} kills nobody has joined any more"
-    (folder / "stop").touch()
-    problem = ""
-    if not runner.wait_until(lambda: "drained" in runner.seen):
-        problem = "what was put is not consumed; the last event `left` of the writer says what"
-    runner.wait_until(lambda: not runner.stopped and not runner.later)
-    for name in sorted(runner.pids, key=lambda name: name.startswith("writer")):
-        runner.end(name)
-    runner.kill_children()
-    return problem
+    try:
+        runner.start(["writer"])
+        runner.wait_for("the writer begins to put", lambda: "put" in runner.seen)
+        for group in GROUPS:
+            for _ in range(READERS):
+                runner.start(["reader", group, runner.chance.choice(STYLES)])
+        count = 1 + READERS * len(GROUPS)
+        runner.wait_for("all members join", lambda: len(runner.joined) == count)
+        done = 0
+        while done < kills:
+            done += runner.disturb()
+        (folder / "stop").touch()
+        runner.wait_for("all is consumed (see the events `left`)", lambda: "drained" in runner.seen)
+        runner.wait_for("all go on", lambda: not runner.stopped and not runner.later)
+        for name in sorted(runner.pids, key=lambda name: name.startswith("writer")):
+            runner.end(name)
+    finally:
+        runner.kill_all()
 
 
 if __name__ == "__main__":
-    sys.exit(run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    try:
+        run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    except RunError as error:
+        sys.exit(str(error))
