@@ -410,13 +410,13 @@ def _finish(store: Store, trace: Trace) -> None:
     """Trace what is in the store; return when every group has consumed everything."""
     known: set[tuple[str, str]] = set()
     while True:
-        topics = store.topics()
-        for topic in topics:
+        # Before the list of dead letters: what is consumed now is in it.
+        left = _left(store)
+        for topic in store.topics():
             for kind, group, number in _stored(store, topic):
                 if (group, number) not in known:
                     known.add((group, number))
                     trace.add(kind, group=group, number=number)
-        left = _left(store)
         if not left:
             trace.add("drained")
             return
