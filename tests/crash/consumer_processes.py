@@ -1,4 +1,4 @@
-"""The processes of `test_group_kills`: consumers on stores opened read-only, and a writer that puts and consumes as well.
+"""The processes of `test_consumer_kills`: consumers on stores opened read-only, and a writer that puts and consumes as well.
 
 Each runs until it is killed, or until SIGTERM, which ends it cleanly. SIGUSR1 makes it fork, wherever it just is; the child tries to
 go on consuming and putting, and then lives on until it is killed, so that it would keep whatever lock it has inherited.
@@ -16,15 +16,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.crash.group_checks import GroupRules
-from tests.crash.group_trace import Trace
+from tests.crash.consumer_checks import GroupRules
+from tests.crash.consumer_trace import Trace
 from tests.crash.writer import SMALL
 
 import penstock
 from penstock import Message, Store
 from penstock.errors import ConsumerClosedError, LostQueueError, PenstockError
-from penstock_messaging.groups.groups import Groups
 from penstock_messaging.groups.owned_queue import OwnedQueue
+from penstock_messaging.groups.taking import Groups
 
 TOPIC, QUEUES = "orders", 6
 GROUPS = {
@@ -459,7 +459,7 @@ def _left(store: Store) -> list[str]:
 
 def done_to(store: Any, group: str, topic: str, queue: int) -> int | None:
     """Return the offset before which a group has consumed everything, by its journal; None if something waits for the writer."""
-    [groups] = [each.groups for each in store._extensions if hasattr(each, "groups")]
+    groups = store.extension("messaging").groups
     position = groups.position(group, topic, queue)
     return None if position is None or position.nacked else position.base
 

@@ -1,4 +1,4 @@
-"""Judges what the processes of consumer groups did (`group_trace`), against what consumers guarantee.
+"""Judges what the processes of consumer groups did (`consumer_trace`), against what consumers guarantee.
 
 All that counts as a violation follows from the trace alone, whatever the machine's speed: an event is written after what it
 reports has begun or before it ends, so that every time is on the safe side. Only `late_moves` has a limit in seconds.
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
-from tests.crash.group_trace import Event
+from tests.crash.consumer_trace import Event
 
 END_NS = 1 << 62
 SECOND_NS = 1_000_000_000

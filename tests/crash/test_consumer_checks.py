@@ -1,4 +1,4 @@
-"""The judge of `test_group_kills` finds every violation: each test breaks one guarantee in a trace that is otherwise good."""
+"""The judge of `test_consumer_kills` finds every violation: each test breaks one guarantee in a trace that is otherwise good."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.crash import group_checks
-from tests.crash.group_checks import GroupRules, Story, problems
-from tests.crash.group_trace import Event, Trace, TraceReader
+from tests.crash import consumer_checks
+from tests.crash.consumer_checks import GroupRules, Story, problems
+from tests.crash.consumer_trace import Event, Trace, TraceReader
 
 RULES = {
     "plain": GroupRules(ordered=False, ack_wait_s=5, max_retries=2),
@@ -278,7 +278,7 @@ def test_a_dead_letter_is_consumed() -> None:
 def test_a_message_that_another_group_consumed_is_found() -> None:
     told = good()
     story = Story(told.events, {"plain": RULES["plain"], "ordered": RULES["ordered"]})
-    assert list(group_checks.not_consumed(story)) == [
+    assert list(consumer_checks.not_consumed(story)) == [
         "group ordered has not consumed 3 of 3 messages: ['n0', 'n1', 'n2']"
     ]
 
