@@ -7,7 +7,8 @@ reports has begun or before it ends, so that every time is on the safe side. Onl
 import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 from tests.crash.consumer_trace import Event
@@ -16,6 +17,8 @@ END_NS = 1 << 62
 SECOND_NS = 1_000_000_000
 # A killed owner's queues must have another owner after this time.
 MOVE_S = 5.0
+# A writer that is killed has saved all deliveries but those of the last second; it may have been stopped in between.
+DELIVERED_AGAIN_MS = 10_000
 
 Place = tuple[str, str, int]
 Message = tuple[str, str, int, int]
@@ -235,6 +238,58 @@ def copies_after_the_ack(story: Story) -> Iterator[str]:
             at = bisect.bisect_right(kills, begun.get(event.number, -1))
             if at == len(kills) or kills[at] > event.at_ns:
                 yield f"message {event.number} was acked by {_who(answer)} as {_name(answer.message)}, and comes again as {_name(event.message)}"
+
+
+class Stored(NamedTuple):
+    """A message in the store at the end: where it is, and what it is a copy of.
+
+    Attributes:
+        topic: the topic that holds it.
+        target: the topic that it waits for; "" if it does not wait.
+        number: what the message says of itself.
+        tries: how often it was retried.
+        stored_ms: when it was stored.
+    """
+
+    topic: str
+    target: str
+    number: str
+    tries: int
+    stored_ms: int
+
+
+def stored_twice(messages: Iterable[Stored], topic: str, kills_ms: Sequence[int]) -> Iterator[str]:
+    """One retry, or one dead letter, is stored for each refusal, and each delayed message is delivered once.
+
+    A writer that is killed may deliver again what it had delivered shortly before.
+
+    Args:
+        messages: everything in the store.
+        topic: the topic that the groups consume.
+        kills_ms: when writers were killed, on the clock of `stored_ms`.
+    """
+    waiting: dict[tuple[str, str, int], int] = defaultdict(int)
+    there: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for each in messages:
+        if each.target:
+            waiting[each.target, each.number, each.tries] += 1
+        else:
+            there[each.topic, each.number, each.tries].append(each.stored_ms)
+    made = {key: count for key, count in waiting.items() if key[2]}
+    made |= {key: len(times) for key, times in there.items() if key[0].startswith("%DLQ%")}
+    for (target, number, tries), count in made.items():
+        source = topic if tries == 1 else f"%RETRY%{target.rpartition('%')[2]}"
+        refusals = len(there.get((source, number, tries - 1), ()))
+        if count > refusals:
+            yield f"message {number}, refused at try {tries} in {refusals} copies, was stored {count} times for {target}"
+    for key, times in there.items():
+        times.sort()
+        if key in waiting and len(times) > waiting[key] and not _explains(kills_ms, times[0]):
+            yield f"message {key[1]}, try {key[2]}, was delivered {len(times)} times to {key[0]}, at {times}, without a kill"
+
+
+def _explains(kills_ms: Sequence[int], delivered_ms: int) -> bool:
+    return any(delivered_ms - 1 <= kill <= delivered_ms + DELIVERED_AGAIN_MS for kill in kills_ms)
 
 
 # --- all, and in order

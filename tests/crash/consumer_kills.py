@@ -80,7 +80,7 @@ class Runner:
 
     def kill(self, name: str) -> None:
         """Kill a process."""
-        self.note("killed", name)
+        self.note("killed", name, str(time.time_ns() // 1_000_000))
         pid = self.pids.pop(name)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 from tests.crash import consumer_checks
-from tests.crash.consumer_checks import GroupRules, Story, problems
+from tests.crash.consumer_checks import GroupRules, Stored, Story, problems
 from tests.crash.consumer_trace import Event, Trace, TraceReader
 
 RULES = {
@@ -262,6 +262,55 @@ def test_a_kill_of_the_writer_before_the_put_explains_no_copy() -> None:
     told("taken", "m2", topic="%RETRY%plain", epoch=1)
     told("out", "m2", 0, topic="%RETRY%plain", number="n2", epoch=1)
     only(told, "n2", "comes again")
+
+
+def stored(*more: Stored) -> list[Stored]:
+    """One message, refused by a group until it was a dead letter; and one that was delayed."""
+    wait, group = "SCHEDULE_TOPIC_XXXX", "plain"
+    return [
+        Stored("orders", "", "n1", 0, 1000),
+        Stored(wait, f"%RETRY%{group}", "n1", 1, 2000), Stored(f"%RETRY%{group}", "", "n1", 1, 3000),
+        Stored(f"%DLQ%{group}", "", "n1", 2, 4000),
+        Stored(wait, "orders", "n2", 0, 1000), Stored("orders", "", "n2", 0, 2000),
+        *more,
+    ]  # fmt: skip
+
+
+def twice(*more: Stored, kills_ms: Sequence[int] = ()) -> list[str]:
+    return list(consumer_checks.stored_twice(stored(*more), "orders", kills_ms))
+
+
+def test_what_is_stored_once_is_no_problem() -> None:
+    assert twice() == []
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        Stored("SCHEDULE_TOPIC_XXXX", "%RETRY%plain", "n1", 1, 2500),
+        Stored("%DLQ%plain", "", "n1", 2, 4500),
+    ],
+)
+def test_a_retry_or_dead_letter_that_is_stored_twice_is_found_whoever_was_killed(
+    copy: Stored,
+) -> None:
+    [found] = twice(copy, kills_ms=range(0, 9000, 10))
+    assert "n1" in found
+    assert "stored 2 times" in found
+
+
+def test_a_copy_of_each_of_two_deliveries_is_no_problem() -> None:
+    again = Stored("%RETRY%plain", "", "n1", 1, 3500)
+    assert twice(again, Stored("%DLQ%plain", "", "n1", 2, 4500), kills_ms=[3200]) == []
+
+
+@pytest.mark.parametrize(("kill_ms", "count"), [(None, 1), (1900, 1), (2100, 0), (20_000, 1)])
+def test_a_delivery_that_is_repeated_long_before_or_after_a_kill_is_found(
+    kill_ms: int | None, count: int
+) -> None:
+    kills_ms = [] if kill_ms is None else [kill_ms]
+    found = twice(Stored("orders", "", "n2", 0, 21_000), kills_ms=kills_ms)
+    assert len(found) == count
 
 
 # --- all, and in order

@@ -9,16 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.conftest import EXHAUSTIVE
-from tests.crash.consumer_checks import Story, figures, problems
-from tests.crash.consumer_processes import GROUPS, TOPIC
+from tests.crash.consumer_checks import Stored, Story, figures, problems, stored_twice
+from tests.crash.consumer_processes import GROUPS, TOPIC, number_of
 from tests.crash.consumer_trace import TraceReader
 from tests.faults.children import environment
 
 import penstock
+from penstock import Store
 
 ROOT = Path(__file__).parents[2]
 # `PENSTOCK_GROUP_KILLS=1000` for a night, `PENSTOCK_SEED` to repeat a schedule.
@@ -58,15 +60,31 @@ def test_killed_stopped_and_forked_members_break_no_guarantee(tmp_path: Path) ->
     assert counts["killed"] + counts["stopped"] + counts["forked"] >= KILLS
     for kind in ("acked", "nacked", "released", "dead", "refused", "again after a kill"):
         assert counts.get(kind), f"{kind} never happened: {counts}"
-    check_closed(tmp_path / "store")
+    check_closed(tmp_path / "store", story)
 
 
-def check_closed(path: Path) -> None:
-    """After the clean close of the writer a broker sees that everything is consumed."""
+def check_closed(path: Path, story: Story) -> None:
+    """After the clean close of the writer a broker sees that everything is consumed, and nothing is stored twice."""
     with penstock.open(path, read_only=True) as store:
         for group in GROUPS:
             for topic in (TOPIC, f"%RETRY%{group}"):
                 for queue in store.topics().get(topic, ()):
                     end = store.max_offset(topic, queue)
                     assert (store.committed_offset(group, topic, queue) or 0) == end
+        kills_ms = [
+            int(event.note)
+            for event in story.events
+            if event.kind == "killed" and event.process.startswith("writer")
+        ]
+        assert not list(stored_twice(everything(store), TOPIC, kills_ms))
         assert not list(store.verify())
+
+
+def everything(store: Store) -> Iterator[Stored]:
+    """Return all messages of a store."""
+    for topic in store.topics():
+        for message in store.scan(topic):
+            target = message.all_properties["REAL_TOPIC"] if topic == "SCHEDULE_TOPIC_XXXX" else ""
+            yield Stored(
+                topic, target, number_of(message.body), message.reconsume_times, message.store_time_ms
+            )  # fmt: skip
