@@ -19,6 +19,8 @@ from tests.crash.consumer_trace import Event, Trace, TraceReader
 READERS = 2
 # No step of a run takes this long on a machine that works.
 LIMIT_S = 120
+# How long processes are stopped: some for longer than `ack_wait`.
+STOPS_S = (0.05, 0.3, 1.0, 2.5)
 # Longer than queues may take to move: whether they do in time is for the judge to say.
 MOVE_LIMIT_S = 8
 _PAUSE_S = 0.02
@@ -46,7 +48,9 @@ class Runner:
         self.joined: set[str] = set()
         self.stopped: dict[str, float] = {}
         self.children: dict[str, int] = {}
-        self._ended: dict[int, int] = {}
+        self._ending: set[str] = set()
+        # How many kills, stops and forks there were.
+        self.done = 0
         self.seen: set[str] = set()
         # Who has a queue, as far as the traces say.
         self.owners: dict[tuple[str, str, int], str] = {}
@@ -86,24 +90,23 @@ class Runner:
         os.waitpid(pid, 0)
         self.joined.discard(name)
         self.stopped.pop(name, None)
+        self.done += 1
 
     def stop(self, name: str, seconds: float) -> None:
         """Stop a process, for a time."""
         self.note("stopped", name)
         os.kill(self.pids[name], signal.SIGSTOP)
         self.stopped[name] = time.monotonic() + seconds
+        self.done += 1
 
     def end(self, name: str) -> None:
         """Make a process end by itself."""
-        os.kill(self.pids[name], signal.SIGTERM)
-        pid = self.pids.pop(name)
+        self._ending.add(name)
         self.joined.discard(name)
-        if self.wait_until(lambda: pid in self._ended):
-            self.note("ended", name, str(self._ended[pid]))
-        else:
+        os.kill(self.pids[name], signal.SIGTERM)
+        if not self.wait_until(lambda: name not in self.pids):
             self.note("ended", name, "hangs")
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            raise RunError(f"process {name} does not end")
 
     # --- what goes on
 
@@ -137,20 +140,43 @@ class Runner:
         self.seen.add(event.kind)
 
     def _reap(self) -> None:
-        """Collect processes that ended though nobody told them to, and forked children whose parents are dead."""
+        """Note which processes have stopped or killed themselves; collect forked children whose parents are dead."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 return
             if not pid:
                 return
-            self._ended[pid] = os.waitstatus_to_exitcode(status)
-            for name in [name for name, each in self.pids.items() if each == pid]:
-                self.note("ended", name, f"{self._ended[pid]}, by itself")
-                del self.pids[name]
-                raise RunError(f"process {name} ended by itself, with status {self._ended[pid]}")
+            names = [name for name, each in self.pids.items() if each == pid]
+            if os.WIFSTOPPED(status):
+                for name in names:
+                    self._has_stopped(name)
+                continue
             self.children = {n: each for n, each in self.children.items() if each != pid}
+            for name in names:
+                self._has_ended(name, os.waitstatus_to_exitcode(status))
+
+    def _has_stopped(self, name: str) -> None:
+        if name not in self.stopped:
+            # It has stopped itself.
+            self.stopped[name] = time.monotonic() + self.chance.choice(STOPS_S)
+            self.done += 1
+
+    def _has_ended(self, name: str, status: int) -> None:
+        del self.pids[name]
+        self.joined.discard(name)
+        self.stopped.pop(name, None)
+        if status == -signal.SIGKILL:
+            # It has killed itself, and has said so in its trace.
+            self.done += 1
+        elif name in self._ending:
+            self.note("ended", name, str(status))
+        else:
+            self.note("ended", name, f"{status}, by itself")
+            raise RunError(f"process {name} ended by itself, with status {status}")
+        if name not in self._ending:
+            self.replace(name, delay_s=self.chance.choice([0, 0.3, 1.5]))
 
     def wait_for(self, what: str, is_done: Callable[[], object]) -> None:
         """Look until something is true; raises `RunError` if that takes too long."""
@@ -185,8 +211,8 @@ class Runner:
     def _varied(self, what: list[str]) -> list[str]:
         return [*what[:2], self.chance.choice(STYLES)] if what[0] == "reader" else what
 
-    def disturb(self) -> int:
-        """Do one thing to one process; returns how many kills, stops and forks that were."""
+    def disturb(self) -> None:
+        """Do one thing to one process."""
         chance = self.chance
         self._pass(chance.choice([0, 0, 0.2, 0.5, 1.0]))
         is_writer = chance.random() < 0.3
@@ -196,31 +222,33 @@ class Runner:
         if draw < 0.08 and name.startswith("reader"):
             self.end(name)
             self.replace(name, delay_s=chance.uniform(0, 0.3))
-            return 0
-        if draw < 0.25:
-            self.stop(name, chance.choice([0.05, 0.3, 1.0, 2.5]))
+        elif draw < 0.25:
+            self.stop(name, chance.choice(STOPS_S))
             if chance.random() < 0.3:
                 self._pass(0.1)
                 self._kill(name)
-                return 2
-            return 1
-        if draw < 0.55:
-            known = len(self.children)
-            os.kill(self.pids[name], signal.SIGUSR1)
-            self.wait_until(lambda: len(self.children) != known or name not in self.pids, 2)
+        elif draw < 0.55:
+            self.fork(name)
             self._pass(chance.choice([0, 0.05, 0.5]))
-            if name in self.pids:
-                self._kill(name)
-            return 2
-        self._kill(name)
-        return 1
+            self._kill(name)
+        else:
+            self._kill(name)
+
+    def fork(self, name: str) -> None:
+        """Make a process fork."""
+        known = len(self.children)
+        os.kill(self.pids[name], signal.SIGUSR1)
+        self.wait_until(lambda: len(self.children) != known or name not in self.pids, 2)
+        self.done += len(self.children) != known
 
     def _pass(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
         self.wait_until(lambda: time.monotonic() >= until_s)
 
     def _kill(self, name: str) -> None:
-        """Kill a process; in half of all cases wait until its queues have other owners."""
+        """Kill a process, unless it was faster; in half of all cases wait until its queues have other owners."""
+        if name not in self.pids:
+            return
         self.kill(name)
         self.look()
         queues = [place for place, owner in self.owners.items() if owner == name]
@@ -251,9 +279,8 @@ def run(folder: Path, kills: int, seed: int) -> None:
                 runner.start(["reader", group, runner.chance.choice(STYLES)])
         count = 1 + READERS * len(GROUPS)
         runner.wait_for("all members join", lambda: len(runner.joined) == count)
-        done = 0
-        while done < kills:
-            done += runner.disturb()
+        while runner.done < kills:
+            runner.disturb()
         (folder / "stop").touch()
         runner.wait_for("all is consumed (see the events `left`)", lambda: "drained" in runner.seen)
         runner.wait_for("all go on", lambda: not runner.stopped and not runner.later)

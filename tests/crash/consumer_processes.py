@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from tests.crash.consumer_checks import GroupRules
+from tests.crash.consumer_faults import die_at_random
 from tests.crash.consumer_trace import Trace
 from tests.crash.writer import SMALL
 
@@ -257,7 +259,7 @@ def number_of(body: bytes) -> str:
 class Process:
     """What every process has: its trace, its end by SIGTERM, and its forks by SIGUSR1."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, seed: str) -> None:
         self.trace = Trace(folder / "traces", name)
         self.members: list[Consuming] = []
         self.store: Store | None = None
@@ -267,6 +269,7 @@ class Process:
         signal.signal(signal.SIGUSR1, self._on_fork)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         watch_queues(self.trace)
+        die_at_random(self.trace, folder / "stop", seed)
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.is_ending = True
@@ -327,7 +330,7 @@ class Process:
 
 def run_reader(folder: Path, name: str, group: str, style: str, seed: str) -> None:
     """Be a member of a group on a store that another process writes."""
-    process = Process(folder, name)
+    process = Process(folder, name, seed)
     with penstock.open(folder / "store", read_only=True, environ={}) as store:
         process.store = store
         member = Consuming(store, group, style, process.trace, seed)
@@ -337,7 +340,7 @@ def run_reader(folder: Path, name: str, group: str, style: str, seed: str) -> No
 
 def run_writer(folder: Path, name: str, seed: str) -> None:
     """Put, and be a member of both groups; after the file `stop` is there, wait until all is consumed."""
-    process = Process(folder, name)
+    process = Process(folder, name, seed)
     chance = random.Random(seed)
     with penstock.open(
         folder / "store", environ={}, **{**SMALL, "retention.use": [], "flush": chance.choice(["sync", "async"])}
@@ -444,15 +447,15 @@ def _left(store: Store) -> list[str]:
                 base, end = done_to(store, group, topic, queue), store.max_offset(topic, queue)
                 if base != end:
                     left.append(f"{group} {topic}/{queue}: {base} of {end}")
-    due: set[tuple[str, str, int]] = set()
-    there: set[tuple[str, str, int]] = set()
+    due: Counter[tuple[str, str, int]] = Counter()
+    there: Counter[tuple[str, str, int]] = Counter()
     for topic in topics:
         for message in store.scan(topic):
             key = number_of(message.body), message.reconsume_times
             if topic == "SCHEDULE_TOPIC_XXXX":
-                due.add((message.all_properties["REAL_TOPIC"], *key))
+                due[(message.all_properties["REAL_TOPIC"], *key)] += 1
             else:
-                there.add((topic, *key))
+                there[(topic, *key)] += 1
     left += [f"{each} is not delivered" for each in due - there]
     return left
 

@@ -70,13 +70,15 @@ def check_closed(path: Path, story: Story) -> None:
             for topic in (TOPIC, f"%RETRY%{group}"):
                 for queue in store.topics().get(topic, ()):
                     end = store.max_offset(topic, queue)
-                    assert (store.committed_offset(group, topic, queue) or 0) == end
+                    committed = store.committed_offset(group, topic, queue) or 0
+                    assert committed == end, f"{group} {topic}/{queue}: {committed} of {end}"
         kills_ms = [
             int(event.note)
             for event in story.events
             if event.kind == "killed" and event.process.startswith("writer")
         ]
-        assert not list(stored_twice(everything(store), TOPIC, kills_ms))
+        found = list(stored_twice(everything(store), TOPIC, kills_ms))
+        assert not found, "\n".join(found[:_SHOWN_MAX])
         assert not list(store.verify())
 
 
