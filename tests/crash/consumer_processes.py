@@ -55,12 +55,13 @@ def watch_queues(trace: Trace) -> None:
     def traced_take(self: Groups, group: str, topic: str, queue: int, **rest: Any) -> Any:
         owned = take(self, group, topic, queue, **rest)
         if owned is not None:
-            owned.traced = {"group": group, "topic": topic, "queue": queue, "epoch": owned.epoch}
-            trace.add("taken", **owned.traced)
+            about: dict[str, Any] = {"group": group, "topic": topic, "queue": queue, "epoch": owned.epoch}
+            vars(owned)["traced"] = about
+            trace.add("taken", **about)
         return owned
 
     def traced_hand_back(self: Any) -> None:
-        trace.add("back", **self.traced)
+        trace.add("back", **vars(self)["traced"])
         hand_back(self)
 
     Groups.take = traced_take  # type: ignore[method-assign] # traced
@@ -82,13 +83,17 @@ class Consuming:
         """Consume until told to end, as one member after another."""
         while not self.is_ending:
             with suppress(_Failure, ConsumerClosedError), self._member() as consumer:
-                if self.is_ending:
+                # A consumer that was being made when the end came.
+                if self._ends():
                     return
                 {
                     "batches": self._batches,
                     "one by one": self._one_by_one,
                     "handler": self._handler,
                 }[self.style](consumer)
+
+    def _ends(self) -> bool:
+        return self.is_ending
 
     def close(self) -> None:
         """Make `run` end."""

@@ -197,3 +197,28 @@ for take in (lock_file.take, lock_file.take_file):
 print("fine")
 """, tmp_path)  # fmt: skip
     assert done == ["fine"]
+
+
+def test_a_child_keeps_no_lock_if_another_object_cannot_leave(tmp_path: Path) -> None:
+    done = run("""
+import os, sys
+from pathlib import Path
+from penstock.files import lock_file
+
+class Stubborn:
+    def leave(self):
+        raise RuntimeError("as it was in the middle of a change")
+
+stubborn = [Stubborn() for _ in range(20)]
+locks = []
+for number, one in enumerate(stubborn):
+    lock_file.leave_in_child(one)
+    locks.append(lock_file.take_file(Path(sys.argv[1]) / str(number), 0o600))
+child = os.fork()
+if child == 0:
+    sys.stderr.flush()
+    os._exit(any(lock._fds for lock in locks))
+assert os.waitpid(child, 0)[1] == 0
+print("fine")
+""", tmp_path)  # fmt: skip
+    assert done == ["fine"]

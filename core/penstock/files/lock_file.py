@@ -11,6 +11,7 @@ descriptors at once, which does not affect the parent. Other objects that must n
 with `leave_in_child`. A fork waits while another thread opens a lock file: the child would not know its descriptor.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -41,14 +42,12 @@ def leave_in_child(one: Leaving) -> None:
     _to_leave.add(one)
 
 
-def _leave_all() -> None:
-    for one in list(_to_leave):
-        one.leave()
-
-
 def _leave_in_child() -> None:
-    _leave_all()
-    _opening.release()
+    # All of them, also if one raises: a lock that is kept outlives the parent.
+    with contextlib.ExitStack() as stack:
+        stack.callback(_opening.release)
+        for one in list(_to_leave):
+            stack.callback(one.leave)
 
 
 os.register_at_fork(
