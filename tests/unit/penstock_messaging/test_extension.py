@@ -104,3 +104,42 @@ def test_a_reader_delivers_nothing(tmp_path: Path) -> None:
         assert isinstance(extension, MessagingExtension)
         assert extension.stats()["delays"]["waiting"] == 0
         assert list(reader.scan("t")) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("config/consumerOffset.json", "config/consumerOffset.json.bak"), "not taken in"),
+        (("penstock/groups/g/marks",), "not taken in"),
+        (("penstock/store-id",), "no consumers"),
+    ],
+)
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], says: str, is_folder: bool
+) -> None:  # fmt: skip
+    with open_store(tmp_path / "s") as store:
+        store.put("t", b"x")
+        with store.consumer("g", ["t"]) as consumer:
+            consumer.ack(consumer.poll(1, 10))
+    for name in names:
+        path = tmp_path / "s" / name
+        path.unlink(missing_ok=True)
+        if is_folder:
+            path.mkdir()
+        else:
+            path.write_bytes(b"{ \xff")
+    with open_store(tmp_path / "s") as store:
+        assert store.put("t", b"y").queue_offset == 1
+        # What the marks alone say can be done without, so a file of nonsense is passed over.
+        assert says in caplog.text or names == ("penstock/groups/g/marks",)
+        for path in [tmp_path / "s" / name for name in names]:
+            if is_folder:
+                path.rmdir()
+            else:
+                path.unlink()
+    with (
+        open_store(tmp_path / "s") as store,
+        store.consumer("g", ["t"]) as consumer,
+    ):
+        assert consumer.poll(1, 10)
