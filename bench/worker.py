@@ -174,6 +174,24 @@ class Worker:
             self.engine.put_all(self.engine.singles([(0, key, stamped)]))
         return {"count": count}
 
+    def do_consume(self, count: int, size: int, batch: int) -> Answer:
+        """Consume this number of messages, which are all there, in batches that are acknowledged on disk."""
+        return counted(lambda: int(self.engine.consume(batch, count)), count)
+
+    def do_consume_each(self, count: int, size: int, batch: int) -> Answer:
+        """Consume this number of messages, which are all there; acknowledge each without waiting for the disk."""
+        return counted(lambda: int(self.engine.consume_each(batch, count)), count)
+
+    def do_hand(self, count: int, pause_ms: float) -> Answer:
+        """Like `do_follow`, of messages that another thread of this process puts."""
+        if not hasattr(self, "watched"):
+            self.watched = self.engine.arrivals()
+        beating = threading.Thread(target=self.do_beat, args=(count, pause_ms))
+        beating.start()
+        answer = self.do_follow(count)
+        beating.join()
+        return answer
+
     def do_read(self, limit: int, count: int, *, decode: bool = False) -> Answer:
         """Read in order; `decode` is for RocketMQ, whose pull alone returns bytes."""
         return counted(lambda: int(self.engine.read(limit, count)))
@@ -222,12 +240,15 @@ def timed(job: Callable[[], None], count: int, settle: Callable[[], None] | None
     return {"ns": time.perf_counter_ns() - began, "acked_ns": took, "count": count}
 
 
-def counted(job: Callable[[], int]) -> Answer:
-    """Run a job that returns how many operations it did."""
+def counted(job: Callable[[], int], expected: int | None = None) -> Answer:
+    """Run a job that returns how many operations it did; raises if that is not the expected number."""
     gc.collect()
     began = time.perf_counter_ns()
     count = job()
-    return {"ns": time.perf_counter_ns() - began, "count": count}
+    took = time.perf_counter_ns() - began
+    if expected not in (None, count):
+        raise LookupError(f"{count} instead of {expected}")
+    return {"ns": took, "count": count}
 
 
 def in_threads(job: Callable[[Any], None], parts: Sequence[Any]) -> None:

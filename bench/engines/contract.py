@@ -84,3 +84,18 @@ class Engine(ABC):
     def watch(self, root: Path) -> Iterator[bytes]:
         """Open a store that another process writes, and yield new bodies of queue 0, without end."""
         raise NotImplementedError
+
+    def consume(self, limit: int, count: int) -> int:
+        """Take `count` messages as a member of a group, `limit` at a time, and access each body; return how many.
+
+        Each batch is acknowledged, on disk, before the next one is handled.
+        """
+        raise NotImplementedError
+
+    def consume_each(self, limit: int, count: int) -> int:
+        """Like `consume`, but acknowledge each message by itself, without waiting for the disk."""
+        raise NotImplementedError
+
+    def arrivals(self) -> Iterator[bytes]:
+        """Yield new bodies as a consumer of a group in this process gets them, without end; each is acknowledged."""
+        raise NotImplementedError

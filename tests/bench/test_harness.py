@@ -13,7 +13,7 @@ from bench.measure import Bench, Session, Work, on_device
 from bench.pictures import draw
 from bench.process import EngineError, EngineProcess
 from bench.supply import Supply, key_of, make_bodies
-from bench.workloads import lives, puts, reads, tails
+from bench.workloads import consumers, lives, puts, reads, tails
 
 from bench import history, measure, page, results, rocketmq
 
@@ -45,6 +45,7 @@ def made_up() -> results.Result:
             figures[on_device(goal.ours[0])] = {"penstock-sync": [4096.0]}
     bench = Bench.__new__(Bench)
     bench.full, bench.rounds, bench.missing, bench.figures = True, 3, {}, figures
+    bench.commit = ""
     bench.units = dict.fromkeys(figures, "ns a message")
     part = {"50": 1.0, "90": 2.0, "99": 3.0, "99.9": 4.0, "99.99": 5.0, "100": 6.0}
     bench.latencies = {"latency of a put, 128 B": {"penstock": [part], "rocketmq": [part]}}
@@ -54,14 +55,14 @@ def made_up() -> results.Result:
 class FakeProcess:
     """Answers every command at once, in the right shape."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, variables: object = None) -> None:
         self.name = name
         self.filled = 0
 
     def call(self, do: str, **facts: Any) -> dict[str, Any]:
         if do == "fill":
             self.filled = facts["count"]
-        if do in ("lag", "follow") or facts.get("each"):
+        if do in ("lag", "follow", "hand") or facts.get("each"):
             return {"latency": dict.fromkeys(("50", "90", "99", "99.9", "99.99", "100"), 1000)}
         return {"ns": 1000, "acked_ns": 900, "count": facts.get("count", 1), "own_kib": 1, **facts}
 
@@ -105,7 +106,7 @@ def test_every_goal_is_measured_by_some_workload(
     for module in (measure, tails):
         monkeypatch.setattr(module, "EngineProcess", Sound)
     small.missing.clear()
-    for workload in (puts, reads, lives, tails):
+    for workload in (puts, reads, lives, tails, consumers):
         workload.run(small)
     assert [o.goal for o in judge(small.figures, {}) if o.median is None] == []
     small.missing["rocketmq"] = "not there"

@@ -1,0 +1,75 @@
+"""A queue as a table of SQLite, as programs build one: a consumer leases rows, and deletes those that it has handled.
+
+One transaction a batch: it deletes the batch before and leases the next one, so that a batch costs one commit. Guarantees:
+`synchronous=FULL` is on disk at each commit, in both journal modes. A partial index has the rows that are free.
+"""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.engines.contract import Engine
+from bench.supply import TAG, Row
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS queue (
+    id INTEGER PRIMARY KEY, leased_ns INTEGER NOT NULL DEFAULT 0, tag TEXT, k TEXT, body BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS free ON queue (id) WHERE leased_ns = 0;
+"""
+_LEASE = (
+    "UPDATE queue SET leased_ns = ? WHERE id IN (SELECT id FROM queue WHERE leased_ns = 0 ORDER BY id LIMIT ?) "
+    "RETURNING id, body"
+)
+
+
+class SqliteQueueEngine(Engine):
+    """See the module."""
+
+    def open(self, root: Path) -> None:
+        """See `Engine`."""
+        root.mkdir(parents=True, exist_ok=True)
+        self.base = sqlite3.connect(root / "db", isolation_level=None)
+        self.base.execute(f"PRAGMA journal_mode={self.settings['journal']}")
+        self.base.execute("PRAGMA synchronous=FULL")
+        self.base.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self.base.close()
+
+    def put_all(self, singles: Sequence[Any]) -> None:
+        """See `Engine`."""
+        for row in singles:
+            self.put_batch([row])
+
+    def put_batch(self, batch: Sequence[Row]) -> None:
+        """See `Engine`."""
+        self.base.execute("BEGIN")
+        self.base.executemany(
+            "INSERT INTO queue (tag, k, body) VALUES (?, ?, ?)",
+            ((TAG, key, body) for _, key, body in batch),
+        )
+        self.base.execute("COMMIT")
+
+    def consume(self, limit: int, count: int) -> int:
+        """See `Engine`."""
+        handled = self._next([], limit)
+        seen = len(handled)
+        while handled:
+            handled = self._next(handled, limit)
+            seen += len(handled)
+        return seen
+
+    def _next(self, handled: Sequence[tuple[int]], limit: int) -> list[tuple[int]]:
+        """Delete what was handled and lease the next rows, in one transaction; return the numbers of these rows."""
+        execute = self.base.execute
+        execute("BEGIN IMMEDIATE")
+        self.base.executemany("DELETE FROM queue WHERE id = ?", handled)
+        rows = execute(_LEASE, (time.time_ns(), limit)).fetchall()
+        execute("COMMIT")
+        for row in rows:
+            len(row[1])
+        return [(row[0],) for row in rows]

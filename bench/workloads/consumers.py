@@ -1,0 +1,87 @@
+"""Consumer groups: acknowledging in batches and one by one, the time from a put to a consumer's hand, and what extensions cost puts.
+
+Every consumer takes up to 100 messages at a time (litequeue one: it has no other way), accesses each body, and is alone in its
+group and its process. The messages are there before the clock starts, and are written back.
+"""
+
+from bench.measure import Bench, Session, Work
+from bench.workloads.puts import SIZES
+
+BATCH = 100
+DURABLE = "consume, 100 acknowledged on disk at a time"
+EACH = "consume, each acknowledged without waiting for the disk"
+HAND = "hand, put to a consumer of the same process"
+HAND_ACROSS = "hand, put to a consumer in another process"
+EXTENSIONS = "extensions, put 128 B"
+DURABLE_ENGINES = ("consumer", "sqlite-queue", "sqlite-queue-delete", "redis-always")
+EACH_ENGINES = ("consumer", "litequeue", "redis-everysec")
+HAND_ENGINES = ("consumer", "redis-everysec")
+# Turns of which the fastest counts: what extensions cost is less than what other programs take from a single turn.
+_TURNS = 5
+
+
+def run(bench: Bench) -> None:
+    """Run all measurements of this module."""
+    if bench.wants("consume"):
+        with Session(bench, "consume", dict.fromkeys(DURABLE_ENGINES + EACH_ENGINES)) as session:
+            session.run(_consuming(bench))
+    if bench.wants("hand"):
+        for engine in bench.there(HAND_ENGINES):
+            with bench.surviving(HAND, HAND_ACROSS):
+                _hand(bench, engine)
+        bench.show(
+            *(f"{work}, {part}" for work in (HAND, HAND_ACROSS) for part in ("us", "99 %, us"))
+        )
+    if bench.wants("extensions"):
+        _extensions(bench)
+
+
+def _consuming(bench: Bench) -> list[Work]:
+    return [
+        Work(name=f"{words}, {label}", do=do, engines=engines, first="fill",
+             facts={"count": bench_count, "size": SIZES[label], "batch": BATCH})
+        for words, do, engines in ((DURABLE, "consume", DURABLE_ENGINES), (EACH, "consume_each", EACH_ENGINES))
+        for label, bench_count in (("128 B", 20_000), ("1 KiB", 10_000))
+    ]  # fmt: skip
+
+
+def _hand(bench: Bench, engine: str) -> None:
+    root, beats = bench.home / f"hand-{engine}", bench.scaled(300)
+    with bench.fresh(engine, root) as (writer, _), bench.process(engine) as other:
+        writer.call("fill", count=1000, size=128)
+        for number in range(bench.rounds + 1):
+            answer = writer.call("hand", count=beats, pause_ms=2)
+            _keep(bench, HAND, engine, answer, warming=number == 0)
+        other.call("watch", root=str(root))
+        for number in range(bench.rounds + 1):
+            other.send("follow", count=beats)
+            writer.call("beat", count=beats, pause_ms=2)
+            _keep(bench, HAND_ACROSS, engine, other.receive(), warming=number == 0)
+
+
+def _keep(
+    bench: Bench, work: str, engine: str, answer: dict[str, dict[str, int]], *, warming: bool
+) -> None:
+    if warming:
+        return
+    bench.keep(Work(name=work, do="", engines=(engine,)), engine, answer)
+    for part, words in (("50", "us"), ("99", "99 %, us")):
+        bench.note(f"{work}, {words}", engine, answer["latency"][part] / 1000, "us")
+
+
+def _extensions(bench: Bench) -> None:
+    """Put normal messages with and without extensions, and on another commit; the fastest of some short turns counts."""
+    engines = ("penstock", "penstock-alone", "penstock-before")
+    command = {"do": "put", "count": bench.scaled(20_000), "size": 128}
+    with Session(bench, "extensions", engines) as session:
+        for number in range(bench.rounds + 1):
+            found: dict[str, list[float]] = {name: [] for name in session.processes}
+            for _ in range(_TURNS):
+                for name in bench.shuffled(list(session.processes)):
+                    answer = session.processes[name].call(**command)
+                    session.processes[name].pause()
+                    bench.write_back()
+                    found[name].append(answer["ns"] / answer["count"])
+            for name, several in found.items() if number else ():
+                bench.note(EXTENSIONS, name, min(several), f"ns a message, the fastest of {_TURNS}")
+    bench.show(EXTENSIONS)
