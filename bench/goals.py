@@ -240,6 +240,12 @@ def _consumers() -> list[Goal]:
             _plain(f"{words}, {size}", name, f"{figure}, {size}", "consumer", engine, least, must=size == "128 B")
             for size in SIZES for name, engine, least in against
         ]  # fmt: skip
+    found += [
+        _plain(f"consumed in {consumers.MEMBERS} processes, 100 acks at a time, {size}", name, f"{consumers.TOGETHER}, {size}", "consumer",
+               engine, 3.0, must=size == "128 B")
+        for size in SIZES
+        for name, engine in (("SQLite queue, WAL, FULL", "sqlite-queue"), ("redis, appendfsync always", "redis-always"))
+    ]  # fmt: skip
     for words, figure, most in (
         ("put to a consumer's hand, one process", consumers.HAND, 200.0),
         ("put to a consumer's hand, two processes", consumers.HAND_ACROSS, 1000.0),

@@ -98,6 +98,14 @@ class Worker:
         self.engine.settle()
         return {"count": self.supply.number}
 
+    def do_supply(self, count: int, size: int) -> Answer:
+        """Put messages to be consumed, into all queues in turn."""
+        for start in range(0, count, 1000):
+            rows = self.supply.rows(min(1000, count - start), size)
+            self.engine.put_batch(self.engine.batch(rows))
+        self.engine.settle()
+        return {"count": count}
+
     def _has_columns(self) -> bool:
         try:
             self.engine.columns([(0, "", b"")])
@@ -181,6 +189,21 @@ class Worker:
     def do_consume_each(self, count: int, size: int, batch: int) -> Answer:
         """Consume this number of messages, which are all there; acknowledge each without waiting for the disk."""
         return counted(lambda: int(self.engine.consume_each(batch, count)), count)
+
+    def do_join(self, root: str) -> Answer:
+        """Become one of several members of a group."""
+        self.engine.join(Path(root))
+        return {}
+
+    def do_consume_together(self, batch: int, at_ns: int) -> Answer:
+        """Consume from a time on until nothing comes any more; return how many there were, and when the last batch was done."""
+        gc.collect()
+        count, ended = 0, at_ns
+        time.sleep(max(at_ns - time.monotonic_ns(), 0) / 1e9)
+        while seen := self.engine.consume_some(batch):
+            count += seen
+            ended = time.monotonic_ns()
+        return {"count": count, "ended_ns": ended}
 
     def do_hand(self, count: int, pause_ms: float) -> Answer:
         """Like `do_follow`, of messages that another thread of this process puts."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import penstock
+from bench.engines.contract import MOMENT_S
 from bench.engines.penstock import PenstockEngine
 from bench.supply import TOPIC
 from penstock.contracts import Consumer
@@ -61,6 +62,20 @@ class ConsumerEngine(PenstockEngine):
                 message.ack(sync=False)
             seen += len(messages)
         return seen
+
+    def join(self, root: Path) -> None:
+        """See `Engine`."""
+        self.store = penstock.open(root, environ={}, read_only=True)
+        self.consumer = self.store.consumer(GROUP, [TOPIC])
+
+    def consume_some(self, limit: int) -> int:
+        """See `Engine`."""
+        consumer = self._joined()
+        messages = consumer.poll(limit, MOMENT_S)
+        for message in messages:
+            len(message.body)
+        consumer.ack(messages)
+        return len(messages)
 
     def arrivals(self) -> Iterator[bytes]:
         """See `Engine`."""

@@ -7,6 +7,9 @@ from typing import Any
 
 from bench.supply import Row
 
+# How long a member of a group waits for messages before it concludes that there are none.
+MOMENT_S = 0.5
+
 
 class Engine(ABC):
     """One engine with one store. It omits operations that it does not support; the worker reports that.
@@ -94,6 +97,17 @@ class Engine(ABC):
 
     def consume_each(self, limit: int, count: int) -> int:
         """Like `consume`, but acknowledge each message by itself, without waiting for the disk."""
+        raise NotImplementedError
+
+    def join(self, root: Path) -> None:
+        """Become a member of the group of `consume`, of a store that another process has opened."""
+        raise NotImplementedError
+
+    def consume_some(self, limit: int) -> int:
+        """Take a batch as one of several members, access each body, and acknowledge it on disk; return how many.
+
+        Returns 0 after waiting for a moment in vain.
+        """
         raise NotImplementedError
 
     def arrivals(self) -> Iterator[bytes]:

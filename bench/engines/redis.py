@@ -6,6 +6,7 @@ about a second. The append-only file is never rewritten during a run, and there 
 The server has no TCP port. It ends with the process that started it, also if that is killed.
 """
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from bench.engines.contract import Engine
+from bench.engines.contract import MOMENT_S, Engine
 from bench.supply import TAG, TOPIC, Row
 
 GROUP, MEMBER = "bench", "member"
@@ -131,6 +132,23 @@ class RedisEngine(Engine):
                 acknowledge(TOPIC, GROUP, number)
             seen += len(entries)
         return seen
+
+    def join(self, root: Path) -> None:
+        """See `Engine`."""
+        self._connect(Path((root / _PLACE).read_text()))
+        self._member, self._handled = f"{MEMBER}-{os.getpid()}", []
+
+    def consume_some(self, limit: int) -> int:
+        """See `Engine`; the batch is acknowledged with the request for the next one."""
+        pipeline = self.client.pipeline(transaction=False)
+        if self._handled:
+            pipeline.xack(TOPIC, GROUP, *self._handled)
+        pipeline.xreadgroup(
+            GROUP, self._member, {TOPIC: ">"}, count=limit, block=int(1000 * MOMENT_S)
+        )
+        entries = _entries(pipeline.execute()[-1])
+        self._handled = [number for number, _ in entries]
+        return len(entries)
 
     def _taken(self, limit: int) -> list[Any]:
         return _entries(self.client.xreadgroup(GROUP, MEMBER, {TOPIC: ">"}, count=limit))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.engines.contract import Engine
+from bench.engines.contract import MOMENT_S, Engine
 from bench.supply import TAG, Row
 
 _SCHEMA = """
@@ -31,7 +31,7 @@ class SqliteQueueEngine(Engine):
     def open(self, root: Path) -> None:
         """See `Engine`."""
         root.mkdir(parents=True, exist_ok=True)
-        self.base = sqlite3.connect(root / "db", isolation_level=None)
+        self.base = sqlite3.connect(root / "db", isolation_level=None, timeout=60)
         self.base.execute(f"PRAGMA journal_mode={self.settings['journal']}")
         self.base.execute("PRAGMA synchronous=FULL")
         self.base.executescript(_SCHEMA)
@@ -62,6 +62,20 @@ class SqliteQueueEngine(Engine):
             handled = self._next(handled, limit)
             seen += len(handled)
         return seen
+
+    def join(self, root: Path) -> None:
+        """See `Engine`."""
+        self.open(root)
+        self._handled: list[tuple[int]] = []
+
+    def consume_some(self, limit: int) -> int:
+        """See `Engine`; the batch is acknowledged with the next one."""
+        until = time.monotonic() + MOMENT_S
+        self._handled = self._next(self._handled, limit)
+        while not self._handled and time.monotonic() < until:
+            time.sleep(0.001)
+            self._handled = self._next([], limit)
+        return len(self._handled)
 
     def _next(self, handled: Sequence[tuple[int]], limit: int) -> list[tuple[int]]:
         """Delete what was handled and lease the next rows, in one transaction; return the numbers of these rows."""

@@ -4,12 +4,25 @@ Every consumer takes up to 100 messages at a time (litequeue one: it has no othe
 group and its process. The messages are there before the clock starts, and are written back.
 """
 
-from bench.measure import Bench, Session, Work
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from bench.engines import ENGINES
+from bench.measure import Bench, EngineError, Session, Work
 from bench.workloads.puts import SIZES
 
 BATCH = 100
 DURABLE = "consume, 100 acknowledged on disk at a time"
 EACH = "consume, each acknowledged without waiting for the disk"
+MEMBERS = 4
+TOGETHER = f"together, 100 acknowledged on disk at a time in each of {MEMBERS} processes"
+COUNTS = {"128 B": 20_000, "1 KiB": 10_000}
+# How long the members of a group have, after the last one joined, to share the queues.
+SHARING_S = 5.0
+# How long they have to be ready for a turn.
+START_S = 0.5
 HAND = "hand, put to a consumer of the same process"
 HAND_ACROSS = "hand, put to a consumer in another process"
 EXTENSIONS = "extensions, put 128 B"
@@ -25,6 +38,8 @@ def run(bench: Bench) -> None:
     if bench.wants("consume"):
         with Session(bench, "consume", dict.fromkeys(DURABLE_ENGINES + EACH_ENGINES)) as session:
             session.run(_consuming(bench))
+    if bench.wants("together"):
+        _together(bench)
     if bench.wants("hand"):
         for engine in bench.there(HAND_ENGINES):
             with bench.surviving(HAND, HAND_ACROSS):
@@ -38,17 +53,83 @@ def run(bench: Bench) -> None:
 
 def _consuming(bench: Bench) -> list[Work]:
     return [
-        Work(name=f"{words}, {label}", do=do, engines=engines, first="fill",
-             facts={"count": bench_count, "size": SIZES[label], "batch": BATCH})
+        Work(name=f"{words}, {label}", do=do, engines=engines, first="supply",
+             facts={"count": count, "size": SIZES[label], "batch": BATCH})
         for words, do, engines in ((DURABLE, "consume", DURABLE_ENGINES), (EACH, "consume_each", EACH_ENGINES))
-        for label, bench_count in (("128 B", 20_000), ("1 KiB", 10_000))
+        for label, count in COUNTS.items()
     ]  # fmt: skip
+
+
+def _together(bench: Bench) -> None:
+    """Consume in several processes at once, members of one group."""
+    for label, count in COUNTS.items():
+        work = Work(name=f"{TOGETHER}, {label}", do="consume_together", engines=DURABLE_ENGINES)
+        with ExitStack() as stack:
+            groups = {
+                name: stack.enter_context(Group(bench, name, bench.home / f"{label}-{name}"))
+                for name in bench.there(DURABLE_ENGINES)
+            }
+            for number in range(bench.rounds + 1):
+                for name in bench.shuffled(list(groups)):
+                    share = bench.scaled(int(count * ENGINES[name].share))
+                    with bench.surviving(work.name):
+                        took = groups[name].consume(share, SIZES[label])
+                        if number:
+                            bench.note(work.name, name, took / share, work.unit)
+        bench.show(work.name)
+
+
+class Group:
+    """A process that fills a queue, and the members of a group, each in a process of its own. A context manager."""
+
+    def __init__(self, bench: Bench, engine: str, root: Path) -> None:
+        self._bench = bench
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            self._writer, _ = stack.enter_context(bench.fresh(engine, root))
+            self._members = [stack.enter_context(bench.process(engine)) for _ in range(MEMBERS)]
+            first = bench.scaled(MEMBERS * BATCH)
+            self._writer.call("supply", count=first, size=128)
+            for member in self._members:
+                member.call("join", root=str(root))
+            time.sleep(SHARING_S * bench.scale)
+            self._take(first)
+            self._stack = stack.pop_all()
+
+    def consume(self, count: int, size: int) -> int:
+        """Let the members consume this number of messages; return the nanoseconds from the first start to the last answer."""
+        self._writer.call("supply", count=count, size=size)
+        self._bench.write_back()
+        return self._take(count)
+
+    def _take(self, count: int) -> int:
+        # All have the same clock, the system's monotonic one, and begin at the same time.
+        at_ns = time.monotonic_ns() + int(START_S * self._bench.scale * 1e9)
+        for member in self._members:
+            member.send("consume_together", batch=BATCH, at_ns=at_ns)
+        answers = [member.receive() for member in self._members]
+        self._pause()
+        seen = sum(answer["count"] for answer in answers)
+        if seen != count:
+            raise EngineError(f"{seen} of {count} messages came")
+        ended: int = max(answer["ended_ns"] for answer in answers)
+        return ended - at_ns
+
+    def _pause(self) -> None:
+        for process in (self._writer, *self._members):
+            process.pause()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
 
 
 def _hand(bench: Bench, engine: str) -> None:
     root, beats = bench.home / f"hand-{engine}", bench.scaled(300)
     with bench.fresh(engine, root) as (writer, _), bench.process(engine) as other:
-        writer.call("fill", count=1000, size=128)
+        writer.call("supply", count=1000, size=128)
         for number in range(bench.rounds + 1):
             answer = writer.call("hand", count=beats, pause_ms=2)
             _keep(bench, HAND, engine, answer, warming=number == 0)

@@ -35,27 +35,27 @@ def shop(path: str) -> None:
 
 def billing(path: str) -> None:
     """Charge each order. One that fails is tried again twice, a second later, and then becomes a dead letter."""
-    with penstock.open(path, read_only=True) as store:
-        with store.consumer("billing", ["orders"], max_retries=2) as orders:
-            for message in orders:
-                try:
-                    charge(message.body, message.attempt)
-                except CardError as error:
-                    print("refused", message.body.decode(), error, flush=True)
-                    message.nack(delay_level=1)
-                else:
-                    print("charged", message.body.decode(), flush=True)
-                    message.ack()
+    store = penstock.open(path, read_only=True)
+    with store, store.consumer("billing", ["orders"], max_retries=2) as orders:
+        for message in orders:
+            try:
+                charge(message.body, message.attempt)
+            except CardError:
+                print("refused", message.body.decode(), flush=True)
+                message.nack(delay_level=1)
+            else:
+                print("charged", message.body.decode(), flush=True)
+                message.ack()
 
 
 def shipping(path: str) -> None:
     """Ship each order, and send each reminder when its time has come."""
-    with penstock.open(path, read_only=True) as store:
-        with store.consumer("shipping", ["orders", "reminders"]) as messages:
-            for message in messages:
-                done = "shipped" if message.topic == "orders" else "reminded of"
-                print(done, message.body.decode(), flush=True)
-                message.ack()
+    store = penstock.open(path, read_only=True)
+    with store, store.consumer("shipping", ["orders", "reminders"]) as messages:
+        for message in messages:
+            done = "shipped" if message.topic == "orders" else "reminded of"
+            print(done, message.body.decode(), flush=True)
+            message.ack()
 
 
 if __name__ == "__main__":
