@@ -16,7 +16,6 @@
         - QueueError               a queue number that is out of range
         - PropertyError            a property, key or tag that the format cannot hold
         - MessageTooLargeError     body, properties or record over a limit
-        - NotYetError              a feature of the format that Penstock does not deliver yet
         - CommitError              a consumer group's offset that is refused, with the reason
         - ImportFileError          a file that cannot be imported, or a row of it; names file and row
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
@@ -33,6 +32,9 @@
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
         - ForkedStoreError         a child process tried to use its parent's store
+        - ConsumerClosedError      the consumer was closed
+        - LostQueueError           a consumer answered a message of a queue that it no longer has
+        - QueueHeldError           a queue is held by a consumer; names its process
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
         - SystemLimitError         no descriptor or memory left; nothing of the message was stored
@@ -210,6 +212,10 @@ class PropertyError(MessageError):
         super().__init__(f"property {name!r} is refused: {reason}")
 
 
+# What version 0.1 raised for properties that request a delivery later: its programs may still name it.
+NotYetError = PropertyError
+
+
 class MessageTooLargeError(MessageError):
     """A body, a properties text or a whole record over its limit."""
 
@@ -218,10 +224,6 @@ class MessageTooLargeError(MessageError):
         self.size = size
         self.limit = limit
         super().__init__(f"{what} has {size} bytes, the limit is {limit}; {advice}")
-
-
-class NotYetError(MessageError):
-    """A feature of the format that Penstock does not deliver yet; the message is refused."""
 
 
 class ImportFileError(MessageError):
@@ -427,6 +429,45 @@ class ForkedStoreError(StorageError):
         super().__init__(
             f"{path} was opened by process {parent}, and its forked child processes cannot use it; nothing was "
             f"changed. Open the store again in the child, with read_only=True while the parent has it open"
+        )
+
+
+class ConsumerClosedError(StorageError):
+    """The consumer was closed."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        super().__init__(
+            f"the consumer of group {shown(group)} is closed, and hands out no more messages; make a new one"
+        )
+
+
+class LostQueueError(StorageError):
+    """A consumer answered a message of a queue that it no longer has: another consumer gets the message again."""
+
+    def __init__(
+        self, topic: str, queue: int, reason: str = "it was handed back to the group"
+    ) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.reason = reason
+        super().__init__(
+            f"queue {queue} of topic {shown(topic)} is no longer this consumer's: {reason}. The answer does not count: the "
+            f"message may be handed out again, to this consumer or another one"
+        )
+
+
+class QueueHeldError(StorageError):
+    """A consumer has a queue that only one program may change at a time; nothing was changed."""
+
+    def __init__(self, group: str, topic: str, queue: int, holder: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue = queue
+        self.holder = holder
+        super().__init__(
+            f"queue {queue} of topic {shown(topic)} is held by a consumer of group {shown(group)}, {holder}; its position "
+            f"was not changed. Close that consumer first, or call its seek()"
         )
 
 

@@ -33,10 +33,13 @@ def modules_of_ours() -> dict[str, str]:
         is_elsewhere = any(place.is_relative_to(other) for other in COVERED_ELSEWHERE)
         if not place.stem.startswith("__") and not is_elsewhere:
             found[str(place.with_suffix(""))] = ".".join(("penstock", *place.with_suffix("").parts))
-    for path in (ROOT / "plugins").glob("*/penstock_*/*.py"):
-        # `plugin` only lists what its package offers; the contract suites find it by that.
-        if not path.stem.startswith("__") and path.stem != "plugin":
-            found[f"{path.parent.name}/{path.stem}"] = f"{path.parent.name}.{path.stem}"
+    for package in (ROOT / "plugins").glob("*/penstock_*"):
+        for path in package.rglob("*.py"):
+            # `plugin` only lists what its package offers; the contract suites find it by that.
+            if not path.stem.startswith("__") and path.stem != "plugin":
+                names = path.relative_to(package.parent).with_suffix("").parts
+                # The tests of a package's modules are in one folder, also of those in folders.
+                found[f"{package.name}/{path.stem}"] = ".".join(names)
     return found
 
 

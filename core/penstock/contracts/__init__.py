@@ -40,7 +40,13 @@ from penstock.contracts.base import (
     Strategy,
     limits,
 )
-from penstock.contracts.consumer import ConsumedMessage, Consumer, ConsumerOptions, Pending
+from penstock.contracts.consumer import (
+    Answered,
+    ConsumedMessage,
+    Consumer,
+    ConsumerOptions,
+    Pending,
+)
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.dispatcher import (
     Dispatcher,
@@ -97,6 +103,7 @@ __all__ = [
     "SIDE_FOLDER",
     "TAG_KEYS",
     "Allocator",
+    "Answered",
     "Checker",
     "Committer",
     "ConsumedMessage",

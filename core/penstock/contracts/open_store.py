@@ -1,9 +1,11 @@
 """The store as an extension sees it: the public methods of `penstock.Store` that it may call, and a few more."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from penstock.contracts.dispatcher import QueueEntries
 from penstock.message import Message, ReadResult, Receipt, StoredMessage
 
 
@@ -46,8 +48,14 @@ class OpenStore(Protocol):
     ) -> ReadResult:
         """Read messages of a queue."""
 
+    def queue_entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """Return the entries of a queue from queue offset `start` to before `stop`, without reading the messages."""
+
     def at(self, log_offset: int) -> StoredMessage:
         """Return the message whose record begins at `log_offset`."""
+
+    def check(self, message: Message, properties_text: bytes | None = None) -> None:
+        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored."""
 
     def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
         """Append copies of messages, each with its properties text."""
@@ -57,6 +65,21 @@ class OpenStore(Protocol):
 
     def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
         """Commit durably how far a group has read a queue."""
+
+    def move_offsets(
+        self, moves: Mapping[tuple[str, str, int], tuple[int | None, int]]
+    ) -> set[tuple[str, str, int]]:
+        """Commit multiple offsets durably, each only if it is still the expected one; return those not moved."""
+
+    def offset_at(
+        self,
+        topic: str,
+        queue: int = 0,
+        *,
+        time_ms: float | datetime,
+        boundary: str = "lower",
+    ) -> int:
+        """Return the queue offset at a store time."""
 
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""

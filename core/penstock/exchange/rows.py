@@ -15,7 +15,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.errors import MessageError, PropertyError
-from penstock.format.properties import CRC32, DELAYS, KEYS, NAME_END, PAIR_END, TAGS
+from penstock.format.properties import (
+    CRC32,
+    DELAYS,
+    KEYS,
+    NAME_END,
+    PAIR_END,
+    TAGS,
+    without_crc,
+)
 from penstock.format.record import (
     BORN_IPV6,
     PREPARED,
@@ -36,8 +44,7 @@ ASSIGNED_ANEW = (
     "size",
 )
 _IPV6_BITS = BORN_IPV6 | STORE_IPV6
-_NAME_END, _PAIR_END = NAME_END.encode(), PAIR_END.encode()
-_CRC_START = CRC32.encode() + _NAME_END
+_PAIR_END = PAIR_END.encode()
 # Names that `put` refuses as properties, or would leave out.
 _NOT_PLAIN = frozenset({TAGS, KEYS, CRC32, *DELAYS})
 _INT32, _INT64 = 1 << 31, 1 << 63
@@ -150,14 +157,6 @@ def parts_of(text: bytes) -> tuple[str, str, dict[str, str], bytes | None]:
             pairs[name] = value
     exact = None if is_described else without_crc(text)
     return pairs.pop(TAGS, ""), pairs.pop(KEYS, ""), pairs, exact
-
-
-def without_crc(text: bytes) -> bytes:
-    """Return a properties text without CRC properties, which belong to the record that they are in."""
-    ending = _PAIR_END if text.endswith(_PAIR_END) else b""
-    parts = text.removesuffix(_PAIR_END).split(_PAIR_END)
-    kept = [part for part in parts if not part.startswith(_CRC_START)]
-    return text if len(kept) == len(parts) else _PAIR_END.join(kept) + ending if kept else b""
 
 
 def key_list(keys: str) -> list[str]:

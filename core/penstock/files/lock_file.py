@@ -64,6 +64,20 @@ class Lock:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         self.leave()
 
+    def has_name(self, path: Path) -> bool:
+        """Return whether the locked file is the one at `path`; False once it was removed or replaced, or the lock released.
+
+        A program that removes lock files can do so between the opening and the locking of another one: both would then
+        hold a lock of "the" file.
+        """
+        if not self._fds:
+            return False
+        try:
+            named = os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(named, os.fstat(self._fd))
+
     def leave(self) -> None:
         """Close the descriptors only: in a child, the lock itself belongs to the parent."""
         while self._fds:

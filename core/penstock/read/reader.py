@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueBounds, QueueIndex
+from penstock.contracts import (
+    Dispatcher,
+    EntryChunk,
+    KeyIndex,
+    QueueBounds,
+    QueueEntries,
+    QueueIndex,
+)
 from penstock.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -674,6 +681,15 @@ class Reader:
         return self._columns.bounds(
             wanted, published=arguments.flag("bounds", "published", published)
         )
+
+    def queue_entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """Return the entries of a queue from queue offset `start` to before `stop`, without reading the messages.
+
+        Fewer if the queue ends, or a file of it is missing; an entry that is missing in between has size 0.
+        """
+        self._settle()
+        span = checked_span("queue_entries", QueueSpan(topic, queue, start, stop))
+        return self._queue_index.entries(*span)
 
     def sample(
         self, topic: str, queue: int, start: int, stop: int, count: int

@@ -108,6 +108,32 @@ class ConsumerOffsets:
             if names:
                 self._save({}, f"the removal of the offsets in topic {topic}", without=names)
 
+    def move(
+        self, moves: Mapping[tuple[str, str, int], tuple[int | None, int]]
+    ) -> set[tuple[str, str, int]]:
+        """Commit offsets in one durable write, each only if its group's offset is still the expected one.
+
+        Args:
+            moves: (group, topic, queue) to (expected offset, or None if the group never committed one; new offset). The
+                caller checks that the queues have these offsets.
+
+        Returns:
+            Those that were not moved, since their offset was another one.
+        """
+        with self._lock:
+            used = self._loaded().used
+            kept, changed = set(), {}
+            for (group, topic, queue), (expected, new) in moves.items():
+                name = f"{check_topic(topic)}@{check_group(group)}"
+                number = check_queue(queue)
+                if used.get(name, {}).get(number) != expected:
+                    kept.add((group, topic, queue))
+                elif new != expected:
+                    changed[name, number] = check_offset(group, topic, number, new, OFFSET_MAX)
+            if changed:
+                self._save(changed, f"{len(changed)} offsets")
+        return kept
+
     # --- offsets beyond the end of their queue
 
     def set_back(self, index: Queues) -> list[str]:

@@ -21,6 +21,7 @@ from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
 from penstock.dispatch.tail_follower import pick_indexes
 from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.errors import (
+    ArgumentError,
     ArgumentTypeError,
     ConfigError,
     ForeignContentError,
@@ -437,6 +438,39 @@ class Store(Reader, Producer):
         self._settle(self._queue_index)
         end = check_known(self._queue_index, group, topic, queue, offset)
         self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
+
+    def move_offsets(
+        self, moves: Mapping[tuple[str, str, int], tuple[int | None, int]]
+    ) -> set[tuple[str, str, int]]:
+        """Commit multiple offsets in one durable write, each only if the group's offset is still the expected one.
+
+        For programs that compute an offset from the last one, such as a consumer's acknowledgements, and must not
+        overwrite a `commit_offset` that came in between.
+
+        Args:
+            moves: (group, topic, queue) to (expected offset, or None if the group never committed one; new offset).
+
+        Returns:
+            Those that were not moved, since their offset was another one.
+
+        Raises:
+            MessageError: a group, topic or queue is not valid, or an offset is after the queue's end (`CommitError`);
+                nothing was written.
+        """
+        self._owner()
+        expected = "a mapping of (group, topic, queue) to (expected offset or None, new offset)"
+        arguments.instance("move_offsets", "moves", moves, Mapping, expected)
+        for key, move in moves.items():
+            if not (isinstance(key, tuple) and isinstance(move, tuple)):
+                raise ArgumentTypeError("move_offsets", "moves", (key, move), expected)
+            if (len(key), len(move)) != (3, 2):
+                raise ArgumentError("move_offsets", "moves", (key, move), expected)
+        self._settle(self._queue_index)
+        for (group, topic, queue), (_, new) in moves.items():
+            check_group(group)
+            end = check_known(self._queue_index, group, check_topic(topic), check_queue(queue), new)
+            check_offset(group, topic, queue, new, end)
+        return self._offsets.move(moves)
 
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""

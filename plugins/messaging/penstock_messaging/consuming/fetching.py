@@ -1,0 +1,81 @@
+"""Reads messages ahead, in batches, from all queues of a consumer in turn."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from operator import attrgetter
+from typing import Any
+
+from penstock.contracts import OpenStore
+from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
+
+# A batch is small enough that what is read ahead and then released costs little, and large enough to hide the cost of a read.
+BATCH, BATCH_MAX = 32, 512
+BATCH_BYTES = 4 << 20
+
+_size = attrgetter("size")
+
+
+class Fetcher:
+    """Reads the queues of one consumer. Safe from any thread: one reads at a time, without the consumer's lock.
+
+    Attributes:
+        queues: what to read; replaced as a whole when it changes.
+    """
+
+    def __init__(
+        self,
+        store: OpenStore,
+        in_flight: InFlight,
+        lock: AbstractContextManager[Any],
+        tag: str,
+    ) -> None:
+        self.queues: Sequence[QueueFlight] = ()
+        self._store = store
+        self._in_flight = in_flight
+        self._lock = lock
+        self._tag = tag
+        self._reading = threading.Lock()
+        self._turn = 0
+        self._count_max = BATCH_MAX
+
+    def fetch(self, limit: int) -> bool:
+        """Read about as many messages as a batch has, or `limit`; return False if there was nothing new in any queue."""
+        with self._reading:
+            with self._lock:
+                if self._in_flight.has_ready or self._in_flight.is_full:
+                    return self._in_flight.has_ready and not self._in_flight.is_full
+            queues, wanted = self.queues, max(BATCH, min(limit, BATCH_MAX))
+            got, has_moved = 0, False
+            for number in range(len(queues)):
+                count, moved = self._fetch_from(
+                    queues[(self._turn + number) % len(queues)], wanted - got
+                )
+                got += count
+                has_moved |= moved
+                if got >= wanted:
+                    break
+            self._turn += 1
+            return has_moved
+
+    def _fetch_from(self, flight: QueueFlight, wanted: int) -> tuple[int, bool]:
+        """Read from one queue; return how many messages were added, and whether there was anything new."""
+        with self._lock:
+            if not self._in_flight.may_fetch(flight):
+                return 0, False
+            offset, limit = flight.fetched, min(wanted, flight.room, self._count_max)
+        tag = "*" if flight.is_retry else self._tag
+        result = self._store.read(flight.topic, flight.queue, offset, limit, tag)
+        messages = result.messages
+        if messages:
+            mean = sum(map(_size, messages)) // len(messages)
+            self._count_max = max(1, min(BATCH_BYTES // max(mean, 1), BATCH_MAX))
+        if result.next_offset <= offset:
+            # Also if the queue ends before: whether the log was cut is decided by the writing process, which then takes the
+            # queue from its owner.
+            return 0, False
+        with self._lock:
+            # Meanwhile the queue may have been given back, or the consumer may have continued elsewhere.
+            if flight.is_over or flight.is_leaving or flight.fetched != offset:
+                return 0, True
+            return self._in_flight.add(flight, messages, result.next_offset), True
