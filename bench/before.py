@@ -51,7 +51,8 @@ def environment(name: str, cache: Path = CACHE) -> dict[str, str]:
     """Return the variables of a process that uses the packages of a commit that `build` returned."""
     folder = cache / f"commit-{name}"
     places = [folder / "core", *sorted((folder / "plugins").iterdir())]
-    return {"PYTHONPATH": os.pathsep.join(map(str, places))}
+    further = [path for path in (os.environ.get("PYTHONPATH"),) if path]
+    return {"PYTHONPATH": os.pathsep.join([*map(str, places), *further])}
 
 
 def _run(folder: Path, *command: str) -> str:

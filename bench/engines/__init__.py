@@ -77,7 +77,7 @@ ENGINES: dict[str, Entry] = {
     # Run on the packages of another checkout, see `bench.before`.
     "penstock-before": Entry(
         kind="before", words="Penstock of another commit, default, queues",
-        settings={"index": _QUEUES_ONLY, "plugins.block": ["builtin-messaging"]},
+        settings={"index": _QUEUES_ONLY},
     ),
     "consumer": Entry(kind="consumer", settings={"index": _QUEUES_ONLY}, words="Penstock's consumer group"),
     "sqlite-queue": Entry(
