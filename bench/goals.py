@@ -241,8 +241,9 @@ def _consumers() -> list[Goal]:
             for size in SIZES for name, engine, least in against
         ]  # fmt: skip
     found += [
-        _plain(f"consumed in {consumers.MEMBERS} processes, 100 acks at a time, {size}", name, f"{consumers.TOGETHER}, {size}", "consumer",
+        _plain(f"consumed in {consumers.MEMBERS} {what}, 100 acks at a time, {size}", name, f"{figure}, {size}", "consumer",
                engine, 3.0, must=size == "128 B")
+        for what, figure in (("threads", consumers.THREADS), ("processes", consumers.TOGETHER))
         for size in SIZES
         for name, engine in (("SQLite queue, WAL, FULL", "sqlite-queue"), ("redis, appendfsync always", "redis-always"))
     ]  # fmt: skip

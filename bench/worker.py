@@ -26,6 +26,8 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.engine = make(name)
+        # What each thread that consumes calls.
+        self.members: list[Callable[[int], int]] = []
 
     def answer(self, command: dict[str, Any]) -> Answer:
         """Run one command."""
@@ -195,15 +197,21 @@ class Worker:
         self.engine.join(Path(root))
         return {}
 
-    def do_consume_together(self, batch: int, at_ns: int) -> Answer:
+    def do_consume_together(self, batch: int, threads: int, at_ns: int) -> Answer:
         """Consume from a time on until nothing comes any more; return how many there were, and when the last batch was done."""
         gc.collect()
-        count, ended = 0, at_ns
-        time.sleep(max(at_ns - time.monotonic_ns(), 0) / 1e9)
-        while seen := self.engine.consume_some(batch):
-            count += seen
-            ended = time.monotonic_ns()
-        return {"count": count, "ended_ns": ended}
+        while len(self.members) < threads:
+            self.members.append(self.engine.member())
+        seen: list[tuple[int, int]] = []
+
+        def consume(some: Callable[[int], int]) -> None:
+            time.sleep(max(at_ns - time.monotonic_ns(), 0) / 1e9)
+            while count := some(batch):
+                seen.append((time.monotonic_ns(), count))
+
+        in_threads(consume, self.members[:threads])
+        ended = max((when for when, _ in seen), default=at_ns)
+        return {"count": sum(count for _, count in seen), "ended_ns": ended}
 
     def do_hand(self, count: int, pause_ms: float) -> Answer:
         """Like `do_follow`, of messages that another thread of this process puts."""

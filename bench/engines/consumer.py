@@ -4,7 +4,7 @@ Guarantees: `ack` returns when it is on disk; `ack(sync=False)` survives a crash
 at most a second. The messages have those of the flush policy `async`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import penstock
@@ -68,14 +68,18 @@ class ConsumerEngine(PenstockEngine):
         self.store = penstock.open(root, environ={}, read_only=True)
         self.consumer = self.store.consumer(GROUP, [TOPIC])
 
-    def consume_some(self, limit: int) -> int:
-        """See `Engine`."""
+    def member(self) -> Callable[[int], int]:
+        """See `Engine`; all threads use one consumer."""
         consumer = self._joined()
-        messages = consumer.poll(limit, MOMENT_S)
-        for message in messages:
-            len(message.body)
-        consumer.ack(messages)
-        return len(messages)
+
+        def some(limit: int) -> int:
+            messages = consumer.poll(limit, MOMENT_S)
+            for message in messages:
+                len(message.body)
+            consumer.ack(messages)
+            return len(messages)
+
+        return some
 
     def arrivals(self) -> Iterator[bytes]:
         """See `Engine`."""

@@ -1,7 +1,7 @@
 """The interface of an engine to the harness. Each engine runs in a process of its own; see `bench.worker`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +103,10 @@ class Engine(ABC):
         """Become a member of the group of `consume`, of a store that another process has opened."""
         raise NotImplementedError
 
-    def consume_some(self, limit: int) -> int:
-        """Take a batch as one of several members, access each body, and acknowledge it on disk; return how many.
+    def member(self) -> Callable[[int], int]:
+        """Return what one thread of a member calls to consume a batch: it returns how many messages there were.
 
+        It takes up to that many messages, accesses each body, and acknowledges them on disk, now or with the next call.
         Returns 0 after waiting for a moment in vain.
         """
         raise NotImplementedError

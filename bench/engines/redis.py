@@ -6,12 +6,13 @@ about a second. The append-only file is never rewritten during a run, and there 
 The server has no TCP port. It ends with the process that started it, also if that is killed.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import util
 from pathlib import Path
@@ -77,6 +78,7 @@ class RedisEngine(Engine):
     def _connect(self, socket: Path) -> None:
         import redis  # noqa: PLC0415 - an extra; `missing` is asked without it
 
+        self._numbers = itertools.count()
         self.client: Any = redis.Redis(unix_socket_path=str(socket), protocol=2)
         until = time.monotonic() + _START_S
         while True:
@@ -136,19 +138,23 @@ class RedisEngine(Engine):
     def join(self, root: Path) -> None:
         """See `Engine`."""
         self._connect(Path((root / _PLACE).read_text()))
-        self._member, self._handled = f"{MEMBER}-{os.getpid()}", []
 
-    def consume_some(self, limit: int) -> int:
-        """See `Engine`; the batch is acknowledged with the request for the next one."""
-        pipeline = self.client.pipeline(transaction=False)
-        if self._handled:
-            pipeline.xack(TOPIC, GROUP, *self._handled)
-        pipeline.xreadgroup(
-            GROUP, self._member, {TOPIC: ">"}, count=limit, block=int(1000 * MOMENT_S)
-        )
-        entries = _entries(pipeline.execute()[-1])
-        self._handled = [number for number, _ in entries]
-        return len(entries)
+    def member(self) -> Callable[[int], int]:
+        """See `Engine`; each thread is a consumer of the group, and acknowledges a batch with the request for the next one."""
+        name = f"{MEMBER}-{os.getpid()}-{next(self._numbers)}"
+        handled: list[bytes] = []
+
+        def some(limit: int) -> int:
+            nonlocal handled
+            pipeline = self.client.pipeline(transaction=False)
+            if handled:
+                pipeline.xack(TOPIC, GROUP, *handled)
+            pipeline.xreadgroup(GROUP, name, {TOPIC: ">"}, count=limit, block=int(1000 * MOMENT_S))
+            entries = _entries(pipeline.execute()[-1])
+            handled = [number for number, _ in entries]
+            return len(entries)
+
+        return some
 
     def _taken(self, limit: int) -> list[Any]:
         return _entries(self.client.xreadgroup(GROUP, MEMBER, {TOPIC: ">"}, count=limit))

@@ -5,8 +5,9 @@ One transaction a batch: it deletes the batch before and leases the next one, so
 """
 
 import sqlite3
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,18 @@ class SqliteQueueEngine(Engine):
     def open(self, root: Path) -> None:
         """See `Engine`."""
         root.mkdir(parents=True, exist_ok=True)
-        self.base = sqlite3.connect(root / "db", isolation_level=None, timeout=60)
-        self.base.execute(f"PRAGMA journal_mode={self.settings['journal']}")
-        self.base.execute("PRAGMA synchronous=FULL")
+        self._root = root
+        self._turn = threading.Lock()
+        self.base = self._connected()
         self.base.executescript(_SCHEMA)
+
+    def _connected(self) -> sqlite3.Connection:
+        base = sqlite3.connect(
+            self._root / "db", isolation_level=None, timeout=60, check_same_thread=False
+        )
+        base.execute(f"PRAGMA journal_mode={self.settings['journal']}")
+        base.execute("PRAGMA synchronous=FULL")
+        return base
 
     def close(self) -> None:
         """See `Engine`."""
@@ -56,34 +65,45 @@ class SqliteQueueEngine(Engine):
 
     def consume(self, limit: int, count: int) -> int:
         """See `Engine`."""
-        handled = self._next([], limit)
+        handled = _next(self.base, [], limit)
         seen = len(handled)
         while handled:
-            handled = self._next(handled, limit)
+            handled = _next(self.base, handled, limit)
             seen += len(handled)
         return seen
 
     def join(self, root: Path) -> None:
         """See `Engine`."""
         self.open(root)
-        self._handled: list[tuple[int]] = []
 
-    def consume_some(self, limit: int) -> int:
-        """See `Engine`; the batch is acknowledged with the next one."""
-        until = time.monotonic() + MOMENT_S
-        self._handled = self._next(self._handled, limit)
-        while not self._handled and time.monotonic() < until:
-            time.sleep(0.001)
-            self._handled = self._next([], limit)
-        return len(self._handled)
+    def member(self) -> Callable[[int], int]:
+        """See `Engine`; each thread has a connection, and acknowledges a batch with the next one.
 
-    def _next(self, handled: Sequence[tuple[int]], limit: int) -> list[tuple[int]]:
-        """Delete what was handled and lease the next rows, in one transaction; return the numbers of these rows."""
-        execute = self.base.execute
-        execute("BEGIN IMMEDIATE")
-        self.base.executemany("DELETE FROM queue WHERE id = ?", handled)
-        rows = execute(_LEASE, (time.time_ns(), limit)).fetchall()
-        execute("COMMIT")
-        for row in rows:
-            len(row[1])
-        return [(row[0],) for row in rows]
+        The threads of a process take turns by a lock: SQLite itself lets those that wait sleep for milliseconds.
+        """
+        base = self._connected()
+        handled: list[tuple[int]] = []
+
+        def some(limit: int) -> int:
+            nonlocal handled
+            until = time.monotonic() + MOMENT_S
+            with self._turn:
+                handled = _next(base, handled, limit)
+            while not handled and time.monotonic() < until:
+                time.sleep(0.001)
+                with self._turn:
+                    handled = _next(base, [], limit)
+            return len(handled)
+
+        return some
+
+
+def _next(base: sqlite3.Connection, handled: Sequence[tuple[int]], limit: int) -> list[tuple[int]]:
+    """Delete what was handled and lease the next rows, in one transaction; return the numbers of these rows."""
+    base.execute("BEGIN IMMEDIATE")
+    base.executemany("DELETE FROM queue WHERE id = ?", handled)
+    rows = base.execute(_LEASE, (time.time_ns(), limit)).fetchall()
+    base.execute("COMMIT")
+    for row in rows:
+        len(row[1])
+    return [(row[0],) for row in rows]

@@ -1,9 +1,11 @@
 """Consumer groups: acknowledging in batches and one by one, the time from a put to a consumer's hand, and what extensions cost puts.
 
-Every consumer takes up to 100 messages at a time (litequeue one: it has no other way), accesses each body, and is alone in its
-group and its process. The messages are there before the clock starts, and are written back.
+Every consumer takes up to 100 messages at a time (litequeue one: it has no other way) and accesses each body. The messages are
+there before the clock starts, and are written back. A group has one consumer with one thread; one with several threads, in the
+process that puts; or several, each in a process of its own.
 """
 
+import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +19,8 @@ BATCH = 100
 DURABLE = "consume, 100 acknowledged on disk at a time"
 EACH = "consume, each acknowledged without waiting for the disk"
 MEMBERS = 4
-TOGETHER = f"together, 100 acknowledged on disk at a time in each of {MEMBERS} processes"
+THREADS = f"workers, 100 acknowledged on disk at a time by each of {MEMBERS} threads"
+TOGETHER = f"together, 100 acknowledged on disk at a time by each of {MEMBERS} processes"
 COUNTS = {"128 B": 20_000, "1 KiB": 10_000}
 # How long the members of a group have, after the last one joined, to share the queues.
 SHARING_S = 5.0
@@ -38,8 +41,9 @@ def run(bench: Bench) -> None:
     if bench.wants("consume"):
         with Session(bench, "consume", dict.fromkeys(DURABLE_ENGINES + EACH_ENGINES)) as session:
             session.run(_consuming(bench))
-    if bench.wants("together"):
-        _together(bench)
+    for family, work in (("workers", THREADS), ("together", TOGETHER)):
+        if bench.wants(family):
+            _together(bench, work, in_processes=family == "together")
     if bench.wants("hand"):
         for engine in bench.there(HAND_ENGINES):
             with bench.surviving(HAND, HAND_ACROSS):
@@ -60,39 +64,45 @@ def _consuming(bench: Bench) -> list[Work]:
     ]  # fmt: skip
 
 
-def _together(bench: Bench) -> None:
-    """Consume in several processes at once, members of one group."""
+def _together(bench: Bench, words: str, *, in_processes: bool) -> None:
+    """Consume in several threads or processes at once, members of one group."""
     for label, count in COUNTS.items():
-        work = Work(name=f"{TOGETHER}, {label}", do="consume_together", engines=DURABLE_ENGINES)
+        work = f"{words}, {label}"
         with ExitStack() as stack:
             groups = {
-                name: stack.enter_context(Group(bench, name, bench.home / f"{label}-{name}"))
+                name: stack.enter_context(
+                    Group(bench, name, bench.home / f"{label}-{name}", in_processes=in_processes)
+                )
                 for name in bench.there(DURABLE_ENGINES)
             }
             for number in range(bench.rounds + 1):
                 for name in bench.shuffled(list(groups)):
                     share = bench.scaled(int(count * ENGINES[name].share))
-                    with bench.surviving(work.name):
+                    with bench.surviving(work):
                         took = groups[name].consume(share, SIZES[label])
                         if number:
-                            bench.note(work.name, name, took / share, work.unit)
-        bench.show(work.name)
+                            bench.note(work, name, took / share, "ns a message")
+        bench.show(work)
 
 
 class Group:
-    """A process that fills a queue, and the members of a group, each in a process of its own. A context manager."""
+    """A process that fills a queue, and a group's members: threads of it, or processes of their own. A context manager."""
 
-    def __init__(self, bench: Bench, engine: str, root: Path) -> None:
+    def __init__(self, bench: Bench, engine: str, root: Path, *, in_processes: bool) -> None:
         self._bench = bench
         self._stack = ExitStack()
         with ExitStack() as stack:
+            stack.callback(shutil.rmtree, root, ignore_errors=True)
             self._writer, _ = stack.enter_context(bench.fresh(engine, root))
-            self._members = [stack.enter_context(bench.process(engine)) for _ in range(MEMBERS)]
             first = bench.scaled(MEMBERS * BATCH)
             self._writer.call("supply", count=first, size=128)
-            for member in self._members:
-                member.call("join", root=str(root))
-            time.sleep(SHARING_S * bench.scale)
+            self._members, self._threads = [self._writer], MEMBERS
+            if in_processes:
+                self._threads = 1
+                self._members = [stack.enter_context(bench.process(engine)) for _ in range(MEMBERS)]
+                for member in self._members:
+                    member.call("join", root=str(root))
+            time.sleep(SHARING_S * bench.scale if in_processes else 0)
             self._take(first)
             self._stack = stack.pop_all()
 
@@ -106,7 +116,7 @@ class Group:
         # All have the same clock, the system's monotonic one, and begin at the same time.
         at_ns = time.monotonic_ns() + int(START_S * self._bench.scale * 1e9)
         for member in self._members:
-            member.send("consume_together", batch=BATCH, at_ns=at_ns)
+            member.send("consume_together", batch=BATCH, threads=self._threads, at_ns=at_ns)
         answers = [member.receive() for member in self._members]
         self._pause()
         seen = sum(answer["count"] for answer in answers)

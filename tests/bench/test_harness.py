@@ -241,11 +241,14 @@ def test_messages_reach_a_consumer_of_both_processes(tmp_path: Path, name: str) 
         assert other.receive()["latency"]["100"] > 0
 
 
+@pytest.mark.parametrize("in_processes", [False, True])
 @pytest.mark.parametrize("name", consumers.DURABLE_ENGINES)
-def test_the_members_of_a_group_share_all_messages(small: Bench, name: str) -> None:
+def test_the_members_of_a_group_share_all_messages(
+    small: Bench, name: str, in_processes: bool
+) -> None:
     _skip_without(name)
     small.scale = 0.05
-    with consumers.Group(small, name, small.home / name) as group:
+    with consumers.Group(small, name, small.home / name, in_processes=in_processes) as group:
         assert group.consume(400, 128) > 0
         small.scale = 1e-9
         assert group.consume(30, 128) > 0
@@ -255,7 +258,7 @@ def test_a_message_that_no_member_got_ends_the_turn(
     small: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "EngineProcess", FakeProcess)
-    with consumers.Group(small, "consumer", small.home / "group") as group:
+    with consumers.Group(small, "consumer", small.home / "group", in_processes=True) as group:
         monkeypatch.setattr(FakeProcess, "call", lambda *_, **__: {"count": 1, "ended_ns": 1})
         with pytest.raises(EngineError, match="4 of 30 messages came"):
             group.consume(30, 128)
