@@ -10,7 +10,7 @@ from penstock.testing import ManualClock, ManualWorkers, make_context
 from penstock_messaging.consuming.answers import RetryRules
 from penstock_messaging.consuming.consumer import GroupConsumer
 from penstock_messaging.consuming.consumer_options import checked_options
-from penstock_messaging.consuming.selection import Selection, retry_topic
+from penstock_messaging.consuming.selection import TopicSelection, retry_topic
 
 LEVEL_MS = 5000
 GROUP_RETRIES = 16
@@ -36,7 +36,7 @@ class Members:
             checked.max_retries, lambda: GROUP_RETRIES, lambda level: level * LEVEL_MS
         )
         retries = retry_topic("billing")
-        selection = Selection((*(topics or ("orders",)), retries))
+        selection = TopicSelection((*(topics or ("orders",)), retries))
         consumer = GroupConsumer(
             context, self.store, "billing", checked,
             lambda on_taken, on_wanted_back, _wake: FakeClaims(self.group, selection, on_taken, on_wanted_back),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from penstock.errors import LostQueueError
 from penstock.store.store import Store
 from penstock_messaging.consuming.in_flight import StartPosition
-from penstock_messaging.consuming.owned_queue import OnQueue
-from penstock_messaging.consuming.selection import Selection
+from penstock_messaging.consuming.queue_rights import OnQueue
+from penstock_messaging.consuming.selection import TopicSelection
 
 
 class FakeJournal:
@@ -106,7 +106,7 @@ class FakeGroup:
         self.journals: dict[tuple[str, int], FakeJournal] = {}
         self.members: list[FakeClaims] = []
 
-    def queues(self, selection: Selection) -> list[tuple[str, int]]:
+    def queues(self, selection: TopicSelection) -> list[tuple[str, int]]:
         return sorted(
             (topic, queue)
             for topic, queues in self.store.topics().items()
@@ -119,7 +119,11 @@ class FakeClaims:
     """The membership of one consumer."""
 
     def __init__(
-        self, group: FakeGroup, selection: Selection, on_taken: OnQueue, on_wanted_back: OnQueue
+        self,
+        group: FakeGroup,
+        selection: TopicSelection,
+        on_taken: OnQueue,
+        on_wanted_back: OnQueue,
     ) -> None:
         self._group = group
         self._selection = selection

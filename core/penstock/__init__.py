@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         MissingExtraError,
         NoRecordError,
         NotAStoreError,
-        NotYetError,
         OffsetError,
         PenstockError,
         PluginError,
@@ -66,7 +65,11 @@ if TYPE_CHECKING:
         StrayFileError,
         SystemLimitError,
         TopicError,
+        TopicExistsError,
+        TopicPermissionError,
+        TopicQueueError,
         UnknownStrategyError,
+        UnknownTopicError,
         UnreadableError,
     )
     from penstock.message import (
@@ -120,7 +123,6 @@ __all__ = [
     "MissingExtraError",
     "NoRecordError",
     "NotAStoreError",
-    "NotYetError",
     "OffsetError",
     "PenstockError",
     "PluginError",
@@ -151,7 +153,11 @@ __all__ = [
     "StrayFileError",
     "SystemLimitError",
     "TopicError",
+    "TopicExistsError",
+    "TopicPermissionError",
+    "TopicQueueError",
     "UnknownStrategyError",
+    "UnknownTopicError",
     "UnreadableError",
     "__version__",
     "hookimpl",
@@ -196,7 +202,6 @@ _NAMES = {
         "MissingExtraError",
         "NoRecordError",
         "NotAStoreError",
-        "NotYetError",
         "OffsetError",
         "PenstockError",
         "PluginError",
@@ -212,7 +217,11 @@ _NAMES = {
         "StrayFileError",
         "SystemLimitError",
         "TopicError",
+        "TopicExistsError",
+        "TopicPermissionError",
+        "TopicQueueError",
         "UnknownStrategyError",
+        "UnknownTopicError",
         "UnreadableError",
     ),
     "penstock.plugins.hookspecs": ("hookimpl",),
@@ -240,7 +249,9 @@ _NAMES = {
     ),
     "penstock.store.store": ("Store",),
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+# A name of version 0.1, in the place of which there is another now; see `penstock.errors`.
+_OF_0_1 = {"NotYetError": "penstock.errors"}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names} | _OF_0_1
 
 
 def __getattr__(name: str) -> object:

@@ -13,7 +13,11 @@
     + MessageError (ValueError)    the caller's message cannot be stored; nothing was written
         - TopicError               a topic name that is refused, with the reason
             + LongTopicError       a name that older brokers on this directory cannot read
+            + UnknownTopicError    no topic has that name, and topics are not created by messages
+            + TopicExistsError     a topic has that name already
+            + TopicPermissionError the topic's configuration forbids messages
         - QueueError               a queue number that is out of range
+            + TopicQueueError      a queue number that the topic does not have
         - PropertyError            a property, key or tag that the format cannot hold
         - MessageTooLargeError     body, properties or record over a limit
         - CommitError              a consumer group's offset that is refused, with the reason
@@ -194,6 +198,26 @@ class LongTopicError(TopicError):
         )
 
 
+class UnknownTopicError(TopicError):
+    """No topic has that name, and messages do not create topics here."""
+
+
+class TopicExistsError(TopicError):
+    """A topic has that name already; its configuration is unchanged."""
+
+
+class TopicPermissionError(TopicError):
+    """The topic's configuration forbids messages (`perm` without 2); a broker would store them."""
+
+    def __init__(self, topic: str, perm: int) -> None:
+        self.perm = perm
+        super().__init__(
+            topic,
+            f"its configuration forbids messages (perm {perm} lacks 2, write); nothing was stored. A broker would store "
+            f"them. To allow them, set perm with Store.alter_topic or `penstock topic alter`",
+        )
+
+
 class QueueError(MessageError):
     """A queue number outside 0 .. the limit."""
 
@@ -203,6 +227,25 @@ class QueueError(MessageError):
         super().__init__(f"queue {queue!r} is refused: it must be a whole number, 0 to {limit}")
 
 
+class TopicQueueError(QueueError):
+    """A queue number that the topic's configuration does not have.
+
+    Attributes:
+        topic: the topic.
+        queue: the queue number.
+        limit: the topic's greatest queue number.
+    """
+
+    def __init__(self, topic: str, queue: int, count: int) -> None:
+        self.topic = topic
+        super().__init__(queue, count - 1)
+        text = (
+            f"queue {queue} of topic {topic!r} is refused: the topic has {count} queues, from 0 to {count - 1}; nothing "
+            f"was stored. Put to one of these, or give the topic more with Store.alter_topic or `penstock topic alter`"
+        )
+        self.args = (text,)
+
+
 class PropertyError(MessageError):
     """A property, key or tag that the properties text cannot hold."""
 
@@ -210,10 +253,6 @@ class PropertyError(MessageError):
         self.name = name
         self.reason = reason
         super().__init__(f"property {name!r} is refused: {reason}")
-
-
-# What version 0.1 raised for properties that request a delivery later: its programs may still name it.
-NotYetError = PropertyError
 
 
 class MessageTooLargeError(MessageError):
@@ -527,3 +566,11 @@ class DispatcherFailedError(StorageError):
             f"from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until it "
             f"catches up. Check the disk; the store retries by itself, see stats()"
         )
+
+
+def __getattr__(name: str) -> type[PenstockError]:
+    """Return the class that has the place of one of an earlier version, whose programs may still name it."""
+    if name == "NotYetError":
+        # Version 0.1 raised it for properties that request a delivery later.
+        return PropertyError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import cases
 
 from penstock import Store
-from penstock.testing import ManualClock, ManualWorkers, SimulatedDisk, open_store
+from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
 from penstock.testing.platter import Image, Survival
 from penstock_messaging.delays.levels import delay_ms
 
@@ -73,7 +73,7 @@ class Tale:
             self.saved = dict(self.delivered)
             self.clock.now_ms += opening * HOUR
 
-    def _round(self, store: Store, workers: ManualWorkers) -> None:
+    def _round(self, store: Store, workers: InlineWorkers) -> None:
         for level in (1, 1, 2, 1, 2):
             self.put[level] += 1
             store.put("orders", b"%d:%d" % (level, self.put[level] - 1), delay_level=level)
@@ -89,8 +89,8 @@ class Tale:
         self.saved = dict(self.delivered)
 
 
-def opened(disk: SimulatedDisk, flush: str) -> tuple[Store, ManualWorkers]:
-    workers = ManualWorkers()
+def opened(disk: SimulatedDisk, flush: str) -> tuple[Store, InlineWorkers]:
+    workers = InlineWorkers()
     clock = disk.clock
     assert isinstance(clock, ManualClock)
     return open_store(ROOT, files=disk, clock=clock, spawn=workers, flush=flush), workers
@@ -163,7 +163,7 @@ def test_a_crash_while_the_opening_delivers_loses_nothing_either(flush: str) -> 
             moment.image, Survival.PROCESS, Random(1), clock=ManualClock(moment.now_ms + HOUR)
         )
         images: list[Image] = []
-        disk.plan.watch = lambda call, path, disk=disk, images=images: images.append(disk.image())  # type: ignore[misc] # bound now
+        disk.plan.watch = lambda call, path, disk=disk, images=images: images.append(disk.image())
         store, workers = opened(disk, flush)
         if WORKER in workers.by_name:
             workers.run(WORKER)

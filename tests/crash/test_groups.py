@@ -31,7 +31,7 @@ def test_no_crash_loses_an_answer_or_makes_a_retry_twice(seed: int) -> None:
             killed = survival is Survival.PROCESS
             try:
                 wrong = wrong_after(disk, moment.promised, killed=killed)
-            except Exception as error:  # noqa: BLE001 - it is reported with its place
+            except Exception as error:
                 wrong = f"{type(error).__name__}: {error}"
             if wrong:
                 found.append((moments, moment.call, survival.value, wrong))

@@ -1,7 +1,7 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `dispatch_batch`, `index_entries`, `geometry`, `history`, `foreign`, `findings`.
+`open_store`, `consumer`, `topic_config`, `dispatch_batch`, `index_entries`, `geometry`, `history`, `foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
@@ -41,7 +41,6 @@ from penstock.contracts.base import (
     limits,
 )
 from penstock.contracts.consumer import (
-    Answered,
     ConsumedMessage,
     Consumer,
     ConsumerOptions,
@@ -89,6 +88,7 @@ from penstock.contracts.segment_writer import (
     SegmentWriter,
     store_records,
 )
+from penstock.contracts.topic_config import TopicConfig
 from penstock.format.names import SIDE_FOLDER, segment_name
 
 __all__ = [
@@ -103,7 +103,6 @@ __all__ = [
     "SIDE_FOLDER",
     "TAG_KEYS",
     "Allocator",
-    "Answered",
     "Checker",
     "Committer",
     "ConsumedMessage",
@@ -139,6 +138,7 @@ __all__ = [
     "SpawnWorker",
     "Stoppable",
     "Strategy",
+    "TopicConfig",
     "Trust",
     "Vote",
     "batch_topics",

@@ -87,7 +87,7 @@ class ConsumedMessage(Protocol):
 
 
 # What the methods that answer take: one message or many.
-Answered: TypeAlias = ConsumedMessage | Iterable[ConsumedMessage]
+AnsweredMessages: TypeAlias = ConsumedMessage | Iterable[ConsumedMessage]
 
 
 class Consumer(Protocol):
@@ -134,7 +134,7 @@ class Consumer(Protocol):
         `Exception`, such as `SystemExit`, ends all threads and is raised here.
         """
 
-    def ack(self, messages: Answered, *, sync: bool = True) -> None:
+    def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:
         """Acknowledge one message or many: the group does not get them again.
 
         Returns when that is on disk, or with `sync=False` at once: then a crash of the machine within the next second may
@@ -147,7 +147,7 @@ class Consumer(Protocol):
                 messages are acknowledged.
         """
 
-    def nack(self, messages: Answered, *, delay_level: int | None = None) -> None:
+    def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
         """Refuse messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
 
         Does nothing for a message that is acknowledged, or was handed out again after `ack_wait`.
@@ -161,10 +161,10 @@ class Consumer(Protocol):
             LostQueueError: as `ack`.
         """
 
-    def release(self, messages: Answered) -> None:
+    def release(self, messages: AnsweredMessages) -> None:
         """Give messages back unanswered: they are handed out again at once, without being counted as a retry."""
 
-    def extend(self, messages: Answered) -> None:
+    def extend(self, messages: AnsweredMessages) -> None:
         """Restart `ack_wait` for messages that take longer; does nothing for a message whose time is over."""
 
     def seek(

@@ -25,6 +25,14 @@ class MessageWaiter(Protocol):
         """End `rest` of every thread and process that waits for this store's messages. Safe from any thread."""
 
 
+class Recovered(Protocol):
+    """The part of a `penstock.RecoveryReport` that extensions need."""
+
+    @property
+    def state(self) -> str:
+        """What the store was found to be: "new", "clean", or after a crash."""
+
+
 class OpenStore(Protocol):
     """An open store; see the methods of the same names in `penstock.Store`, which is what an extension gets."""
 
@@ -33,6 +41,10 @@ class OpenStore(Protocol):
     @property
     def read_only(self) -> bool:
         """Whether the store was opened read-only."""
+
+    @property
+    def recovery(self) -> Recovered | None:
+        """The report of the recovery at opening; None if the store was opened read-only."""
 
     def topics(self) -> dict[str, list[int]]:
         """Return every topic with the numbers of its queues."""
@@ -86,6 +98,9 @@ class OpenStore(Protocol):
 
     def groups(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return (group, topic) to queue to committed offset."""
+
+    def topic_life(self, topic: str) -> int:
+        """Return how often a topic was removed."""
 
     def recheck_puts(self, topic: str) -> None:
         """Call `Extension.check_put` again before the next put to each queue of a topic."""

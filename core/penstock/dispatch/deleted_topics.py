@@ -4,8 +4,9 @@ A broker that deletes a topic removes its queues and its entry in that file; the
 retention deletes their segments. So if the file does not list a topic and the topic has no queue, its records are
 those of a deleted topic, but only if
 
-    * the file exists and is understood: an embedded store of Penstock has none;
-    * a broker wrote the records: Penstock does not list the topics that it creates (see `written_ranges`);
+    * the file exists and is understood;
+    * a broker wrote the records: Penstock lists a topic after its first message, and version 0.1 lists none (see
+      `written_ranges`);
     * the topic is not a system topic of brokers, since not every version lists those.
 
 A queue index searches for surviving entries first (see `contracts.Trust`).

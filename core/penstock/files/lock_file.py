@@ -73,7 +73,7 @@ class Lock:
         if not self._fds:
             return False
         try:
-            named = os.stat(path, follow_symlinks=False)
+            named = path.lstat()
         except FileNotFoundError:
             return False
         return os.path.samestat(named, os.fstat(self._fd))

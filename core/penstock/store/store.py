@@ -15,9 +15,11 @@ from penstock.contracts import (
     Dispatcher,
     Extension,
     MessageWaiter,
+    TopicConfig,
 )
 from penstock.contracts.findings import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
+from penstock.contracts.topic_config import PERM_MAX, READ, WRITE
 from penstock.dispatch.tail_follower import pick_indexes
 from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.errors import (
@@ -34,7 +36,7 @@ from penstock.errors import (
 from penstock.files import Files
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
-from penstock.format.names import check_queue, check_topic
+from penstock.format.names import QUEUE_MAX, check_queue, check_topic
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
 from penstock.log.segmented_log import SegmentedLog
@@ -244,6 +246,11 @@ class Store(Reader, Producer):
         """Maximum size in bytes of the body of a message that this store takes."""
         return self._writer().log.encoder.body_bytes_max
 
+    @property
+    def puts_wait(self) -> bool:
+        """Whether `put` returns only when the message is durable, by the flush policy; False for a store opened read-only."""
+        return self._engine is not None and self._engine.policy.appender_waits
+
     # --- putting
 
     def _put_rewritten(self, message: Message) -> Receipt:
@@ -423,6 +430,100 @@ class Store(Reader, Producer):
         made: Consumer = self._provided("consumer")(group, topics, **options)
         return made
 
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int = READ | WRITE,
+        attributes: Mapping[str, str] | None = None,
+    ) -> TopicConfig:
+        """Declare a topic in `config/topics.json`, durably; returns its configuration.
+
+        A topic need not be declared: by default its first message creates it. A declared topic has a fixed number of queues.
+
+        Args:
+            topic: its name.
+            queues: how many queues it has, 1 to 65,536; default `extensions.messaging.default_queues`, 4.
+            write_queues: how many of them new messages are distributed to; default all.
+            perm: the sum of 4 (may be read) and 2 (may be put to); default 6.
+            attributes: attributes of RocketMQ 5, such as `{"message.type": "FIFO"}`; default none.
+
+        Raises:
+            ArgumentError, TopicError: an argument is refused, for example a name reserved by RocketMQ; nothing was done.
+            TopicExistsError: there is a topic of that name, declared or created by a message: see `alter_topic`.
+            CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
+        """
+        self._owner()
+        create = self._provided(call := "create_topic")
+        made: TopicConfig = create(
+            check_topic(topic), queues=_count(call, "queues", queues),
+            write_queues=_count(call, "write_queues", write_queues),
+            perm=arguments.whole(call, "perm", perm, 0, PERM_MAX),
+            attributes=dict(arguments.mapping(call, "attributes", {} if attributes is None else attributes)),
+        )  # fmt: skip
+        return made
+
+    def alter_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> TopicConfig:
+        """Change the configuration of a topic, durably; returns the new one. What is None stays as it is.
+
+        A topic that was created by a message has a fixed number of queues from then on. To have fewer queues without losing
+        sight of messages, lower `write_queues` first, and `queues` once consumers have read the others to their end.
+
+        Args:
+            topic: a topic that exists.
+            queues: how many queues it has; new messages are distributed to all of them unless `write_queues` is given.
+            write_queues: how many of them new messages are distributed to.
+            perm: the sum of 4 (may be read) and 2 (may be put to).
+            attributes: attributes of RocketMQ 5 to add or change; an empty text removes one.
+
+        Raises:
+            ArgumentError, TopicError: an argument is refused; nothing was done.
+            UnknownTopicError: there is no such topic.
+            CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
+        """
+        self._owner()
+        alter = self._provided(call := "alter_topic")
+        made: TopicConfig = alter(
+            check_topic(topic), queues=_count(call, "queues", queues),
+            write_queues=_count(call, "write_queues", write_queues),
+            perm=None if perm is None else arguments.whole(call, "perm", perm, 0, PERM_MAX),
+            attributes=dict(arguments.mapping(call, "attributes", {} if attributes is None else attributes)),
+        )  # fmt: skip
+        return made
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, durably: its queues with all messages, its configuration, and the committed offsets of all groups.
+
+        `read` and `scan` do not find its messages any more, and no recovery, repair or reindex brings them back. The log keeps
+        their bytes until retention deletes their segments. A topic of the same name that is created later begins at offset 0.
+
+        Raises:
+            TopicError: the name is reserved by RocketMQ.
+            UnknownTopicError: there is no such topic.
+            CorruptionError: `config/topics.json` or `config/consumerOffset.json` cannot be read; nothing was deleted.
+        """
+        self._owner()
+        self._provided("delete_topic")(check_topic(topic))
+
+    def topic_configs(self) -> dict[str, TopicConfig]:
+        """Return the configuration of every topic that has one, by name: those of `config/topics.json`, sorted.
+
+        In a store that is open for writing, also those of topics that a message has just created. A topic that exists only
+        as queues, in a store that no Penstock since 0.2 has opened for writing, is not included: see `topics`.
+        """
+        found: dict[str, TopicConfig] = self._provided("topic_configs")()
+        return found
+
     # --- consumer offsets
 
     def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
@@ -459,12 +560,13 @@ class Store(Reader, Producer):
         """
         self._owner()
         expected = "a mapping of (group, topic, queue) to (expected offset or None, new offset)"
-        arguments.instance("move_offsets", "moves", moves, Mapping, expected)
-        for key, move in moves.items():
-            if not (isinstance(key, tuple) and isinstance(move, tuple)):
-                raise ArgumentTypeError("move_offsets", "moves", (key, move), expected)
-            if (len(key), len(move)) != (3, 2):
-                raise ArgumentError("move_offsets", "moves", (key, move), expected)
+        if not isinstance(moves, Mapping):
+            raise ArgumentTypeError("move_offsets", "moves", moves, expected)
+        for pair in moves.items():
+            if not all(isinstance(each, tuple) for each in pair):
+                raise ArgumentTypeError("move_offsets", "moves", pair, expected)
+            if [len(each) for each in pair] != [3, 2]:
+                raise ArgumentError("move_offsets", "moves", pair, expected)
         self._settle(self._queue_index)
         for (group, topic, queue), (_, new) in moves.items():
             check_group(group)
@@ -650,6 +752,11 @@ class Store(Reader, Producer):
             # An error raised in the block takes precedence; otherwise the caller must get this one.
             if error is None:
                 raise
+
+
+def _count(call: str, name: str, value: object) -> int | None:
+    """Return a number of queues; None stays None."""
+    return None if value is None else arguments.whole(call, name, value, 1, QUEUE_MAX + 1)
 
 
 def _listed(messages: Iterable[Message]) -> list[Message]:

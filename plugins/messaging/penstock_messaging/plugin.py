@@ -1,5 +1,6 @@
-"""Registers the extension of this package. Imports it only when a store is opened."""
+"""Registers the extension and the commands of this package. Imports each only when it is needed."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock import hookimpl
@@ -14,3 +15,15 @@ def penstock_register_extension() -> "list[type[Extension]]":
     from penstock_messaging.extension import MessagingExtension  # noqa: PLC0415 - see the module
 
     return [MessagingExtension]
+
+
+@hookimpl
+def penstock_register_commands() -> Iterable[object]:
+    """Return the commands that this package adds to `penstock`."""
+    from penstock_messaging.commands import (  # noqa: PLC0415 - click is an extra, and slow to import
+        dlq,
+        groups,
+        topic,
+    )
+
+    return [topic.group, groups.command, dlq.command]

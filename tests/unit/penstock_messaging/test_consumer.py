@@ -16,7 +16,7 @@ from penstock.runtime.workers import WorkerGroup
 from penstock.store.store import Store
 from penstock_messaging.consuming.consumer import GroupConsumer
 from penstock_messaging.consuming.in_flight import SPAN_MAX
-from penstock_messaging.consuming.owned_queue import GROUP_TRIES
+from penstock_messaging.consuming.queue_rights import GROUP_TRIES
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ArgumentError, ArgumentTypeError, LostQueueError
 from penstock.format import arguments
-from penstock_messaging.consuming.consumed_message import ConsumedMessage
+from penstock_messaging.consuming.consumed_message import HandedMessage
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
-from penstock_messaging.consuming.owned_queue import GROUP_TRIES, OwnedQueue
+from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
@@ -19,7 +19,7 @@ DEAD_LETTER, BY_RULE = -1, 0
 # How long an ordered queue waits for the next try of a message that was refused without a level, as RocketMQ's clients do.
 _ORDERED_PAUSE_MS = 1000
 
-Tickets = list[tuple[OwnedQueue, int]]
+Tickets = list[tuple[QueueRight, int]]
 
 
 class RetryRules:
@@ -79,7 +79,7 @@ class Answers:
 
     # --- acknowledged
 
-    def ack_one(self, message: ConsumedMessage, *, sync: bool) -> None:
+    def ack_one(self, message: HandedMessage, *, sync: bool) -> None:
         """Acknowledge one message: the short way of `ack`."""
         flight = message.flight
         if flight.consumer is not self._consumer:
@@ -99,21 +99,20 @@ class Answers:
         if sync:
             flight.owned.sync(ticket)
 
-    def ack(self, given: list[ConsumedMessage], *, sync: bool) -> None:
+    def ack(self, given: list[HandedMessage], *, sync: bool) -> None:
         """Acknowledge messages; those of queues that are not lost, before this raises for those that are."""
-        by_flight: dict[QueueFlight, list[ConsumedMessage]] = {}
+        by_flight: dict[QueueFlight, list[HandedMessage]] = {}
         for message in given:
             by_flight.setdefault(message.flight, []).append(message)
         tickets: Tickets = []
         with self._lock:
             over = [flight for flight in by_flight if flight.is_over]
             for flight, some in by_flight.items():
-                offsets = sorted({each.offset for each in some if each.offset in flight.open})
+                offsets = sorted({each.offset for each in some} & flight.open.keys())
                 if offsets:
                     flight.ticket = self._recorded(flight, offsets)
                     flight.is_unsynced |= not sync
-                    for message in some:
-                        self._in_flight.finish(message)
+                    self._in_flight.finish_all(flight, some)
                 if flight not in over:
                     tickets.append((flight.owned, flight.ticket))
         if sync:
@@ -130,7 +129,7 @@ class Answers:
 
     # --- refused
 
-    def nack(self, given: list[ConsumedMessage], level: int) -> None:
+    def nack(self, given: list[HandedMessage], level: int) -> None:
         """Refuse messages; those of queues that are not lost, before this raises for those that are."""
         tickets: Tickets = []
         with self._lock:
@@ -141,7 +140,7 @@ class Answers:
         _sync(tickets)
         self._check_lost(over)
 
-    def _refuse(self, message: ConsumedMessage, level: int) -> int:
+    def _refuse(self, message: HandedMessage, level: int) -> int:
         """Record that a message is refused; return the ticket."""
         flight, rules = message.flight, self._rules
         try:
@@ -161,12 +160,12 @@ class Answers:
 
     # --- neither
 
-    def release(self, given: list[ConsumedMessage]) -> None:
+    def release(self, given: list[HandedMessage]) -> None:
         """Make messages ready again that are handed out."""
         with self._lock:
             self._in_flight.release(given)
 
-    def extend(self, given: list[ConsumedMessage]) -> None:
+    def extend(self, given: list[HandedMessage]) -> None:
         """Restart the time of messages that are handed out."""
         with self._lock:
             now_ns = self._now_ns()
@@ -179,16 +178,16 @@ class Answers:
             if flight.is_lost:
                 raise self._consumer.forked or LostQueueError(flight.topic, flight.queue)
 
-    def checked(self, call: str, given: object) -> list[ConsumedMessage]:
+    def checked(self, call: str, given: object) -> list[HandedMessage]:
         """Return one message or many as a list; refuses anything else, and messages of other consumers."""
         if isinstance(given, str | bytes | bytearray) or not isinstance(
-            given, ConsumedMessage | Iterable
+            given, HandedMessage | Iterable
         ):
             expected = "a message that this consumer has handed out, or several of them in a list"
             raise ArgumentTypeError(call, "messages", given, expected)
         found = []
-        for at, each in enumerate([given] if isinstance(given, ConsumedMessage) else given):
-            if not isinstance(each, ConsumedMessage):
+        for at, each in enumerate([given] if isinstance(given, HandedMessage) else given):
+            if not isinstance(each, HandedMessage):
                 expected = "a message that this consumer has handed out"
                 raise ArgumentTypeError(call, f"messages[{at}]", each, expected)
             if each.flight.consumer is not self._consumer:
@@ -208,5 +207,5 @@ def _sync(tickets: Tickets) -> None:
         owned.sync(ticket)
 
 
-def _foreign(call: str, message: ConsumedMessage) -> ArgumentError:
+def _foreign(call: str, message: HandedMessage) -> ArgumentError:
     return ArgumentError(call, "messages", message, "a message that this consumer has handed out")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from penstock.contracts import OpenStore
 from penstock_messaging.consuming.in_flight import StartPosition
-from penstock_messaging.consuming.owned_queue import OnQueue
-from penstock_messaging.consuming.selection import Selection
+from penstock_messaging.consuming.queue_rights import OnQueue
+from penstock_messaging.consuming.selection import TopicSelection
 
 
 def first_offset(store: OpenStore, topic: str, queue: int, start: str | int) -> int:
@@ -18,7 +18,7 @@ def first_offset(store: OpenStore, topic: str, queue: int, start: str | int) -> 
 
 
 class BroadcastQueue:
-    """A queue that every broadcast consumer has (`OwnedQueue`)."""
+    """A queue that every broadcast consumer has (`QueueRight`)."""
 
     is_lost = False
 
@@ -53,14 +53,14 @@ class BroadcastQueue:
 
 
 class BroadcastClaims:
-    """All queues of the selected topics (`Claims`).
+    """All queues of the selected topics (`GroupMembership`).
 
     Args:
         start: where to begin in the queues that exist when the consumer is made; later ones are read from their beginning.
     """
 
     def __init__(
-        self, store: OpenStore, selection: Selection, start: str | int, on_taken: OnQueue
+        self, store: OpenStore, selection: TopicSelection, start: str | int, on_taken: OnQueue
     ) -> None:
         self._store = store
         self._selection = selection

@@ -3,7 +3,7 @@
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from penstock.message import StoredMessage
+from penstock import StoredMessage
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.in_flight import QueueFlight
@@ -14,7 +14,7 @@ READY, OUT, DONE, OVER = range(4)
 RETRY_TOPIC, ORIGIN_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 
 
-class ConsumedMessage:
+class HandedMessage:
     """One delivery of a message (`contracts.ConsumedMessage`). Safe from any thread.
 
     A retried message has the topic and the id that it had at first; `stored` is the copy in the retry topic.
@@ -85,10 +85,10 @@ class ConsumedMessage:
         """Restart `ack_wait` for this message."""
         self.flight.consumer.extend(self)
 
-    def again(self, attempt: int | None = None) -> "ConsumedMessage":
+    def again(self, attempt: int | None = None) -> "HandedMessage":
         """Return the next delivery of the same message."""
         attempt = self.attempt if attempt is None else attempt
-        return ConsumedMessage(self.stored, self.topic, attempt, self.flight, self.offset)
+        return HandedMessage(self.stored, self.topic, attempt, self.flight, self.offset)
 
 
 def shown_topic(stored: StoredMessage, read_from: str) -> str:

@@ -13,18 +13,19 @@ from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self
 
-from penstock.contracts import Answered, Context, OpenStore, Pending, Stoppable
+from penstock.contracts import Context, OpenStore, Pending, Stoppable
+from penstock.contracts.consumer import AnsweredMessages
 from penstock.errors import ConsumerClosedError, ForkedStoreError, PenstockError, StorageError
 from penstock.escape import get_logger
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
 from penstock_messaging.consuming.answers import Answers, RetryRules, checked_level
-from penstock_messaging.consuming.consumed_message import OUT, OVER, ConsumedMessage
+from penstock_messaging.consuming.consumed_message import OUT, OVER, HandedMessage
 from penstock_messaging.consuming.consumer_options import CheckedOptions
 from penstock_messaging.consuming.fetching import Fetcher
 from penstock_messaging.consuming.held_queues import HeldQueues
 from penstock_messaging.consuming.in_flight import InFlight
-from penstock_messaging.consuming.owned_queue import Claims, OnQueue
+from penstock_messaging.consuming.queue_rights import GroupMembership, OnQueue
 from penstock_messaging.consuming.workers import HandlerRun
 
 logger = get_logger(__name__)
@@ -41,7 +42,7 @@ class MakeClaims(Protocol):
 
     def __call__(
         self, on_taken: OnQueue, on_wanted_back: OnQueue, wake: Callable[[], None]
-    ) -> Claims:
+    ) -> GroupMembership:
         """Return it.
 
         Args:
@@ -57,7 +58,7 @@ class _Hand:
     __slots__ = ("is_left", "message")
 
     def __init__(self) -> None:
-        self.message: ConsumedMessage | None = None
+        self.message: HandedMessage | None = None
         # Whether the iteration that handed it out has ended.
         self.is_left = False
 
@@ -99,10 +100,10 @@ class GroupConsumer:
             self, self._lock, self._in_flight, self._held, rules, self._now_ns, ordered=options.ordered
         )  # fmt: skip
         self._claims = make_claims(self._held.take, self._held.want_back, self.wake)
-        # One for each thread that waits; and whether one waits for the answer to another message.
+        # One for each thread that waits; how many wait, and whether one of them may wait for the answer to another message.
         self._waiters = deque([store.waiter()])
         self._rouser = store.waiter()
-        self._waits_for_answer = False
+        self._waiting, self._waits_for_answer = 0, False
         self._hands: dict[int, _Hand] = {}
         self._failure: PenstockError | None = None
         # Whether no more messages are handed out: it is closing, or has failed.
@@ -179,23 +180,23 @@ class GroupConsumer:
 
     # --- handing out
 
-    def _take(self, limit: int, by: object) -> list[ConsumedMessage]:
+    def _take(self, limit: int, by: object) -> list[HandedMessage]:
         """Hand out messages that are fetched."""
         with self._lock:
             if self._is_over:
                 self._check()
             return self._in_flight.take(limit, self._now_ns(), by)
 
-    def take(self, limit: int = 1) -> list[ConsumedMessage]:
+    def take(self, limit: int = 1) -> list[HandedMessage]:
         """Hand out up to `limit` messages that were read ahead; neither reads nor waits."""
         return self._take(arguments.whole("take", "limit", limit, 1, _LIMIT_MAX), None)
 
-    def gather(self, limit: int = 1) -> list[ConsumedMessage]:
+    def gather(self, limit: int = 1) -> list[HandedMessage]:
         """Hand out up to `limit` messages that are there, reading ahead; does not wait for new ones."""
         limit = arguments.whole("gather", "limit", limit, 1, _LIMIT_MAX)
         return self._gather(limit, None, None)
 
-    def _gather(self, limit: int, by: object, until_ns: int | None) -> list[ConsumedMessage]:
+    def _gather(self, limit: int, by: object, until_ns: int | None) -> list[HandedMessage]:
         found = self._take(limit, by)
         while not found and self._fetcher.fetch(limit):
             found = self._take(limit, by)
@@ -203,7 +204,7 @@ class GroupConsumer:
                 break
         return found
 
-    def _await(self, limit: int, by: object, until_ns: int | None) -> list[ConsumedMessage]:
+    def _await(self, limit: int, by: object, until_ns: int | None) -> list[HandedMessage]:
         """Hand out messages, waiting for the first one."""
         found = self._gather(limit, by, until_ns)
         if found:
@@ -212,6 +213,8 @@ class GroupConsumer:
             waiter = self._waiters.pop()
         except IndexError:
             waiter = self._store.waiter()
+        with self._lock:
+            self._waiting += 1
         try:
             while True:
                 # Before the check: an answer after it ends the rest.
@@ -225,7 +228,16 @@ class GroupConsumer:
                 if until_ns is not None and self._now_ns() >= until_ns:
                     return []
                 waiter.rest(rest_s)
+                # Most often there is something: then nothing need be asked.
+                found = self._gather(limit, by, until_ns)
+                if found:
+                    waiter.go_on()
+                    return found
         finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._waits_for_answer = False
             self._waiters.append(waiter)
 
     def _rest_s(self, until_ns: int | None) -> float | None:
@@ -239,7 +251,7 @@ class GroupConsumer:
         times = [each for each in (due_ns, until_ns) if each is not None]
         return max(min(times) - now_ns, 0) / 1e9 if times else None
 
-    def poll(self, limit: int = 1, timeout: float | None = None) -> list[ConsumedMessage]:
+    def poll(self, limit: int = 1, timeout: float | None = None) -> list[HandedMessage]:
         """Hand out up to `limit` messages; see `contracts.Consumer.poll`."""
         if type(limit) is not int or not 1 <= limit <= _LIMIT_MAX:
             limit = arguments.whole("poll", "limit", limit, 1, _LIMIT_MAX)
@@ -254,7 +266,7 @@ class GroupConsumer:
         hand.message = found[0] if len(found) == 1 else None
         return found
 
-    def __iter__(self) -> Iterator[ConsumedMessage]:
+    def __iter__(self) -> Iterator[HandedMessage]:
         """Hand out messages without end; see `contracts.Consumer`."""
         hand, by = self._hand(), object()
         lock, take_one, now_ns = self._lock, self._in_flight.take_one, self._now_ns
@@ -292,26 +304,26 @@ class GroupConsumer:
 
     # --- answers
 
-    def ack(self, messages: Answered, *, sync: bool = True) -> None:
+    def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:
         """Acknowledge one message or many; see `contracts.Consumer.ack`."""
-        if type(messages) is ConsumedMessage:
+        if type(messages) is HandedMessage:
             self._answers.ack_one(messages, sync=sync)
         else:
             self._answers.ack(self._answers.checked("ack", messages), sync=sync)
         if self._waits_for_answer:
             self._answered()
 
-    def nack(self, messages: Answered, *, delay_level: int | None = None) -> None:
+    def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
         """Refuse messages; see `contracts.Consumer.nack`."""
         self._answers.nack(self._answers.checked("nack", messages), checked_level(delay_level))
         self._answered()
 
-    def release(self, messages: Answered) -> None:
+    def release(self, messages: AnsweredMessages) -> None:
         """Give messages back unanswered; see `contracts.Consumer.release`."""
         self._answers.release(self._answers.checked("release", messages))
         self._answered()
 
-    def extend(self, messages: Answered) -> None:
+    def extend(self, messages: AnsweredMessages) -> None:
         """Restart `ack_wait`; see `contracts.Consumer.extend`."""
         self._answers.extend(self._answers.checked("extend", messages))
 
@@ -322,7 +334,7 @@ class GroupConsumer:
 
     # --- the handler
 
-    def run(self, handler: Callable[[ConsumedMessage], object]) -> None:
+    def run(self, handler: Callable[[HandedMessage], object]) -> None:
         """Call `handler` for each message until `close`; see `contracts.Consumer.run`."""
         arguments.function("run", "handler", handler)
         with self._lock:

@@ -36,26 +36,25 @@ class Fetcher:
         self._lock = lock
         self._tag = tag
         self._reading = threading.Lock()
-        self._turn = 0
+        self._turn = -1
         self._count_max = BATCH_MAX
 
     def fetch(self, limit: int) -> bool:
-        """Read about as many messages as a batch has, or `limit`; return False if there was nothing new in any queue."""
+        """Read a batch or more, until there are `limit` messages; return False if there was nothing new in any queue."""
         with self._reading:
             with self._lock:
                 if self._in_flight.has_ready or self._in_flight.is_full:
                     return self._in_flight.has_ready and not self._in_flight.is_full
-            queues, wanted = self.queues, max(BATCH, min(limit, BATCH_MAX))
+            queues, wanted = self.queues, min(limit, BATCH_MAX)
             got, has_moved = 0, False
-            for number in range(len(queues)):
-                count, moved = self._fetch_from(
-                    queues[(self._turn + number) % len(queues)], wanted - got
-                )
+            for _ in range(len(queues)):
+                self._turn = (self._turn + 1) % len(queues)
+                # No more queues than are needed: what is found is to be in the caller's hand soon.
+                count, moved = self._fetch_from(queues[self._turn], max(BATCH, wanted - got))
                 got += count
                 has_moved |= moved
                 if got >= wanted:
                     break
-            self._turn += 1
             return has_moved
 
     def _fetch_from(self, flight: QueueFlight, wanted: int) -> tuple[int, bool]:

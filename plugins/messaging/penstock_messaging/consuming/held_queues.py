@@ -11,7 +11,7 @@ from penstock.format import arguments
 from penstock_messaging.consuming.consumer_options import seek_time_ms
 from penstock_messaging.consuming.fetching import Fetcher
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight, StartPosition
-from penstock_messaging.consuming.owned_queue import OwnedQueue
+from penstock_messaging.consuming.queue_rights import QueueRight
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
@@ -44,7 +44,7 @@ class HeldQueues:
 
     # --- taken and given back
 
-    def take(self, owned: OwnedQueue) -> None:
+    def take(self, owned: QueueRight) -> None:
         """Begin to hand out the messages of a queue that this member took."""
         is_retry = owned.topic == self._retry_topic
         flight = QueueFlight(self._consumer, owned, owned.position, is_retry=is_retry)
@@ -61,7 +61,7 @@ class HeldQueues:
         self._flights[flight.topic, flight.queue] = flight
         self._fetcher.queues = list(self._flights.values())
 
-    def want_back(self, owned: OwnedQueue) -> None:
+    def want_back(self, owned: QueueRight) -> None:
         """Hand out nothing more of a queue, and give it back once nothing of it is out; at once if it is lost."""
         with self._lock:
             flight = self._flights.get((owned.topic, owned.queue))
@@ -82,7 +82,11 @@ class HeldQueues:
     def settle(self) -> None:
         """Give back the queues that leave and have nothing out."""
         with self._lock:
-            going = [each for each in self._flights.values() if each.is_leaving and each.out <= 0]
+            going = [
+                each
+                for each in self._flights.values()
+                if each.is_leaving and not self._in_flight.has_out(each)
+            ]
             self._forget(going)
         self._give_back(going)
 

@@ -16,18 +16,19 @@ import bisect
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.message import StoredMessage
+from penstock import StoredMessage
 from penstock_messaging.consuming.consumed_message import (
     DONE,
     OUT,
     OVER,
     READY,
-    ConsumedMessage,
+    HandedMessage,
     shown_topic,
 )
-from penstock_messaging.consuming.owned_queue import OwnedQueue, Position
+from penstock_messaging.consuming.queue_rights import FoundPosition, QueueRight
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
@@ -54,28 +55,31 @@ class QueueFlight:
     Attributes:
         open: offset to the current delivery, ascending.
         fetched: the offset to fetch next.
-        out: how many are handed out.
         is_leaving: nothing more is handed out, and the queue is given back once nothing is out.
         is_lost: the queue was given back.
         is_over: the queue was given back, or the consumer continued elsewhere in it (`seek`).
     """
 
     def __init__(
-        self, consumer: "GroupConsumer", owned: OwnedQueue, position: Position, *, is_retry: bool
+        self,
+        consumer: "GroupConsumer",
+        owned: QueueRight,
+        position: FoundPosition,
+        *,
+        is_retry: bool,
     ) -> None:
         self.consumer = consumer
         self.owned = owned
         self.topic, self.queue = owned.topic, owned.queue
         self.is_retry = is_retry
-        self.open: OrderedDict[int, ConsumedMessage] = OrderedDict()
+        self.open: OrderedDict[int, HandedMessage] = OrderedDict()
         self.fetched = position.base
         self._done = sorted([*position.acked, *((each, each + 1) for each in position.nacked)])
         self._tries = dict(position.tries)
-        self.out = 0
         self.is_leaving = self.is_lost = self.is_over = False
         # With `ordered`: the message whose answer is waited for, and those after it.
-        self.current: ConsumedMessage | None = None
-        self.line: deque[ConsumedMessage] = deque()
+        self.current: HandedMessage | None = None
+        self.line: deque[HandedMessage] = deque()
         # The ticket of the last record, whether it may have to be synced, and the base that was recorded last.
         self.ticket, self.is_unsynced, self.recorded = 0, False, position.base
         self._pass_done()
@@ -95,26 +99,26 @@ class QueueFlight:
         """How many messages after those fetched are done, as found when the queue was taken."""
         return sum(end - max(first, self.fetched) for first, end in self._done)
 
-    def accept(self, stored: Iterable[StoredMessage], following: int) -> list[ConsumedMessage]:
+    def accept(self, stored: Iterable[StoredMessage], following: int) -> list[HandedMessage]:
         """Add messages that were read from `fetched` to before `following`, except those that are done; return them."""
         if self.is_retry or self._done or self._tries:
             made = [self._delivery(each) for each in stored if not self._is_done(each.queue_offset)]
         else:
             topic = self.topic
-            made = [ConsumedMessage(each, topic, 1, self, each.queue_offset) for each in stored]
+            made = [HandedMessage(each, topic, 1, self, each.queue_offset) for each in stored]
         # In this order, an interrupt in between leaves nothing before the base that is not done.
-        self.open.update([(each.offset, each) for each in made])
+        self.open.update(zip([each.offset for each in made], made, strict=True))
         self.fetched = max(following, self.fetched)
         self._pass_done()
         return made
 
-    def _delivery(self, stored: StoredMessage) -> ConsumedMessage:
+    def _delivery(self, stored: StoredMessage) -> HandedMessage:
         attempt = self._tries.pop(stored.queue_offset, 0) + 1
         if not self.is_retry:
-            return ConsumedMessage(stored, self.topic, attempt, self, stored.queue_offset)
+            return HandedMessage(stored, self.topic, attempt, self, stored.queue_offset)
         topic = shown_topic(stored, self.topic)
         attempt += stored.reconsume_times
-        return ConsumedMessage(stored, topic, attempt, self, stored.queue_offset)
+        return HandedMessage(stored, topic, attempt, self, stored.queue_offset)
 
     def _is_done(self, offset: int) -> bool:
         at = bisect.bisect_right(self._done, (offset, 1 << 63)) - 1
@@ -141,16 +145,16 @@ class InFlight:
         self._ordered = ordered
         # Without answers, a message is done as soon as it is handed out.
         self._answers = answers
-        self._ready: deque[ConsumedMessage] = deque()
-        self.out: OrderedDict[ConsumedMessage, int] = OrderedDict()
+        self._ready: deque[HandedMessage] = deque()
+        self.out: OrderedDict[HandedMessage, int] = OrderedDict()
         # Messages of an ordered queue that wait for their retry: (when, number, message).
-        self._later: list[tuple[int, int, ConsumedMessage]] = []
+        self._later: list[tuple[int, int, HandedMessage]] = []
         # `expire` has nothing to do before.
         self._due_ns = NEVER_NS
         self._number = 0
         self._paused: set[str] = set()
         self._is_paused = False
-        self._held: list[ConsumedMessage] = []
+        self._held: list[HandedMessage] = []
 
     # --- fetched and handed out
 
@@ -169,9 +173,13 @@ class InFlight:
             flight.current = flight.line.popleft()
             self._ready.append(flight.current)
 
-    def take(self, limit: int, now_ns: int, by: object = None) -> list[ConsumedMessage]:
+    def take(self, limit: int, now_ns: int, by: object = None) -> list[HandedMessage]:
         """Hand out up to `limit` messages."""
-        found: list[ConsumedMessage] = []
+        if limit > 1 and not (self._ordered or self._is_paused or self._paused):
+            found = self._take_run(limit, now_ns, by)
+            if found:
+                return found
+        found = []
         while len(found) < limit:
             message = self.take_one(now_ns, by)
             if message is None:
@@ -179,7 +187,23 @@ class InFlight:
             found.append(message)
         return found
 
-    def take_one(self, now_ns: int, by: object = None) -> ConsumedMessage | None:
+    def _take_run(self, limit: int, now_ns: int, by: object) -> list[HandedMessage]:
+        """Hand out the first messages at once if all are ready, else none: as `take_one`, without a call for each."""
+        if now_ns >= self._due_ns:
+            self.expire(now_ns)
+        ready, out, until_ns = self._ready, self.out, now_ns + self._ack_wait_ns
+        found = list(islice(ready, min(limit, self._out_max - len(out))))
+        if not self._answers or any(each.state != READY for each in found):
+            return []
+        for message in found:
+            message.by, message.since_ns, message.state = by, now_ns, OUT
+        out.update(dict.fromkeys(found, until_ns))
+        self._due_ns = min(self._due_ns, until_ns)
+        for _ in found:
+            ready.popleft()
+        return found
+
+    def take_one(self, now_ns: int, by: object = None) -> HandedMessage | None:
         """Hand out a message; None if there is none."""
         if now_ns >= self._due_ns:
             self.expire(now_ns)
@@ -197,14 +221,13 @@ class InFlight:
         out[message] = until_ns = now_ns + self._ack_wait_ns
         if until_ns < self._due_ns:  # noqa: PLR1730 - once a message: a call of `min` costs more
             self._due_ns = until_ns
-        message.flight.out += 1
         # Only now: if an interrupt comes before, the message is handed out again when its time is over.
         ready.popleft()
         if not self._answers:
             self.finish(message)
         return message
 
-    def _next_ready(self) -> ConsumedMessage | None:
+    def _next_ready(self) -> HandedMessage | None:
         """Return the first message that is ready and not paused; removes those before it."""
         ready = self._ready
         while ready:
@@ -232,31 +255,46 @@ class InFlight:
 
     # --- answered
 
-    def finish(self, message: ConsumedMessage) -> bool:
+    def finish(self, message: HandedMessage) -> bool:
         """Mark a message as done, also if it was meanwhile released or handed out again; return False if it was already."""
         flight = message.flight
         current = flight.open.pop(message.offset, None)
         if current is None:
             return False
-        if current.state == OUT and self.out.pop(current, None) is not None:
-            flight.out -= 1
+        self.out.pop(current, None)
         current.state = message.state = DONE
         if self._ordered:
             flight.current = None
             self._next_in_line(flight)
         return True
 
-    def is_current(self, message: ConsumedMessage) -> bool:
+    def finish_all(self, flight: QueueFlight, messages: Iterable[HandedMessage]) -> None:
+        """Mark messages of one queue as done."""
+        if self._ordered:
+            for message in messages:
+                self.finish(message)
+            return
+        opened, out = flight.open, self.out
+        for message in messages:
+            current = opened.pop(message.offset, None)
+            if current is not None:
+                out.pop(current, None)
+                current.state = message.state = DONE
+
+    def is_current(self, message: HandedMessage) -> bool:
         """Return whether an answer other than an acknowledgement counts: not if the message was handed out anew."""
         current = message.flight.open.get(message.offset)
         return current is not None and (current is message or current.state == READY)
 
-    def _end(self, message: ConsumedMessage) -> None:
-        if message.state == OUT and self.out.pop(message, None) is not None:
-            message.flight.out -= 1
+    def _end(self, message: HandedMessage) -> None:
+        self.out.pop(message, None)
         message.state = OVER
 
-    def release(self, messages: Iterable[ConsumedMessage]) -> None:
+    def has_out(self, flight: QueueFlight) -> bool:
+        """Return whether messages of a queue are handed out."""
+        return any(each.flight is flight for each in self.out)
+
+    def release(self, messages: Iterable[HandedMessage]) -> None:
         """Make messages that are handed out ready again, before all others."""
         given = [each for each in messages if each.state == OUT]
         for message in sorted(given, key=_offset, reverse=True):
@@ -264,7 +302,7 @@ class InFlight:
             if following is not None:
                 self._ready.appendleft(following)
 
-    def _following(self, message: ConsumedMessage, attempt: int) -> ConsumedMessage | None:
+    def _following(self, message: HandedMessage, attempt: int) -> HandedMessage | None:
         """Replace a delivery by the next one; return None if the queue is leaving."""
         flight = message.flight
         self._end(message)
@@ -276,7 +314,7 @@ class InFlight:
             flight.current = following
         return following
 
-    def retry_at(self, message: ConsumedMessage, when_ns: int) -> None:
+    def retry_at(self, message: HandedMessage, when_ns: int) -> None:
         """Hand out a message of an ordered queue again at a time; the queue waits for it."""
         current = message.flight.open[message.offset]
         following = self._following(current, message.attempt + 1)
@@ -303,7 +341,7 @@ class InFlight:
         self._due_ns = NEVER_NS if due_ns is None else due_ns
         return found
 
-    def extend(self, message: ConsumedMessage, now_ns: int) -> None:
+    def extend(self, message: HandedMessage, now_ns: int) -> None:
         """Restart the time of a message that is handed out."""
         if message.state == OUT and message in self.out:
             self.out[message] = now_ns + self._ack_wait_ns
@@ -329,7 +367,7 @@ class InFlight:
         """Return whether messages of a queue are wanted now."""
         return not self._is_paused and flight.topic not in self._paused and flight.room > 0
 
-    def _hold(self, message: ConsumedMessage) -> bool:
+    def _hold(self, message: HandedMessage) -> bool:
         is_held = self._is_paused or message.topic in self._paused
         if is_held:
             self._held.append(message)
@@ -357,10 +395,10 @@ class InFlight:
         self._ready = deque(each for each in self._ready if each.state == READY)
         self._held = [each for each in self._held if each.state == READY]
 
-    def held_by(self, by: object) -> Iterator[ConsumedMessage]:
+    def held_by(self, by: object) -> Iterator[HandedMessage]:
         """Return the messages that one iteration has handed out."""
         return (each for each in list(self.out) if each.by is by)
 
 
-def _offset(message: ConsumedMessage) -> int:
+def _offset(message: HandedMessage) -> int:
     return message.offset

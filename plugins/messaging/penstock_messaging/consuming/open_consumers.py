@@ -11,9 +11,9 @@ from penstock_messaging.consuming.answers import RetryRules
 from penstock_messaging.consuming.broadcast import BroadcastClaims
 from penstock_messaging.consuming.consumer import GroupConsumer
 from penstock_messaging.consuming.consumer_options import CheckedOptions, checked_options
-from penstock_messaging.consuming.owned_queue import Claims, OnQueue
+from penstock_messaging.consuming.queue_rights import GroupMembership, OnQueue
 from penstock_messaging.consuming.selection import (
-    Selection,
+    TopicSelection,
     checked_group,
     checked_topics,
     retry_topic,
@@ -28,14 +28,14 @@ class MakeMembership(Protocol):
     def __call__(
         self,
         group: str,
-        selection: Selection,
+        selection: TopicSelection,
         *,
         start: str | int,
         note: dict[str, Any],
         on_taken: OnQueue,
         on_wanted_back: OnQueue,
         wake: Callable[[], None],
-    ) -> Claims:
+    ) -> GroupMembership:
         """Return it."""
 
 
@@ -75,7 +75,7 @@ class OpenConsumers:
             checked_options(options),
         )
         retries = None if checked.broadcast else retry_topic(name)
-        selection = Selection(names if retries is None else (*names, retries))
+        selection = TopicSelection(names if retries is None else (*names, retries))
         rules = RetryRules(checked.max_retries, partial(self._group_retries, name), self._delay_ms)
         consumer = GroupConsumer(
             self._context, self._store, name, checked, partial(self._claims, name, selection, checked), rules,
@@ -88,12 +88,12 @@ class OpenConsumers:
     def _claims(
         self,
         group: str,
-        selection: Selection,
+        selection: TopicSelection,
         options: CheckedOptions,
         on_taken: OnQueue,
         on_wanted_back: OnQueue,
         wake: Callable[[], None],
-    ) -> Claims:
+    ) -> GroupMembership:
         if options.broadcast:
             return BroadcastClaims(self._store, selection, options.start, on_taken)
         note = {"topics": list(selection.texts), "ordered": options.ordered, "tag": options.tag}

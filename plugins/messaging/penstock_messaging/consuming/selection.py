@@ -21,7 +21,7 @@ _NOT_BY_PATTERN = (
 )
 
 
-class Selection:
+class TopicSelection:
     """The topics of a consumer, also those that do not exist yet.
 
     Attributes:
@@ -41,7 +41,7 @@ class Selection:
         return ",".join(self.texts)
 
     @classmethod
-    def parse(cls, text: str) -> "Selection":
+    def parse(cls, text: str) -> "TopicSelection":
         """Return the selection whose `text` is given; no name of a topic has a comma."""
         return cls(each for each in text.split(",") if each)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.contracts import SpawnWorker
 from penstock.errors import ConsumerClosedError, LostQueueError
 from penstock.escape import get_logger
-from penstock_messaging.consuming.consumed_message import OUT, ConsumedMessage
+from penstock_messaging.consuming.consumed_message import OUT, HandedMessage
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.consumer import GroupConsumer
@@ -28,7 +28,7 @@ class HandlerRun:
     def __init__(
         self,
         consumer: "GroupConsumer",
-        handler: Callable[[ConsumedMessage], object],
+        handler: Callable[[HandedMessage], object],
         spawn: SpawnWorker,
         count: int,
     ) -> None:
@@ -84,7 +84,7 @@ class HandlerRun:
             self._request_end()
         return None if self._is_ending else 0
 
-    def _handle(self, message: ConsumedMessage) -> None:
+    def _handle(self, message: HandedMessage) -> None:
         """Call the handler; acknowledge or refuse the message, unless the handler has answered it."""
         try:
             try:

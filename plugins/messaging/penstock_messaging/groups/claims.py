@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from penstock.errors import StorageError
 from penstock.escape import get_logger
 from penstock_messaging.groups.assignment import Queue, assigned
-from penstock_messaging.groups.groups import Groups, taken_in
 from penstock_messaging.groups.marks import usable_marks
 from penstock_messaging.groups.members import (
     Member,
@@ -18,6 +17,7 @@ from penstock_messaging.groups.members import (
 from penstock_messaging.groups.owned_queue import OwnedQueue
 from penstock_messaging.groups.position import VOIDED_BITS
 from penstock_messaging.groups.starts import ensure_start
+from penstock_messaging.groups.taking import Groups, taken_in
 
 logger = get_logger(__name__)
 
@@ -111,13 +111,20 @@ class Claims:
         self.step()
 
     def stop(self) -> None:
-        """Leave the group; queues that are not handed back yet are. A second call does nothing."""
-        try:
-            for queue in list(self._owned.values()):
+        """Leave the group; queues that are not handed back yet are. A second call does nothing.
+
+        Raises `StorageError` if the disk fails for one of them; all are handed back nevertheless.
+        """
+        failures = []
+        for queue in list(self._owned.values()):
+            try:
                 queue.hand_back()
-        finally:
-            self._member.leave()
-            self._groups.exit(self)
+            except StorageError as error:
+                failures.append(error)
+        self._member.leave()
+        self._groups.exit(self)
+        if failures:
+            raise failures[0]
 
     def step(self) -> None:
         """Look at members and queues; take what belongs to this consumer and is free, and ask for the surplus back.

@@ -54,7 +54,7 @@ EPOCH_MAX = 1 << 31
 GROUP_SETTING = 0xFFFF
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What an entry says."""
 
     TAKE = 1
@@ -85,7 +85,7 @@ def valid_entries(raw: bytes, before: Entries | None = None) -> Entries:
     if not len(table):
         return table
     first = table[0] if before is None else before[0]
-    if before is None and int(first["kind"]) != Kind.TAKE:
+    if before is None and int(first["kind"]) != EntryKind.TAKE:
         return table[:0]
     start = int(first["sequence"]) + (before is not None)
     if start > NUMBER_MAX or int(first["epoch"]) > EPOCH_MAX:
@@ -95,8 +95,8 @@ def valid_entries(raw: bytes, before: Entries | None = None) -> Entries:
         fits &= table[name] == first[name]
     for name, least in (("offset", -1), ("base", 0), ("number", 0)):
         fits &= (table[name] >= least) & (table[name] <= NUMBER_MAX)
-    fits &= (table["kind"] >= Kind.TAKE) & (table["kind"] <= Kind.RETRY)
-    fits &= (table["kind"] != Kind.TAKE) | (table["sequence"] == np.uint64(first["sequence"]))
+    fits &= (table["kind"] >= EntryKind.TAKE) & (table["kind"] <= EntryKind.RETRY)
+    fits &= (table["kind"] != EntryKind.TAKE) | (table["sequence"] == np.uint64(first["sequence"]))
     return table[: _checked(raw, _leading(fits))]
 
 

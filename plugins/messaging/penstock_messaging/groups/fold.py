@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import attrs
 
-from penstock_messaging.groups.entries import Entries, Kind
+from penstock_messaging.groups.entries import Entries, EntryKind
 
 Range = tuple[int, int]
 
@@ -101,14 +101,14 @@ class Fold:
     def apply(self, entries: Entries) -> None:
         """Add the entries that follow those added before."""
         kinds = entries["kind"]
-        for entry in entries[kinds == Kind.NACK]:
+        for entry in entries[kinds == EntryKind.NACK]:
             number = int(entry["number"])
             self.nacks[number] = Nack(
                 number, int(entry["offset"]), int(entry["level"]), int(entry["tries"])
             )
         if len(entries):
             self.number = max(self.number, int(entries["number"].max()))
-        resets = (kinds == Kind.RESET).nonzero()[0]
+        resets = (kinds == EntryKind.RESET).nonzero()[0]
         if len(resets):
             last = entries[resets[-1]]
             self.base, self.acked, self.tries = int(last["offset"]), [], {}
@@ -120,11 +120,11 @@ class Fold:
     def _add(self, entries: Entries) -> None:
         self.base = max(self.base, int(entries["base"].max()))
         kinds = entries["kind"]
-        acks = entries[kinds == Kind.ACK]
+        acks = entries[kinds == EntryKind.ACK]
         firsts = acks["offset"].tolist()
         ranges = [(f, f + c) for f, c in zip(firsts, acks["count"].tolist(), strict=True)]
         self.base, self.acked = merged([*self.acked, *ranges], self.base)
-        retries = entries[kinds == Kind.RETRY]
+        retries = entries[kinds == EntryKind.RETRY]
         self.tries.update(zip(retries["offset"].tolist(), retries["tries"].tolist(), strict=True))
         if self.tries:
             self.tries = {offset: n for offset, n in self.tries.items() if offset >= self.base}
@@ -139,6 +139,19 @@ class Fold:
         """Raise the base to a greater one, and over the ranges that touch it."""
         self.base, self.acked = merged(self.acked, max(self.base, base))
         self.tries = {offset: n for offset, n in self.tries.items() if offset >= self.base}
+
+    @property
+    def reach(self) -> int:
+        """The offset after the last message that the journal speaks of."""
+        stops = (stop for _, stop in self.acked)
+        return max([self.base, *stops, *(nack.offset + 1 for nack in self.nacks.values())])
+
+    def clip(self, end: int) -> None:
+        """Drop everything about offsets from `end` on."""
+        self.base = min(self.base, end)
+        self.acked = [(first, min(stop, end)) for first, stop in self.acked if first < end]
+        self.nacks = {number: nack for number, nack in self.nacks.items() if nack.offset < end}
+        self.tries = {offset: n for offset, n in self.tries.items() if offset < end}
 
     def position(self) -> Position:
         """Return the position, with all refusals that were not taken in."""

@@ -11,9 +11,9 @@ A kill between two of them is harmless. After 1, the next round finds pending ev
 the mark's log offset on, by first message id and number of tries. After 2 it finds them. After 3 the committed offset is the
 mark's new one. If there are no events, the fourth step is left to the next round.
 
-What a journal says of messages beyond the end of its queue is about messages that were lost with the log's tail. It is dropped,
-and the queue gets another life, so that an owner that still lives does not go on with it; likewise if somebody else has moved the
-committed offset.
+What a journal says of messages beyond the end of its queue is about messages that were lost with the log's tail. It is dropped:
+from the journal, if it has no owner; else the queue gets another life, so that the owner loses it. A queue also gets another life
+if somebody else has moved the committed offset.
 """
 
 import threading
@@ -27,13 +27,13 @@ from penstock.contracts import Stoppable
 from penstock.errors import MessageError, PenstockError
 from penstock.escape import get_logger
 from penstock_messaging.groups.entries import GROUP_SETTING
-from penstock_messaging.groups.fold import Fold, Nack, merged
-from penstock_messaging.groups.groups import Groups
+from penstock_messaging.groups.fold import Nack, merged
 from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, Marks, usable_marks, write_marks
 from penstock_messaging.groups.paths import GroupPaths, groups_of
-from penstock_messaging.groups.position import Settled, expected_offsets, settle
+from penstock_messaging.groups.position import Settled, settle
 from penstock_messaging.groups.retries_made import RetriesMade
+from penstock_messaging.groups.taking import Groups
 
 logger = get_logger(__name__)
 
@@ -43,6 +43,7 @@ _NACKS_MAX = 256
 # Bodies of copies that are put together.
 _COPY_BYTES = 8 << 20
 Copy = tuple[Message, bytes]
+_LOST = "it is about messages that were lost with the end of the log"
 
 
 class Retries(Protocol):
@@ -68,7 +69,7 @@ class Retries(Protocol):
 
 
 @attrs.frozen
-class Plan:
+class IntakePlan:
     """What is taken in of one queue.
 
     Attributes:
@@ -86,7 +87,7 @@ class Plan:
     was_pending: bool = False
 
     @classmethod
-    def void(cls, queue: tuple[str, int], settled: Settled, committed: int) -> "Plan":
+    def void(cls, queue: tuple[str, int], settled: Settled, committed: int) -> "IntakePlan":
         """Return the plan that drops a journal, since somebody else has moved the committed offset."""
         mark = Mark(
             settled.life + 1, settled.epoch, settled.number, settled.number, 0, committed, committed
@@ -96,7 +97,7 @@ class Plan:
     @classmethod
     def cut(
         cls, queue: tuple[str, int], nacks: Sequence[Nack], first: Mark, settled: Settled, end: int, *, was_pending: bool,
-    ) -> "Plan":  # fmt: skip
+    ) -> "IntakePlan":  # fmt: skip
         """Return the plan that takes in what is before the end of a queue that has lost messages, and drops the journal."""
         known = tuple(nack for nack in nacks if nack.offset < end)
         done = Mark(
@@ -198,7 +199,7 @@ class Intake:
             self._unconfirmed.add(group)
         return is_more
 
-    def _with_log_end(self, plans: list[Plan]) -> list[Plan]:
+    def _with_log_end(self, plans: list[IntakePlan]) -> list[IntakePlan]:
         """Note in the marks where the retries will be in the log, if there are any."""
         if not any(plan.nacks and not plan.was_pending for plan in plans):
             return plans
@@ -226,20 +227,21 @@ class Intake:
             self._write(paths, marks, {})
             self._unconfirmed.discard(paths.group)
 
-    def _plans(self, paths: GroupPaths, marks: Marks) -> tuple[list[Plan], bool]:
+    def _plans(self, paths: GroupPaths, marks: Marks) -> tuple[list[IntakePlan], bool]:
         """Return what to take in of each queue, and whether more is left."""
         plans, room, is_more = [], _NACKS_MAX, False
         known = self._groups.store.topics()
         for topic, queue in paths.journals(self._files):
-            if queue not in known.get(topic, ()):
-                continue
             cursor = self._cursor(paths, topic, queue)
             try:
                 cursor.refresh()
             except OSError as error:
                 self._note(paths.group, (topic, queue), str(error))
                 continue
-            plan = self._plan(paths.group, (topic, queue), cursor, marks.get((topic, queue)), room)
+            plan = self._plan(
+                paths.group, (topic, queue), cursor, marks.get((topic, queue)), room,
+                is_known=queue in known.get(topic, ()),
+            )  # fmt: skip
             if plan is not None:
                 room -= len(plan.nacks)
                 is_more = is_more or bool(plan.nacks)
@@ -253,30 +255,52 @@ class Intake:
         return self._cursors[key]
 
     def _plan(
-        self, group: str, at: tuple[str, int], cursor: JournalCursor, mark: Mark | None, room: int
-    ) -> Plan | None:
+        self, group: str, at: tuple[str, int], cursor: JournalCursor, mark: Mark | None, room: int, *, is_known: bool,
+    ) -> IntakePlan | None:  # fmt: skip
         """Return what to take in of a queue; None if nothing."""
-        fold = cursor.fold
-        if fold is None:
+        if cursor.fold is None:
             return None
         store = self._groups.store
         committed = store.committed_offset(group, *at)
         # Read after the journal: it has no offset of a message that is put later.
         end = store.max_offset(*at)
-        settled = settle(
-            fold, mark, _believed(fold, mark, committed, end),
-            store_id=self._groups.store_id, topic_life=self._groups.life(at[0]),
-        )  # fmt: skip
+
+        def now() -> Settled:
+            return settle(
+                cursor.fold, mark, committed,
+                store_id=self._groups.store_id, topic_life=self._groups.life(at[0]), end=end,
+            )  # fmt: skip
+
+        settled = now()
+        if settled.fold is not None and settled.fold.reach > end and self._trim(group, at, end):
+            cursor.refresh()
+            settled = now()
+        if settled.fold is not None and not is_known:
+            # No message of it is left. Its committed offset is set back when it gets its first one.
+            return (
+                IntakePlan.void(at, settled, _as_mark(committed))
+                if settled.fold.reach > end
+                else None
+            )
         if settled.fold is not None:
-            mark = settled.mark or Mark(settled.life)
-            return self._plan_valid(at, cursor, settled, mark, _as_mark(committed), end, room)
-        is_moved = fold.store == self._groups.store_id and fold.life == settled.life
-        self._note(group, at, settled.note)
-        return Plan.void(at, settled, _as_mark(committed)) if is_moved else None
+            known = settled.mark or Mark(settled.life)
+            return self._plan_valid(at, cursor, settled, known, _as_mark(committed), end, room)
+        if settled.note:
+            self._note(group, at, settled.note)
+        return IntakePlan.void(at, settled, _as_mark(committed)) if settled.moved else None
+
+    def _trim(self, group: str, at: tuple[str, int], end: int) -> bool:
+        """Drop what a journal says of messages that were lost with the log's tail; return False if it has a living owner."""
+        owned = self._groups.take(group, *at, member="the writer", begin=lambda: 0, end=end)
+        if owned is None:
+            return False
+        self._note(group, at, _LOST)
+        owned.hand_back()
+        return True
 
     def _plan_valid(
         self, at: tuple[str, int], cursor: JournalCursor, settled: Settled, mark: Mark, old: int, end: int, room: int,
-    ) -> Plan | None:  # fmt: skip
+    ) -> IntakePlan | None:  # fmt: skip
         """Return what to take in of a journal that counts, up to `room` refused messages."""
         fold = settled.fold
         assert fold is not None
@@ -287,8 +311,8 @@ class Intake:
             upto = batch[-1].number if batch else mark.taken
         upto = max(upto, mark.taken)
         ranges = [(n.offset, n.offset + 1) for n in batch if n.number > fold.reset]
-        base, acked = merged([*fold.acked, *ranges], settled.base or 0)
-        reached = max([base, *(stop for _, stop in acked), *(n.offset + 1 for n in waiting)])
+        base, _ = merged([*fold.acked, *ranges], settled.base or 0)
+        reached = max(base, fold.reach)
         # A broker must get what is not taken in yet.
         new = min([base, *(n.offset for n in left if n.number > fold.reset)])
         if fold.reset > upto:
@@ -305,14 +329,14 @@ class Intake:
         )  # fmt: skip
         done = attrs.evolve(first, taken=upto, old=new)
         if reached > end and not left:
-            return Plan.cut(at, batch, first, settled, end, was_pending=was_pending)
+            return IntakePlan.cut(at, batch, first, settled, end, was_pending=was_pending)
         if upto == mark.taken and new == old:
             return None
-        return Plan(at, batch, first, done, was_pending)
+        return IntakePlan(at, batch, first, done, was_pending)
 
     # --- retries
 
-    def _put_copies(self, group: str, plans: Sequence[Plan]) -> None:
+    def _put_copies(self, group: str, plans: Sequence[IntakePlan]) -> None:
         """Put the retries of all refused messages, durably, except for those that an earlier round has put."""
         if not any(plan.nacks for plan in plans):
             return
@@ -383,15 +407,3 @@ class Intake:
 
 def _as_mark(committed: int | None) -> int:
     return -1 if committed is None else committed
-
-
-def _believed(fold: Fold, mark: Mark | None, committed: int | None, end: int) -> int | None:
-    """Return the committed offset; if the opening has set it back to the queue's end, the one that it had before.
-
-    Messages were lost then, and with them what the journal says of them. Nobody else has moved the offset, so refusals of earlier
-    messages still count.
-    """
-    expected = expected_offsets(fold, mark)
-    if committed == end and expected and committed not in expected and max(expected) > end:
-        return max(expected)
-    return committed

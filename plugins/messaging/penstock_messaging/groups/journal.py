@@ -24,7 +24,7 @@ from penstock_messaging.groups.entries import (
     BODY,
     CRC,
     ENTRY_BYTES,
-    Kind,
+    EntryKind,
     encode,
     valid_entries,
 )
@@ -38,7 +38,7 @@ BYTES_MAX = 4 << 20
 _ZEROS = bytes(_STEP_MAX)
 # What the field of an entry holds.
 _COUNT_MAX = (1 << 32) - 1
-_EVENTS = (Kind.NACK, Kind.RESET)
+_EVENTS = (EntryKind.NACK, EntryKind.RESET)
 _FORKED = "its process was forked, and the queue stays with the parent process"
 
 
@@ -57,7 +57,7 @@ def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
     """Return the entries of a new file with a state; its first entry has the sequence `first`."""
     made: list[bytes] = []
 
-    def add(kind: Kind, base: int = 0, **fields: int) -> None:
+    def add(kind: EntryKind, base: int = 0, **fields: int) -> None:
         made.append(
             encode(
                 kind, store=head.store, life=head.life, epoch=head.epoch,
@@ -67,20 +67,27 @@ def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
 
     def add_refusals(nacks: Iterable[Nack]) -> None:
         for n in nacks:
-            add(Kind.NACK, offset=n.offset, count=1, level=n.level, tries=n.tries, number=n.number)
+            add(
+                EntryKind.NACK,
+                offset=n.offset,
+                count=1,
+                level=n.level,
+                tries=n.tries,
+                number=n.number,
+            )
 
     nacks = sorted(state.nacks.values())
     seen = -1 if head.seen is None else head.seen
-    add(Kind.TAKE, offset=seen, count=int(head.moved), number=state.number)
+    add(EntryKind.TAKE, offset=seen, count=int(head.moved), number=state.number)
     add_refusals(nack for nack in nacks if nack.number <= state.reset)
     if state.reset:
-        add(Kind.RESET, offset=state.base, number=state.reset)
+        add(EntryKind.RESET, offset=state.base, number=state.reset)
     add_refusals(nack for nack in nacks if nack.number > state.reset)
-    add(Kind.BASE, state.base)
+    add(EntryKind.BASE, state.base)
     for offset, count in split(state.acked):
-        add(Kind.ACK, state.base, offset=offset, count=count)
+        add(EntryKind.ACK, state.base, offset=offset, count=count)
     for offset, tries in sorted(state.tries.items()):
-        add(Kind.RETRY, state.base, offset=offset, tries=tries)
+        add(EntryKind.RETRY, state.base, offset=offset, tries=tries)
     return made
 
 
@@ -150,7 +157,7 @@ class Journal:
                 sequence += 1
                 made.append(
                     encode(
-                        Kind.ACK, store=head.store, life=head.life, epoch=head.epoch,
+                        EntryKind.ACK, store=head.store, life=head.life, epoch=head.epoch,
                         sequence=sequence, base=base, offset=offset, count=count,
                     )
                 )  # fmt: skip

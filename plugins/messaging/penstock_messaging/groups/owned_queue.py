@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from penstock_messaging.groups.entries import GROUP_SETTING, Kind
+from penstock_messaging.groups.entries import GROUP_SETTING, EntryKind
 from penstock_messaging.groups.fold import Position, Range
 from penstock_messaging.groups.journal import Journal
 from penstock_messaging.groups.queue_lock import QueueLock
@@ -56,9 +56,9 @@ class OwnedQueue:
         """
         count = len(offsets)
         if count and offsets[-1] - offsets[0] + 1 == count:
-            return self._journal.append(Kind.ACK, offsets[0], count, base)
+            return self._journal.append(EntryKind.ACK, offsets[0], count, base)
         if not count:
-            return self._journal.append(Kind.BASE, 0, 0, base)
+            return self._journal.append(EntryKind.BASE, 0, 0, base)
         return self._journal.append_ranges(_ranges(offsets), base)
 
     def nack(self, offset: int, level: int, tries: int, base: int) -> int:
@@ -73,22 +73,22 @@ class OwnedQueue:
         Returns:
             A ticket for `sync`.
         """
-        return self._journal.append(Kind.NACK, offset, 1, base, level, tries)
+        return self._journal.append(EntryKind.NACK, offset, 1, base, level, tries)
 
     def retry(self, offset: int, tries: int, base: int) -> int:
         """Record how often an ordered consumer has tried a message; return a ticket for `sync`."""
-        return self._journal.append(Kind.RETRY, offset, 1, base, 0, min(tries, GROUP_SETTING))
+        return self._journal.append(EntryKind.RETRY, offset, 1, base, 0, min(tries, GROUP_SETTING))
 
     def reset(self, offset: int) -> int:
         """Record that the group goes on at an offset, in either direction; return a ticket for `sync`.
 
         Refused messages are retried nevertheless.
         """
-        return self._journal.append(Kind.RESET, offset, 0, offset)
+        return self._journal.append(EntryKind.RESET, offset, 0, offset)
 
     def advance(self, base: int) -> None:
         """Record progress without acknowledgements; a crash of the machine may lose it, and then messages are skipped again."""
-        self._journal.append(Kind.BASE, 0, 0, base)
+        self._journal.append(EntryKind.BASE, 0, 0, base)
 
     def sync(self, ticket: int) -> None:
         """Return when everything up to a ticket is durable; threads share syncs. See `Journal.sync` for what it raises."""

@@ -23,6 +23,7 @@ _TRIES_MAX = 1000
 
 # More than an owner writes before it starts a new file.
 JOURNAL_BYTES_MAX = 64 << 20
+FOREIGN = "it was written for another store"
 MOVED = "the group's offset was moved by another program, or messages were lost"
 
 
@@ -39,7 +40,7 @@ class Settled:
         epoch: of the last owner.
         number: of the last event.
         note: why a journal does not count; "" if it counts or does not exist.
-        moved: somebody else has committed the offset.
+        moved: the committed offset is none of the writer's.
     """
 
     fold: Fold | None
@@ -76,32 +77,56 @@ def expected_offsets(fold: Fold | None, mark: Mark | None) -> set[int] | None:
     return None if mark is None else {mark.old, mark.new}
 
 
-def settle(
-    fold: Fold | None, mark: Mark | None, committed: int | None, *, store_id: int, topic_life: int
-) -> Settled:
-    """Return what a journal, a mark and a committed offset say together. Changes `fold`."""
-    note = ""
-    if fold is not None and fold.store != store_id:
-        fold, note = None, "it was written for another store"
-    epoch = max(0 if fold is None else fold.epoch, 0 if mark is None else mark.epoch)
+def _of_store(fold: Fold | None, store_id: int) -> int:
+    """Return the epoch of a journal; 0 for one of another store."""
+    return fold.epoch if fold is not None and fold.store == store_id else 0
+
+
+def _counting(
+    fold: Fold | None, mark: Mark | None, store_id: int, topic_life: int
+) -> tuple[Fold | None, Mark | None, int, str]:
+    """Return the journal and the mark if they count, the queue's life, and why the journal does not count."""
     if mark is not None and mark.life >> VOIDED_BITS != topic_life:
         mark = None
-    if fold is not None and fold.life >> VOIDED_BITS != topic_life:
-        fold, note = None, "its topic was deleted"
+    life = topic_life << VOIDED_BITS if mark is None else mark.life
+    if fold is None:
+        return None, mark, life, ""
+    if fold.store != store_id:
+        return None, mark, life, FOREIGN
+    if fold.life >> VOIDED_BITS != topic_life:
+        return None, mark, life, "its topic was deleted"
+    if mark is not None and fold.life != life:
+        return None, mark, life, MOVED
+    return fold, mark, fold.life, ""
+
+
+def settle(
+    fold: Fold | None,
+    mark: Mark | None,
+    committed: int | None,
+    *,
+    store_id: int,
+    topic_life: int,
+    end: int | None = None,
+) -> Settled:
+    """Return what a journal, a mark and a committed offset say together. Changes `fold`.
+
+    With `end`, the end of the queue as only the writer knows it, a committed offset that its opening has set back to the end
+    is not taken for one of another program: messages were lost, and what the journal says of earlier ones still counts.
+    """
+    given, known = fold, mark
+    fold, mark, life, note = _counting(fold, mark, store_id, topic_life)
+    epoch = max(0 if known is None else known.epoch, _of_store(given, store_id))
     number = max(
-        0 if fold is None else fold.number, 0 if mark is None else max(mark.taken, mark.pending)
+        0 if note == FOREIGN or given is None else given.number,
+        0 if mark is None else max(mark.taken, mark.pending),
     )
-    life = topic_life << VOIDED_BITS
-    if mark is not None:
-        life = mark.life
-    elif fold is not None:
-        life = fold.life
-    if fold is not None and fold.life != life:
-        fold, note = None, MOVED
-    expected = expected_offsets(fold, mark)
+    expected, is_set_back = expected_offsets(fold, mark), False
     if expected is not None and (-1 if committed is None else committed) not in expected:
-        note = note if fold is None else MOVED
-        return Settled(None, mark, committed, committed, life, epoch, number, note, moved=True)
+        if committed is None or committed != end or max(expected) <= end:
+            note = note if fold is None else MOVED
+            return Settled(None, mark, committed, committed, life, epoch, number, note, moved=True)
+        is_set_back = True
     base = committed
     if fold is not None:
         taken = 0 if mark is None else mark.taken
@@ -109,7 +134,7 @@ def settle(
         base = fold.base
         if committed is not None and fold.reset <= taken:
             base = max(base, committed)
-    return Settled(fold, mark, committed, base, life, epoch, number, note)
+    return Settled(fold, mark, committed, base, life, epoch, number, note, moved=is_set_back)
 
 
 def read_journal(files: Files, path: Path) -> Fold | None:
@@ -134,6 +159,7 @@ def read_settled(
     committed: Callable[[], int | None],
     store_id: int,
     topic_life: int,
+    end: int | None = None,
 ) -> Settled:
     """Return what is known of a queue; consistent although the writer may take journals in at the same time."""
 
@@ -150,4 +176,4 @@ def read_settled(
         if mark == before:
             break
         offset, fold = facts()
-    return settle(fold, mark, offset, store_id=store_id, topic_life=topic_life)
+    return settle(fold, mark, offset, store_id=store_id, topic_life=topic_life, end=end)

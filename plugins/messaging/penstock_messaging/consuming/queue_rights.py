@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 
-class Position(Protocol):
+class FoundPosition(Protocol):
     """How far a group has consumed a queue when a member took it."""
 
     @property
@@ -24,7 +24,7 @@ class Position(Protocol):
         """Of an ordered queue, offset to how often the message was refused."""
 
 
-class OwnedQueue(Protocol):
+class QueueRight(Protocol):
     """A queue whose right this member has, until `hand_back`. Safe from any thread.
 
     A queue can be lost while this member has it (`is_lost`): its topic was deleted, the log was cut, or something else moved the
@@ -42,7 +42,7 @@ class OwnedQueue(Protocol):
         """The queue's number."""
 
     @property
-    def position(self) -> Position:
+    def position(self) -> FoundPosition:
         """How far the group was when this member took the queue."""
 
     @property
@@ -77,10 +77,10 @@ class OwnedQueue(Protocol):
 # The value of `tries` that stands for the group's own setting.
 GROUP_TRIES = 0xFFFF
 
-OnQueue = Callable[[OwnedQueue], None]
+OnQueue = Callable[[QueueRight], None]
 
 
-class Claims(Protocol):
+class GroupMembership(Protocol):
     """Membership of a group, and the queues that this member has."""
 
     def start(self) -> None:

@@ -76,12 +76,12 @@ class Groups:
 
     # --- positions
 
-    def settled(self, group: str, topic: str, queue: int) -> Settled:
-        """Return what is known about a group's position in a queue."""
+    def settled(self, group: str, topic: str, queue: int, end: int | None = None) -> Settled:
+        """Return what is known about a group's position in a queue; see `settle` for `end`."""
         return read_settled(
             self.context.files, self.paths(group), topic, queue,
             committed=lambda: self.store.committed_offset(group, topic, queue),
-            store_id=self.store_id, topic_life=self.life(topic),
+            store_id=self.store_id, topic_life=self.life(topic), end=end,
         )  # fmt: skip
 
     def position(self, group: str, topic: str, queue: int) -> Position | None:
@@ -101,7 +101,7 @@ class Groups:
     # --- taking
 
     def take(
-        self, group: str, topic: str, queue: int, *, member: str, begin: Callable[[], int],
+        self, group: str, topic: str, queue: int, *, member: str, begin: Callable[[], int], end: int | None = None,
         on_handed_back: Callable[[OwnedQueue], None] = lambda _queue: None,
     ) -> OwnedQueue | None:  # fmt: skip
         """Take the right to a queue; return None if another consumer has it.
@@ -111,6 +111,7 @@ class Groups:
             topic: the topic.
             queue: the queue's number.
             member: the name of the new owner, for messages.
+            end: the end of the queue, if this process knows it for sure: nothing beyond it is taken over.
             begin: returns the offset of the first message for a group that has never consumed the queue.
             on_handed_back: called when the queue was handed back.
         """
@@ -120,7 +121,7 @@ class Groups:
         if lock is None:
             return None
         try:
-            settled = self.settled(group, topic, queue)
+            settled = self.settled(group, topic, queue, end)
             path = paths.journal(topic, queue)
             _check_counts(settled, path)
             if settled.note:
@@ -134,6 +135,8 @@ class Groups:
             )
             state = settled.fold or Fold(head.store, head.life, head.epoch, head.seen)
             state.raise_base(base)
+            if end is not None:
+                state.clip(end)
             state.number = settled.number
             position = state.position()
             journal = Journal(
