@@ -55,7 +55,12 @@ def watch_queues(trace: Trace) -> None:
     def traced_take(self: Groups, group: str, topic: str, queue: int, **rest: Any) -> Any:
         owned = take(self, group, topic, queue, **rest)
         if owned is not None:
-            about: dict[str, Any] = {"group": group, "topic": topic, "queue": queue, "epoch": owned.epoch}
+            about: dict[str, Any] = {
+                "group": group,
+                "topic": topic,
+                "queue": queue,
+                "epoch": owned.epoch,
+            }
             vars(owned)["traced"] = about
             trace.add("taken", **about)
         return owned
