@@ -574,6 +574,11 @@ class Store(Reader, Producer):
             check_offset(group, topic, queue, new, end)
         return self._offsets.move(moves)
 
+    def remove_offsets(self, group: str) -> None:
+        """Remove the committed offsets of a group in all topics, durably; a group without any, too."""
+        self._owner()
+        self._offsets.remove_group(check_group(group))
+
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
         self._check_offsets()

@@ -35,10 +35,14 @@ def test_options_have_limits(tmp_path: Path) -> None:
         assert store.topic_configs()["t"].queues == 7
 
 
-def test_a_delayed_message_is_left_to_the_kernel(tmp_path: Path) -> None:
+def test_a_delayed_message_gets_its_queue_first(tmp_path: Path) -> None:
     with open_store(tmp_path / "s") as store:
-        extension = store.extension("messaging")
-        assert extension.rewrite(Message("t", b"x", delay_level=1, queue=None)) is None
+        made = store.extension("messaging").rewrite(Message("t", b"x", delay_level=2, queue=None))
+        assert isinstance(made, tuple)
+        message, text = made
+        assert (message.topic, message.queue) == ("SCHEDULE_TOPIC_XXXX", 1)
+        assert b"REAL_TOPIC\x01t\x02REAL_QID\x010\x02" in text
+        assert sorted(store.topic_configs()) == ["SCHEDULE_TOPIC_XXXX", "t"]
 
 
 def test_a_configuration_that_a_signal_handler_has_read_first_is_the_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
