@@ -109,6 +109,7 @@ def problems(story: Story, *, move_s: float = MOVE_S) -> list[str]:
         *again_without_reason(story),
         *again_after_the_answer(story),
         *copies_after_the_ack(story),
+        *other_content(story),
         *not_consumed(story),
         *out_of_order(story),
         *late_moves(story, move_s),
@@ -293,6 +294,16 @@ def _explains(kills_ms: Sequence[int], delivered_ms: int) -> bool:
 
 
 # --- all, and in order
+
+
+def other_content(story: Story) -> Iterator[str]:
+    """A message that was handed out stays what it is: no recovery of a killed writer's store removes it, or puts another in its place."""
+    seen: dict[tuple[str, int, int], Event] = {}
+    for event in story.events:
+        if event.kind == "out":
+            first = seen.setdefault((event.topic, event.queue, event.offset), event)
+            if first.number != event.number:
+                yield f"{_name(event.message)}: {_who(event)} got message {event.number}, and {_who(first)} got {first.number}"
 
 
 def not_consumed(story: Story) -> Iterator[str]:

@@ -21,6 +21,11 @@ READERS = 2
 LIMIT_S = 120
 # How long processes are stopped: some for longer than `ack_wait`.
 STOPS_S = (0.05, 0.3, 1.0, 2.5)
+# What is done to which process, in one order after the other.
+DECK = (
+    *[("kill", "reader")] * 3, *[("kill", "writer")] * 2, *[("fork", "reader")] * 2, ("fork", "writer"),
+    ("stop", "reader"), ("stop", "writer"), ("end", "reader"),
+)  # fmt: skip
 # Longer than queues may take to move: whether they do in time is for the judge to say.
 MOVE_LIMIT_S = 8
 _PAUSE_S = 0.02
@@ -49,6 +54,7 @@ class Runner:
         self.stopped: dict[str, float] = {}
         self.children: dict[str, int] = {}
         self._ending: set[str] = set()
+        self._deck: list[tuple[str, str]] = []
         # How many kills, stops and forks there were.
         self.done = 0
         self.seen: set[str] = set()
@@ -214,20 +220,23 @@ class Runner:
     def disturb(self) -> None:
         """Do one thing to one process."""
         chance = self.chance
+        if not self._deck:
+            self._deck = [*DECK]
+            chance.shuffle(self._deck)
+        what, kind = self._deck.pop()
         self._pass(chance.choice([0, 0, 0.2, 0.5, 1.0]))
-        is_writer = chance.random() < 0.3
-        self.wait_for("a process joins", lambda: self.victims(writer=is_writer))
+        is_writer = kind == "writer"
+        self.wait_for(f"a {kind} joins", lambda: self.victims(writer=is_writer))
         name = chance.choice(self.victims(writer=is_writer))
-        draw = chance.random()
-        if draw < 0.08 and name.startswith("reader"):
+        if what == "end":
             self.end(name)
             self.replace(name, delay_s=chance.uniform(0, 0.3))
-        elif draw < 0.25:
+        elif what == "stop":
             self.stop(name, chance.choice(STOPS_S))
             if chance.random() < 0.3:
                 self._pass(0.1)
                 self._kill(name)
-        elif draw < 0.55:
+        elif what == "fork":
             self.fork(name)
             self._pass(chance.choice([0, 0.05, 0.5]))
             self._kill(name)

@@ -324,6 +324,11 @@ def test_a_dead_letter_is_consumed() -> None:
     assert good()("exists", "writer", number="n9")("dead", "writer", number="n9").problems() == []
 
 
+def test_a_message_in_the_place_of_another_one_is_found() -> None:
+    told = good()("out", "m2", 3, epoch=2, number="n9").wait(5)
+    only(told("out", "m2", 3, epoch=2), "got message n3", "got n9")
+
+
 def test_a_message_that_another_group_consumed_is_found() -> None:
     told = good()
     story = Story(told.events, {"plain": RULES["plain"], "ordered": RULES["ordered"]})
