@@ -68,7 +68,7 @@ class MessagingExtension(Extension):
     name = "messaging"
     Options = MessagingOptions
     provides = frozenset(
-        {"consumer", "create_topic", "alter_topic", "delete_topic", "topic_configs"}
+        {"consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs"}
     )
     options: MessagingOptions
 
@@ -282,6 +282,14 @@ class MessagingExtension(Extension):
             name = checked_group(group)
             self.configuration.groups.ensure(name)
             self.configuration.topics.ensure(retry_topic(name))
+
+    def delete_group(self, group: str) -> None:
+        """Implement `Store.delete_group`."""
+        from penstock_messaging.consuming.selection import checked_group  # noqa: PLC0415 - see the module
+
+        name = checked_group(group, "delete_group")
+        self._intake.delete(name)
+        self.configuration.groups.delete(name)
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""

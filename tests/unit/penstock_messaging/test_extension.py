@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import ConfigError, MessageError
+from penstock.errors import ConfigError, MessageError, QueueHeldError
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, open_store
@@ -143,3 +143,19 @@ def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
         store.consumer("g", ["t"]) as consumer,
     ):
         assert consumer.poll(1, 10)
+
+
+def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s") as store:
+        for number in range(3):
+            store.put("orders", b"%d" % number)
+        with store.consumer("billing", "orders") as consumer:
+            consumer.ack(consumer.poll(3, timeout=5))
+            with pytest.raises(QueueHeldError):
+                store.delete_group("billing")
+        store.delete_group("billing")
+        store.delete_group("billing")
+        assert store.groups() == {}
+        assert not (tmp_path / "s" / "penstock" / "groups" / "billing").exists()
+        with store.consumer("billing", "orders") as consumer:
+            assert [each.body for each in consumer.poll(3, timeout=5)] == [b"0", b"1", b"2"]

@@ -167,13 +167,12 @@ def delete(
     Its dead letters and the messages that wait to be retried stay in their topics. No consumer of the group may live, and with
     --apply no other process may have the store open for writing. Exit code 1 if --apply was not given.
     """
-    from penstock_messaging.groups.overview import groups_of_store, topics_of  # noqa: PLC0415 - as above
-    from penstock_messaging.groups.reset import delete_group  # noqa: PLC0415 - as above
+    from penstock_messaging.groups.overview import topics_of  # noqa: PLC0415 - as above
 
     with penstock.open(path, config, read_only=not apply, **chosen(settings, None)) as store:
-        known, topics = groups_of_store(store, group), topics_of(store, group)
+        topics = topics_of(store, group)
         if apply:
-            delete_group(known, group)
+            store.delete_group(group)
     if as_json:
         out_json(group=group, topics=topics, applied=apply)
     else:
