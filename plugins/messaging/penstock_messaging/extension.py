@@ -125,7 +125,9 @@ class MessagingExtension(Extension):
         def make() -> "Groups":
             from penstock_messaging.groups.taking import Groups  # noqa: PLC0415 - see the module
 
-            return Groups(self.context, self.store, life=self.store.topic_life)
+            made = Groups(self.context, self.store, life=self.store.topic_life)
+            made.on_refused = self._wake_intake
+            return made
 
         found: Groups = self._part("groups", make)
         return found
@@ -199,6 +201,12 @@ class MessagingExtension(Extension):
 
     def _has_groups(self) -> bool:
         return self.context.files.exists(self.context.root / SIDE_FOLDER / "groups")
+
+    def _wake_intake(self) -> None:
+        """Take in at once what a consumer of this process has refused; other processes' answers are found a second later."""
+        watcher = self._watcher
+        if watcher is not None:
+            watcher.wake()
 
     def _take_in(self) -> float:
         """Take in what consumers have answered; return the seconds until the next call.

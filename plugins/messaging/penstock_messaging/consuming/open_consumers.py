@@ -16,8 +16,8 @@ from penstock_messaging.consuming.selection import (
     TopicSelection,
     checked_group,
     checked_topics,
-    retry_topic,
 )
+from penstock_messaging.retries.copies import retry_topic
 
 logger = get_logger(__name__)
 

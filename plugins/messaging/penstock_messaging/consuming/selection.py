@@ -54,11 +54,6 @@ class TopicSelection:
         return self._pattern.fullmatch(topic) is not None
 
 
-def retry_topic(group: str) -> str:
-    """Return the topic of a group's retries."""
-    return f"%RETRY%{group}"
-
-
 def checked_group(group: object) -> str:
     """Return a group's name; raises `ArgumentError` for one that RocketMQ does not allow."""
     expected = "the name of a group: 1 to 120 letters, digits, '%', '|', '_' and '-'"
