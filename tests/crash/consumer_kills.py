@@ -266,14 +266,27 @@ class Runner:
             self.wait_until(lambda: all(self.owners[each] != name for each in queues), MOVE_LIMIT_S)
 
     def kill_all(self) -> None:
-        """Kill what is left: the forked children, and after a failure the processes."""
+        """Kill what is left: after a failure the processes, and then the forked children, which are this process's by now."""
         for name in list(self.pids):
             self.kill(name)
-        self.look()
-        for pid in self.children.values():
-            # It does not end by itself before, and nobody but this process would collect it, so it still has its number.
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        while children := _children():
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    """Return the child processes of this one; the parent of one may have died before it said that it forked."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue
+        # After the name in parentheses: the state, and the parent.
+        if int(text.rpartition(")")[2].split()[1]) == os.getpid():
+            found.append(int(path.parent.name))
+    return found
 
 
 def run(folder: Path, kills: int, seed: int) -> None:
