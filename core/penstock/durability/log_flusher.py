@@ -18,7 +18,7 @@ import errno
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock import _kernel
 from penstock._kernel import SyncGate
@@ -118,12 +118,17 @@ class LogFlusher:
             self._tell()
         with self._flushing:
             self.check()
+            gate = self._opened_gate()
             try:
-                self._sync()
+                if gate is None:
+                    self._sync()
             except _SyncError as error:
                 # Noted under the lock, so that no later sync succeeds after the failed one.
                 failed = error
                 self._note_failure(failed.failure)
+        if gate is not None:
+            # It took over while this thread waited for the lock.
+            return self._flush_at(gate)
         if failed is not None:
             # No lock is held: a notified caller may do anything, for example close the store.
             self._announce(failed.failure)
@@ -131,6 +136,10 @@ class LogFlusher:
         self._tell()
         self.on_durable()
         return self._flushed
+
+    def _opened_gate(self) -> SyncGate | None:
+        """Return the gate, which another thread may have opened since this thread looked."""
+        return self._gate
 
     def _sync(self) -> None:
         """Sync everything appended, check that it can be read back, and record it; raises `_SyncError`."""
@@ -164,9 +173,11 @@ class LogFlusher:
         segments = self._log.log.segments
         if not segments or segments[-1].end_offset <= self._seen_to:
             return
-        fresh = [s for s in segments if s.base_offset >= self._seen_to and s.channel is not None]
+        fresh = self._fresh(segments)
         if self._seen_to < 0 and fresh and fresh[0].descriptor is not None:
             self._open_gate()
+            # A sync of this module, which has ended now, may have sealed some of them.
+            fresh = self._fresh(segments)
         gate = self._gate
         for segment in fresh if gate is not None else ():
             # Recorded one by one: an interrupt in between must not skip a segment.
@@ -175,6 +186,10 @@ class LogFlusher:
         self._seen_to = segments[-1].end_offset
         if gate is not None:
             self.settle()
+
+    def _fresh(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that were not taken in yet and are not sealed."""
+        return [s for s in segments if s.base_offset >= self._seen_to and s.channel is not None]
 
     def _open_gate(self) -> None:
         """Start the kernel's thread; if that fails, this module syncs."""

@@ -11,6 +11,7 @@ from penstock import _kernel
 from penstock.durability import log_flusher
 from penstock.durability.log_flusher import LogFlusher
 from penstock.errors import StoreFailedError
+from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualWorkers, SimulatedDisk, messages, open_store
 
@@ -309,3 +310,53 @@ def test_what_is_lost_is_told_to_the_gate_with_its_offset(store: Store) -> None:
     failure = flusher.lost(30)
     flusher._gate = None
     assert (failure.durable_offset, gate.failed_at) == (30, [30])
+
+
+def test_a_segment_that_is_sealed_while_the_sync_thread_takes_over_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush beside the first put of a new store synced and sealed a segment that was about to be handed over."""
+    whole, synced = LogFlusher._open_gate, list[int]()
+
+    def after_a_sync(flusher: LogFlusher) -> None:
+        with flusher._flushing:
+            flusher._sync()
+        synced.append(flusher.flushed_offset)
+        whole(flusher)
+
+    monkeypatch.setattr(LogFlusher, "_open_gate", after_a_sync)
+    with open_store(tmp_path / "s") as store:
+        store.put_many([Message("t", b"x" * 1000)] * 100)
+        monkeypatch.undo()
+        store.put("t", b"y")
+        assert store.flush() == flusher_of(store).wrote_offset
+        assert store.stats()["failure"] is None
+    print(synced)
+    assert len(synced) == 1
+
+
+def test_a_flush_that_waited_while_the_sync_thread_took_over_goes_to_that_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(tmp_path / "s") as store:
+        store.put("t", b"x")
+        flusher = flusher_of(store)
+        gate, flusher._gate = flusher._gate, None
+        assert gate is not None
+        lock = flusher._flushing
+
+        class Late:
+            """The lock that the taking over holds when the flush comes."""
+
+            def __enter__(self) -> None:
+                lock.acquire()
+                flusher._gate = gate
+
+            def __exit__(self, *_: object) -> None:
+                lock.release()
+
+        monkeypatch.setattr(flusher, "_flushing", Late())
+        monkeypatch.setattr(flusher, "_sync", lambda: pytest.fail("two threads sync the log"))
+        store.put("t", b"y")
+        assert flusher.flush() == flusher.wrote_offset
+        monkeypatch.undo()
