@@ -227,9 +227,6 @@ class GroupConsumer:
 
     def _await(self, limit: int, by: object, until_ns: int | None) -> list[HandedMessage]:
         """Hand out messages, waiting for the first one."""
-        found = self._gather(limit, by, until_ns)
-        if found:
-            return found
         try:
             waiter = self._waiters.pop()
         except IndexError:
