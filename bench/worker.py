@@ -197,6 +197,10 @@ class Worker:
         self.engine.join(Path(root))
         return {}
 
+    def do_share(self) -> Answer:
+        """Return whether this member has its share of the queues."""
+        return {"is_there": self.engine.has_share()}
+
     def do_consume_together(self, batch: int, threads: int, at_ns: int) -> Answer:
         """Consume from a time on until nothing comes any more; return how many there were, and when the last batch was done."""
         gc.collect()

@@ -10,7 +10,8 @@ from penstock.testing import ManualClock, ManualWorkers, make_context
 from penstock_messaging.consuming.answers import RetryRules
 from penstock_messaging.consuming.consumer import GroupConsumer
 from penstock_messaging.consuming.consumer_options import checked_options
-from penstock_messaging.consuming.selection import TopicSelection, retry_topic
+from penstock_messaging.consuming.selection import TopicSelection
+from penstock_messaging.retries.copies import retry_topic
 
 LEVEL_MS = 5000
 GROUP_RETRIES = 16

@@ -68,6 +68,10 @@ class ConsumerEngine(PenstockEngine):
         self.store = penstock.open(root, environ={}, read_only=True)
         self.consumer = self.store.consumer(GROUP, [TOPIC])
 
+    def has_share(self) -> bool:
+        """See `Engine`; with as many members as queues, each has one."""
+        return len([topic for topic, _ in self._joined().assignment() if topic == TOPIC]) == 1
+
     def member(self) -> Callable[[int], int]:
         """See `Engine`; all threads use one consumer."""
         consumer = self._joined()

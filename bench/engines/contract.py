@@ -103,6 +103,10 @@ class Engine(ABC):
         """Become a member of the group of `consume`, of a store that another process has opened."""
         raise NotImplementedError
 
+    def has_share(self) -> bool:
+        """Return whether this member has what it gets of the queues: some engines share them soon after it joins."""
+        return True
+
     def member(self) -> Callable[[int], int]:
         """Return what one thread of a member calls to consume a batch: it returns how many messages there were.
 

@@ -13,17 +13,19 @@ from typing import Self
 
 from bench.engines import ENGINES
 from bench.measure import Bench, EngineError, Session, Work
+from bench.supply import QUEUES
 from bench.workloads.puts import SIZES
 
 BATCH = 100
 DURABLE = "consume, 100 acknowledged on disk at a time"
 EACH = "consume, each acknowledged without waiting for the disk"
-MEMBERS = 4
+# As many as there are queues.
+MEMBERS = QUEUES
 THREADS = f"workers, 100 acknowledged on disk at a time by each of {MEMBERS} threads"
 TOGETHER = f"together, 100 acknowledged on disk at a time by each of {MEMBERS} processes"
 COUNTS = {"128 B": 20_000, "1 KiB": 10_000}
 # How long the members of a group have, after the last one joined, to share the queues.
-SHARING_S = 5.0
+SHARING_S = 30.0
 # How long they have to be ready for a turn.
 START_S = 0.5
 HAND = "hand, put to a consumer of the same process"
@@ -39,7 +41,7 @@ _TURNS = 5
 def run(bench: Bench) -> None:
     """Run all measurements of this module."""
     if bench.wants("consume"):
-        with Session(bench, "consume", dict.fromkeys(DURABLE_ENGINES + EACH_ENGINES)) as session:
+        with Session(bench, "consume", sorted({*DURABLE_ENGINES, *EACH_ENGINES})) as session:
             session.run(_consuming(bench))
     for family, work in (("workers", THREADS), ("together", TOGETHER)):
         if bench.wants(family):
@@ -102,9 +104,18 @@ class Group:
                 self._members = [stack.enter_context(bench.process(engine)) for _ in range(MEMBERS)]
                 for member in self._members:
                     member.call("join", root=str(root))
-            time.sleep(SHARING_S * bench.scale if in_processes else 0)
+                self._wait_for_shares()
             self._take(first)
             self._stack = stack.pop_all()
+
+    def _wait_for_shares(self) -> None:
+        until = time.monotonic() + SHARING_S
+        while not all(member.call("share")["is_there"] for member in self._members):
+            if time.monotonic() > until:
+                raise EngineError(
+                    f"the members did not share the queues within {SHARING_S:g} seconds"
+                )
+            time.sleep(0.05)
 
     def consume(self, count: int, size: int) -> int:
         """Let the members consume this number of messages; return the nanoseconds from the first start to the last answer."""
@@ -163,13 +174,13 @@ def _keep(
 def _extensions(bench: Bench) -> None:
     """Put normal messages with and without extensions, and on another commit; the fastest of some short turns counts."""
     engines = ("penstock", "penstock-alone", "penstock-before")
-    command = {"do": "put", "count": bench.scaled(20_000), "size": 128}
+    count = bench.scaled(20_000)
     with Session(bench, "extensions", engines) as session:
         for number in range(bench.rounds + 1):
             found: dict[str, list[float]] = {name: [] for name in session.processes}
             for _ in range(_TURNS):
                 for name in bench.shuffled(list(session.processes)):
-                    answer = session.processes[name].call(**command)
+                    answer = session.processes[name].call("put", count=count, size=128)
                     session.processes[name].pause()
                     bench.write_back()
                     found[name].append(answer["ns"] / answer["count"])

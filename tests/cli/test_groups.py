@@ -54,7 +54,7 @@ def test_positions_and_waiting_refusals_are_listed(
         0,
         [{"group": "billing", "topic": "orders", "queue": 0, "offset": 3, "lag": 7}],
     )
-    assert "1 refused messages wait" in said
+    assert "1 refused message wait" in said
     assert "delays stand still" in said
     assert shown(capsys, "list", str(path), "--json", "--group", "other")[1:] == ([], "")
 
@@ -62,14 +62,14 @@ def test_positions_and_waiting_refusals_are_listed(
 def test_a_reset_is_shown_first_and_then_made(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["reset", str(path), "--group", "billing", "--shift", "-2", "--json"]
+    given = ["reset", str(path), "billing", "--shift", "-2", "--json"]
     expected = [{"topic": "orders", "queue": 0, "before": 3, "after": 1}]
     code, rows, said = shown(capsys, *given, "--dry-run")
     assert (code, rows) == (0, expected)
     assert "nothing was changed" in said
     assert shown(capsys, *given)[:2] == (0, expected)
     assert shown(capsys, str(path), "--json")[1][0]["offset"] == 1
-    assert shown(capsys, "reset", str(path), "--group", "billing", "--to", "latest")[0] == 0
+    assert shown(capsys, "reset", str(path), "billing", "--to", "latest")[0] == 0
     assert shown(capsys, str(path), "--json")[1][0]["lag"] == 0
 
 
@@ -78,16 +78,19 @@ def test_a_group_that_is_in_use_is_neither_moved_nor_deleted(
 ) -> None:
     with penstock.open(path, read_only=True) as reader:
         owned = taken(reader)
-        code, _, said = shown(capsys, "reset", str(path), "--group", "billing", "--to", "earliest")
+        code, _, said = shown(capsys, "reset", str(path), "billing", "--to", "earliest")
         assert code != 0
         assert "process" in said
-        assert shown(capsys, "delete", str(path), "--group", "billing", "--yes")[0] != 0
+        assert shown(capsys, "delete", str(path), "billing", "--apply")[0] != 0
         owned.hand_back()
-    assert shown(capsys, "delete", str(path), "--group", "billing", "--yes")[0] == 0
+    code, _, said = shown(capsys, "delete", str(path), "billing")
+    assert code == 1
+    assert "nothing was changed" in said
+    assert shown(capsys, "delete", str(path), "billing", "--apply")[0] == 0
     assert shown(capsys, str(path), "--json")[1] == []
 
 
 def test_members_are_those_that_live(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, "members", str(path), "--group", "billing", "--json")[:2] == (0, [])
-    assert shown(capsys, "members", str(path), "--group", "a/b")[0] == 2
-    assert shown(capsys, "reset", str(path), "--group", "billing")[0] == 2
+    assert shown(capsys, "members", str(path), "billing", "--json")[:2] == (0, [])
+    assert shown(capsys, "members", str(path), "a/b")[0] == 2
+    assert shown(capsys, "reset", str(path), "billing")[0] == 2

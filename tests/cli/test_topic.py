@@ -113,3 +113,22 @@ def test_a_name_cannot_reach_the_terminal_raw(store: str, capsys: pytest.Capture
     for words in (("list",), ("alter", "e\u202evil", "--perm", "4"), ("delete", "e\u202evil"), ("delete", "no\x1b[2J")):  # fmt: skip
         _, out, err = run(capsys, words[0], store, *words[1:])
         assert not {"\x1b", "\u202e"} & set(out + err)
+
+
+def test_put_picks_a_queue_by_a_key_and_delays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "s")
+    assert root.run(["topic", "create", path, "orders", "--queues", "4"]) == 0
+    for _ in range(2):
+        assert root.run(["put", path, "orders", "x", "--partition-key", "A-17"]) == 0
+    assert root.run(["put", path, "orders", "later", "--queue", "3", "--delay-level", "5"]) == 0
+    assert root.run(["put", path, "orders", "x", "--partition-key", "A-17", "--queue", "1"]) == 2
+    assert root.run(["put", path, "orders", "x", "--delay-level", "19"]) == 2
+    capsys.readouterr()
+    with penstock.open(path, read_only=True) as store:
+        queues = [m.queue for m in store.scan("orders")]
+        assert len(queues) == 2
+        assert len(set(queues)) == 1
+        (waiting,) = store.scan("SCHEDULE_TOPIC_XXXX")
+        assert waiting.properties["REAL_QID"] == "3"

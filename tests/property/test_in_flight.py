@@ -188,6 +188,13 @@ class InFlightMachine(RuleBasedStateMachine):
         queue.out.clear()
         self.flights[queue.key] = self._flight_of(queue)
 
+    @rule()
+    def mend(self) -> None:
+        """Nothing was interrupted, so there is nothing to mend."""
+        fetched = {key: flight.fetched for key, flight in self.flights.items()}
+        assert not self.flight.mend(self.flights.values(), self.now)
+        assert fetched == {key: flight.fetched for key, flight in self.flights.items()}
+
     # --- what always holds
 
     @invariant()

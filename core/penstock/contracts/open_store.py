@@ -93,6 +93,9 @@ class OpenStore(Protocol):
     ) -> int:
         """Return the queue offset at a store time."""
 
+    def remove_offsets(self, group: str) -> None:
+        """Remove the committed offsets of a group in all topics."""
+
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
 

@@ -14,6 +14,7 @@ a row, and the order of the pairs is kept except that TAGS and KEYS come first.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from penstock.dispatch.deleted_topics import is_system
 from penstock.errors import MessageError, PropertyError
 from penstock.format.properties import (
     CRC32,
@@ -191,7 +192,8 @@ def put_of(fields: Mapping[str, Any], topic: str | None = None) -> Put:
         )
     tag, keys, properties = _parts(get("tag") or "", get("keys") or "", get("properties"))
     text = get("properties_text")
-    if text is None and not _is_plain(tag, keys, properties):
+    # A caller must not put to a system topic, but a copy of a store has its messages.
+    if text is None and (is_system(named) or not _is_plain(tag, keys, properties)):
         text = text_of(tag, keys, properties)
     message = Message(
         named, body, tag=tag, keys=(keys,) if keys else (), properties=properties, sys_flag=flags,

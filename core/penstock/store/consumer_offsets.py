@@ -101,6 +101,13 @@ class ConsumerOffsets:
         with self._lock:
             self._save({(name, number): offset}, f"offset {offset} of group {group}")
 
+    def remove_group(self, group: str) -> None:
+        """Remove the offsets of a group in all topics; those set aside stay."""
+        with self._lock:
+            names = [name for name in self._loaded().used if name.rpartition("@")[2] == group]
+            if names:
+                self._save({}, f"the removal of the offsets of group {group}", without=names)
+
     def remove_topic(self, topic: str) -> None:
         """Remove the offsets of all groups in a topic that was removed; those set aside stay."""
         with self._lock:

@@ -515,6 +515,18 @@ class Store(Reader, Producer):
         self._owner()
         self._provided("delete_topic")(check_topic(topic))
 
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group: its offsets, and what it has acknowledged and refused since; a group that does not exist, too.
+
+        Its dead letters, and messages that wait to be retried, stay in their topics. A group of the same name begins anew.
+
+        Raises:
+            QueueHeldError: a consumer of the group lives; nothing was deleted.
+            ConfigError: no extension in `extensions.use` provides consumers.
+        """
+        self._owner()
+        self._provided("delete_group")(group)
+
     def topic_configs(self) -> dict[str, TopicConfig]:
         """Return the configuration of every topic that has one, by name: those of `config/topics.json`, sorted.
 
@@ -573,6 +585,11 @@ class Store(Reader, Producer):
             end = check_known(self._queue_index, group, check_topic(topic), check_queue(queue), new)
             check_offset(group, topic, queue, new, end)
         return self._offsets.move(moves)
+
+    def remove_offsets(self, group: str) -> None:
+        """Remove the committed offsets of a group in all topics, durably; a group without any, too."""
+        self._owner()
+        self._offsets.remove_group(check_group(group))
 
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""

@@ -24,7 +24,8 @@ from penstock.contracts import (
     TopicConfig,
     limits,
 )
-from penstock.errors import StoreClosedError
+from penstock.errors import PenstockError, StoreClosedError
+from penstock.escape import get_logger
 from penstock_messaging.groups.store_id import ensure_store_id
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from penstock_messaging.delays.delivery import Delivery
     from penstock_messaging.groups.intake import Intake
     from penstock_messaging.groups.taking import Groups
+
+logger = get_logger(__name__)
 
 # Queues of a topic that a message creates: as many as a RocketMQ producer asks for.
 _DEFAULT_QUEUES = 4
@@ -65,7 +68,7 @@ class MessagingExtension(Extension):
     name = "messaging"
     Options = MessagingOptions
     provides = frozenset(
-        {"consumer", "create_topic", "alter_topic", "delete_topic", "topic_configs"}
+        {"consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs"}
     )
     options: MessagingOptions
 
@@ -76,6 +79,7 @@ class MessagingExtension(Extension):
         self._store: OpenStore | None = None
         self._parts: dict[str, Any] = {}
         self._watcher: Stoppable | None = None
+        self._trouble = ""
 
     # --- the parts
 
@@ -121,7 +125,9 @@ class MessagingExtension(Extension):
         def make() -> "Groups":
             from penstock_messaging.groups.taking import Groups  # noqa: PLC0415 - see the module
 
-            return Groups(self.context, self.store, life=self.store.topic_life)
+            made = Groups(self.context, self.store, life=self.store.topic_life)
+            made.on_refused = self._wake_intake
+            return made
 
         found: Groups = self._part("groups", make)
         return found
@@ -182,20 +188,41 @@ class MessagingExtension(Extension):
         is_clean = store.recovery is not None and store.recovery.state == "clean"
         if not (is_clean and files.exists(root / "config" / "topics.json")) and store.topics():
             _ = self.configuration
-        ensure_store_id(files, root)
         if files.exists(root / "consumequeue" / _SCHEDULE_TOPIC):
             _ = self.delivery
-        if self._has_groups():
-            self._intake.take_all()
+        try:
+            ensure_store_id(files, root)
+        except (PenstockError, OSError) as error:
+            # Puts and reads need nothing of groups.
+            logger.warning("this store can have no consumers, and all else works: %s", error)
+        self._take_in()
         # Members in other processes may form the first group later.
         self._watcher = self.context.spawn("penstock-intake", self._take_in)
 
     def _has_groups(self) -> bool:
         return self.context.files.exists(self.context.root / SIDE_FOLDER / "groups")
 
+    def _wake_intake(self) -> None:
+        """Take in at once what a consumer of this process has refused; other processes' answers are found a second later."""
+        watcher = self._watcher
+        if watcher is not None:
+            watcher.wake()
+
     def _take_in(self) -> float:
-        """Take in what consumers have answered; return the seconds until the next call."""
-        return self._intake.step() if self._has_groups() else INTERVAL_S
+        """Take in what consumers have answered; return the seconds until the next call.
+
+        A failure is logged once, and tried again: what is broken in the files of groups does not keep a store from being opened.
+        """
+        if not self._has_groups():
+            return INTERVAL_S
+        try:
+            intake = self._intake
+        except (PenstockError, OSError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                logger.warning("what consumers have answered is not taken in: %s", error)
+            return INTERVAL_S
+        return intake.step()
 
     def detach(self) -> None:
         """See `Extension`."""
@@ -205,8 +232,7 @@ class MessagingExtension(Extension):
             parts["consumers"].close()
         if watcher is not None:
             watcher.stop()
-            if self._has_groups():
-                self._intake.step()
+            self._take_in()
         if "delivery" in parts:
             parts["delivery"].detach()
         if "configuration" in parts:
@@ -256,6 +282,14 @@ class MessagingExtension(Extension):
             name = checked_group(group)
             self.configuration.groups.ensure(name)
             self.configuration.topics.ensure(retry_topic(name))
+
+    def delete_group(self, group: str) -> None:
+        """Implement `Store.delete_group`."""
+        from penstock_messaging.consuming.selection import checked_group  # noqa: PLC0415 - see the module
+
+        name = checked_group(group, "delete_group")
+        self._intake.delete(name)
+        self.configuration.groups.delete(name)
 
     def create_topic(self, topic: str, **given: Any) -> TopicConfig:
         """Implement `Store.create_topic`."""

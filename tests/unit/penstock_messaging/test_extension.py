@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import ConfigError, MessageError
+from penstock.errors import ConfigError, MessageError, QueueHeldError
 from penstock.message import Message
 from penstock.store.store import Store
 from penstock.testing import ManualClock, ManualWorkers, open_store
@@ -35,10 +35,14 @@ def test_options_have_limits(tmp_path: Path) -> None:
         assert store.topic_configs()["t"].queues == 7
 
 
-def test_a_delayed_message_is_left_to_the_kernel(tmp_path: Path) -> None:
+def test_a_delayed_message_gets_its_queue_first(tmp_path: Path) -> None:
     with open_store(tmp_path / "s") as store:
-        extension = store.extension("messaging")
-        assert extension.rewrite(Message("t", b"x", delay_level=1, queue=None)) is None
+        made = store.extension("messaging").rewrite(Message("t", b"x", delay_level=2, queue=None))
+        assert isinstance(made, tuple)
+        message, text = made
+        assert (message.topic, message.queue) == ("SCHEDULE_TOPIC_XXXX", 1)
+        assert b"REAL_TOPIC\x01t\x02REAL_QID\x010\x02" in text
+        assert sorted(store.topic_configs()) == ["SCHEDULE_TOPIC_XXXX", "t"]
 
 
 def test_a_configuration_that_a_signal_handler_has_read_first_is_the_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
@@ -100,3 +104,58 @@ def test_a_reader_delivers_nothing(tmp_path: Path) -> None:
         assert isinstance(extension, MessagingExtension)
         assert extension.stats()["delays"]["waiting"] == 0
         assert list(reader.scan("t")) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("config/consumerOffset.json", "config/consumerOffset.json.bak"), "not taken in"),
+        (("penstock/groups/g/marks",), "not taken in"),
+        (("penstock/store-id",), "no consumers"),
+    ],
+)
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_broken_files_of_groups_do_not_keep_a_store_from_being_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], says: str, is_folder: bool
+) -> None:  # fmt: skip
+    with open_store(tmp_path / "s") as store:
+        store.put("t", b"x")
+        with store.consumer("g", ["t"]) as consumer:
+            consumer.ack(consumer.poll(1, 10))
+    for name in names:
+        path = tmp_path / "s" / name
+        path.unlink(missing_ok=True)
+        if is_folder:
+            path.mkdir()
+        else:
+            path.write_bytes(b"{ \xff")
+    with open_store(tmp_path / "s") as store:
+        assert store.put("t", b"y").queue_offset == 1
+        # What the marks alone say can be done without, so a file of nonsense is passed over.
+        assert says in caplog.text or names == ("penstock/groups/g/marks",)
+        for path in [tmp_path / "s" / name for name in names]:
+            if is_folder:
+                path.rmdir()
+            else:
+                path.unlink()
+    with (
+        open_store(tmp_path / "s") as store,
+        store.consumer("g", ["t"]) as consumer,
+    ):
+        assert consumer.poll(1, 10)
+
+
+def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s") as store:
+        for number in range(3):
+            store.put("orders", b"%d" % number)
+        with store.consumer("billing", "orders") as consumer:
+            consumer.ack(consumer.poll(3, timeout=5))
+            with pytest.raises(QueueHeldError):
+                store.delete_group("billing")
+        store.delete_group("billing")
+        store.delete_group("billing")
+        assert store.groups() == {}
+        assert not (tmp_path / "s" / "penstock" / "groups" / "billing").exists()
+        with store.consumer("billing", "orders") as consumer:
+            assert [each.body for each in consumer.poll(3, timeout=5)] == [b"0", b"1", b"2"]

@@ -20,7 +20,7 @@ def test_a_group_goes_on_where_it_was(tmp_path: Path) -> None:
             first.ack(sync=False)
     with penstock.open(tmp_path / "s") as store, store.consumer("billing", "orders") as consumer:
         assert [each.body for each in consumer.poll(10)] == [b"2", b"3"]
-        assert consumer.lag() == {("orders", 0): 2}
+        assert consumer.lag() == {("%RETRY%billing", 0): 0, ("orders", 0): 2}
 
 
 def test_a_reader_consumes_beside_the_writer(tmp_path: Path) -> None:

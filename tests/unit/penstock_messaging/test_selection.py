@@ -7,7 +7,6 @@ from penstock_messaging.consuming.selection import (
     TopicSelection,
     checked_group,
     checked_topics,
-    retry_topic,
 )
 
 
@@ -45,9 +44,8 @@ def test_an_invalid_group_is_refused(group: str) -> None:
         checked_group(group)
 
 
-def test_a_group_and_its_retry_topic() -> None:
+def test_a_name_of_a_group_is_kept() -> None:
     assert checked_group("billing_1-%|") == "billing_1-%|"
-    assert retry_topic("billing") == "%RETRY%billing"
 
 
 def test_topics_are_checked() -> None:

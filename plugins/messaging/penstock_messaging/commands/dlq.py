@@ -1,6 +1,6 @@
 """The command `penstock dlq`: lists dead letters, shows them, and puts them back."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,14 +20,9 @@ from penstock.cli.output import (
     time_text,
 )
 from penstock.cli.root import examples
-from penstock_messaging.retries.copies import first_topic, origin
-from penstock_messaging.retries.dead_letters import (
-    DeadLetterQueue,
-    Replayed,
-    letters,
-    queues,
-    replay,
-)
+
+if TYPE_CHECKING:
+    from penstock_messaging.retries.dead_letters import DeadLetterQueue, Replayed
 
 _OFFSETS = click.IntRange(0, (1 << 63) - 1)
 _offset_option = click.option(
@@ -51,6 +46,8 @@ def command() -> None:
 @json_option
 def list_(path: str, as_json: bool) -> int:
     """List the groups that have dead letters."""
+    from penstock_messaging.retries.dead_letters import queues  # noqa: PLC0415 - not for a help text
+
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
         found = queues(store)
@@ -63,7 +60,7 @@ def list_(path: str, as_json: bool) -> int:
     return 0
 
 
-def _row(queue: DeadLetterQueue) -> tuple[object, ...]:
+def _row(queue: "DeadLetterQueue") -> tuple[object, ...]:
     times = [time_text(t) if t is not None else "" for t in (queue.oldest_ms, queue.newest_ms)]
     return queue.group, queue.total, queue.left, *times
 
@@ -76,6 +73,8 @@ def _row(queue: DeadLetterQueue) -> tuple[object, ...]:
 @json_option
 def show(path: str, group: str, offset: int | None, limit: int | None, as_json: bool) -> int:
     """Show the dead letters of GROUP, the oldest first."""
+    from penstock_messaging.retries.dead_letters import letters  # noqa: PLC0415 - as above
+
     with penstock.open(path, read_only=True) as store:
         note_foreign(store)
         count = 0
@@ -93,6 +92,8 @@ def show(path: str, group: str, offset: int | None, limit: int | None, as_json: 
 
 
 def _facts(message: penstock.StoredMessage) -> dict[str, Any]:
+    from penstock_messaging.retries.copies import first_topic, origin  # noqa: PLC0415 - as above
+
     first = origin(message)
     return {
         **message_facts(message), "first_topic": first_topic(message), "first_message_id": first.message_id,
@@ -134,9 +135,11 @@ def replay_(
     Begins after the last replay, unless --offset is given. The dead letters themselves stay until retention deletes them. No
     other process may have the store open for writing, except with --dry-run.
     """
+    from penstock_messaging.retries.dead_letters import replay  # noqa: PLC0415 - as above
+
     skipped = 0
 
-    def report(batch: list[Replayed]) -> None:
+    def report(batch: list["Replayed"]) -> None:
         nonlocal skipped
         for each in batch:
             skipped += bool(each.reason)
@@ -153,7 +156,7 @@ def replay_(
     return 1 if skipped else 0
 
 
-def _report(each: Replayed, *, as_json: bool) -> None:
+def _report(each: "Replayed", *, as_json: bool) -> None:
     """Print what was done with one dead letter."""
     if as_json:
         out_json(

@@ -179,7 +179,8 @@ class GroupConsumer:
 
     def _expire(self) -> None:
         with self._lock:
-            has_more = self._in_flight.expire(self._now_ns())
+            has_more = self._in_flight.mend(self._fetcher.queues, self._now_ns())
+            has_more |= self._in_flight.expire(self._now_ns())
         self._held.settle()
         if has_more:
             self.rouse()

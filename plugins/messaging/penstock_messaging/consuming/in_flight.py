@@ -340,6 +340,52 @@ class InFlight:
             del self.out[message]
             self.out[message] = now_ns + self._ack_wait_ns
 
+    # --- after an interrupt
+
+    def mend(self, flights: Iterable[QueueFlight], now_ns: int) -> bool:
+        """Complete what an interrupt may have cut off within any of these functions; return whether there was anything.
+
+        A signal handler can raise between any two steps, and its program may go on with the consumer. What is open in a queue
+        counts: it is ready, waits, or is handed out.
+        """
+        before = len(self._ready), len(self.out)
+        for message in list(self.out):
+            if message.state != OUT or message.flight.open.get(message.offset) is not message:
+                # It was released, or is done.
+                del self.out[message]
+        known = {*self._ready, *self._held, *(message for _, _, message in self._later)}
+        for flight in flights:
+            if not (flight.is_leaving or flight.is_over):
+                self._mend_queue(flight, known, now_ns)
+        due_ns = self.due_ns()
+        self._due_ns = NEVER_NS if due_ns is None else due_ns
+        return before != (len(self._ready), len(self.out))
+
+    def _mend_queue(self, flight: QueueFlight, known: set[HandedMessage], now_ns: int) -> None:
+        # What was added is not to be read again.
+        flight.fetched = max(flight.fetched, next(reversed(flight.open), -1) + 1)
+        for offset, message in flight.open.items():
+            if message.state == OVER:
+                # The next delivery, which was not made; no key is added.
+                flight.open[offset] = message.again()
+        waiting = []
+        for message in flight.open.values():
+            if message.state == OUT and message not in self.out:
+                self.out[message] = now_ns + self._ack_wait_ns
+            elif message.state == READY and message not in known:
+                waiting.append(message)
+        if not self._ordered:
+            self._ready.extend(waiting)
+            return
+        current = flight.current
+        if current is None or flight.open.get(current.offset) is not current:
+            # The first one that is open, unless it waits for its retry.
+            flight.current = current = next(iter(flight.open.values()), None)
+        if current in waiting:
+            waiting.remove(current)
+            self._ready.append(current)
+        flight.line = deque(message for message in waiting if message is not current)
+
     # --- pauses
 
     def pause(self, topics: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Protocol, Unpack
 
 from penstock.contracts import ConsumerOptions, Context, OpenStore
-from penstock.errors import PenstockError
+from penstock.errors import ForkedStoreError, PenstockError
 from penstock.escape import get_logger
 from penstock_messaging.consuming.answers import RetryRules
 from penstock_messaging.consuming.broadcast import BroadcastClaims
@@ -16,8 +16,8 @@ from penstock_messaging.consuming.selection import (
     TopicSelection,
     checked_group,
     checked_topics,
-    retry_topic,
 )
+from penstock_messaging.retries.copies import retry_topic
 
 logger = get_logger(__name__)
 
@@ -64,11 +64,16 @@ class OpenConsumers:
         self._group_retries = group_retries
         self._delay_ms = delay_ms
         self._consumers: set[GroupConsumer] = set()
+        self._process = context.files.process_id()
 
     def make(
         self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
     ) -> GroupConsumer:
         """Return a new consumer; see `Store.consumer`."""
+        # Reads of a store that was opened read-only work in a forked child. A consumer needs locks of the store too, which a
+        # thread of the parent may have held at the fork.
+        if self._context.files.process_id() != self._process:
+            raise ForkedStoreError(self._context.root, self._process)
         name, names, checked = (
             checked_group(group),
             checked_topics(topics),

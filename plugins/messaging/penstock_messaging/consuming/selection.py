@@ -54,17 +54,12 @@ class TopicSelection:
         return self._pattern.fullmatch(topic) is not None
 
 
-def retry_topic(group: str) -> str:
-    """Return the topic of a group's retries."""
-    return f"%RETRY%{group}"
-
-
-def checked_group(group: object) -> str:
-    """Return a group's name; raises `ArgumentError` for one that RocketMQ does not allow."""
+def checked_group(group: object, call: str = "consumer") -> str:
+    """Return a group's name, an argument of `call`; raises `ArgumentError` for one that RocketMQ does not allow."""
     expected = "the name of a group: 1 to 120 letters, digits, '%', '|', '_' and '-'"
-    name = arguments.text("consumer", "group", group, expected)
+    name = arguments.text(call, "group", group, expected)
     if _GROUP.fullmatch(name) is None:
-        raise ArgumentError("consumer", "group", group, expected)
+        raise ArgumentError(call, "group", group, expected)
     return name
 
 

@@ -7,5 +7,6 @@ process: what is not free or not there is looked at again a second later.
 In reading order: `paths`; `store_id`; a journal's bytes (`entries`), what they amount to (`fold`), and its owner's side (`journal`);
 what the writer has taken in (`marks`), and what all of that means together (`position`); the right to a queue (`queue_lock`,
 `owned_queue`); the groups of a store (`taking`); who consumes what (`members`, `assignment`, `starts`, `claims`); the writer's
-service (`intake`, with `journal_cursor`, `retries_made`); and moving or deleting a group from outside (`reset`).
+service (`intake`, with `journal_cursor`, `retries_made`); and a look at all groups (`overview`), and moving or
+deleting one from outside (`reset`).
 """

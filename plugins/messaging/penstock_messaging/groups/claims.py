@@ -18,6 +18,7 @@ from penstock_messaging.groups.owned_queue import OwnedQueue
 from penstock_messaging.groups.position import VOIDED_BITS
 from penstock_messaging.groups.starts import ensure_start
 from penstock_messaging.groups.taking import Groups, taken_in
+from penstock_messaging.retries.copies import retry_topic
 
 logger = get_logger(__name__)
 
@@ -148,7 +149,9 @@ class Claims:
             self._try_to_take(key)
 
     def _wanted(self) -> set[Queue]:
-        there = self._groups.store.topics()
+        there = dict(self._groups.store.topics())
+        # Before it has a message: the first retry would come a step late otherwise.
+        there.setdefault(retry_topic(self.group), [0])
         if self._first_topics is None:
             self._first_topics = frozenset(there)
             for name in self._topics.names:

@@ -28,24 +28,21 @@ writes a new file, so the entries after a torn one are never reached again.
 import struct
 from enum import IntEnum
 
-import numpy as np
-import numpy.typing as npt
-
+from penstock.format.arrays import Bools, RowType, Structs, np
 from penstock.format.crc32c import crc32c
 
 ENTRY_BYTES = 64
 BODY = struct.Struct("<QqQqIIBbHqq")
 CRC = struct.Struct("<I")
 assert BODY.size + CRC.size == ENTRY_BYTES
-ENTRY = np.dtype(
+ENTRY = RowType(
     [
         ("store", "<u8"), ("life", "<i8"), ("sequence", "<u8"), ("offset", "<i8"), ("count", "<u4"),
         ("epoch", "<u4"), ("kind", "u1"), ("level", "i1"), ("tries", "<u2"), ("base", "<i8"),
         ("number", "<i8"), ("crc", "<u4"),
     ]
 )  # fmt: skip
-assert ENTRY.itemsize == ENTRY_BYTES
-Entries = npt.NDArray[np.void]
+Entries = Structs
 
 # No queue gets this far; a larger number in a file is no entry of ours, and sums of two numbers stay below 2^63.
 NUMBER_MAX = 1 << 61
@@ -100,7 +97,7 @@ def valid_entries(raw: bytes, before: Entries | None = None) -> Entries:
     return table[: _checked(raw, _leading(fits))]
 
 
-def _leading(fits: npt.NDArray[np.bool_]) -> int:
+def _leading(fits: Bools) -> int:
     """Return how many values are true before the first that is not."""
     wrong = np.flatnonzero(~fits)
     return int(wrong[0]) if len(wrong) else len(fits)

@@ -32,6 +32,7 @@ from penstock_messaging.groups.journal_cursor import JournalCursor
 from penstock_messaging.groups.marks import Mark, Marks, usable_marks, write_marks
 from penstock_messaging.groups.paths import GroupPaths, groups_of
 from penstock_messaging.groups.position import Settled, settle
+from penstock_messaging.groups.reset import delete_group
 from penstock_messaging.groups.retries_made import RetriesMade
 from penstock_messaging.groups.taking import Groups
 
@@ -164,6 +165,16 @@ class Intake:
             for group in groups_of(self._files, self._groups.context.root):
                 while self._round(group):
                     pass
+
+    def delete(self, group: str) -> None:
+        """Delete a group, and forget what is known of it; raises `QueueHeldError` if a consumer lives."""
+        with self._lock:
+            delete_group(self._groups, group)
+            self._marks.pop(group, None)
+            self._unconfirmed.discard(group)
+            for known in (self._cursors, self._noted):
+                for key in [key for key in known if key[0] == group]:
+                    known.pop(key)
 
     # --- one group
 

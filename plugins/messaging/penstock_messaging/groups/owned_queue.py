@@ -26,6 +26,7 @@ class OwnedQueue:
     def __init__(
         self, topic: str, queue: int, lock: QueueLock, journal: Journal, position: Position,
         on_handed_back: Callable[["OwnedQueue"], None] = lambda _queue: None,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.topic = topic
         self.queue = queue
@@ -34,6 +35,7 @@ class OwnedQueue:
         self._lock = lock
         self._journal = journal
         self._on_handed_back = on_handed_back
+        self._on_refused = on_refused
 
     @property
     def is_lost(self) -> bool:
@@ -73,7 +75,9 @@ class OwnedQueue:
         Returns:
             A ticket for `sync`.
         """
-        return self._journal.append(EntryKind.NACK, offset, 1, base, level, tries)
+        ticket = self._journal.append(EntryKind.NACK, offset, 1, base, level, tries)
+        self._on_refused()
+        return ticket
 
     def retry(self, offset: int, tries: int, base: int) -> int:
         """Record how often an ordered consumer has tried a message; return a ticket for `sync`."""

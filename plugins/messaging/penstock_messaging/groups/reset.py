@@ -82,6 +82,15 @@ def reset(groups: Groups, group: str, moves: Iterable[Move]) -> None:
             owned.hand_back()
 
 
+def delete_group(groups: Groups, group: str) -> None:
+    """Delete a group: its journals, then its committed offsets. The store must be open for writing.
+
+    Raises `QueueHeldError` if a consumer lives; then nothing was deleted.
+    """
+    delete_files(groups, group)
+    groups.store.remove_offsets(group)
+
+
 def delete_files(groups: Groups, group: str) -> None:
     """Delete what Penstock keeps of a group; its committed offsets and its retry topics are not changed.
 

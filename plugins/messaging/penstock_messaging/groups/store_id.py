@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import CorruptionError, StorageError
+from penstock.errors import CorruptionError, StorageError, StrayFileError
 from penstock.files import Files
 from penstock.format.names import SIDE_FOLDER
 
@@ -31,7 +31,7 @@ def ensure_store_id(files: Files, root: Path, random: Callable[[], int] = _rando
 
 
 def read_store_id(files: Files, root: Path) -> int:
-    """Return the store's id; raises `StorageError` if it has none, and `CorruptionError` if the file holds something else."""
+    """Return the store's id; raises `StorageError` if it has none, `StrayFileError` or `CorruptionError` for another file."""
     path = _path(root)
     try:
         raw = files.read_whole(path, 4096)
@@ -40,6 +40,8 @@ def read_store_id(files: Files, root: Path) -> int:
             f"{root} has no file {SIDE_FOLDER}/store-id, which consumers need; nothing was changed. Open the store once for "
             f"writing with this version of Penstock"
         ) from None
+    except OSError as error:
+        raise StrayFileError(path, f"it cannot be read ({error})") from error
     if _ID.fullmatch(raw):
         return int(raw, 16)
     raise CorruptionError(

@@ -40,6 +40,7 @@ class Groups:
         context: of the extension.
         store: the open store.
         life: returns how often a topic was deleted.
+        on_refused: called after a consumer of this process has refused a message.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Groups:
         self.context = context
         self.store = store
         self.life = life
+        self.on_refused: Callable[[], None] = lambda: None
         self._store_id = 0
         self._lock = threading.Lock()
         self._members: weakref.WeakSet[Neighbour] = weakref.WeakSet()
@@ -146,7 +148,7 @@ class Groups:
         except BaseException:
             lock.release()
             raise
-        return OwnedQueue(topic, queue, lock, journal, position, on_handed_back)
+        return OwnedQueue(topic, queue, lock, journal, position, on_handed_back, self.on_refused)
 
     def mark(self, group: str, topic: str, queue: int) -> Mark | None:
         """Return what the writer has taken in of a queue's journals; None if nothing."""
