@@ -3,7 +3,7 @@
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, overload
+from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,6 +144,41 @@ def messages(
 def run_of(
     log_offsets: _Int64s, sizes: _Int64s, limit: int, room: int, gap: int
 ) -> tuple[int, int]: ...
+
+# --- deliveries.pxi
+
+class Delivery:
+    stored: StoredMessage
+    topic: str
+    flight: Any
+    offset: int
+    attempt: int
+    since_ns: int
+    state: int
+    by: object
+    def __init__(
+        self, stored: StoredMessage, topic: str, attempt: int, flight: Any, offset: int
+    ) -> None: ...
+    @property
+    def body(self) -> bytes: ...
+
+_D = TypeVar("_D", bound=Delivery)
+
+def deliver(
+    kind: type[_D], messages: list[StoredMessage], topic: str, flight: object, opened: dict[int, _D]
+) -> list[_D]: ...
+def hand_out(
+    deliveries: list[_D],
+    before: int,
+    after: int,
+    by: object,
+    since_ns: int,
+    out: dict[_D, int],
+    until_ns: int,
+) -> bool: ...
+def of_one_flight(deliveries: list[_D], kind: type[_D]) -> Any | None: ...
+def open_offsets(deliveries: list[_D], opened: dict[int, _D]) -> Sequence[int]: ...
+def finish(deliveries: list[_D], opened: dict[int, _D], out: dict[_D, int], state: int) -> None: ...
 
 # --- messages
 

@@ -1,7 +1,8 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
 In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
-`open_store`, `consumer`, `topic_config`, `dispatch_batch`, `index_entries`, `geometry`, `history`, `foreign`, `findings`.
+`open_store`, `consumer`, `topic_config`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
+`foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one

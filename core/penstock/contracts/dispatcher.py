@@ -214,6 +214,10 @@ class QueueIndex(Dispatcher):
     def max_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset after the last entry; 0 if there is no such queue."""
 
+    def ends(self, topic: str, queue: int) -> tuple[int, int]:
+        """Return `min_offset` and `max_offset`; an index that has a faster way to both should override it."""
+        return self.min_offset(topic, queue), self.max_offset(topic, queue)
+
     def reaches(self, topic: str, queue: int, offset: int) -> bool:
         """Return whether a queue ends at or after an offset; may return True on the basis of the last clean close."""
         return offset <= self.max_offset(topic, queue)

@@ -157,8 +157,7 @@ class Reader:
             limit = arguments.whole("read", "limit", limit, 1)
         if type(tag) is not str:
             tag = arguments.text("read", "tag", tag, "a string such as '*', 'a' or 'a || b'")
-        low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
-        high = self._queue_index.max_offset(topic, queue)
+        low, high = self._queue_index.ends(check_topic(topic), check_queue(queue))
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)

@@ -79,6 +79,12 @@ class QueueLookUp(QueueIndex):
         with self._lock:
             return found.max_offset if (found := self._current_queue(topic, queue)) else 0
 
+    def ends(self, topic: str, queue: int) -> tuple[int, int]:
+        """See `QueueIndex`."""
+        with self._lock:
+            found = self._current_queue(topic, queue)
+            return (found.min_offset, found.max_offset) if found else (0, 0)
+
     def reaches(self, topic: str, queue: int, offset: int) -> bool:
         """See `QueueIndex`."""
         with self._lock:

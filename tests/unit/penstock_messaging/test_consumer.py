@@ -14,7 +14,7 @@ from penstock.contracts import Consumer
 from penstock.runtime.clock import Clock
 from penstock.runtime.workers import WorkerGroup
 from penstock.store.store import Store
-from penstock_messaging.consuming.consumer import GroupConsumer
+from penstock_messaging.consuming.consumer import STEP_S, GroupConsumer
 from penstock_messaging.consuming.in_flight import SPAN_MAX
 from penstock_messaging.consuming.queue_rights import GROUP_TRIES
 
@@ -94,6 +94,36 @@ def test_an_acknowledgement_is_synced_before_ack_returns(store: Store, members: 
         # Also if it was acknowledged before without a sync.
         second.ack()
         assert members.journal().synced == 2
+
+
+def test_while_an_answer_waits_for_the_disk_the_next_messages_are_read(
+    store: Store, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, 150)
+    with members() as consumer:
+        steps: list[int] = []
+        reads: list[Any] = []
+        read = store.read
+        monkeypatch.setattr(consumer._claims, "step", lambda: steps.append(1))
+
+        def counted(*given: Any) -> Any:
+            reads.append(given[2])
+            return read(*given)
+
+        monkeypatch.setattr(store, "read", counted)
+        step = members.workers.by_name["penstock-consumer-billing"].step
+        step()
+        steps.clear()
+        messages = poll(consumer, 100)
+        consumer.ack(messages[:1], sync=False)
+        assert reads == [0]
+        consumer.ack(messages[1:])
+        pause_s = step()
+        assert pause_s is not None
+        assert 0 < pause_s <= STEP_S
+        # Members and queues are looked for at the usual times only.
+        assert (reads[:2], steps) == ([0, 100], [])
+        assert bodies(consumer.take(100)) == [b"%d" % n for n in range(100, 150)]
 
 
 def test_acknowledgements_without_sync_are_synced_at_the_next_step(

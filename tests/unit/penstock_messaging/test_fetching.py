@@ -3,10 +3,18 @@
 import threading
 from typing import Any
 
+import pytest
 from tests.property.test_in_flight import Owned
 
+from penstock.errors import StorageError
 from penstock.message import ReadResult, ReadStatus
-from penstock_messaging.consuming.fetching import BATCH, BATCH_BYTES, BATCH_MAX, Fetcher
+from penstock_messaging.consuming.fetching import (
+    BATCH,
+    BATCH_BYTES,
+    BATCH_MAX,
+    FIRST_BATCH,
+    Fetcher,
+)
 from penstock_messaging.consuming.in_flight import InFlight, QueueFlight, StartPosition
 
 NONE: Any = None
@@ -27,11 +35,14 @@ class Store:
         self.limits: list[tuple[int, int]] = []
         self.tags: list[str] = []
         self.meanwhile: Any = lambda: None
+        self.failure: Exception | None = None
 
     def read(self, topic: str, queue: int, offset: int, limit: int, tag: str) -> ReadResult:
         self.limits.append((queue, limit))
         self.tags.append(tag)
         self.meanwhile()
+        if self.failure is not None:
+            raise self.failure
         stop = min(offset + limit, self.end)
         found: Any = [Stored(each, self.size) for each in range(offset, stop)]
         status = ReadStatus.FOUND if found else ReadStatus.OFFSET_OVERFLOW_ONE
@@ -56,7 +67,7 @@ def test_a_batch_is_read_from_one_queue_after_another() -> None:
         # What is ready is handed out before more is read.
         assert fetcher.fetch(1)
         in_flight.take(1000, 0)
-    assert store.limits == [(0, BATCH), (1, BATCH), (0, BATCH)]
+    assert store.limits == [(0, FIRST_BATCH), (1, BATCH), (0, BATCH)]
 
 
 def test_a_large_request_reads_more_and_from_more_queues() -> None:
@@ -67,13 +78,51 @@ def test_a_large_request_reads_more_and_from_more_queues() -> None:
     assert len(in_flight.take(1000, 0)) == 150
 
 
+def test_what_is_read_is_a_multiple_of_what_is_taken() -> None:
+    store = Store()
+    fetcher, in_flight = made(store, 1)
+    for _ in range(3):
+        assert fetcher.fetch(100)
+        assert len(in_flight.take(100, 0)) == 100
+        in_flight.take(1000, 0)
+    assert store.limits == [(0, 100), (0, 200), (0, 200)]
+
+
+def test_reading_ahead_follows_a_reading_that_found_all_it_wanted() -> None:
+    fetcher, in_flight = made(Store(end=300), 1)
+    found = []
+    for read in (
+        lambda: None,
+        lambda: fetcher.fetch(100),
+        fetcher.fetch_ahead,
+        fetcher.fetch_ahead,
+    ):
+        read()
+        # What is there is handed out first.
+        is_early = fetcher.may_read_ahead
+        count = len(in_flight.take(1000, 0))
+        found.append((is_early, count, fetcher.may_read_ahead))
+    assert found == [(False, 0, False), (False, 100, True), (False, 200, True), (False, 0, False)]
+
+
+def test_an_error_of_reading_ahead_is_left_to_the_next_reading() -> None:
+    store = Store()
+    fetcher, in_flight = made(store, 1)
+    fetcher.fetch(100)
+    in_flight.take(1000, 0)
+    store.failure = StorageError("the disk")
+    fetcher.fetch_ahead()
+    with pytest.raises(StorageError, match="the disk"):
+        fetcher.fetch(100)
+
+
 def test_large_messages_are_read_a_few_at_a_time() -> None:
     store = Store(size=BATCH_BYTES // 4)
     fetcher, in_flight = made(store, 1)
     fetcher.fetch(1)
     in_flight.take(1000, 0)
     fetcher.fetch(BATCH_MAX)
-    assert store.limits == [(0, BATCH), (0, 4)]
+    assert store.limits == [(0, FIRST_BATCH), (0, 4)]
 
 
 def test_nothing_new_is_told() -> None:

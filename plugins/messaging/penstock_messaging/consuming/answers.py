@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from penstock.contracts.deliveries import of_one_flight, open_offsets
 from penstock.errors import ArgumentError, ArgumentTypeError, LostQueueError
 from penstock.format import arguments
 from penstock_messaging.consuming.consumed_message import HandedMessage
@@ -97,18 +98,20 @@ class Answers:
                 ticket = flight.ticket
                 self._check_lost([flight])
         if sync:
+            self._consumer.read_ahead()
             flight.owned.sync(ticket)
 
     def ack(self, given: list[HandedMessage], *, sync: bool) -> None:
         """Acknowledge messages; those of queues that are not lost, before this raises for those that are."""
-        by_flight: dict[QueueFlight, list[HandedMessage]] = {}
-        for message in given:
+        one = of_one_flight(given, HandedMessage)
+        by_flight: dict[QueueFlight, list[HandedMessage]] = {} if one is None else {one: given}
+        for message in given if one is None else ():
             by_flight.setdefault(message.flight, []).append(message)
         tickets: Tickets = []
         with self._lock:
             over = [flight for flight in by_flight if flight.is_over]
             for flight, some in by_flight.items():
-                offsets = sorted({each.offset for each in some} & flight.open.keys())
+                offsets = open_offsets(some, flight.open)
                 if offsets:
                     flight.ticket = self._recorded(flight, offsets)
                     flight.is_unsynced |= not sync
@@ -116,6 +119,7 @@ class Answers:
                 if flight not in over:
                     tickets.append((flight.owned, flight.ticket))
         if sync:
+            self._consumer.read_ahead()
             _sync(tickets)
         self._check_lost(over)
 
@@ -180,6 +184,10 @@ class Answers:
 
     def checked(self, call: str, given: object) -> list[HandedMessage]:
         """Return one message or many as a list; refuses anything else, and messages of other consumers."""
+        if type(given) is list:
+            flight = of_one_flight(given, HandedMessage)
+            if flight is not None and flight.consumer is self._consumer:
+                return list(given)
         if isinstance(given, str | bytes | bytearray) or not isinstance(
             given, HandedMessage | Iterable
         ):

@@ -4,6 +4,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock import StoredMessage
+from penstock.contracts.deliveries import Delivery
 
 if TYPE_CHECKING:
     from penstock_messaging.consuming.in_flight import QueueFlight
@@ -14,39 +15,18 @@ READY, OUT, DONE, OVER = range(4)
 RETRY_TOPIC, ORIGIN_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 
 
-class HandedMessage:
+class HandedMessage(Delivery):
     """One delivery of a message (`contracts.ConsumedMessage`). Safe from any thread.
 
     A retried message has the topic and the id that it had at first; `stored` is the copy in the retry topic.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "attempt",
-        "by",
-        "flight",
-        "offset",
-        "since_ns",
-        "state",
-        "stored",
-        "topic",
-    )
+    __slots__ = ("__weakref__",)
 
-    def __init__(
-        self, stored: StoredMessage, topic: str, attempt: int, flight: "QueueFlight", offset: int
-    ) -> None:
-        self.stored = stored
-        self.topic = topic
-        self.attempt = attempt
-        self.flight = flight
-        self.offset = offset
-        self.state = READY
-        # The iteration that handed it out; None for `poll`.
-        self.by: object = None
-        # When it was handed out.
-        self.since_ns = 0
+    if TYPE_CHECKING:
+        # `by`: the iteration that handed it out; None for `poll`.
+        flight: QueueFlight
 
-    body = property(attrgetter("stored.body"), doc="The body.")
     queue = property(attrgetter("stored.queue"), doc="The number of the queue it was read from.")
     queue_offset = property(attrgetter("stored.queue_offset"), doc="Its offset in that queue.")
     tag = property(attrgetter("stored.tag"), doc="The tag.")

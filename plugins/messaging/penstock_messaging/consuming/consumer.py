@@ -110,6 +110,9 @@ class GroupConsumer:
         self._is_over = self._is_closing = self._is_closed = False
         self._closing = threading.Lock()
         self._worker: Stoppable | None = None
+        # What the worker is to do now, and when it looks for members and queues the next time.
+        self._is_asked = self._is_to_read = False
+        self._step_at_ns = 0
         self._run: HandlerRun | None = None
         self._process = context.files.process_id()
         leave_in_child(self)
@@ -125,6 +128,16 @@ class GroupConsumer:
 
     def wake(self) -> None:
         """Look for members and queues now. Safe from any thread."""
+        self._is_asked = True
+        self._wake_worker()
+
+    def read_ahead(self) -> None:
+        """Called before a wait for the disk: read the next messages meanwhile, if there are probably more."""
+        if self._fetcher.may_read_ahead and not self._is_to_read:
+            self._is_to_read = True
+            self._wake_worker()
+
+    def _wake_worker(self) -> None:
         worker = self._worker
         if worker is not None:
             worker.wake()
@@ -138,6 +151,14 @@ class GroupConsumer:
         self._held.leave()
 
     def _step(self) -> float | None:
+        if self._is_to_read:
+            self._fetcher.fetch_ahead()
+            self._is_to_read = False
+            rest_ns = self._step_at_ns - self._now_ns()
+            if rest_ns > 0 and not self._is_asked:
+                return rest_ns / 1e9
+        self._is_asked = False
+        self._step_at_ns = self._now_ns() + int(STEP_S * 1e9)
         try:
             if not self._is_closing:
                 self._claims.step()
@@ -207,9 +228,6 @@ class GroupConsumer:
 
     def _await(self, limit: int, by: object, until_ns: int | None) -> list[HandedMessage]:
         """Hand out messages, waiting for the first one."""
-        found = self._gather(limit, by, until_ns)
-        if found:
-            return found
         try:
             waiter = self._waiters.pop()
         except IndexError:

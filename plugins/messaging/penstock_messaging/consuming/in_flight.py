@@ -14,12 +14,13 @@ Not thread-safe: `Consumer` calls it under its lock.
 
 import bisect
 import heapq
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock import StoredMessage
+from penstock.contracts.deliveries import deliver, finish, hand_out
 from penstock_messaging.consuming.consumed_message import (
     DONE,
     OUT,
@@ -72,7 +73,7 @@ class QueueFlight:
         self.owned = owned
         self.topic, self.queue = owned.topic, owned.queue
         self.is_retry = is_retry
-        self.open: OrderedDict[int, HandedMessage] = OrderedDict()
+        self.open: dict[int, HandedMessage] = {}
         self.fetched = position.base
         self._done = sorted([*position.acked, *((each, each + 1) for each in position.nacked)])
         self._tries = dict(position.tries)
@@ -103,11 +104,10 @@ class QueueFlight:
         """Add messages that were read from `fetched` to before `following`, except those that are done; return them."""
         if self.is_retry or self._done or self._tries:
             made = [self._delivery(each) for each in stored if not self._is_done(each.queue_offset)]
+            self.open.update((each.offset, each) for each in made)
         else:
-            topic = self.topic
-            made = [HandedMessage(each, topic, 1, self, each.queue_offset) for each in stored]
-        # In this order, an interrupt in between leaves nothing before the base that is not done.
-        self.open.update(zip([each.offset for each in made], made, strict=True))
+            made = deliver(HandedMessage, list(stored), self.topic, self, self.open)
+        # Only now: an interrupt in between leaves nothing before the base that is not done.
         self.fetched = max(following, self.fetched)
         self._pass_done()
         return made
@@ -146,7 +146,7 @@ class InFlight:
         # Without answers, a message is done as soon as it is handed out.
         self._answers = answers
         self._ready: deque[HandedMessage] = deque()
-        self.out: OrderedDict[HandedMessage, int] = OrderedDict()
+        self.out: dict[HandedMessage, int] = {}
         # Messages of an ordered queue that wait for their retry: (when, number, message).
         self._later: list[tuple[int, int, HandedMessage]] = []
         # `expire` has nothing to do before.
@@ -193,11 +193,8 @@ class InFlight:
             self.expire(now_ns)
         ready, out, until_ns = self._ready, self.out, now_ns + self._ack_wait_ns
         found = list(islice(ready, min(limit, self._out_max - len(out))))
-        if not self._answers or any(each.state != READY for each in found):
+        if not self._answers or not hand_out(found, READY, OUT, by, now_ns, out, until_ns):
             return []
-        for message in found:
-            message.by, message.since_ns, message.state = by, now_ns, OUT
-        out.update(dict.fromkeys(found, until_ns))
         self._due_ns = min(self._due_ns, until_ns)
         for _ in found:
             ready.popleft()
@@ -268,18 +265,13 @@ class InFlight:
             self._next_in_line(flight)
         return True
 
-    def finish_all(self, flight: QueueFlight, messages: Iterable[HandedMessage]) -> None:
+    def finish_all(self, flight: QueueFlight, messages: list[HandedMessage]) -> None:
         """Mark messages of one queue as done."""
         if self._ordered:
             for message in messages:
                 self.finish(message)
             return
-        opened, out = flight.open, self.out
-        for message in messages:
-            current = opened.pop(message.offset, None)
-            if current is not None:
-                out.pop(current, None)
-                current.state = message.state = DONE
+        finish(messages, flight.open, self.out, DONE)
 
     def is_current(self, message: HandedMessage) -> bool:
         """Return whether an answer other than an acknowledgement counts: not if the message was handed out anew."""
@@ -344,8 +336,9 @@ class InFlight:
     def extend(self, message: HandedMessage, now_ns: int) -> None:
         """Restart the time of a message that is handed out."""
         if message.state == OUT and message in self.out:
+            # At the end: `out` is in the order of these times.
+            del self.out[message]
             self.out[message] = now_ns + self._ack_wait_ns
-            self.out.move_to_end(message)
 
     # --- after an interrupt
 
