@@ -39,7 +39,7 @@ def test_a_loop_hands_out_what_is_there_and_what_comes(tmp_path: Path) -> None:
                         break
                 assert later is not None
                 await later
-                assert await consumer.lag() == {("orders", n): 0 for n in range(4)}
+                assert set((await consumer.lag()).values()) == {0}
                 assert consumer.pending() == []
             assert sorted(seen) == list(range(9))
 
@@ -144,7 +144,7 @@ def test_cancellations_neither_lose_nor_double_an_acknowledgement(
                 await asyncio.sleep(0.001)
             tasks[0].cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert await consumer.lag() == {("orders", n): 0 for n in range(4)}
+            assert set((await consumer.lag()).values()) == {0}
             await consumer.close()
             again = await store.consumer("billing", "orders")
             assert await again.poll(timeout=0) == []
