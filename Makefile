@@ -13,7 +13,7 @@ help:
 	@echo "make test   install what it needs, then run all tests"
 	@echo "make test-install  install into bare environments of PYTHONS, with each extra alone and with the lowest versions"
 	@echo "make check  ruff, mypy --strict, and known vulnerabilities of dependencies"
-	@echo "make bench  figures beside RocketMQ, SQLite, LMDB and RocksDB, and the goals; under ten minutes"
+	@echo "make bench  figures beside RocketMQ, SQLite, LMDB, RocksDB and redis, and the goals; BEFORE=COMMIT compares with it"
 	@echo "make bench-full  the same with every size and 10 million keys, kept in the history, plots and page made anew"
 	@echo "make bench-spark  figures of the Spark pipeline beside Parquet and plain processes, and its goals"
 	@echo "make fuzz   every reader under atheris, SECONDS=60 each"
@@ -87,7 +87,7 @@ mutants: $(VENV)/dev
 	$(BIN)/python -m tests.mutants
 
 bench: $(VENV)/dev
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(if $(BEFORE),--before $(BEFORE))
 
 bench-full: $(VENV)/dev
 	mkdir -p build

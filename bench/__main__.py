@@ -11,7 +11,7 @@ from pathlib import Path
 from bench import history, machine, results
 from bench.goals import judge, table
 from bench.measure import Bench
-from bench.workloads import lives, puts, reads, tails
+from bench.workloads import consumers, lives, puts, reads, tails
 
 BUILD = Path(__file__).parents[1] / "build"
 
@@ -28,14 +28,20 @@ def main() -> None:
     parser.add_argument(
         "--keep", action="store_true", help=f"add the ratios to {history.FILE.name}"
     )
+    parser.add_argument(
+        "--before",
+        default="",
+        metavar="COMMIT",
+        help="also compare puts with this commit of Penstock",
+    )
     asked = parser.parse_args()
     rounds = asked.rounds or (7 if asked.full else 5)
     only = [word for word in asked.only.split(",") if word]
     began = time.monotonic()
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="bench-") as home:
-        bench = Bench(Path(home), rounds=rounds, full=asked.full, only=only)
-        for workload in (puts, reads, lives, tails):
+        bench = Bench(Path(home), rounds=rounds, full=asked.full, only=only, commit=asked.before)
+        for workload in (puts, reads, lives, tails, consumers):
             workload.run(bench)
     outcomes = judge(bench.figures, bench.missing)
     minutes = (time.monotonic() - began) / 60

@@ -12,6 +12,7 @@ import attrs
 
 from bench.engines import ENGINES
 from bench.measure import Figures, acked, on_device, slowest
+from bench.workloads import consumers
 
 NOT_MEASURED = "not measured"
 NOT_ASKED = "not requested"
@@ -226,9 +227,47 @@ def _times() -> list[Goal]:
     ]  # fmt: skip
 
 
+def _consumers() -> list[Goal]:
+    found = []
+    for words, figure, against in (
+        ("consumed, 100 acks on disk at a time", consumers.DURABLE,
+         (("SQLite queue, WAL, FULL", "sqlite-queue", 3.0), ("SQLite queue, no WAL, FULL", "sqlite-queue-delete", 3.0),
+          ("redis, appendfsync always", "redis-always", 3.0))),
+        ("consumed, each acked, no sync", consumers.EACH,
+         (("litequeue", "litequeue", 5.0), ("redis, appendfsync everysec", "redis-everysec", 5.0))),
+    ):  # fmt: skip
+        found += [
+            _plain(f"{words}, {size}", name, f"{figure}, {size}", "consumer", engine, least, must=size == "128 B")
+            for size in SIZES for name, engine, least in against
+        ]  # fmt: skip
+    found += [
+        _plain(f"consumed in {consumers.MEMBERS} {what}, 100 acks at a time, {size}", name, f"{figure}, {size}", "consumer",
+               engine, 3.0, must=size == "128 B")
+        for what, figure in (("threads", consumers.THREADS), ("processes", consumers.TOGETHER))
+        for size in SIZES
+        for name, engine in (("SQLite queue, WAL, FULL", "sqlite-queue"), ("redis, appendfsync always", "redis-always"))
+    ]  # fmt: skip
+    for words, figure, most in (
+        ("put to a consumer's hand, one process", consumers.HAND, 200.0),
+        ("put to a consumer's hand, two processes", consumers.HAND_ACROSS, 1000.0),
+    ):
+        found.append(_limit(f"{words}, median, us", f"{figure}, us", "consumer", most, must=True))
+        beside = _plain(
+            "  the same", "redis, XREADGROUP BLOCK", figure, "consumer", "redis-everysec", 1.0
+        )
+        found.append(attrs.evolve(beside, beside=True))
+    for words, engine in (
+        ("no extensions", "penstock-alone"),
+        ("the commit of --before", "penstock-before"),
+    ):
+        found.append(_plain("single puts, 128 B, with extensions", words, consumers.EXTENSIONS, "penstock", engine,
+                            0.97, must=True))  # fmt: skip
+    return found
+
+
 # The figures of version 0.1 on the machine of docs/performance.md.
 STALL_0_1_MS = 3.9
-GOALS = [*_puts(), *_batches(), *_syncs(), *_reads(), *_lives(), *_times()]
+GOALS = [*_puts(), *_batches(), *_syncs(), *_reads(), *_lives(), *_times(), *_consumers()]
 
 
 def judge(figures: Figures, missing: Mapping[str, str]) -> list[Outcome]:

@@ -6,6 +6,8 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from bench.engines import redis
+
 
 def words() -> str:
     """Return processor, cores, memory, system and Python."""
@@ -20,8 +22,10 @@ def words() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the measured packages."""
-    names = ("numpy", "pyarrow", "lmdb", "rocksdict")
-    return {name: metadata.version(name) for name in names}
+    names = ("numpy", "pyarrow", "lmdb", "rocksdict", "litequeue", "redis", "hiredis")
+    found = {name: metadata.version(name) for name in names}
+    server = redis.version()
+    return found | ({"redis-server": server} if server else {})
 
 
 def commit() -> str:

@@ -18,7 +18,9 @@ from typing import Any, Self
 
 import attrs
 
-from bench.engines import ENGINES
+from bench import before
+from bench.before import NoCommitError
+from bench.engines import ENGINES, redis
 from bench.process import EngineError, EngineProcess
 from bench.rocketmq import NoJavaError, build
 from bench.supply import make_bodies
@@ -26,6 +28,10 @@ from bench.supply import make_bodies
 Figures = dict[str, dict[str, list[float]]]
 Opened = tuple[EngineProcess, dict[str, Any]]
 Latencies = dict[str, dict[str, list[dict[str, float]]]]
+
+
+# Commands of which slow engines get fewer messages.
+SHARED = ("put", "consume")
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +44,7 @@ class Work:
         engines: the engines that run it.
         facts: the arguments of the command.
         own: additional arguments for one engine, or "do" for a different command.
+        first: a command that is run before each turn, with the same count, and not measured; empty for none.
         unit: the unit of a figure, for people; nanoseconds are divided by `scale`.
     """
 
@@ -46,8 +53,14 @@ class Work:
     engines: Sequence[str]
     facts: Mapping[str, Any] = attrs.field(factory=dict)
     own: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    first: str = ""
     unit: str = "ns a message"
     scale: float = 1.0
+
+    @property
+    def family(self) -> str:
+        """The word by which `--only` selects this work."""
+        return self.name.split(maxsplit=1)[0].rstrip(",")
 
     @property
     def is_synced(self) -> bool:
@@ -58,7 +71,7 @@ class Work:
         """Return the command for one engine, with its share of the messages."""
         command = {"do": self.do, **self.facts, **self.own.get(ENGINES[engine].kind, {})}
         if "count" in command:
-            share = ENGINES[engine].share if self.do.startswith("put") else 1.0
+            share = ENGINES[engine].share if self.do.startswith(SHARED) else 1.0
             least = command.get("batch", command.get("threads", 1))
             command["count"] = max(int(command["count"] * share * scale), least)
         return command
@@ -83,7 +96,14 @@ class Bench:
     """The state of one run: its options, a folder, and the figures so far."""
 
     def __init__(
-        self, home: Path, *, rounds: int, full: bool, only: Sequence[str] = (), scale: float = 1.0
+        self,
+        home: Path,
+        *,
+        rounds: int,
+        full: bool,
+        only: Sequence[str] = (),
+        scale: float = 1.0,
+        commit: str = "",
     ) -> None:
         self.home = home
         self.rounds = rounds
@@ -100,11 +120,33 @@ class Bench:
         self.missing: dict[str, str] = {}
         self.bodies = home / "bodies"
         make_bodies(self.bodies)
+        # Of each kind of engine: additional variables of its processes.
+        self.variables: dict[str, dict[str, str]] = {}
+        # The full name of the commit that this one is compared with; empty if there is none.
+        self.commit = ""
+        self._look(commit)
+
+    def _look(self, commit: str) -> None:
+        """Look for what is not installed with Penstock's own packages."""
         try:
             build()
         except NoJavaError as error:
-            self.missing["rocketmq"] = str(error)
-            print(f"the RocketMQ store is not measured: {error}", file=sys.stderr)
+            self._lacks("rocketmq", "the RocketMQ store", str(error))
+        if why := redis.missing():
+            self._lacks("redis", "redis", why)
+        try:
+            self.commit = before.build(commit)
+            self.variables["before"] = before.environment(self.commit)
+        except NoCommitError as error:
+            self._lacks("before", "another commit of Penstock", str(error))
+
+    def _lacks(self, kind: str, words: str, why: str) -> None:
+        self.missing[kind] = why
+        print(f"{words} is not measured: {why}", file=sys.stderr)
+
+    def process(self, engine: str) -> EngineProcess:
+        """Return a new process of an engine."""
+        return EngineProcess(engine, self.variables.get(ENGINES[engine].kind))
 
     def wants(self, family: str) -> bool:
         """Return whether this family of work was requested."""
@@ -171,7 +213,7 @@ class Bench:
     @contextmanager
     def fresh(self, engine: str, root: Path, number: int = 0, **facts: Any) -> Iterator[Opened]:
         """Start a process for one engine and open a store in it; yields both the process and its answer."""
-        with EngineProcess(engine) as process:
+        with self.process(engine) as process:
             self.write_back()
             yield process, process.open(root, self.bodies, number, **facts)
 
@@ -191,7 +233,7 @@ class Session:
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
             for name in self.engines:
-                process = self._stack.enter_context(EngineProcess(name))
+                process = self._stack.enter_context(self.bench.process(name))
                 process.open(self.folder / name, self.bench.bodies)
                 process.pause()
                 self.processes[name] = process
@@ -217,7 +259,7 @@ class Session:
 
     def run(self, works: Sequence[Work]) -> None:
         """Warm everything up, then measure in rounds."""
-        works = [work for work in works if self.bench.wants(work.name.split(maxsplit=1)[0])]
+        works = [work for work in works if self.bench.wants(work.family)]
         for number in range(self.bench.rounds + 1):
             for work in works:
                 for name in self.bench.shuffled([e for e in work.engines if e in self.processes]):
@@ -231,6 +273,9 @@ class Session:
         command = work.command(name, self.bench.scale)
         for _ in range(ENGINES[name].warm - 1 if warming else 0):
             process.call(**command)
+        if work.first:
+            process.call(work.first, count=command["count"], size=command["size"])
+            self.bench.write_back()
         before = process.device_bytes()
         answer = process.call(**command)
         process.pause()

@@ -12,6 +12,7 @@ from bench.engines import ENGINES
 from bench.goals import NOT_MEASURED
 from bench.pictures import NAMES, draw
 from bench.results import Result, load, median, save
+from bench.workloads.consumers import DURABLE, EACH, HAND, HAND_ACROSS, THREADS
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = "performance.json"
@@ -95,6 +96,13 @@ _ABSOLUTE = (
     ("`find` by key", "find in *", "penstock-index", "us"),
     ("from `put` to a follower in another process, median", "tail, put to a follower in another process, us",
      "penstock", "us"),
+    ("consumed in batches of 100, each acknowledged on disk, 128 B", f"{DURABLE}, 128 B", "consumer", "rate"),
+    ("the same, 4 threads", f"{THREADS}, 128 B", "consumer", "rate"),
+    ("consumed and acknowledged one by one, without waiting for the disk, 128 B", f"{EACH}, 128 B", "consumer", "rate"),
+    ("from `put` to the hand of a consumer in the same process, median", f"{HAND}, us", "consumer", "us"),
+    ("the same, 99 % take no longer", f"{HAND}, 99 %, us", "consumer", "us"),
+    ("from `put` to the hand of a consumer in another process, median", f"{HAND_ACROSS}, us", "consumer", "us"),
+    ("the same, 99 % take no longer", f"{HAND_ACROSS}, 99 %, us", "consumer", "us"),
     ("99.9 % of puts take no longer, 128 B", "latency of a put, 128 B, 99.9 %", "penstock", "ns"),
     ("open 1 GiB after a kill, all messages there", "recovery of a killed 1 GiB store", "penstock", "ms"),
     ("open 1 GiB after a clean close", "open a clean 1 GiB store", "penstock", "ms"),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,15 +27,16 @@ class EngineError(Exception):
     """Raised when an engine returns an error instead of a figure."""
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment, but with Python's byte code cache enabled, as for an installed package."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with these variables, and with Python's byte code cache enabled, as for an installed package."""
+    found = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return found | dict(variables)
 
 
 class EngineProcess:
-    """One engine, started and not opened."""
+    """One engine, started and not opened; `variables` are added to its environment."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, variables: Mapping[str, str] | None = None) -> None:
         self.name = name
         self._home = tempfile.TemporaryDirectory(prefix="penstock-bench-")
         home = Path(self._home.name)
@@ -42,7 +44,8 @@ class EngineProcess:
         is_java = ENGINES[name].kind == "rocketmq"
         self._process = subprocess.Popen(
             rocketmq.command(home) if is_java else [sys.executable, "-m", "bench.worker", name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=ROOT, env=_environment(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=ROOT,
+            env=_environment(variables or {}),
         )  # fmt: skip
         self._is_paused = False
 
@@ -121,6 +124,10 @@ class EngineProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if ENGINES[self.name].kind == "redis":
+            # Its server ends in any case, but nobody would wait for it.
+            with suppress(EngineError):
+                self.call("close")
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
             assert pipe is not None

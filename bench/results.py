@@ -19,6 +19,7 @@ def of(bench: Bench, outcomes: list[Outcome]) -> Result:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": machine.words(),
         "commit": machine.commit(),
+        "before": bench.commit,
         "versions": machine.versions(),
         "full": bench.full,
         "rounds": bench.rounds,

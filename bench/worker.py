@@ -26,6 +26,8 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.engine = make(name)
+        # What each thread that consumes calls.
+        self.members: list[Callable[[int], int]] = []
 
     def answer(self, command: dict[str, Any]) -> Answer:
         """Run one command."""
@@ -97,6 +99,14 @@ class Worker:
                 self.engine.put_batch(self.engine.batch(rows))
         self.engine.settle()
         return {"count": self.supply.number}
+
+    def do_supply(self, count: int, size: int) -> Answer:
+        """Put messages to be consumed, into all queues in turn."""
+        for start in range(0, count, 1000):
+            rows = self.supply.rows(min(1000, count - start), size)
+            self.engine.put_batch(self.engine.batch(rows))
+        self.engine.settle()
+        return {"count": count}
 
     def _has_columns(self) -> bool:
         try:
@@ -174,6 +184,49 @@ class Worker:
             self.engine.put_all(self.engine.singles([(0, key, stamped)]))
         return {"count": count}
 
+    def do_consume(self, count: int, size: int, batch: int) -> Answer:
+        """Consume this number of messages, which are all there, in batches that are acknowledged on disk."""
+        return counted(lambda: int(self.engine.consume(batch, count)), count)
+
+    def do_consume_each(self, count: int, size: int, batch: int) -> Answer:
+        """Consume this number of messages, which are all there; acknowledge each without waiting for the disk."""
+        return counted(lambda: int(self.engine.consume_each(batch, count)), count)
+
+    def do_join(self, root: str) -> Answer:
+        """Become one of several members of a group."""
+        self.engine.join(Path(root))
+        return {}
+
+    def do_share(self) -> Answer:
+        """Return whether this member has its share of the queues."""
+        return {"is_there": self.engine.has_share()}
+
+    def do_consume_together(self, batch: int, threads: int, at_ns: int) -> Answer:
+        """Consume from a time on until nothing comes any more; return how many there were, and when the last batch was done."""
+        gc.collect()
+        while len(self.members) < threads:
+            self.members.append(self.engine.member())
+        seen: list[tuple[int, int]] = []
+
+        def consume(some: Callable[[int], int]) -> None:
+            time.sleep(max(at_ns - time.monotonic_ns(), 0) / 1e9)
+            while count := some(batch):
+                seen.append((time.monotonic_ns(), count))
+
+        in_threads(consume, self.members[:threads])
+        ended = max((when for when, _ in seen), default=at_ns)
+        return {"count": sum(count for _, count in seen), "ended_ns": ended}
+
+    def do_hand(self, count: int, pause_ms: float) -> Answer:
+        """Like `do_follow`, of messages that another thread of this process puts."""
+        if not hasattr(self, "watched"):
+            self.watched = self.engine.arrivals()
+        beating = threading.Thread(target=self.do_beat, args=(count, pause_ms))
+        beating.start()
+        answer = self.do_follow(count)
+        beating.join()
+        return answer
+
     def do_read(self, limit: int, count: int, *, decode: bool = False) -> Answer:
         """Read in order; `decode` is for RocketMQ, whose pull alone returns bytes."""
         return counted(lambda: int(self.engine.read(limit, count)))
@@ -222,12 +275,15 @@ def timed(job: Callable[[], None], count: int, settle: Callable[[], None] | None
     return {"ns": time.perf_counter_ns() - began, "acked_ns": took, "count": count}
 
 
-def counted(job: Callable[[], int]) -> Answer:
-    """Run a job that returns how many operations it did."""
+def counted(job: Callable[[], int], expected: int | None = None) -> Answer:
+    """Run a job that returns how many operations it did; raises if that is not the expected number."""
     gc.collect()
     began = time.perf_counter_ns()
     count = job()
-    return {"ns": time.perf_counter_ns() - began, "count": count}
+    took = time.perf_counter_ns() - began
+    if expected not in (None, count):
+        raise LookupError(f"{count} instead of {expected}")
+    return {"ns": took, "count": count}
 
 
 def in_threads(job: Callable[[Any], None], parts: Sequence[Any]) -> None:

@@ -32,7 +32,7 @@ class Entry:
     """One engine with its settings.
 
     Attributes:
-        kind: which class drives it, see `make`; "rocketmq" has a JVM.
+        kind: which class drives it, see `make`; "rocketmq" has a JVM, "before" runs on the packages of another checkout.
         settings: the settings it is opened with.
         words: a description for people.
         share: the part of the messages that a turn gives it: slow engines get fewer, so that all turns last equally long.
@@ -73,6 +73,27 @@ ENGINES: dict[str, Entry] = {
         **{"log.checksum": "crc32"},
     ),
     "penstock-sync-mapped": _ours("Penstock, sync, mapped", index=_QUEUES_ONLY, flush="sync"),
+    "penstock-alone": _ours("Penstock, default, queues, no extensions", index=_QUEUES_ONLY, extensions=[]),
+    # Run on the packages of another checkout, see `bench.before`.
+    "penstock-before": Entry(
+        kind="before", words="Penstock of another commit, default, queues",
+        settings={"index": _QUEUES_ONLY},
+    ),
+    "consumer": Entry(kind="consumer", settings={"index": _QUEUES_ONLY}, words="Penstock's consumer group"),
+    "sqlite-queue": Entry(
+        kind="sqlite-queue", settings={"journal": "WAL"}, words="queue table of SQLite, WAL, FULL", share=0.5
+    ),
+    "sqlite-queue-delete": Entry(
+        kind="sqlite-queue", settings={"journal": "DELETE"}, words="queue table of SQLite, rollback journal, FULL",
+        share=0.1,
+    ),
+    "litequeue": Entry(kind="litequeue", settings={}, words="litequeue, WAL, NORMAL", share=0.02),
+    "redis-always": Entry(
+        kind="redis", settings={"appendfsync": "always"}, words="redis stream, appendfsync always", share=0.5
+    ),
+    "redis-everysec": Entry(
+        kind="redis", settings={"appendfsync": "everysec"}, words="redis stream, appendfsync everysec", share=0.5
+    ),
     "rocketmq": _java("RocketMQ 5.3.3 store, ASYNC_FLUSH, queues"),
     "rocketmq-index": _java(
         "RocketMQ 5.3.3 store, ASYNC_FLUSH, queues and index", messageIndexEnable=True
@@ -100,7 +121,12 @@ ENGINES: dict[str, Entry] = {
 # Each is imported only where it is used: a cold start must not include the others.
 _CLASSES = {
     "penstock": ("penstock", "PenstockEngine"),
+    "before": ("penstock", "PenstockEngine"),
+    "consumer": ("consumer", "ConsumerEngine"),
     "sqlite": ("sqlite", "SqliteEngine"),
+    "sqlite-queue": ("sqlite_queue", "SqliteQueueEngine"),
+    "litequeue": ("litequeue", "LitequeueEngine"),
+    "redis": ("redis", "RedisEngine"),
     "lmdb": ("lmdb", "LmdbEngine"),
     "rocksdb": ("rocks", "RocksEngine"),
     "plain": ("plain", "PlainEngine"),

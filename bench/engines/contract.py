@@ -1,11 +1,14 @@
 """The interface of an engine to the harness. Each engine runs in a process of its own; see `bench.worker`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.supply import Row
+
+# How long a member of a group waits for messages before it concludes that there are none.
+MOMENT_S = 0.5
 
 
 class Engine(ABC):
@@ -83,4 +86,35 @@ class Engine(ABC):
 
     def watch(self, root: Path) -> Iterator[bytes]:
         """Open a store that another process writes, and yield new bodies of queue 0, without end."""
+        raise NotImplementedError
+
+    def consume(self, limit: int, count: int) -> int:
+        """Take `count` messages as a member of a group, `limit` at a time, and access each body; return how many.
+
+        Each batch is acknowledged, on disk, before the next one is handled.
+        """
+        raise NotImplementedError
+
+    def consume_each(self, limit: int, count: int) -> int:
+        """Like `consume`, but acknowledge each message by itself, without waiting for the disk."""
+        raise NotImplementedError
+
+    def join(self, root: Path) -> None:
+        """Become a member of the group of `consume`, of a store that another process has opened."""
+        raise NotImplementedError
+
+    def has_share(self) -> bool:
+        """Return whether this member has what it gets of the queues: some engines share them soon after it joins."""
+        return True
+
+    def member(self) -> Callable[[int], int]:
+        """Return what one thread of a member calls to consume a batch: it returns how many messages there were.
+
+        It takes up to that many messages, accesses each body, and acknowledges them on disk, now or with the next call.
+        Returns 0 after waiting for a moment in vain.
+        """
+        raise NotImplementedError
+
+    def arrivals(self) -> Iterator[bytes]:
+        """Yield new bodies as a consumer of a group in this process gets them, without end; each is acknowledged."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, overload
+from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,12 +145,47 @@ def run_of(
     log_offsets: _Int64s, sizes: _Int64s, limit: int, room: int, gap: int
 ) -> tuple[int, int]: ...
 
+# --- deliveries.pxi
+
+class Delivery:
+    stored: StoredMessage
+    topic: str
+    flight: Any
+    offset: int
+    attempt: int
+    since_ns: int
+    state: int
+    by: object
+    def __init__(
+        self, stored: StoredMessage, topic: str, attempt: int, flight: Any, offset: int
+    ) -> None: ...
+    @property
+    def body(self) -> bytes: ...
+
+_D = TypeVar("_D", bound=Delivery)
+
+def deliver(
+    kind: type[_D], messages: list[StoredMessage], topic: str, flight: object, opened: dict[int, _D]
+) -> list[_D]: ...
+def hand_out(
+    deliveries: list[_D],
+    before: int,
+    after: int,
+    by: object,
+    since_ns: int,
+    out: dict[_D, int],
+    until_ns: int,
+) -> bool: ...
+def of_one_flight(deliveries: list[_D], kind: type[_D]) -> Any | None: ...
+def open_offsets(deliveries: list[_D], opened: dict[int, _D]) -> Sequence[int]: ...
+def finish(deliveries: list[_D], opened: dict[int, _D], out: dict[_D, int], state: int) -> None: ...
+
 # --- messages
 
 class Message:
     topic: str
     body: bytes
-    queue: int
+    queue: Any  # int, or None for the queues of the topic in turn
     tag: str
     keys: Sequence[str]
     properties: Mapping[str, str]
@@ -162,12 +197,13 @@ class Message:
     sys_flag: int
     reconsume_times: int
     prepared_offset: int
+    partition_key: str | None
     def __init__(
         self,
         topic: str,
         body: bytes,
         *,
-        queue: int = 0,
+        queue: int | None = 0,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -179,6 +215,7 @@ class Message:
         sys_flag: int = 0,
         reconsume_times: int = 0,
         prepared_offset: int = 0,
+        partition_key: str | None = None,
     ) -> None: ...
     def __replace__(self, **changes: Any) -> Self: ...
     __hash__: None  # type: ignore[assignment] # it can be changed
@@ -252,6 +289,8 @@ class QueueCursor:
 
 class RecordEncoder:
     make_cursor: Callable[[str, int], QueueCursor] | None
+    make_copy_cursor: Callable[[str, int], QueueCursor] | None
+    rewrite: Callable[[Message], Message | tuple[Message, bytes]] | None
     @property
     def store_host(self) -> bytes: ...
     @property
@@ -268,6 +307,7 @@ class RecordEncoder:
         time_ms: Callable[[], int] | None = None,
     ) -> None: ...
     def now_ms(self) -> int: ...
+    def forget(self, topic: str) -> None: ...
     def cursor_of(self, topic: str, queue: int) -> QueueCursor: ...
 
 class Batch:
@@ -463,12 +503,13 @@ class WakeWord:
 class Producer:
     def _produce_by(self, appender: Appender | None) -> None: ...
     def _check_writable(self) -> None: ...
+    def _put_rewritten(self, message: Message) -> Receipt: ...
     def put(
         self,
         topic: str,
         body: bytes,
         *,
-        queue: int = 0,
+        queue: int | None = 0,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -477,6 +518,7 @@ class Producer:
         wait: bool = True,
         born_time_ms: int | None = None,
         born_host: str | None = None,
+        partition_key: str | None = None,
     ) -> Receipt: ...
 
 def store_records(

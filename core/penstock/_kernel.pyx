@@ -31,6 +31,7 @@ include "_kernel/append.pxi"
 include "_kernel/wake.pxi"
 include "_kernel/columns.pxi"
 include "_kernel/stored.pxi"
+include "_kernel/deliveries.pxi"
 include "_kernel/dispatch.pxi"
 
 crc_start()

@@ -13,10 +13,13 @@
     + MessageError (ValueError)    the caller's message cannot be stored; nothing was written
         - TopicError               a topic name that is refused, with the reason
             + LongTopicError       a name that older brokers on this directory cannot read
+            + UnknownTopicError    no topic has that name, and topics are not created by messages
+            + TopicExistsError     a topic has that name already
+            + TopicPermissionError the topic's configuration forbids messages
         - QueueError               a queue number that is out of range
+            + TopicQueueError      a queue number that the topic does not have
         - PropertyError            a property, key or tag that the format cannot hold
         - MessageTooLargeError     body, properties or record over a limit
-        - NotYetError              a feature of the format that Penstock does not deliver yet
         - CommitError              a consumer group's offset that is refused, with the reason
         - ImportFileError          a file that cannot be imported, or a row of it; names file and row
     + OffsetError (LookupError)    nothing to read there: trimmed away, or not written yet
@@ -33,6 +36,9 @@
         - StoreFailedError         a flush failed earlier: close, reopen, recover
         - StoreClosedError         the store was closed
         - ForkedStoreError         a child process tried to use its parent's store
+        - ConsumerClosedError      the consumer was closed
+        - LostQueueError           a consumer answered a message of a queue that it no longer has
+        - QueueHeldError           a queue is held by a consumer; names its process
         - ReadOnlyError            the store was opened for reading
         - DiskFullError            no space left; nothing of the message was stored
         - SystemLimitError         no descriptor or memory left; nothing of the message was stored
@@ -192,6 +198,26 @@ class LongTopicError(TopicError):
         )
 
 
+class UnknownTopicError(TopicError):
+    """No topic has that name, and messages do not create topics here."""
+
+
+class TopicExistsError(TopicError):
+    """A topic has that name already; its configuration is unchanged."""
+
+
+class TopicPermissionError(TopicError):
+    """The topic's configuration forbids messages (`perm` without 2); a broker would store them."""
+
+    def __init__(self, topic: str, perm: int) -> None:
+        self.perm = perm
+        super().__init__(
+            topic,
+            f"its configuration forbids messages (perm {perm} lacks 2, write); nothing was stored. A broker would store "
+            f"them. To allow them, set perm with Store.alter_topic or `penstock topic alter`",
+        )
+
+
 class QueueError(MessageError):
     """A queue number outside 0 .. the limit."""
 
@@ -199,6 +225,25 @@ class QueueError(MessageError):
         self.queue = queue
         self.limit = limit
         super().__init__(f"queue {queue!r} is refused: it must be a whole number, 0 to {limit}")
+
+
+class TopicQueueError(QueueError):
+    """A queue number that the topic's configuration does not have.
+
+    Attributes:
+        topic: the topic.
+        queue: the queue number.
+        limit: the topic's greatest queue number.
+    """
+
+    def __init__(self, topic: str, queue: int, count: int) -> None:
+        self.topic = topic
+        super().__init__(queue, count - 1)
+        text = (
+            f"queue {queue} of topic {topic!r} is refused: the topic has {count} queues, from 0 to {count - 1}; nothing "
+            f"was stored. Put to one of these, or give the topic more with Store.alter_topic or `penstock topic alter`"
+        )
+        self.args = (text,)
 
 
 class PropertyError(MessageError):
@@ -218,10 +263,6 @@ class MessageTooLargeError(MessageError):
         self.size = size
         self.limit = limit
         super().__init__(f"{what} has {size} bytes, the limit is {limit}; {advice}")
-
-
-class NotYetError(MessageError):
-    """A feature of the format that Penstock does not deliver yet; the message is refused."""
 
 
 class ImportFileError(MessageError):
@@ -430,6 +471,45 @@ class ForkedStoreError(StorageError):
         )
 
 
+class ConsumerClosedError(StorageError):
+    """The consumer was closed."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        super().__init__(
+            f"the consumer of group {shown(group)} is closed, and hands out no more messages; make a new one"
+        )
+
+
+class LostQueueError(StorageError):
+    """A consumer answered a message of a queue that it no longer has: another consumer gets the message again."""
+
+    def __init__(
+        self, topic: str, queue: int, reason: str = "it was handed back to the group"
+    ) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.reason = reason
+        super().__init__(
+            f"queue {queue} of topic {shown(topic)} is no longer this consumer's: {reason}. The answer does not count: the "
+            f"message may be handed out again, to this consumer or another one"
+        )
+
+
+class QueueHeldError(StorageError):
+    """A consumer has a queue that only one program may change at a time; nothing was changed."""
+
+    def __init__(self, group: str, topic: str, queue: int, holder: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue = queue
+        self.holder = holder
+        super().__init__(
+            f"queue {queue} of topic {shown(topic)} is held by a consumer of group {shown(group)}, {holder}; its position "
+            f"was not changed. Close that consumer first, or call its seek()"
+        )
+
+
 class ReadOnlyError(StorageError):
     """The store was opened for reading only, or has corruption that prevents writing."""
 
@@ -486,3 +566,11 @@ class DispatcherFailedError(StorageError):
             f"from {reached} to {end}, which are stored and not lost. Reads that need this dispatcher fail until it "
             f"catches up. Check the disk; the store retries by itself, see stats()"
         )
+
+
+def __getattr__(name: str) -> type[PenstockError]:
+    """Return the class that has the place of one of an earlier version, whose programs may still name it."""
+    if name == "NotYetError":
+        # Version 0.1 raised it for properties that request a delivery later.
+        return PropertyError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,21 +3,29 @@ keeps what it is told, and judges it rightly. Nothing here depends on how fast a
 
 import json
 import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from bench.engines import ENGINES
+from bench.engines import ENGINES, redis
 from bench.goals import GOALS, Goal, Outcome, judge, table
 from bench.measure import Bench, Session, Work, on_device
 from bench.pictures import draw
 from bench.process import EngineError, EngineProcess
 from bench.supply import Supply, key_of, make_bodies
-from bench.workloads import lives, puts, reads, tails
+from bench.workloads import consumers, lives, puts, reads, tails
 
-from bench import history, measure, page, results, rocketmq
+from bench import before, history, measure, page, results, rocketmq
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# The engines of each command that consumes.
+CONSUMING = {"consume": consumers.DURABLE_ENGINES, "consume_each": consumers.EACH_ENGINES}
 # One of each kind that takes messages, without and with sync.
 EVERY = [
     f"{kind}{sync}"
@@ -45,6 +53,7 @@ def made_up() -> results.Result:
             figures[on_device(goal.ours[0])] = {"penstock-sync": [4096.0]}
     bench = Bench.__new__(Bench)
     bench.full, bench.rounds, bench.missing, bench.figures = True, 3, {}, figures
+    bench.commit = ""
     bench.units = dict.fromkeys(figures, "ns a message")
     part = {"50": 1.0, "90": 2.0, "99": 3.0, "99.9": 4.0, "99.99": 5.0, "100": 6.0}
     bench.latencies = {"latency of a put, 128 B": {"penstock": [part], "rocketmq": [part]}}
@@ -54,16 +63,31 @@ def made_up() -> results.Result:
 class FakeProcess:
     """Answers every command at once, in the right shape."""
 
-    def __init__(self, name: str) -> None:
+    # What members of a group have left to consume.
+    supplied = 0
+
+    def __init__(self, name: str, variables: object = None) -> None:
         self.name = name
         self.filled = 0
 
     def call(self, do: str, **facts: Any) -> dict[str, Any]:
         if do == "fill":
             self.filled = facts["count"]
-        if do in ("lag", "follow") or facts.get("each"):
+        if do == "supply":
+            FakeProcess.supplied = facts["count"]
+        if do == "consume_together":
+            seen, FakeProcess.supplied = FakeProcess.supplied, 0
+            return {"count": seen, "ended_ns": facts["at_ns"] + 1000}
+        if do in ("lag", "follow", "hand") or facts.get("each"):
             return {"latency": dict.fromkeys(("50", "90", "99", "99.9", "99.99", "100"), 1000)}
-        return {"ns": 1000, "acked_ns": 900, "count": facts.get("count", 1), "own_kib": 1, **facts}
+        return {
+            "ns": 1000,
+            "acked_ns": 900,
+            "count": facts.get("count", 1),
+            "own_kib": 1,
+            "is_there": True,
+            **facts,
+        }
 
     def open(self, root: Path, bodies: Path, number: int = 0, **facts: Any) -> dict[str, Any]:
         root.mkdir(exist_ok=True)
@@ -72,10 +96,10 @@ class FakeProcess:
         return {"ns": 1000, "count": 1}
 
     def send(self, do: str, **facts: Any) -> None:
-        self.sent = do
+        self.sent = {"do": do, **facts}
 
     def receive(self) -> dict[str, Any]:
-        return self.call(self.sent)
+        return self.call(**self.sent)
 
     def device_bytes(self) -> int | None:
         return 0
@@ -105,7 +129,7 @@ def test_every_goal_is_measured_by_some_workload(
     for module in (measure, tails):
         monkeypatch.setattr(module, "EngineProcess", Sound)
     small.missing.clear()
-    for workload in (puts, reads, lives, tails):
+    for workload in (puts, reads, lives, tails, consumers):
         workload.run(small)
     assert [o.goal for o in judge(small.figures, {}) if o.median is None] == []
     small.missing["rocketmq"] = "not there"
@@ -182,6 +206,143 @@ def test_every_engine_does_the_work(small: Bench) -> None:
     for name, engines in (("put", EVERY), ("put_many", EVERY), ("read", readers)):
         assert sorted(small.figures[name]) == sorted(engines)
         assert all(len(values) == small.rounds for values in small.figures[name].values())
+
+
+QUEUES = (
+    "consumer",
+    "sqlite-queue",
+    "sqlite-queue-delete",
+    "litequeue",
+    "redis-always",
+    "redis-everysec",
+)
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_every_queue_hands_out_all_messages_and_keeps_none(tmp_path: Path, name: str) -> None:
+    _skip_without(name)
+    make_bodies(tmp_path / "bodies")
+    kinds = [do for do, names in CONSUMING.items() if name in names]
+    assert kinds
+    with EngineProcess(name) as process:
+        process.open(tmp_path / "store", tmp_path / "bodies")
+        for do in kinds * 2:
+            process.call("supply", count=50, size=128)
+            assert process.call(do, count=50, size=128, batch=20)["count"] == 50
+            # Nothing was left to be handed out again.
+            process.call("supply", count=7, size=128)
+            assert process.call(do, count=7, size=128, batch=20)["count"] == 7
+
+
+@pytest.mark.parametrize("name", consumers.HAND_ENGINES)
+def test_messages_reach_a_consumer_of_both_processes(tmp_path: Path, name: str) -> None:
+    _skip_without(name)
+    make_bodies(tmp_path / "bodies")
+    with EngineProcess(name) as writer, EngineProcess(name) as other:
+        writer.open(tmp_path / "store", tmp_path / "bodies")
+        writer.call("supply", count=5, size=128)
+        assert writer.call("hand", count=3, pause_ms=1)["latency"]["50"] > 0
+        other.call("watch", root=str(tmp_path / "store"))
+        other.send("follow", count=3)
+        writer.call("beat", count=3, pause_ms=1)
+        assert other.receive()["latency"]["100"] > 0
+
+
+@pytest.mark.parametrize("in_processes", [False, True])
+@pytest.mark.parametrize("name", consumers.DURABLE_ENGINES)
+def test_the_members_of_a_group_share_all_messages(
+    small: Bench, name: str, in_processes: bool
+) -> None:
+    _skip_without(name)
+    small.scale = 0.05
+    with consumers.Group(small, name, small.home / name, in_processes=in_processes) as group:
+        assert group.consume(400, 128) > 0
+        small.scale = 1e-9
+        assert group.consume(30, 128) > 0
+
+
+def test_a_message_that_no_member_got_ends_the_turn(
+    small: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "EngineProcess", FakeProcess)
+    with consumers.Group(small, "consumer", small.home / "group", in_processes=True) as group:
+        monkeypatch.setattr(FakeProcess, "call", lambda *_, **__: {"count": 1, "ended_ns": 1})
+        with pytest.raises(EngineError, match="4 of 30 messages came"):
+            group.consume(30, 128)
+
+
+def _skip_without(name: str) -> None:
+    if ENGINES[name].kind == "redis" and redis.missing():
+        if os.environ.get("PENSTOCK_REQUIRE_REDIS") == "1":
+            pytest.fail(redis.missing())
+        pytest.skip(redis.missing())
+
+
+def test_without_redis_the_rest_is_measured_and_the_reason_is_said(
+    small: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "apt-get install redis-server" in redis.missing()
+    assert redis.version() == ""
+    again = Bench(tmp_path, rounds=1, full=False, scale=0.0001)
+    assert "redis is not measured: needs redis-server" in capsys.readouterr().err
+    monkeypatch.setattr(measure, "EngineProcess", FakeProcess)
+    consumers.run(again)
+    assert sorted(again.figures[f"{consumers.EACH}, 128 B"]) == ["consumer", "litequeue"]
+    judged = {(o.goal.work, o.goal.against): o for o in judge(again.figures, again.missing)}
+    unknown = judged["consumed, 100 acks on disk at a time, 128 B", "redis, appendfsync always"]
+    assert "apt-get install redis-server" in unknown.why
+
+
+def test_a_redis_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    _skip_without("redis-always")
+    make_bodies(tmp_path / "bodies")
+    for end in ("close", "kill"):
+        with EngineProcess("redis-always") as process:
+            process.open(tmp_path / end, tmp_path / "bodies")
+            path = (tmp_path / end / "socket").read_text()
+            assert _answers(path)
+            if end == "kill":
+                process.kill()
+        until = time.monotonic() + 30
+        while _answers(path):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def _answers(path: str) -> bool:
+    """Return whether a server accepts connections at a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as there:
+        return there.connect_ex(path) == 0
+
+
+def test_another_commit_runs_on_its_own_packages(tmp_path: Path) -> None:
+    """Without its variables, the figures would be those of this commit, and every ratio 1."""
+    folder = tmp_path / "commit-abc"
+    shutil.copytree(ROOT / "core" / "penstock", folder / "core" / "penstock")
+    shutil.copytree(ROOT / "plugins", folder / "plugins")
+    variables = before.environment("abc", tmp_path)
+    found = subprocess.run(
+        [sys.executable, "-c", "import penstock, penstock_index; print(penstock.__file__, penstock_index.__file__)"],
+        env={**os.environ, **variables}, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert all(path.startswith(str(folder)) for path in found)
+    make_bodies(tmp_path / "bodies")
+    with EngineProcess("penstock-before", variables) as process:
+        process.open(tmp_path / "store", tmp_path / "bodies")
+        assert process.call("put", count=40, size=128)["count"] == 40
+
+
+def test_a_commit_that_is_not_there_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(before.NoCommitError, match="--before COMMIT"):
+        before.build("", tmp_path)
+    with pytest.raises(before.NoCommitError, match="git rev-parse"):
+        before.build("no-such-commit", tmp_path)
+    (tmp_path / "file").touch()
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_what_an_engine_cannot_do_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -28,11 +28,13 @@ JUNK = [
 PYTHON = re.compile(r"\b\w+=(True|False|None)\b|\b[a-z_]+\(\)|\b[a-z_]+\(\w+=|Traceback|\[Errno")
 # These end only with Ctrl-C; their other options are tried.
 ENDLESS = {"--follow"}
-# What takes minutes, and begins after all values were looked at: the function that does the work.
+# What takes minutes or deletes, and begins after all values were looked at: the function that does the work.
 WORK = {
     "matrix": "penstock.cli.verbs.matrix._run",
     "demo": "penstock.cli.verbs.demo.Demo.ingest",
     "plugins check": "penstock.cli.verbs.plugins._load_checker",
+    # Its flag --apply is no mistake, and does what it says.
+    "topic delete": "penstock.store.store.Store.delete_topic",
 }
 
 

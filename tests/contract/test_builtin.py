@@ -7,6 +7,7 @@ import pytest
 from penstock.contracts import Strategy
 from penstock.testing import (
     AllocatorContract,
+    ExtensionContract,
     FlushPolicyContract,
     KeyIndexContract,
     QueueIndexContract,
@@ -24,6 +25,7 @@ from penstock_flush.none import NoFlush
 from penstock_flush.sync import SyncFlush
 from penstock_index.consume_queue import ConsumeQueueDispatcher
 from penstock_index.hash_index import HashIndexDispatcher
+from penstock_messaging.extension import MessagingExtension
 from penstock_retention.age import AgeRetention
 from penstock_retention.disk_ratio import DiskRatioRetention
 from penstock_retention.size import SizeRetention
@@ -135,3 +137,9 @@ class TestDiskRatio(RetentionPolicyContract):
     @pytest.fixture
     def strategy(self) -> type[Strategy]:
         return DiskRatioRetention
+
+
+class TestMessaging(ExtensionContract):
+    @pytest.fixture
+    def strategy(self) -> type[Strategy]:
+        return MessagingExtension

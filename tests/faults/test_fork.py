@@ -147,3 +147,78 @@ def test_an_iteration_that_a_fork_cut_through_ends_in_the_child(tmp_path: Path) 
         store.close()
     """), tmp_path)  # fmt: skip
     assert done == ["b'y'"]
+
+
+def test_a_child_forked_while_a_thread_opens_a_lock_file_does_not_keep_the_lock(
+    tmp_path: Path,
+) -> None:
+    """The thread had the descriptor and had not said so: the child shared it, and with it the lock that the parent then took."""
+    done = run("""
+import os, sys, threading
+from pathlib import Path
+from penstock.files import lock_file
+
+path = Path(sys.argv[1]) / "lock"
+is_open, go_on = threading.Event(), threading.Event()
+real = lock_file._open
+
+def slow(path, mode):
+    descriptor = real(path, mode)
+    is_open.set()
+    go_on.wait()
+    return descriptor
+
+for take in (lock_file.take, lock_file.take_file):
+    lock_file._open = slow
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(take(path, 0o600)))
+    thread.start()
+    is_open.wait()
+    # Called before what `lock_file` has registered: now the fork has begun.
+    os.register_at_fork(before=go_on.set)
+    (read, write), (is_there, say) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(say, b"x")
+        os.read(read, 1)
+        os._exit(0)
+    os.read(is_there, 1)
+    thread.join()
+    assert lock_file.is_taken(path)
+    # As at the death of the parent: its descriptors are closed, and nothing is unlocked.
+    taken[0].leave()
+    is_kept = lock_file.is_taken(path)
+    os.write(write, b"x")
+    os.waitpid(child, 0)
+    assert not is_kept, take
+    is_open.clear()
+    go_on.clear()
+    lock_file._open = real
+print("fine")
+""", tmp_path)  # fmt: skip
+    assert done == ["fine"]
+
+
+def test_a_child_keeps_no_lock_if_another_object_cannot_leave(tmp_path: Path) -> None:
+    done = run("""
+import os, sys
+from pathlib import Path
+from penstock.files import lock_file
+
+class Stubborn:
+    def leave(self):
+        raise RuntimeError("as it was in the middle of a change")
+
+stubborn = [Stubborn() for _ in range(20)]
+locks = []
+for number, one in enumerate(stubborn):
+    lock_file.leave_in_child(one)
+    locks.append(lock_file.take_file(Path(sys.argv[1]) / str(number), 0o600))
+child = os.fork()
+if child == 0:
+    sys.stderr.flush()
+    os._exit(any(lock._fds for lock in locks))
+assert os.waitpid(child, 0)[1] == 0
+print("fine")
+""", tmp_path)  # fmt: skip
+    assert done == ["fine"]

@@ -16,18 +16,15 @@ from tests.interop.brokers import Broker, body_of, sent
 from tests.interop.javastore import SMALL_GEOMETRY
 
 import penstock
+from penstock.message import Message
 from penstock.store.store import Store
 
 SETTINGS: dict[str, Any] = {**SMALL_GEOMETRY, "log.checksum": "crc32+record"}
-HALF, SCHEDULE = "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX"
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 # 5.x notes for up to 3 s only in memory that a message was committed: checked sooner, it is committed again.
 BROKER = {"transactionCheckInterval": 5000, "transactionTimeOut": 100}
 COPIED = (b"delayed", b"committed")
 COUNT = 300  # over several segments of 64 KiB
-
-
-def target(**more: str) -> dict[str, str]:
-    return {"REAL_TOPIC": "orders", "REAL_QID": "0", **more}
 
 
 def fill(store: Store) -> None:
@@ -35,9 +32,14 @@ def fill(store: Store) -> None:
         store.put(
             "orders", b"%d" % n * 80, queue=n % 2, tag="t", keys=[f"k{n}"], properties={"a": "b"}
         )
-    store.put(SCHEDULE, b"delayed", properties=target(DELAY="1", WAIT="true"))
-    transaction = {"TRAN_MSG": "true", "PGROUP": "transactions", "UNIQ_KEY": "AB" * 16}
-    store.put(HALF, b"committed", properties=target(**transaction, ON_CHECK="COMMIT_MESSAGE"))
+    # A minute here; the broker's levels are a second each.
+    store.put("orders", b"delayed", delay_level=5)
+    half = {
+        "REAL_TOPIC": "orders", "REAL_QID": "0", "TRAN_MSG": "true", "PGROUP": "transactions",
+        "UNIQ_KEY": "AB" * 16, "ON_CHECK": "COMMIT_MESSAGE",
+    }  # fmt: skip
+    text = "".join(f"{name}\x01{value}\x02" for name, value in half.items()).encode()
+    store.put_copies([(Message(HALF, b"committed"), text)])
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
@@ -45,10 +47,7 @@ def test_brokers_read_take_over_delay_retry_and_commit_them(
     version: str,
     make_broker: Callable[[str], Broker],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A caller may not ask for a delay yet; a broker's own records do.
-    monkeypatch.setattr("penstock.format.properties.DELAYS", frozenset())
     with penstock.open(tmp_path, environ={}, **SETTINGS) as store:
         fill(store)
     own = Counter(b"%d" % n * 80 for n in range(COUNT))

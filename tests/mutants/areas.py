@@ -41,6 +41,7 @@ AREAS = {
         (f"{CORE}/durability/*.py", f"{CORE}/runtime/sync_thread.py"),
         (f"{KERNEL}/gate.h", f"{KERNEL}/gate.pxi"),
     ),
+    "messaging": Area(("plugins/messaging/penstock_messaging/**/*.py",)),
     "retention": Area((f"{CORE}/retention/*.py", "plugins/retention/penstock_retention/*.py")),
     "dispatch": Area(
         (f"{CORE}/dispatch/*.py", "plugins/index/penstock_index/*.py"),

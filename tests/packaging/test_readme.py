@@ -128,7 +128,7 @@ def test_the_first_block_works_after_a_bare_install_and_all_after_the_line_with_
     whole = Blocks(tmp_path / "whole", python=bare)
     whole.folder.mkdir()
     whole.run(README, is_later)
-    assert whole.ran == ["python", "text", "console", "python", "text"]
+    assert whole.ran == ["python", "text", "console", "python", "text", "python", "text"]
     assert not whole.skipped
 
 

@@ -16,9 +16,10 @@ from penstock._kernel import Batch
 from penstock.exchange import FORMATS, export_messages, export_stream, import_file, import_stream
 from penstock.exchange.formats import kind_of
 from penstock.exchange.importing import ImportOptions
-from penstock.exchange.rows import ASSIGNED_ANEW, COLUMNS, parts_of, row_of, row_text, without_crc
+from penstock.exchange.rows import ASSIGNED_ANEW, COLUMNS, parts_of, row_of, row_text
 from penstock.exchange.source_file import SourceFile
 from penstock.exchange.text_files import ColumnNames
+from penstock.format.properties import without_crc
 from penstock.format.record import STORE_IPV6, RecordFields, encode_host, encode_record
 from penstock.store.store import Store
 

@@ -25,7 +25,7 @@ ORDER = [
     "recovery",
     "integrity",
     "store",
-    "repairs segmentwise staged exchange",
+    "repairs segmentwise staged exchange aio",
     "__init__ rescue",
     "matrix",
     "testing",
@@ -33,7 +33,7 @@ ORDER = [
     "__main__",
 ]
 RANK = {name: rank for rank, line in enumerate(ORDER) for name in line.split()}
-LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 31, 10
+LEVELS_MAX, ROOMS_MAX, MODULES_MAX = 16, 32, 10
 
 SYSTEM = {"os", "mmap", "fcntl", "ctypes", "shutil", "tempfile", "socket"}
 PRINTING = {"cli", "testing", "matrix"}

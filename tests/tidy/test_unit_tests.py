@@ -1,6 +1,6 @@
 """A unit test is found by the name of its module: `log/segment.py` has `tests/unit/log/test_segment.py`.
 
-What else a module needs told stands beside it as `test_<module>_<topic>.py`.
+The modules in the folders of a plugin's package are tested beside each other, so no two of them have the same name. What else a module needs told stands beside it as `test_<module>_<topic>.py`.
 """
 
 import ast
@@ -33,10 +33,11 @@ def modules_of_ours() -> dict[str, str]:
         is_elsewhere = any(place.is_relative_to(other) for other in COVERED_ELSEWHERE)
         if not place.stem.startswith("__") and not is_elsewhere:
             found[str(place.with_suffix(""))] = ".".join(("penstock", *place.with_suffix("").parts))
-    for path in (ROOT / "plugins").glob("*/penstock_*/*.py"):
-        # `plugin` only lists what its package offers; the contract suites find it by that.
-        if not path.stem.startswith("__") and path.stem != "plugin":
-            found[f"{path.parent.name}/{path.stem}"] = f"{path.parent.name}.{path.stem}"
+    for path in (ROOT / "plugins").glob("*/penstock_*/**/*.py"):
+        package, *folders = path.relative_to(ROOT / "plugins").parts[1:-1]
+        # `plugin` only lists what its package offers; the contract suites find it by that. `tests/cli` runs commands.
+        if not path.stem.startswith("__") and path.stem != "plugin" and "commands" not in folders:
+            found[f"{package}/{path.stem}"] = ".".join((package, *folders, path.stem))
     return found
 
 

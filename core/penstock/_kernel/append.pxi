@@ -144,10 +144,9 @@ cdef class Draft:
     cdef int64_t text
     cdef bint has_born
 
-    cdef int fill(self, RecordEncoder encoder, topic, body, queue, tag, keys, properties, flag, delay_level, born_time_ms,
-                  born_host) except -1:
+    cdef int fill(self, RecordEncoder encoder, topic, body, queue, tag, keys, properties, flag, born_time_ms, born_host) except -1:
         cdef Parts *m = &self.parts
-        cdef bytes own_body = encoder.body(body, delay_level)
+        cdef bytes own_body = encoder.body(body)
         cdef bytes host = encoder.store_host
         self.texts = encoder.text(m, self.spans, tag, keys, properties)
         m.body = span_of(own_body)
@@ -386,8 +385,12 @@ cdef class Producer:
         """Raise if messages cannot be put now."""
         raise NotImplementedError
 
+    def _put_rewritten(self, message):
+        """Store what takes the place of a message with a delay, a partition key or no queue number; return the receipt."""
+        raise NotImplementedError
+
     def put(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0, wait=True,
-            born_time_ms=None, born_host=None):
+            born_time_ms=None, born_host=None, partition_key=None):
         """Append one message and return its receipt; see `Message` for the arguments.
 
         Under a flush policy that waits, returns when the message is on disk, or when the policy's
@@ -404,12 +407,17 @@ cdef class Producer:
             raise ValueError("the store takes no messages")
         if wait is not True and wait is not False:
             wait = encode_words().check_wait(wait)
+        if delay_level is not ZERO or queue is None or partition_key is not None:
+            return self._put_rewritten(Message(
+                topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag, delay_level=delay_level,
+                wait=wait, born_time_ms=born_time_ms, born_host=born_host, partition_key=partition_key,
+            ))
         # A concurrent put, from another thread or a signal handler, must not use the same draft.
         draft = self.spare
         self.spare = None
         if draft is None:
             draft = Draft.__new__(Draft)
-        draft.fill(appender.encoder, topic, body, queue, tag, keys, properties, flag, delay_level, born_time_ms, born_host)
+        draft.fill(appender.encoder, topic, body, queue, tag, keys, properties, flag, born_time_ms, born_host)
         receipt = appender.append(draft, wait)
         draft.let_go()
         self.spare = draft

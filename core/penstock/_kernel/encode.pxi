@@ -72,6 +72,12 @@ cdef encode_words():
     return validation
 
 
+cdef add_rewritten(Batch batch, Message message):
+    """Add what is stored in place of a message with a delay, a partition key or no queue number."""
+    from penstock.write import rewriting
+    rewriting.add_rewritten(batch, message)
+
+
 @cython.final
 cdef class RecordEncoder:
     """Encodes the records of one store. Safe from any thread.
@@ -80,12 +86,16 @@ cdef class RecordEncoder:
         store_host: the store's own host, as encoded in its records.
         crc_property: whether each record ends in a CRC of the whole record.
         body_bytes_max: the maximum size of a body in bytes.
+        make_cursor: `make_cursor(topic, queue)` checks both and returns the queue's only cursor.
+        make_copy_cursor: the same for copies, for which no extension is asked; None for `make_cursor`.
+        rewrite: `rewrite(message)` returns what is stored in place of a message with a delay, a partition key or no queue
+            number, as `Extension.rewrite` does; None if nothing can.
     """
 
     cdef readonly bytes store_host
     cdef readonly bint crc_property
     cdef readonly int64_t body_bytes_max
-    cdef public object make_cursor
+    cdef public object make_cursor, make_copy_cursor, rewrite
     cdef object time_ms
     cdef dict cursors
     cdef Growing spare
@@ -96,6 +106,7 @@ cdef class RecordEncoder:
             raise ValueError("store_host must have 8 or 20 bytes")
         self.store_host, self.crc_property, self.body_bytes_max = store_host, crc_property, body_bytes_max
         self.make_cursor, self.time_ms, self.cursors = make_cursor, time_ms, {}
+        self.make_copy_cursor = self.rewrite = None
 
     def __dealloc__(self):
         free(self.spare.p)
@@ -118,6 +129,10 @@ cdef class RecordEncoder:
                         return <QueueCursor>cursor
         return self._new_cursor(topic, queue)
 
+    def forget(self, topic):
+        """Call `make_cursor` again for the next message to each queue of a topic."""
+        self.cursors.pop(topic, None)
+
     def cursor_of(self, topic, queue):
         """Return the cursor of a queue; raises `TopicError` or `QueueError` for an invalid topic or number."""
         return self.cursor(topic, queue)
@@ -133,10 +148,10 @@ cdef class RecordEncoder:
         queues[cursor.queue] = cursor
         return cursor
 
-    cdef bytes body(self, body, delay_level):
+    cdef bytes body(self, body):
         """Return a body as bytes, checked."""
-        if type(body) is not bytes or PyBytes_GET_SIZE(body) > self.body_bytes_max or delay_level is not ZERO:
-            return encode_words().check_body(body, delay_level, self.body_bytes_max)
+        if type(body) is not bytes or PyBytes_GET_SIZE(body) > self.body_bytes_max:
+            return encode_words().check_body(body, self.body_bytes_max)
         return body
 
     cdef object text(self, Parts *m, Span *spans, tag, keys, properties):
@@ -372,11 +387,14 @@ cdef class Batch:
         """Add a message; if it is refused, raises the reason and adds nothing."""
         if message is None:
             raise TypeError("message must be a Message, not None")
+        if message.delay_level is not ZERO or message.queue is None or message.partition_key is not None:
+            add_rewritten(self, message)
+            return 0
         cdef Parts m
         cdef Span spans[KEYS_MAX]
         cdef RecordEncoder encoder = self.encoder
         cdef bytes host = None
-        cdef bytes body = encoder.body(message.body, message.delay_level)
+        cdef bytes body = encoder.body(message.body)
         cdef object tag = message.tag
         cdef object held = encoder.text(&m, spans, tag, message._keys, message.properties)
         cdef int32_t number

@@ -18,33 +18,35 @@ cdef class Message:
     Attributes:
         topic: 1 to 127 UTF-8 bytes (up to 255 with long topics), no `/`, no control characters.
         body: any bytes, up to `log.body_bytes_max` (4 MiB).
-        queue: the queue's number within the topic, from 0.
+        queue: the queue's number within the topic, from 0; None for the topic's queues in turn.
         tag: one word to filter by; empty for no tag.
         keys: texts to find the message by. The format separates keys by a space: a key with spaces
             is stored as multiple words and found as a phrase.
         properties: further text pairs; values must not be empty.
         flag: 32 bits for the caller, stored unchanged.
-        delay_level: must be 0; others are refused until delayed delivery is supported.
+        delay_level: 1 to 18: deliver the message later, after 1 s to 2 h (docs/delays.md); 0 at once.
         born_time_ms: when the message was created; the time of the put if None.
         born_host: "address:port" of the producer; the store's own if None.
         wait: False returns at once under a flush policy that would wait.
         sys_flag: RocketMQ's SYSFLAG bits; address bits are set by the store.
         reconsume_times: how often the message was delivered before, for copies.
         prepared_offset: log offset of the prepared message, for copies of transactions.
+        partition_key: text that picks the queue, by Java's hash of it; messages with the same key are in the same queue.
     """
 
     cdef public object topic, body, queue, tag, properties, flag, delay_level, born_time_ms, born_host, wait
-    cdef public object sys_flag, reconsume_times, prepared_offset
+    cdef public object sys_flag, reconsume_times, prepared_offset, partition_key
     cdef object _keys
 
     def __init__(self, topic, body, *, queue=0, tag="", keys=(), properties=None, flag=0, delay_level=0,
-                 born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0):
+                 born_time_ms=None, born_host=None, wait=True, sys_flag=0, reconsume_times=0, prepared_offset=0,
+                 partition_key=None):
         self.topic, self.body, self.queue, self.tag = topic, body, queue, tag
         self._keys = keys_of(keys)
         self.properties = {} if properties is None else properties
         self.flag, self.delay_level, self.born_time_ms, self.born_host = flag, delay_level, born_time_ms, born_host
         self.wait, self.sys_flag = wait, sys_flag
-        self.reconsume_times, self.prepared_offset = reconsume_times, prepared_offset
+        self.reconsume_times, self.prepared_offset, self.partition_key = reconsume_times, prepared_offset, partition_key
 
     @property
     def keys(self):
@@ -59,6 +61,7 @@ cdef class Message:
         return (
             self.topic, self.body, self.queue, self.tag, self._keys, self.properties, self.flag, self.delay_level,
             self.born_time_ms, self.born_host, self.wait, self.sys_flag, self.reconsume_times, self.prepared_offset,
+            self.partition_key,
         )
 
     def __eq__(self, other):
@@ -82,7 +85,7 @@ cdef class Message:
 
 cdef tuple MESSAGE_FIELDS = (
     "topic", "body", "queue", "tag", "keys", "properties", "flag", "delay_level", "born_time_ms", "born_host", "wait",
-    "sys_flag", "reconsume_times", "prepared_offset",
+    "sys_flag", "reconsume_times", "prepared_offset", "partition_key",
 )
 
 

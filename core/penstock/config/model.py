@@ -136,6 +136,18 @@ class RetentionConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ExtensionsConfig:
+    """What works around the store.
+
+    Attributes:
+        use: extensions, in the order in which they are asked. An empty list leaves only the store itself: no consumers, and
+            no configuration of topics.
+    """
+
+    use: list[str] = attrs.Factory(lambda: ["messaging"])
+
+
+@attrs.frozen(kw_only=True)
 class ScrubConfig:
     """Background checks of full segments, in a store that is open for writing.
 
@@ -188,6 +200,7 @@ class Config:
     flush: FlushConfig = FlushConfig()
     index: IndexConfig = attrs.Factory(IndexConfig)
     retention: RetentionConfig = attrs.Factory(RetentionConfig)
+    extensions: ExtensionsConfig = attrs.Factory(ExtensionsConfig)
     scrub: ScrubConfig = ScrubConfig()
     plugins: PluginsConfig = attrs.Factory(PluginsConfig)
     options: Mapping[tuple[str, str], Any] = attrs.Factory(dict)
@@ -220,6 +233,7 @@ class Config:
         return {kind: [section.use] for kind, section in one} | {
             "index": self.index.use,
             "retention": self.retention.use or [],
+            "extensions": self.extensions.use,
         }
 
     def options_for(self, kind: str, strategy: type[Strategy]) -> Any:
@@ -249,6 +263,7 @@ SECTIONS: dict[str, type] = {
     "flush": FlushConfig,
     "index": IndexConfig,
     "retention": RetentionConfig,
+    "extensions": ExtensionsConfig,
     "scrub": ScrubConfig,
     "plugins": PluginsConfig,
 }

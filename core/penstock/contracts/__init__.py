@@ -1,7 +1,8 @@
 """The contracts for plugin authors: abstract classes to implement, and the plain data that they receive.
 
-In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`; then the data:
-`dispatch_batch`, `index_entries`, `geometry`, `history`, `foreign`, `findings`.
+In reading order: `base` (every strategy), `flush_policy`, `segment_writer`, `dispatcher`, `retention_policy`, `extension`; then the data:
+`open_store`, `consumer`, `topic_config`, `dispatch_batch`, `index_entries`, `deliveries`, `geometry`, `history`,
+`foreign`, `findings`.
 
 The configuration selects a strategy by name. Its class has a `name`, an `Options` class (frozen attrs,
 filled from the strategy's own table of the configuration) and `capabilities`. The kernel creates one
@@ -40,6 +41,12 @@ from penstock.contracts.base import (
     Strategy,
     limits,
 )
+from penstock.contracts.consumer import (
+    ConsumedMessage,
+    Consumer,
+    ConsumerOptions,
+    Pending,
+)
 from penstock.contracts.dispatch_batch import DispatchBatch
 from penstock.contracts.dispatcher import (
     Dispatcher,
@@ -51,6 +58,7 @@ from penstock.contracts.dispatcher import (
     QueueIndex,
     Trust,
 )
+from penstock.contracts.extension import Extension
 from penstock.contracts.findings import COPYING, Checker, Finding
 from penstock.contracts.flush_policy import Flusher, FlushPolicy
 from penstock.contracts.foreign import TAG_KEYS, Foreign, batch_topics, is_database, is_light
@@ -71,6 +79,7 @@ from penstock.contracts.index_entries import (
     queue_entries,
     split_entries,
 )
+from penstock.contracts.open_store import MessageWaiter, OpenStore
 from penstock.contracts.retention_policy import DiskUse, RetentionPolicy, SegmentInfo, Vote
 from penstock.contracts.segment_writer import (
     Allocator,
@@ -80,6 +89,7 @@ from penstock.contracts.segment_writer import (
     SegmentWriter,
     store_records,
 )
+from penstock.contracts.topic_config import TopicConfig
 from penstock.format.names import SIDE_FOLDER, segment_name
 
 __all__ = [
@@ -96,12 +106,16 @@ __all__ = [
     "Allocator",
     "Checker",
     "Committer",
+    "ConsumedMessage",
+    "Consumer",
+    "ConsumerOptions",
     "Context",
     "DiskUse",
     "DispatchBatch",
     "Dispatcher",
     "EntryChunk",
     "EntryRuns",
+    "Extension",
     "Finding",
     "FlushPolicy",
     "Flusher",
@@ -111,7 +125,10 @@ __all__ = [
     "History",
     "KeyIndex",
     "LogView",
+    "MessageWaiter",
     "NoOptions",
+    "OpenStore",
+    "Pending",
     "QueueBounds",
     "QueueEntries",
     "QueueIndex",
@@ -122,6 +139,7 @@ __all__ = [
     "SpawnWorker",
     "Stoppable",
     "Strategy",
+    "TopicConfig",
     "Trust",
     "Vote",
     "batch_topics",

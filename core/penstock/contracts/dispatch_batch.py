@@ -112,7 +112,7 @@ class DispatchBatch:
         """Store times, Unix milliseconds."""
         return self._rows.store_times_ms
 
-    @property
+    @cached_property
     def transaction_types(self) -> Int64s:
         """0, PREPARED, COMMIT or ROLLBACK of `penstock.format.record`."""
         return self._rows.transaction_types

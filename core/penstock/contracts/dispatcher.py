@@ -214,6 +214,10 @@ class QueueIndex(Dispatcher):
     def max_offset(self, topic: str, queue: int) -> int:
         """Return the queue offset after the last entry; 0 if there is no such queue."""
 
+    def ends(self, topic: str, queue: int) -> tuple[int, int]:
+        """Return `min_offset` and `max_offset`; an index that has a faster way to both should override it."""
+        return self.min_offset(topic, queue), self.max_offset(topic, queue)
+
     def reaches(self, topic: str, queue: int, offset: int) -> bool:
         """Return whether a queue ends at or after an offset; may return True on the basis of the last clean close."""
         return offset <= self.max_offset(topic, queue)
@@ -294,6 +298,15 @@ class QueueIndex(Dispatcher):
         can move its bounds without deleting files should do so: a crash may come in between.
         """
         self.trim(log_offset)
+
+    def remove_topic(self, topic: str, log_offset: int) -> None:
+        """Remove all queues of a topic, and from now on leave out its records before `log_offset`.
+
+        The removal is already recorded durably (`History.removed`), so a crash in between is completed by the next `load`, which
+        must leave out such records as well. Called with no batch of later records dispatched yet; batches that were not
+        dispatched may hold earlier records. An index that does not override this cannot remove topics.
+        """
+        raise NotImplementedError
 
     def adopt(self, old: "QueueIndex", damages: Sequence[tuple[int, int]]) -> None:
         """Copy from `old` the entries and queue ends that cannot be derived from the log any more.

@@ -23,7 +23,10 @@ from penstock.files import Files
 # The topic prefix of a broker's light message queues: their entries point to records of other topics.
 LIGHT_PREFIX = "%LMQ%"
 # Files that a broker of 4.x or 5.x leaves in a store, and Penstock does not write.
-BROKER_FILES = ("config/topics.json", "config/topics", "timerwheel", "timerlog", "abort.bak")
+BROKER_FILES = ("config/topics", "timerwheel", "timerlog", "abort.bak")
+# The topic that every broker declares in its `config/topics.json` as it starts. Penstock, which writes that file too, never
+# does: no message may be put to it.
+_TOPIC_OF_BROKERS = b'"SELF_TEST_TOPIC":'
 _BATCH = ("queue.type", "BatchCQ")
 _JSON_BYTES_MAX = 256 << 20
 _NAMED_MAX = 5
@@ -125,10 +128,10 @@ POP_STATE = Kind(
 BROKER_CONFIG = Kind(
     name="broker-config",
     what="the broker's own configuration",
-    signs="files in `config/` other than `topics.json` and `consumerOffset.json`",
+    signs="files in `config/` other than `topics.json`, `subscriptionGroup.json` and `consumerOffset.json`",
     reading="everything",
     stops_writing=False,
-    why="no put changes it; only the broker declares topics and groups",
+    why="no put changes it",
 )
 UNKNOWN = Kind(
     name="unknown",
@@ -179,7 +182,20 @@ def is_database(files: Files, folder: Path) -> bool:
 
 def has_broker_files(files: Files, root: Path) -> bool:
     """Return whether a broker has been in this directory."""
-    return any(files.exists(root / name) for name in BROKER_FILES)
+    return any(files.exists(root / name) for name in BROKER_FILES) or any(
+        _has_brokers_topic(files, root / "config" / name)
+        for name in ("topics.json", "topics.json.bak")
+    )
+
+
+def _has_brokers_topic(files: Files, path: Path) -> bool:
+    """Return whether a file of topics exists and a broker wrote it; one that cannot be read counts as a broker's."""
+    if not files.exists(path):
+        return False
+    try:
+        return _TOPIC_OF_BROKERS in files.read_whole(path, _JSON_BYTES_MAX)
+    except OSError:
+        return True
 
 
 def stopping(found: Iterable[Foreign]) -> tuple[Foreign, ...]:

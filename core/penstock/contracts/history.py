@@ -1,12 +1,17 @@
 """Facts about a log beyond its records."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from penstock.format.arrays import Int64s, np
 
 
 class History(Protocol):
-    """Facts about a log beyond its records: topics that a broker may have deleted, and which program wrote which range."""
+    """Facts about a log beyond its records: removed topics, those that a broker may have deleted, and who wrote which range."""
+
+    @property
+    def removed(self) -> Mapping[str, int]:
+        """Removed topics, each with the log offset before which its records need no queue entry."""
 
     def is_unlisted(self, topic: str) -> bool:
         """Return whether the broker's list of topics exists and lacks this topic, which it should have."""
@@ -23,6 +28,8 @@ class History(Protocol):
 
 class NoHistory:
     """Nothing is known: no topic counts as deleted."""
+
+    removed: Mapping[str, int] = {}
 
     def is_unlisted(self, topic: str) -> bool:
         """See `History`."""

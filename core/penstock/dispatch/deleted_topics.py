@@ -4,17 +4,22 @@ A broker that deletes a topic removes its queues and its entry in that file; the
 retention deletes their segments. So if the file does not list a topic and the topic has no queue, its records are
 those of a deleted topic, but only if
 
-    * the file exists and is understood: an embedded store of Penstock has none;
-    * a broker wrote the records: Penstock does not list the topics that it creates (see `written_ranges`);
+    * the file exists and is understood;
+    * a broker wrote the records: Penstock lists a topic after its first message, and version 0.1 lists none (see
+      `written_ranges`);
     * the topic is not a system topic of brokers, since not every version lists those.
 
 A queue index searches for surviving entries first (see `contracts.Trust`).
+
+Topics that Penstock itself removed are recorded, and need no such conclusions: see `removed_topics`.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
+from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.written_ranges import Ranges, known_ranges
 from penstock.files import Files
 from penstock.format.arrays import Bools, Int64s
@@ -35,11 +40,13 @@ class DeletedTopics:
 
     Attributes:
         ranges: which records Penstock wrote.
+        removed: removed topics, each with the log offset before which its records need no queue entry.
         listed: the topics in `config/topics.json`, None if there is no such file or it cannot be read.
     """
 
     ranges: Ranges
     listed: frozenset[str] | None
+    removed: Mapping[str, int] = attrs.Factory(dict)
 
     def is_unlisted(self, topic: str) -> bool:
         """Return whether the broker's list of topics exists and lacks this topic, although it is not a system topic."""
@@ -60,7 +67,8 @@ class DeletedTopics:
 
 def read_deleted_topics(files: Files, root: Path, ranges: Ranges | None = None) -> DeletedTopics:
     """Return the deleted topics of a store; reads the ranges from its folder, too, if they are None."""
-    return DeletedTopics(ranges or known_ranges(files, root), listed_topics(files, root))
+    removed = RemovedTopicsFile(files, root).read().before
+    return DeletedTopics(ranges or known_ranges(files, root), listed_topics(files, root), removed)
 
 
 def listed_topics(files: Files, root: Path) -> frozenset[str] | None:

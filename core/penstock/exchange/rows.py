@@ -14,8 +14,17 @@ a row, and the order of the pairs is kept except that TAGS and KEYS come first.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from penstock.dispatch.deleted_topics import is_system
 from penstock.errors import MessageError, PropertyError
-from penstock.format.properties import CRC32, DELAYS, KEYS, NAME_END, PAIR_END, TAGS
+from penstock.format.properties import (
+    CRC32,
+    DELAYS,
+    KEYS,
+    NAME_END,
+    PAIR_END,
+    TAGS,
+    without_crc,
+)
 from penstock.format.record import (
     BORN_IPV6,
     PREPARED,
@@ -36,8 +45,7 @@ ASSIGNED_ANEW = (
     "size",
 )
 _IPV6_BITS = BORN_IPV6 | STORE_IPV6
-_NAME_END, _PAIR_END = NAME_END.encode(), PAIR_END.encode()
-_CRC_START = CRC32.encode() + _NAME_END
+_PAIR_END = PAIR_END.encode()
 # Names that `put` refuses as properties, or would leave out.
 _NOT_PLAIN = frozenset({TAGS, KEYS, CRC32, *DELAYS})
 _INT32, _INT64 = 1 << 31, 1 << 63
@@ -152,14 +160,6 @@ def parts_of(text: bytes) -> tuple[str, str, dict[str, str], bytes | None]:
     return pairs.pop(TAGS, ""), pairs.pop(KEYS, ""), pairs, exact
 
 
-def without_crc(text: bytes) -> bytes:
-    """Return a properties text without CRC properties, which belong to the record that they are in."""
-    ending = _PAIR_END if text.endswith(_PAIR_END) else b""
-    parts = text.removesuffix(_PAIR_END).split(_PAIR_END)
-    kept = [part for part in parts if not part.startswith(_CRC_START)]
-    return text if len(kept) == len(parts) else _PAIR_END.join(kept) + ending if kept else b""
-
-
 def key_list(keys: str) -> list[str]:
     """Return the keys of a KEYS value, such that joining them with spaces returns the value."""
     found = [key for key in keys.split(" ") if key]
@@ -192,11 +192,12 @@ def put_of(fields: Mapping[str, Any], topic: str | None = None) -> Put:
         )
     tag, keys, properties = _parts(get("tag") or "", get("keys") or "", get("properties"))
     text = get("properties_text")
-    if text is None and not _is_plain(tag, keys, properties):
+    # A caller must not put to a system topic, but a copy of a store has its messages.
+    if text is None and (is_system(named) or not _is_plain(tag, keys, properties)):
         text = text_of(tag, keys, properties)
     message = Message(
         named, body, tag=tag, keys=(keys,) if keys else (), properties=properties, sys_flag=flags,
-        born_host=_checked_host(get("born_host")), wait=False, **numbers,
+        born_host=_checked_host(get("born_host")), wait=False, partition_key=None, **numbers,
     )  # fmt: skip
     return Put(message, text)
 

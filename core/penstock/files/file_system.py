@@ -28,7 +28,7 @@ from typing import NamedTuple
 from penstock.files import lock_file
 from penstock.files.file import File, address_of, system_error
 from penstock.files.lock_file import Lock
-from penstock.files.volume import Volume, open_volume
+from penstock.files.volume import Volume, open_volume, remote_kind
 
 __all__ = ["FILE_MODE", "FOLDER_MODE", "Entry", "File", "Files", "Listed", "Lock", "Volume"]
 
@@ -235,6 +235,10 @@ class Files:
         It must be opened before the first write that it makes durable; see `penstock.files.volume`.
         """
         return open_volume(folder)
+
+    def remote_kind(self, folder: Path) -> str | None:
+        """Return which network or user-space file system holds a folder, such as "nfs"; None if it is a local one."""
+        return remote_kind(folder)
 
     def remove(self, path: Path) -> None:
         """Remove a name."""

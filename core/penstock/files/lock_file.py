@@ -8,13 +8,15 @@ Two locks are taken together, both without waiting:
 
 A forked child shares its parent's locks, and would keep them after the parent has ended. So it closes its own
 descriptors at once, which does not affect the parent. Other objects that must not be used in a child register
-with `leave_in_child`.
+with `leave_in_child`. A fork waits while another thread opens a lock file: the child would not know its descriptor.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
 import struct
+import threading
 import weakref
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +33,8 @@ class Leaving(Protocol):
 
 
 _to_leave: "weakref.WeakSet[Leaving]" = weakref.WeakSet()
+# Held from the opening of a descriptor until a `Lock` owns it, and by a fork. Reentrant, since a signal handler may fork.
+_opening = threading.RLock()
 
 
 def leave_in_child(one: Leaving) -> None:
@@ -38,12 +42,17 @@ def leave_in_child(one: Leaving) -> None:
     _to_leave.add(one)
 
 
-def _leave_all() -> None:
-    for one in list(_to_leave):
-        one.leave()
+def _leave_in_child() -> None:
+    # All of them, also if one raises: a lock that is kept outlives the parent.
+    with contextlib.ExitStack() as stack:
+        stack.callback(_opening.release)
+        for one in list(_to_leave):
+            stack.callback(one.leave)
 
 
-os.register_at_fork(after_in_child=_leave_all)
+os.register_at_fork(
+    before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_leave_in_child
+)
 
 
 class Lock:
@@ -63,6 +72,20 @@ class Lock:
             for fd in self._fds[1:]:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         self.leave()
+
+    def has_name(self, path: Path) -> bool:
+        """Return whether the locked file is the one at `path`; False once it was removed or replaced, or the lock released.
+
+        A program that removes lock files can do so between the opening and the locking of another one: both would then
+        hold a lock of "the" file.
+        """
+        if not self._fds:
+            return False
+        try:
+            named = path.lstat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(named, os.fstat(self._fd))
 
     def leave(self) -> None:
         """Close the descriptors only: in a child, the lock itself belongs to the parent."""
@@ -84,9 +107,10 @@ def _open(path: Path, mode: int) -> int:
 
 def take(path: Path, mode: int) -> Lock | None:
     """Take the lock of the store whose lock file is `path`, without waiting; return None if it is held already."""
-    lock = Lock(
-        _open(path, mode), os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    )
+    with _opening:
+        lock = Lock(
+            _open(path, mode), os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        )
     try:
         fcntl.fcntl(lock._fds[0], fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
         fcntl.flock(lock._fds[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,7 +124,8 @@ def take(path: Path, mode: int) -> Lock | None:
 
 def take_file(path: Path, mode: int) -> Lock | None:
     """Take a lock of one file, which is created if it is missing; return None if it is held already."""
-    lock = Lock(_open(path, mode))
+    with _opening:
+        lock = Lock(_open(path, mode))
     try:
         fcntl.fcntl(lock._fds[0], fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
     except OSError as error:

@@ -25,6 +25,28 @@ from penstock.files.file import system_error
 # The `statfs` types of ext2 to ext4, XFS, Btrfs and tmpfs (linux/magic.h).
 _REPORTING = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
 _LINUX_MIN = (5, 8)
+# Network and user-space file systems, by their `statfs` type: locks and syncs there depend on another machine or program.
+_REMOTE = {
+    0x6969: "nfs",
+    0x517B: "smb",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb2",
+    0x01021997: "9p",
+    0x65735546: "fuse",
+    0x5346414F: "afs",
+    0x6B414653: "kafs",
+    0x00C36400: "ceph",
+    0x73757245: "coda",
+    0x564C: "ncp",
+    0x0BD00BD0: "lustre",
+    0x01161970: "gfs2",
+    0x7461636F: "ocfs2",
+    0x47504653: "gpfs",
+    0x19830326: "beegfs",
+    0x786F4256: "vboxsf",
+    0x7C7C6673: "prlfs",
+    0xBACBACBC: "vmhgfs",
+}
 # Larger than `struct statfs` is on any machine; its first field is the type, a C long.
 _STATFS_BYTES = 256
 
@@ -76,6 +98,15 @@ def open_volume(folder: Path) -> Volume | None:
         os.close(descriptor)
         return None
     return Volume(folder, descriptor)
+
+
+def remote_kind(folder: Path) -> str | None:
+    """Return the name of the file system that holds a folder if it is a network or user-space one, such as "nfs"; else None."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return _REMOTE.get(_type_of(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def _reports_failures(release: str) -> bool:

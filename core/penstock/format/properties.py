@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
-from penstock.errors import NotYetError, PropertyError
+from penstock.errors import PropertyError
 
 NAME_END = "\x01"
 PAIR_END = "\x02"
@@ -20,8 +20,13 @@ DELAY = "DELAY"
 CRC32 = "__CRC32#"
 
 _UNWRITTEN = bytes(512)
-_OWN_ARGUMENT = {TAGS: "tag=", KEYS: "keys="}
-DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+# The argument with which a caller sets each of these.
+_OWN_ARGUMENT = {TAGS: "tag=", KEYS: "keys=", DELAY: "delay_level="}
+_TIMERS = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+# Properties that ask a broker to deliver later.
+DELAYS = _TIMERS | {DELAY}
+_PAIR_END_BYTES = PAIR_END.encode()
+_CRC_START = f"{CRC32}{NAME_END}".encode()
 
 
 def encode_properties(
@@ -166,9 +171,11 @@ def _check_name(name: object) -> None:
         raise PropertyError(name, "its name contains 0x01 or 0x02, which separate properties")
     if name in _OWN_ARGUMENT:
         raise PropertyError(name, f"pass it as {_OWN_ARGUMENT[name]}")
-    if name in DELAYS:
-        raise NotYetError(
-            f"property {name} requests delayed delivery, which Penstock does not support yet"
+    if name in _TIMERS:
+        raise PropertyError(
+            name,
+            "it requests delivery at a time of your choice, which Penstock does not support; use one of the 18 delay levels: "
+            "pass delay_level=",
         )
 
 
@@ -184,3 +191,11 @@ def decode_properties(text: bytes | memoryview) -> dict[str, str]:
         if name and value and name != CRC32:
             pairs[name] = value
     return pairs
+
+
+def without_crc(text: bytes) -> bytes:
+    """Return a properties text without CRC properties, which belong to the record that they are in."""
+    ending = _PAIR_END_BYTES if text.endswith(_PAIR_END_BYTES) else b""
+    parts = text.removesuffix(_PAIR_END_BYTES).split(_PAIR_END_BYTES)
+    kept = [part for part in parts if not part.startswith(_CRC_START)]
+    return text if len(kept) == len(parts) else _PAIR_END_BYTES.join(kept) + ending if kept else b""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.contracts import (
         Allocator,
         Dispatcher,
+        Extension,
         FlushPolicy,
         RetentionPolicy,
         SegmentWriter,
@@ -54,6 +55,12 @@ def penstock_register_dispatcher() -> "Iterable[type[Dispatcher]]":
 @hookspec
 def penstock_register_retention() -> "Iterable[type[RetentionPolicy]]":
     """Return the retention policies this plugin offers."""
+    raise NotImplementedError
+
+
+@hookspec
+def penstock_register_extension() -> "Iterable[type[Extension]]":
+    """Return the extensions this plugin offers."""
     raise NotImplementedError
 
 

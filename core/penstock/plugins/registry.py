@@ -20,6 +20,7 @@ from penstock.contracts import (
     CONTRACT_VERSION,
     Allocator,
     Dispatcher,
+    Extension,
     FlushPolicy,
     RetentionPolicy,
     SegmentWriter,
@@ -105,6 +106,7 @@ class Registry:
         self.flush_policies = StrategySet("flush", FlushPolicy)  # type: ignore[type-abstract] # only asked about, never called
         self.dispatchers = StrategySet("index", Dispatcher)  # type: ignore[type-abstract] # only asked about, never called
         self.retention_policies = StrategySet("retention", RetentionPolicy)  # type: ignore[type-abstract] # as above
+        self.extensions = StrategySet("extensions", Extension)
 
     def sets(self) -> dict[str, StrategySet[Any]]:
         """Return the strategy sets by their configuration section."""
@@ -114,6 +116,7 @@ class Registry:
             self.flush_policies,
             self.dispatchers,
             self.retention_policies,
+            self.extensions,
         )
         return {each.kind: each for each in found}
 
@@ -149,6 +152,7 @@ _REGISTER_HOOKS = {
     "flush": "penstock_register_flush",
     "index": "penstock_register_dispatcher",
     "retention": "penstock_register_retention",
+    "extensions": "penstock_register_extension",
 }
 
 

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock.contracts import Dispatcher, EntryChunk, KeyIndex, QueueBounds, QueueIndex
+from penstock.contracts import (
+    Dispatcher,
+    EntryChunk,
+    KeyIndex,
+    QueueBounds,
+    QueueEntries,
+    QueueIndex,
+)
 from penstock.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -71,7 +78,9 @@ class Reader:
         live: bool,
         published: Callable[[], int | None],
         wakes: Wakes,
+        removed: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
+        self._removed = removed
         self._published = published
         self._wakes = wakes
         self._log = log
@@ -148,8 +157,7 @@ class Reader:
             limit = arguments.whole("read", "limit", limit, 1)
         if type(tag) is not str:
             tag = arguments.text("read", "tag", tag, "a string such as '*', 'a' or 'a || b'")
-        low = self._queue_index.min_offset(check_topic(topic), check_queue(queue))
-        high = self._queue_index.max_offset(topic, queue)
+        low, high = self._queue_index.ends(check_topic(topic), check_queue(queue))
         refusal = out_of_bounds(offset, low, high)
         if refusal is not None:
             return ReadResult(refusal[0], [], refusal[1], low, high)
@@ -521,7 +529,9 @@ class Reader:
                 "find needs a key index, and the store has none: add hash-index to index.use"
             )
         word = next((word for word in key.split(" ") if word), "")
-        return self._key_index.candidates(topic, word, low, high)
+        found = self._key_index.candidates(topic, word, low, high)
+        before = self._removed().get(topic, 0)
+        return (log_offset for log_offset in found if log_offset >= before) if before else found
 
     def _try_at(self, log_offset: int) -> StoredMessage | None:
         try:
@@ -670,6 +680,15 @@ class Reader:
         return self._columns.bounds(
             wanted, published=arguments.flag("bounds", "published", published)
         )
+
+    def queue_entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """Return the entries of a queue from queue offset `start` to before `stop`, without reading the messages.
+
+        Fewer if the queue ends, or a file of it is missing; an entry that is missing in between has size 0.
+        """
+        self._settle()
+        span = checked_span("queue_entries", QueueSpan(topic, queue, start, stop))
+        return self._queue_index.entries(*span)
 
     def sample(
         self, topic: str, queue: int, start: int, stop: int, count: int

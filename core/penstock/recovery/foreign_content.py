@@ -45,7 +45,14 @@ _UNDERSTOOD = frozenset(
 _TIMER, _POP = ("timerwheel", "timerlog"), ("kvStore",)
 _COMPACTION = ("cleanup.policy", "COMPACTION")
 _CONFIG_READ = frozenset(
-    ["topics.json", "topics.json.bak", "consumerOffset.json", "consumerOffset.json.bak"]
+    [
+        "topics.json",
+        "topics.json.bak",
+        "subscriptionGroup.json",
+        "subscriptionGroup.json.bak",
+        "consumerOffset.json",
+        "consumerOffset.json.bak",
+    ]
 )
 
 

@@ -20,6 +20,7 @@ The memory is accessed only through system calls (see `WakeWord`), so a truncate
 get an error, and the writer wakes nobody through the file until the next opening.
 """
 
+import contextlib
 import errno
 import time
 from pathlib import Path
@@ -141,6 +142,13 @@ class Wakes:
         assert self._writes
         return self._map is not None and self._map.wake(always=always)
 
+    def interrupt(self) -> None:
+        """Wake all waiting readers, as the writer does, from any process that may write the file."""
+        known = self.map()
+        if known is not None:
+            with contextlib.suppress(OSError):
+                known.wake(always=True)
+
     def map(self) -> WakeMap | None:
         """Return the map whose word to wait on; None if there is none yet."""
         if self._map is None:
@@ -204,13 +212,18 @@ class Waiter:
         self._has_rested = False
         self._looks = self._vain = 0
 
-    def rest(self) -> None:
-        """Call after a check that found nothing: return when there may be something."""
+    def interrupt(self) -> None:
+        """End `rest` of every thread and process that waits for this store's messages. Safe from any thread."""
+        self._wakes.interrupt()
+
+    def rest(self, at_most_s: float | None = None) -> None:
+        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds."""
         self._vain = self._vain + 1 if self._has_rested and self._was_woken else 0
         short_s = _SHORT_S[min(self._looks, len(_SHORT_S) - 1)]
         self._looks += 1
         self._has_rested = True
-        self._was_woken = self._sleep(_LONG_S if self._arrive else short_s)
+        pause_s = _LONG_S if self._arrive else short_s
+        self._was_woken = self._sleep(pause_s if at_most_s is None else min(pause_s, at_most_s))
         if self._was_woken:
             self._arrive = True
             if self._vain >= _IN_VAIN_MAX:

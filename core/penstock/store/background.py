@@ -58,6 +58,8 @@ class FollowerTask:
         self._clock = clock
         self._pause_s = interval_ms / 1000
         self._on_sealed = on_sealed
+        # The log offset up to which waiting readers were woken: waking them again for nothing new costs each of them a round.
+        self._woken_to = -1
         self.worker: Stoppable | None = None
 
     def visible_offset(self) -> int:
@@ -107,8 +109,9 @@ class FollowerTask:
 
     def _publish(self) -> bool:
         """Publish to other processes how far queues and index are complete; returns whether a reader waited for it."""
-        if self._follower.progress > self._progress.state.visible_offset:
-            self._progress.state.visible_offset = self._follower.progress
+        reached = self._follower.progress
+        if reached > self._progress.state.visible_offset:
+            self._progress.state.visible_offset = reached
             try:
                 self._progress.write()
             except OSError as error:
@@ -117,6 +120,9 @@ class FollowerTask:
                 raise self._flusher.fail(
                     f"the progress file could not be written ({error})"
                 ) from error
+        if reached <= self._woken_to:
+            return False
+        self._woken_to = reached
         return self._wakes.wake()
 
     def announce_sealed(self) -> None:

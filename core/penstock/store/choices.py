@@ -8,7 +8,7 @@ import attrs
 
 from penstock.config.model import Config
 from penstock.config.profiles import Profile
-from penstock.contracts import Context, Dispatcher, QueueIndex, RetentionPolicy
+from penstock.contracts import Context, Dispatcher, Extension, QueueIndex, RetentionPolicy
 from penstock.contracts.geometry import Geometry
 from penstock.errors import ConfigError, ConflictError
 from penstock.escape import get_logger
@@ -92,3 +92,8 @@ class Choices:
         names = self.config.picks()["retention"]
         classes = [self.registry.retention_policies.get(name) for name in names]
         return [cls(self.config.options_for("retention", cls), context) for cls in classes]
+
+    def extensions(self, context: Context) -> list[Extension]:
+        """Return the configured extensions, not yet attached."""
+        classes = [self.registry.extensions.get(name) for name in self.config.extensions.use]
+        return [cls(self.config.options_for("extensions", cls), context) for cls in classes]

@@ -26,7 +26,7 @@ the next messages, so the offset is set back:
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.errors import CorruptionError, PenstockError, StorageError
@@ -100,6 +100,46 @@ class ConsumerOffsets:
         offset = check_offset(group, topic, number, offset, OFFSET_MAX)
         with self._lock:
             self._save({(name, number): offset}, f"offset {offset} of group {group}")
+
+    def remove_group(self, group: str) -> None:
+        """Remove the offsets of a group in all topics; those set aside stay."""
+        with self._lock:
+            names = [name for name in self._loaded().used if name.rpartition("@")[2] == group]
+            if names:
+                self._save({}, f"the removal of the offsets of group {group}", without=names)
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove the offsets of all groups in a topic that was removed; those set aside stay."""
+        with self._lock:
+            names = [name for name in self._loaded().used if name.rpartition("@")[0] == topic]
+            if names:
+                self._save({}, f"the removal of the offsets in topic {topic}", without=names)
+
+    def move(
+        self, moves: Mapping[tuple[str, str, int], tuple[int | None, int]]
+    ) -> set[tuple[str, str, int]]:
+        """Commit offsets in one durable write, each only if its group's offset is still the expected one.
+
+        Args:
+            moves: (group, topic, queue) to (expected offset, or None if the group never committed one; new offset). The
+                caller checks that the queues have these offsets.
+
+        Returns:
+            Those that were not moved, since their offset was another one.
+        """
+        with self._lock:
+            used = self._loaded().used
+            kept, changed = set(), {}
+            for (group, topic, queue), (expected, new) in moves.items():
+                name = f"{check_topic(topic)}@{check_group(group)}"
+                number = check_queue(queue)
+                if used.get(name, {}).get(number) != expected:
+                    kept.add((group, topic, queue))
+                elif new != expected:
+                    changed[name, number] = check_offset(group, topic, number, new, OFFSET_MAX)
+            if changed:
+                self._save(changed, f"{len(changed)} offsets")
+        return kept
 
     # --- offsets beyond the end of their queue
 
@@ -216,10 +256,12 @@ class ConsumerOffsets:
                 shown, more,
             )  # fmt: skip
 
-    def _save(self, offsets: Mapping[tuple[str, int], int], what: str) -> None:
-        """Write the table with new offsets; raises `StorageError` if that fails."""
+    def _save(
+        self, offsets: Mapping[tuple[str, int], int], what: str, without: Sequence[str] = ()
+    ) -> None:
+        """Write the table with new offsets, and without some names; raises `StorageError` if that fails."""
         try:
-            raw, table = self._loaded().with_offsets(offsets).written()
+            raw, table = self._loaded().without(without).with_offsets(offsets).written()
             self._replace(raw)
         except BaseException as error:
             # An offset that is not on disk is not committed, so the file is read again.

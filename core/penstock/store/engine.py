@@ -22,6 +22,7 @@ from penstock._kernel import QueueCursor, SyncGate
 from penstock.config.model import Config
 from penstock.contracts import (
     Dispatcher,
+    Extension,
     FlushPolicy,
     QueueIndex,
     SegmentInfo,
@@ -33,9 +34,12 @@ from penstock.dispatch.tail_follower import TailFollower
 from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
 from penstock.durability.progress import Progress
+from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.side_folder import SideFolder
 from penstock.errors import (
+    ConfigError,
     DiskFullError,
+    MessageError,
     PenstockError,
     ReadOnlyError,
     StorageError,
@@ -49,7 +53,7 @@ from penstock.integrity.background import Upkeep
 from penstock.log.commit_log import NO_MESSAGES, NOT_STARTED, CommitLog
 from penstock.log.queue_cursors import make_cursor
 from penstock.log.segment import Segment
-from penstock.message import Durability, PutStatus
+from penstock.message import Durability, Message, PutStatus
 from penstock.retention.runner import Retention
 from penstock.runtime.clock import Clock
 from penstock.runtime.waking import Wakes
@@ -111,6 +115,8 @@ class Engine:
     fire: Fire
     ask: Ask
     long_topics: bool
+    removed_topics: RemovedTopicsFile
+    extensions: Sequence[Extension] = ()
     cursors: dict[tuple[str, int], QueueCursor] = attrs.Factory(dict)
     _workers: list[Stoppable] = attrs.Factory(list)
     # Close has begun and has not ended: it is running, or an interrupt aborted it.
@@ -149,7 +155,9 @@ class Engine:
         self.retention.on_refusal = self._on_refusal
         policy = self.policy
         settles = policy.appender_waits or policy.hears_appends
-        self.log.encoder.make_cursor = self.cursor
+        encoder = self.log.encoder
+        encoder.make_cursor, encoder.make_copy_cursor = self.put_cursor, self.cursor
+        encoder.rewrite = self.rewrite
         self.log.failed_append = self.failed_append
         self.log.refusal = self.refusal
         self.log.appender.connect(self.settle, *_ACCEPTED, settles=settles)
@@ -243,6 +251,49 @@ class Engine:
                     self.offsets.queue_begins(topic, queue, cursor.next_offset)
                     self.cursors[topic, queue] = cursor
         return cursor
+
+    def put_cursor(self, topic: str, queue: int) -> QueueCursor:
+        """Return the cursor of a queue for messages that callers put; extensions may refuse them."""
+        cursor = self.cursor(topic, queue)
+        for each in self.extensions:
+            each.check_put(cursor.topic, cursor.queue)
+        return cursor
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove a topic and its messages; see `Store.remove_topic`."""
+        index = self.queue_index
+        if type(index).remove_topic is QueueIndex.remove_topic:
+            raise ConfigError(
+                f"topic {topic} cannot be removed: the dispatcher {index.name} of this store has no way to remove the queues of a "
+                f"topic; nothing was changed"
+            )
+        self.log.lock.refuse_within()
+        # No cursor is made, and nothing is appended, between the mark and the removal of the queues.
+        with self._cursors_guard, self.log.lock:
+            log_end = self.log.end_offset
+            self.removed_topics.write(self.removed_topics.read().with_removed(topic, log_end))
+            for (name, _), cursor in self.cursors.items():
+                if name == topic:
+                    cursor.next_offset = 0
+            try:
+                index.remove_topic(topic, log_end)
+            except BaseException as error:
+                raise self.flusher.fail(
+                    f"topic {topic} is recorded as removed, but its queues could not be removed ({error!r})"
+                ) from error
+        self.log.encoder.forget(topic)
+        self.offsets.remove_topic(topic)
+
+    def rewrite(self, message: Message) -> Message | tuple[Message, bytes]:
+        """Return what an extension stores in place of a message that requests more than to be stored."""
+        for each in self.extensions:
+            made = each.rewrite(message)
+            if made is not None:
+                return made
+        raise MessageError(
+            "a message with a delay_level, a partition_key or no queue is refused: no extension of this store handles it; add "
+            "messaging to extensions.use; nothing was stored"
+        )
 
     def refusal(self) -> Exception | None:
         """Return why messages are refused now; None if they are accepted."""

@@ -7,7 +7,7 @@ set aside: it stays unchanged in the content, and every other entry is used.
 import contextlib
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -97,6 +97,22 @@ class Table:
             before = entries.get(name)
             entries[name] = {**(before if isinstance(before, dict) else {}), str(queue): offset}
             used.setdefault(name, {})[queue] = offset
+        return Table({**self.whole, "offsetTable": entries}, used, self.aside)
+
+    def without(self, names: Sequence[str]) -> "Table":
+        """Return a table without the offsets of some names; their entries that are set aside stay."""
+        entries, used = dict(self._queue_tables()), dict(self.used)
+        for name in names:
+            known, queues = used.pop(name, {}), entries.pop(name, None)
+            if not isinstance(queues, dict):
+                continue
+            aside = {
+                queue: offset
+                for queue, offset in queues.items()
+                if not (_is_queue(queue) and int(queue) in known)
+            }
+            if aside:
+                entries[name], used[name] = aside, {}
         return Table({**self.whole, "offsetTable": entries}, used, self.aside)
 
     def written(self) -> tuple[bytes, "Table"]:

@@ -29,6 +29,7 @@ from penstock.dispatch.store_view import Recipe, open_log
 from penstock.dispatch.tail_follower import TailFollower, pick_indexes
 from penstock.durability.checkpoint import Checkpoint
 from penstock.durability.log_flusher import LogFlusher
+from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.durability.side_folder import SideFolder, note_lock, visible_offset
 from penstock.durability.written_ranges import watch_coverage
 from penstock.errors import StorageError, StoreLockedError
@@ -261,14 +262,18 @@ class Opener(Choices):
             "%s: opened read-only; %d segments of %d bytes from log offset %d on, index %s",
             self.root, len(log.segments), geometry.segment_bytes, log.min_offset, ", ".join(self.config.index.use),
         )  # fmt: skip
-        return Store(
+        store = Store(
             self.root, log, dispatchers, engine=None, offsets=offsets,
+            removed_topics=RemovedTopicsFile(self.files, self.root),
+            extensions=self.extensions(context),
             published=lambda: visible_offset(self.files, self.root),
             wakes=Wakes(self.files, self.root),
             outlook=self._make_forecast(context, log),
             verification=self._verification(log, dispatchers, geometry, None),
             not_understood=self.foreign(geometry),
         )  # fmt: skip
+        store._attach()
+        return store
 
     # --- writing
 
@@ -332,6 +337,7 @@ class Opener(Choices):
             store.leave()
             engine.abandon()
             raise
+        store._attach()
         self.registry.fire("penstock_store_opened", root=str(self.root), report=report)
         return store
 
@@ -399,9 +405,12 @@ class Opener(Choices):
             fire=registry.fire, ask=functools.partial(registry.ask, config=config),
             upkeep=Upkeep.of(self.files, self.root, log, config.scrub, found.sealed),
             intervals=Intervals.of(config), wakes=Wakes(self.files, self.root, writes=True),
+            removed_topics=RemovedTopicsFile(self.files, self.root),
+            extensions=self.extensions(context),
         )  # fmt: skip
         return engine, Store(
             self.root, log, dispatchers, engine=engine, offsets=offsets, wakes=engine.wakes,
+            removed_topics=engine.removed_topics, extensions=engine.extensions,
             outlook=self._make_forecast(context, log),
             verification=self._verification(
                 log, dispatchers, context.geometry, engine.dispatched_offset
@@ -412,6 +421,7 @@ class Opener(Choices):
         self, engine: Engine, log: SegmentedLog, found: OpenState, end: LogEnd, began: int
     ) -> RecoveryReport:
         """Load the dispatchers, replay the records they are missing, and write progress file and checkpoint."""
+        found.mended.extend(engine.removed_topics.settle(end.offset))
         history = read_deleted_topics(self.files, self.root, found.ranges)
         load_all(engine.dispatchers, RecoveredLog(log, end.offset), found, end, history)
         start = min(engine.follower.progress, end.offset)

@@ -6,25 +6,37 @@ from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from penstock._kernel import Producer
-from penstock.contracts import Dispatcher
+from penstock._kernel import Batch, Producer
+from penstock.contracts import (
+    Consumer,
+    ConsumerOptions,
+    Dispatcher,
+    Extension,
+    MessageWaiter,
+    TopicConfig,
+)
 from penstock.contracts.findings import Finding
 from penstock.contracts.foreign import ROCKSDB_CONFIG, Foreign
+from penstock.contracts.topic_config import PERM_MAX, READ, WRITE
 from penstock.dispatch.tail_follower import pick_indexes
+from penstock.durability.removed_topics import RemovedTopicsFile
 from penstock.errors import (
+    ArgumentError,
     ArgumentTypeError,
+    ConfigError,
     ForeignContentError,
     ForkedStoreError,
     ReadOnlyError,
     StorageError,
     StoreFailedError,
+    UnknownStrategyError,
 )
 from penstock.files import Files
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
-from penstock.format.names import check_queue, check_topic
+from penstock.format.names import QUEUE_MAX, check_queue, check_topic
 from penstock.integrity.verification import Tally, Verification
 from penstock.log.commit_log import STOPPED
 from penstock.log.segmented_log import SegmentedLog
@@ -34,12 +46,13 @@ from penstock.read.served_queues import has_queues, served
 from penstock.read.topic_usage import TopicSpace, space_by_topic
 from penstock.recovery.log_end import RecoveryReport
 from penstock.retention.forecast import DAYS_MAX, RetentionForecast, SegmentForecast
-from penstock.runtime.waking import Wakes
+from penstock.runtime.waking import Waiter, Wakes
 from penstock.store.consumer_offsets import ConsumerOffsets
 from penstock.store.engine import Engine
 from penstock.store.offset_table import check_group, check_known, check_offset
 from penstock.store.put_batch import append_encoded
-from penstock.write.copies import encode_copies
+from penstock.write.copies import add_copy, encode_copies
+from penstock.write.rewriting import rewritten
 from penstock.write.staged_file import StagedBatch, count_marked
 from penstock.write.validation import check_wait, encode_messages
 
@@ -72,6 +85,8 @@ class Store(Reader, Producer):
         outlook: RetentionForecast,
         verification: Verification,
         wakes: Wakes,
+        removed_topics: RemovedTopicsFile,
+        extensions: Sequence[Extension] = (),
         published: Callable[[], int | None] = lambda: None,
         not_understood: Sequence[Foreign] = (),
     ) -> None:
@@ -80,7 +95,13 @@ class Store(Reader, Producer):
         if not_understood:
             queue_index = served(queue_index, path, not_understood)
         super().__init__(
-            log, queue_index, key_index, live=engine is None, published=published, wakes=wakes
+            log,
+            queue_index,
+            key_index,
+            live=engine is None,
+            published=published,
+            wakes=wakes,
+            removed=lambda: removed_topics.read().before,
         )
         self.path = path
         self.recovery: RecoveryReport | None = None
@@ -88,10 +109,66 @@ class Store(Reader, Producer):
         self._offsets = offsets
         self._outlook = outlook
         self._verification = verification
+        self._extensions = extensions
+        self._removed_topics = removed_topics
         if engine is not None:
             self._opened_by = engine.files.process_id()
             self._produce_by(engine.log.appender)
             leave_in_child(self)
+
+    def _attach(self) -> None:
+        """Attach the extensions, once the store is open; closes the store if one of them raises."""
+        try:
+            for each in self._extensions:
+                each.attach(self)
+        except BaseException:
+            self.close()
+            raise
+
+    def extension(self, name: str) -> Extension:
+        """Return the extension of this store with that name; raises `UnknownStrategyError` if it is not in `extensions.use`."""
+        self._check_open()
+        arguments.text("extension", "name", name, "the name of an extension")
+        for each in self._extensions:
+            if each.name == name:
+                return each
+        raise UnknownStrategyError("extensions", name, [each.name for each in self._extensions])
+
+    def _provided(self, method: str) -> Any:
+        """Return a method of this class that an extension implements."""
+        self._check_open()
+        for each in self._extensions:
+            if method in each.provides:
+                return getattr(each, method)
+        raise ConfigError(
+            f"{method} is refused: no extension in extensions.use provides it; add messaging to extensions.use"
+        )
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove a topic with its queues, its messages and the groups' offsets in it, durably; a topic that does not exist too.
+
+        The records stay in the log until retention deletes their segments, but no queue, no key and no recovery shows them again.
+        A topic of the same name that is created later begins at queue offset 0. Configuration is not changed: see `delete_topic`.
+
+        Raises:
+            ConfigError: the configured queue index cannot remove topics; nothing was changed.
+            StoreFailedError: the queues could not be removed; the next open completes that.
+        """
+        self._owner().remove_topic(check_topic(topic))
+
+    def topic_life(self, topic: str) -> int:
+        """Return how often a topic was removed; a queue offset of one life means nothing in another."""
+        self._check_open()
+        return self._removed_topics.read().count(check_topic(topic))
+
+    def recheck_puts(self, topic: str) -> None:
+        """Make the extensions check again, before the next put to each queue of a topic, whether it is allowed."""
+        self._owner().log.encoder.forget(check_topic(topic))
+
+    def waiter(self) -> MessageWaiter:
+        """Return an object with which one thread waits for new messages, of this or another process."""
+        self._check_open()
+        return Waiter(self._wakes)
 
     def leave(self) -> None:
         """Disable the store in a forked child: every call is refused from now on, and close does nothing."""
@@ -169,14 +246,33 @@ class Store(Reader, Producer):
         """Maximum size in bytes of the body of a message that this store takes."""
         return self._writer().log.encoder.body_bytes_max
 
+    @property
+    def puts_wait(self) -> bool:
+        """Whether `put` returns only when the message is durable, by the flush policy; False for a store opened read-only."""
+        return self._engine is not None and self._engine.policy.appender_waits
+
     # --- putting
+
+    def _put_rewritten(self, message: Message) -> Receipt:
+        """Store what takes the place of a message with a delay, a partition key or no queue number; see `Producer`."""
+        engine = self._writer()
+        batch = Batch(engine.log.encoder, seals=False)
+        made = rewritten(batch, message)
+        if isinstance(made, tuple):
+            add_copy(batch, *made)
+            time_ms, known = append_encoded(engine, batch, wait=message.wait)
+            return batch.receipts(time_ms, *known)[0]
+        return self.put(
+            made.topic, made.body, queue=made.queue, tag=made.tag, keys=made.keys, properties=made.properties,
+            flag=made.flag, wait=made.wait, born_time_ms=made.born_time_ms, born_host=made.born_host,
+        )  # fmt: skip
 
     def submit(
         self,
         topic: str,
         body: bytes,
         *,
-        queue: int = 0,
+        queue: int | None = 0,
         tag: str = "",
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -184,6 +280,7 @@ class Store(Reader, Producer):
         delay_level: int = 0,
         born_time_ms: int | None = None,
         born_host: str | None = None,
+        partition_key: str | None = None,
     ) -> "Future[Receipt]":
         """Append one message; the future is done when it is durable, under any flush policy.
 
@@ -192,7 +289,8 @@ class Store(Reader, Producer):
         engine = self._writer()
         receipt = self.put(
             topic, body, queue=queue, tag=tag, keys=keys, properties=properties, flag=flag,
-            delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host, wait=False,
+            delay_level=delay_level, born_time_ms=born_time_ms, born_host=born_host,
+            partition_key=partition_key, wait=False,
         )  # fmt: skip
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
@@ -311,6 +409,133 @@ class Store(Reader, Producer):
             arguments.whole(call, "most", most),
         )
 
+    # --- consumers and topics, by extensions
+
+    def consumer(
+        self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        """Return a consumer of a group: its members, in any number of processes, share the messages of these topics.
+
+        A process that does not hold the store for writing opens it with `read_only=True`, and calls this just the same.
+
+        Args:
+            group: the group's name: letters, digits, `%`, `|`, `_` and `-`, at most 120.
+            topics: one topic or more; in a name, `*` stands for any characters.
+            options: see `ConsumerOptions`.
+
+        Raises:
+            ArgumentError: an argument has a wrong type or value.
+            ConfigError: no extension in `extensions.use` provides consumers.
+        """
+        made: Consumer = self._provided("consumer")(group, topics, **options)
+        return made
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int = READ | WRITE,
+        attributes: Mapping[str, str] | None = None,
+    ) -> TopicConfig:
+        """Declare a topic in `config/topics.json`, durably; returns its configuration.
+
+        A topic need not be declared: by default its first message creates it. A declared topic has a fixed number of queues.
+
+        Args:
+            topic: its name.
+            queues: how many queues it has, 1 to 65,536; default `extensions.messaging.default_queues`, 4.
+            write_queues: how many of them new messages are distributed to; default all.
+            perm: the sum of 4 (may be read) and 2 (may be put to); default 6.
+            attributes: attributes of RocketMQ 5, such as `{"message.type": "FIFO"}`; default none.
+
+        Raises:
+            ArgumentError, TopicError: an argument is refused, for example a name reserved by RocketMQ; nothing was done.
+            TopicExistsError: there is a topic of that name, declared or created by a message: see `alter_topic`.
+            CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
+        """
+        self._owner()
+        create = self._provided(call := "create_topic")
+        made: TopicConfig = create(
+            check_topic(topic), queues=_count(call, "queues", queues),
+            write_queues=_count(call, "write_queues", write_queues),
+            perm=arguments.whole(call, "perm", perm, 0, PERM_MAX),
+            attributes=dict(arguments.mapping(call, "attributes", {} if attributes is None else attributes)),
+        )  # fmt: skip
+        return made
+
+    def alter_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> TopicConfig:
+        """Change the configuration of a topic, durably; returns the new one. What is None stays as it is.
+
+        A topic that was created by a message has a fixed number of queues from then on. To have fewer queues without losing
+        sight of messages, lower `write_queues` first, and `queues` once consumers have read the others to their end.
+
+        Args:
+            topic: a topic that exists.
+            queues: how many queues it has; new messages are distributed to all of them unless `write_queues` is given.
+            write_queues: how many of them new messages are distributed to.
+            perm: the sum of 4 (may be read) and 2 (may be put to).
+            attributes: attributes of RocketMQ 5 to add or change; an empty text removes one.
+
+        Raises:
+            ArgumentError, TopicError: an argument is refused; nothing was done.
+            UnknownTopicError: there is no such topic.
+            CorruptionError: `config/topics.json` cannot be read; it is never replaced then.
+        """
+        self._owner()
+        alter = self._provided(call := "alter_topic")
+        made: TopicConfig = alter(
+            check_topic(topic), queues=_count(call, "queues", queues),
+            write_queues=_count(call, "write_queues", write_queues),
+            perm=None if perm is None else arguments.whole(call, "perm", perm, 0, PERM_MAX),
+            attributes=dict(arguments.mapping(call, "attributes", {} if attributes is None else attributes)),
+        )  # fmt: skip
+        return made
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, durably: its queues with all messages, its configuration, and the committed offsets of all groups.
+
+        `read` and `scan` do not find its messages any more, and no recovery, repair or reindex brings them back. The log keeps
+        their bytes until retention deletes their segments. A topic of the same name that is created later begins at offset 0.
+
+        Raises:
+            TopicError: the name is reserved by RocketMQ.
+            UnknownTopicError: there is no such topic.
+            CorruptionError: `config/topics.json` or `config/consumerOffset.json` cannot be read; nothing was deleted.
+        """
+        self._owner()
+        self._provided("delete_topic")(check_topic(topic))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group: its offsets, and what it has acknowledged and refused since; a group that does not exist, too.
+
+        Its dead letters, and messages that wait to be retried, stay in their topics. A group of the same name begins anew.
+
+        Raises:
+            QueueHeldError: a consumer of the group lives; nothing was deleted.
+            ConfigError: no extension in `extensions.use` provides consumers.
+        """
+        self._owner()
+        self._provided("delete_group")(group)
+
+    def topic_configs(self) -> dict[str, TopicConfig]:
+        """Return the configuration of every topic that has one, by name: those of `config/topics.json`, sorted.
+
+        In a store that is open for writing, also those of topics that a message has just created. A topic that exists only
+        as queues, in a store that no Penstock since 0.2 has opened for writing, is not included: see `topics`.
+        """
+        found: dict[str, TopicConfig] = self._provided("topic_configs")()
+        return found
+
     # --- consumer offsets
 
     def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
@@ -326,6 +551,45 @@ class Store(Reader, Producer):
         self._settle(self._queue_index)
         end = check_known(self._queue_index, group, topic, queue, offset)
         self._offsets.put(group, topic, queue, check_offset(group, topic, queue, offset, end))
+
+    def move_offsets(
+        self, moves: Mapping[tuple[str, str, int], tuple[int | None, int]]
+    ) -> set[tuple[str, str, int]]:
+        """Commit multiple offsets in one durable write, each only if the group's offset is still the expected one.
+
+        For programs that compute an offset from the last one, such as a consumer's acknowledgements, and must not
+        overwrite a `commit_offset` that came in between.
+
+        Args:
+            moves: (group, topic, queue) to (expected offset, or None if the group never committed one; new offset).
+
+        Returns:
+            Those that were not moved, since their offset was another one.
+
+        Raises:
+            MessageError: a group, topic or queue is not valid, or an offset is after the queue's end (`CommitError`);
+                nothing was written.
+        """
+        self._owner()
+        expected = "a mapping of (group, topic, queue) to (expected offset or None, new offset)"
+        if not isinstance(moves, Mapping):
+            raise ArgumentTypeError("move_offsets", "moves", moves, expected)
+        for pair in moves.items():
+            if not all(isinstance(each, tuple) for each in pair):
+                raise ArgumentTypeError("move_offsets", "moves", pair, expected)
+            if [len(each) for each in pair] != [3, 2]:
+                raise ArgumentError("move_offsets", "moves", pair, expected)
+        self._settle(self._queue_index)
+        for (group, topic, queue), (_, new) in moves.items():
+            check_group(group)
+            end = check_known(self._queue_index, group, check_topic(topic), check_queue(queue), new)
+            check_offset(group, topic, queue, new, end)
+        return self._offsets.move(moves)
+
+    def remove_offsets(self, group: str) -> None:
+        """Remove the committed offsets of a group in all topics, durably; a group without any, too."""
+        self._owner()
+        self._offsets.remove_group(check_group(group))
 
     def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
         """Return the offset a group reads next; None if it never committed one."""
@@ -470,10 +734,12 @@ class Store(Reader, Producer):
         if self._closed:
             return
         if self._engine is None:
+            self._detach()
             super().close()
             return
         # A signal handler may call this during an append of its own thread, which would continue after the close.
         self._engine.log.lock.refuse_within()
+        self._detach()
         # If close is interrupted here, puts only check first whether they are allowed.
         self._engine.log.appender.refuse(STOPPED)
         self._closed = self._engine.is_interrupted = True
@@ -482,6 +748,11 @@ class Store(Reader, Producer):
         finally:
             # An interrupt may leave the close incomplete; close may then be called again.
             self._closed = not self._engine.is_interrupted
+
+    def _detach(self) -> None:
+        """End the work of the extensions, which may still put."""
+        for each in reversed(self._extensions):
+            each.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -498,6 +769,11 @@ class Store(Reader, Producer):
             # An error raised in the block takes precedence; otherwise the caller must get this one.
             if error is None:
                 raise
+
+
+def _count(call: str, name: str, value: object) -> int | None:
+    """Return a number of queues; None stays None."""
+    return None if value is None else arguments.whole(call, name, value, 1, QUEUE_MAX + 1)
 
 
 def _listed(messages: Iterable[Message]) -> list[Message]:

@@ -21,6 +21,7 @@ from penstock.testing.kit import WrittenLog, make_context, messages, open_store
 if TYPE_CHECKING:
     from penstock.testing.suites.allocator import AllocatorContract
     from penstock.testing.suites.dispatcher import DispatcherContract
+    from penstock.testing.suites.extension import ExtensionContract
     from penstock.testing.suites.flush import FlushPolicyContract
     from penstock.testing.suites.indexes import KeyIndexContract, QueueIndexContract
     from penstock.testing.suites.retention import RetentionPolicyContract
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 SUITES = {
     "AllocatorContract": "allocator",
     "DispatcherContract": "dispatcher",
+    "ExtensionContract": "extension",
     "FlushPolicyContract": "flush",
     "KeyIndexContract": "indexes",
     "QueueIndexContract": "indexes",
@@ -39,6 +41,7 @@ SUITES = {
 __all__ = [
     "AllocatorContract",
     "DispatcherContract",
+    "ExtensionContract",
     "FaultyFiles",
     "FlushPolicyContract",
     "InlineWorkers",

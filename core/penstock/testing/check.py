@@ -27,9 +27,11 @@ _SUITE_OF = {
     "flush": "FlushPolicyContract",
     "index": "DispatcherContract",
     "retention": "RetentionPolicyContract",
+    "extensions": "ExtensionContract",
 }
 _REFERENCE = {
     "write": "mmap", "alloc": "on-demand", "flush": "async", "index": "hash-index", "retention": "age",
+    "extensions": "messaging",
 }  # fmt: skip
 _MODULE = """
 import pytest

@@ -24,6 +24,7 @@ from penstock.config import sources
 from penstock.config.build import build_config
 from penstock.contracts import (
     Allocator,
+    Extension,
     FlushPolicy,
     QueueIndex,
     RetentionPolicy,
@@ -119,7 +120,9 @@ def plot_for(cls: type[Strategy], seed: int = 0) -> Plot:
         kind = "flush"
     elif issubclass(cls, RetentionPolicy):
         kind = "retention"
-    picks: Any = [cls.name] if kind == "retention" else cls.name
+    elif issubclass(cls, Extension):
+        kind = "extensions"
+    picks: Any = [cls.name] if kind in ("retention", "extensions") else cls.name
     if kind == "index":
         queues = [cls.name] if issubclass(cls, QueueIndex) else ["consume-queue"]
         picks = list(dict.fromkeys([*queues, "hash-index", cls.name]))

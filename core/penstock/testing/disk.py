@@ -149,9 +149,14 @@ class SimulatedFile(File):
 class SimulatedLock(Lock):
     """A lock on a simulated disk; it ends with `release`, or with the disk."""
 
-    def __init__(self, inode: Inode) -> None:
+    def __init__(self, inode: Inode, disk: "SimulatedDisk") -> None:
         super().__init__(-1)
         self._inode: Inode | None = inode
+        self._disk = disk
+
+    def has_name(self, path: Path) -> bool:
+        """See `Lock`."""
+        return self._inode is not None and self._disk.inode(path) == self._inode.number
 
     def release(self) -> None:
         """See `Lock`."""
@@ -421,7 +426,15 @@ class SimulatedDisk(Files):
             if inode.is_locked:
                 return None
             inode.is_locked = True
-            return SimulatedLock(inode)
+            return SimulatedLock(inode, self)
+
+    def lock_one(self, path: Path) -> Lock | None:
+        """See `Files`."""
+        return self.lock(path)
+
+    def remote_kind(self, folder: Path) -> str | None:
+        """See `Files`; a simulated disk is a local one."""
+        return None
 
     def is_locked(self, path: Path) -> bool:
         """See `Files`."""

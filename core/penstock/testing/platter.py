@@ -117,7 +117,10 @@ class Platter:
             named.update(inode.names.values(), inode.durable_names.values())
         for change in self.changes:
             named.add(change.inode)
-            named.update(target for _, _, target in change.steps)
+            # A removed folder may still have changes that a power cut would keep.
+            named.update(
+                number for folder, _, target in change.steps for number in (folder, target)
+            )
         for number in self.inodes.keys() - named:
             del self.inodes[number]
 

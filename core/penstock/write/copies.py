@@ -22,19 +22,33 @@ def encode_copies(encoder: RecordEncoder, copies: Iterable[tuple[Message, bytes]
     """
     batch = Batch(encoder, seals=False)
     for message, text in copies:
-        cursor = encoder.cursor_of(message.topic, message.queue)
-        body = check_body(message.body, message.delay_level, encoder.body_bytes_max)
-        check_text(text, crc_property=encoder.crc_property)
-        born, host = message.born_time_ms, message.born_host
-        fields = RecordFields(
-            topic=cursor.topic_bytes, body=body, queue=cursor.queue, flag=message.flag,
-            sys_flag=message.sys_flag, born_time_ms=encoder.now_ms() if born is None else born,
-            born_host=encoder.store_host if host is None else host_bytes(host),
-            store_host=encoder.store_host, reconsume_times=message.reconsume_times,
-            prepared_offset=message.prepared_offset, properties=text,
-        )  # fmt: skip
-        batch.add_record(cursor, _record(fields), has_crc=False)
+        add_copy(batch, message, text)
     return batch
+
+
+def add_copy(batch: Batch, message: Message, text: bytes) -> None:
+    """Add one copy to a batch; raises `MessageError` if it cannot be stored, and adds nothing.
+
+    Extensions are not asked whether puts to its queue are allowed: a copy may belong to a topic that callers must not put to.
+    """
+    encoder = batch.encoder
+    if message.delay_level != 0 or message.queue is None or message.partition_key is not None:
+        raise MessageError(
+            "a copy with a delay_level, a partition_key or no queue is refused: its properties text and queue are stored as "
+            "they are; nothing was stored"
+        )
+    cursor = (encoder.make_copy_cursor or encoder.cursor_of)(message.topic, message.queue)
+    body = check_body(message.body, encoder.body_bytes_max)
+    check_text(text, crc_property=encoder.crc_property)
+    born, host = message.born_time_ms, message.born_host
+    fields = RecordFields(
+        topic=cursor.topic_bytes, body=body, queue=cursor.queue, flag=message.flag,
+        sys_flag=message.sys_flag, born_time_ms=encoder.now_ms() if born is None else born,
+        born_host=encoder.store_host if host is None else host_bytes(host),
+        store_host=encoder.store_host, reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_offset, properties=text,
+    )  # fmt: skip
+    batch.add_record(cursor, _record(fields), has_crc=False)
 
 
 def _record(fields: RecordFields) -> bytes:

@@ -11,7 +11,6 @@ from penstock.errors import (
     ArgumentError,
     MessageError,
     MessageTooLargeError,
-    NotYetError,
     shown,
 )
 from penstock.format import arguments
@@ -32,8 +31,8 @@ def check_wait(wait: object) -> bool:
         ) from None
 
 
-def check_body(body: object, delay_level: int, body_bytes_max: int) -> bytes:
-    """Return a body as bytes; raises `MessageError` if it is invalid or too large, or the message has a delay."""
+def check_body(body: object, body_bytes_max: int) -> bytes:
+    """Return a body as bytes; raises `MessageError` if it is invalid or too large."""
     if not isinstance(body, bytes | bytearray | memoryview):
         # Text is refused, since its encoding would be a guess.
         raise MessageError(
@@ -46,14 +45,6 @@ def check_body(body: object, delay_level: int, body_bytes_max: int) -> bytes:
             len(taken),
             body_bytes_max,
             "use a shorter body, or increase log.body_bytes_max",
-        )
-    try:
-        level = arguments.whole("put", "delay_level", delay_level, arguments.INT64_MIN)
-    except ArgumentError:
-        raise NumberError("delay_level", delay_level) from None
-    if level:
-        raise NotYetError(
-            f"delay_level {delay_level} is refused: delayed delivery is not implemented; use 0"
         )
     return taken
 

@@ -38,7 +38,7 @@ from penstock.format.arrays import np
 from penstock.format.names import SIDE_FOLDER
 from penstock_index.queue_addresses import compare_run, end_of_units, first_needed, give_addresses
 from penstock_index.queue_claims import Key
-from penstock_index.queue_extension import Extension
+from penstock_index.queue_extension import QueueExtension
 from penstock_index.queue_files import ENTRY, PRE_BLANK, is_whole_name
 from penstock_index.queue_generations import First, Generations, select_rows
 from penstock_index.queue_holes import entries_within, first_hole, valid_end
@@ -99,6 +99,8 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._compare = False
         self._generations: Generations | None = None
         self._excluded_topics: set[str] = set()
+        # Removed topics, each with the log offset before which its records have no entries.
+        self._removed: dict[str, int] = {}
         self._syncs = Syncs(self._files, self._pool, options.sync_volume_from)
         # Where the log began and ended at the opening, for queues opened later; the log may begin later by now.
         self._log_min = self._opened_min = self._opened_end = 0
@@ -108,7 +110,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
     def dispatch(self, batch: DispatchBatch) -> None:
         """Write the entries of a batch, one write for each run of a queue."""
         with self._lock:
-            for run in runs_of(batch):
+            for run in runs_of(batch, self._removed):
                 if run.topic is None:
                     self._refuse(f"a record near log offset {run.log_offset}")
                     continue
@@ -194,7 +196,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         extension.end = end
         self._collect(extension)
 
-    def _collect(self, extension: Extension) -> None:
+    def _collect(self, extension: QueueExtension) -> None:
         self._dirty |= extension.dirty
         self._dirty_folders |= extension.dirty_folders
         extension.dirty.clear()
@@ -293,6 +295,36 @@ class ConsumeQueueDispatcher(QueueLookUp):
             for queue in self._queues.opened():
                 queue.move_min(log_offset)
 
+    def remove_topic(self, topic: str, log_offset: int) -> None:
+        """See `QueueIndex`."""
+        with self._lock:
+            self._removed[topic] = log_offset
+            for key in [key for key in self._queues if key[0] == topic]:
+                self._remove_queue(key)
+            folder = self._root / topic
+            if self._files.is_folder(folder) and not self._files.listing(str(folder)):
+                self._files.remove_folder(folder)
+                self._dirty_folders.discard(folder)
+                self._dirty_folders.add(self._root)
+
+    def _remove_queue(self, key: Key) -> None:
+        """Remove the files of a queue, and the queue; a file that does not belong to it stays, with its folder."""
+        queue = self._queues.pop(key)
+        for folder in (queue.folder.folder, self._extension_root.joinpath(key[0], str(key[1]))):
+            if not self._files.is_folder(folder):
+                continue
+            for entry in self._files.entries(folder):
+                if entry.is_file and is_number(entry.name):
+                    self._pool.forget(entry.path)
+                    self._files.remove(entry.path)
+                    self._dirty.discard(entry.path)
+            self._dirty_folders.discard(folder)
+            if not self._files.listing(str(folder)):
+                self._files.remove_folder(folder)
+                self._dirty_folders.add(folder.parent)
+        if self._generations is not None:
+            self._generations.forget(key)
+
     def adopt(self, old: QueueIndex, damages: Sequence[tuple[int, int]]) -> None:
         """See `QueueIndex`."""
         for topic, number, ordinal, data in entries_within(old, damages):
@@ -328,6 +360,7 @@ class ConsumeQueueDispatcher(QueueLookUp):
         self._syncs.begin(self.context.root)
         self._log_min = self._opened_min = trust.log.min_offset
         self._opened_end = trust.log.end_offset
+        self._removed = dict(trust.history.removed)
         repairs: list[str] = []
         keys = list(self._names.folders())
         recorded = self._read_summary(trust, keys)
@@ -341,9 +374,31 @@ class ConsumeQueueDispatcher(QueueLookUp):
                 if valid < queue.max_offset:
                     self._cut_at(queue, valid)
                 self._cut_extension(queue, found_only=True)
+        again_from = self._remove_again(repairs)
         self._generations = Generations(trust, self._queues)
         self._progress = self._resume_offset(trust, repairs)
+        if again_from is not None:
+            self._progress = max(min(self._progress, again_from), trust.log.min_offset)
         return repairs
+
+    def _remove_again(self, repairs: list[str]) -> int | None:
+        """Remove the queues of removed topics that have entries of removed records; return where to dispatch again.
+
+        A crash came during the removal, or another program restored the queues. A queue without entries is removed, too: the
+        name of an old file would give its end.
+        """
+        again_from: int | None = None
+        for key in [key for key in self._queues if key[0] in self._removed]:
+            before, queue = self._removed[key[0]], self._queues[key]
+            first = min(queue.folder.bases, default=0)
+            offsets = [log_offset for _, log_offset in queue.present(first)]
+            if min(offsets, default=-1) < before:
+                repairs.append(
+                    f"queue {key[0]}/{key[1]} had files of a removed topic; removed them"
+                )
+                self._remove_queue(key)
+                again_from = before if again_from is None else min(again_from, before)
+        return again_from
 
     def _read_summary(self, trust: Trust, keys: Collection[Key]) -> dict[Key, ClosedQueue] | None:
         """Return the queues from the summary of the clean close; None if there is no valid summary."""

@@ -78,6 +78,8 @@ class HashIndexDispatcher(KeyIndex):
     def _new_keys(self, batch: DispatchBatch) -> Keys:
         """Return the keys of a batch that must be added."""
         keys = batch.keys
+        if not len(keys.rows):
+            return keys
         is_rolled_back = batch.transaction_types == ROLLBACK
         if batch.start_offset >= self._progress and not is_rolled_back.any():
             return keys

@@ -70,7 +70,7 @@ class QueueChecker(Checker):
 
     def batch(self, batch: DispatchBatch) -> Iterator[Finding]:
         """See `Checker`."""
-        for run in runs_of(batch):
+        for run in runs_of(batch, self._history.removed):
             if run.topic is None:
                 yield Finding(
                     "log", self._folder, -1, run.log_offset,

@@ -44,7 +44,7 @@ _GAP_MAX = 4096
 _CHUNK = 1 << 20
 
 
-class Extension:
+class QueueExtension:
     """The extension files of one queue. Not thread-safe; the dispatcher's lock guards it.
 
     Attributes:

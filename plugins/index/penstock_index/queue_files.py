@@ -35,6 +35,8 @@ Entries = Structs
 # Number of entries read at once when an entry is searched one by one; fewer at first.
 _FIRST_READ_ENTRIES = 64
 _READ_ENTRIES = 4096
+# Number of paths that are kept for each queue.
+_PATHS_MAX = 4
 # Byte addresses are positive 64-bit numbers.
 _BYTE_MAX = (1 << 63) - 1
 
@@ -142,7 +144,7 @@ class QueueFolder:
         self.folder, self.topic_folder = folder, folder.parent
         self._per_file = entries_per_file
         self.bases: list[int] = []
-        self._latest = -1, folder
+        self._paths: dict[int, Path] = {}
 
     @property
     def file_bytes(self) -> int:
@@ -151,11 +153,12 @@ class QueueFolder:
 
     def path(self, base: int) -> Path:
         """Return the path of the file whose first entry is `base`."""
-        known, path = self._latest
-        if known != base:
-            # Nearly always the same one again, and a caller that keys files by path then hashes it only once.
-            path = self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
-            self._latest = base, path
+        path = self._paths.get(base)
+        if path is None:
+            # Nearly always the first or the last one again, and a caller that keys files by path then hashes it only once.
+            if len(self._paths) >= _PATHS_MAX:
+                self._paths.clear()
+            path = self._paths[base] = self.folder / segment_name(base * QUEUE_ENTRY_SIZE)
         return path
 
     def scan(self, *, cut_too: bool = False) -> Iterator[Entry]:

@@ -2,7 +2,7 @@
 
 Within one generation, queue offsets are consecutive. A broker that deletes a topic removes its queues and leaves the
 records in the log. A topic that is created again begins at 0, so the log then holds two generations of one queue. The
-rules, in order of precedence:
+rules, in order of precedence, after the records of topics that Penstock removed are left out (`History.removed`):
 
     1. Surviving entries: a record stored before the first one is of an earlier generation, unless the queue lacks its
        offset. An entry survives as long as it leads to a record of its queue.
@@ -101,7 +101,7 @@ class Generations:
     def first_wanted(self, batch: DispatchBatch, queues: Mapping[Key, Queue]) -> int | None:
         """Return the log offset of the first record of a batch that lacks its entry, None if none does."""
         found: list[int] = []
-        for run in runs_of(batch):
+        for run in runs_of(batch, self._history.removed):
             if run.topic is not None:
                 key = run.topic, run.queue
                 verdict = self.judge(key, queues.get(key), run)
@@ -113,6 +113,10 @@ class Generations:
     def begin(self, key: Key, first: First | None) -> None:
         """Note that a queue begins with this entry from now on."""
         self._firsts[key] = first
+
+    def forget(self, key: Key) -> None:
+        """Note that a queue was removed."""
+        self._firsts[key] = None
 
     # --- surviving entries
 
@@ -162,7 +166,7 @@ class Generations:
         if self._endings is None:
             self._endings = Endings(self._history)
             for batch in self._log.batches(self._log.min_offset, self._log.end_offset):
-                for run in runs_of(batch):
+                for run in runs_of(batch, self._history.removed):
                     if run.topic is not None:
                         place = run.topic, run.queue
                         offsets = np.frombuffer(run.data, ENTRY.dtype)["log_offset"].astype(
@@ -272,7 +276,7 @@ class Generations:
         for batch in self._log.batches(log_offset, end):
             found: list[tuple[int, int]] = [
                 (run.log_offset, run.ordinal)
-                for run in runs_of(batch)
+                for run in runs_of(batch, self._history.removed)
                 if (run.topic, run.queue) == key
             ]
             if found:

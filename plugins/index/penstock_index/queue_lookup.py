@@ -20,7 +20,7 @@ from penstock.format.arrays import np
 from penstock.format.names import check_topic
 from penstock_index.queue_bounds import QuickLook
 from penstock_index.queue_claims import Key
-from penstock_index.queue_extension import Extension
+from penstock_index.queue_extension import QueueExtension
 from penstock_index.queue_files import PRE_BLANK_SIZE, OpenFiles, QueueFolder, record_ends
 from penstock_index.queue_names import QueueNames
 from penstock_index.queue_state import Queue
@@ -56,7 +56,7 @@ class QueueLookUp(QueueIndex):
     def _new_queue(self, topic: str, number: int) -> Queue:
         path = self._root.joinpath(topic, str(number))
         folder = QueueFolder(self._files, self._pool, path, self.context.geometry.queue_entries)
-        extension = Extension(
+        extension = QueueExtension(
             self._files, self._pool, self._extension_root.joinpath(topic, str(number)),
             self.options.extension_bytes, adopts=self.context.read_only or not self.options.extended,
         )  # fmt: skip
@@ -78,6 +78,12 @@ class QueueLookUp(QueueIndex):
         """See `QueueIndex`."""
         with self._lock:
             return found.max_offset if (found := self._current_queue(topic, queue)) else 0
+
+    def ends(self, topic: str, queue: int) -> tuple[int, int]:
+        """See `QueueIndex`."""
+        with self._lock:
+            found = self._current_queue(topic, queue)
+            return (found.min_offset, found.max_offset) if found else (0, 0)
 
     def reaches(self, topic: str, queue: int, offset: int) -> bool:
         """See `QueueIndex`."""

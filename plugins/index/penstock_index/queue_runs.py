@@ -1,14 +1,16 @@
 """The queue entries of a batch of records, in runs of consecutive ordinals."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.contracts import QUEUE_ENTRY_SIZE, DispatchBatch, queue_entries
-from penstock.format.arrays import Int64s
+from penstock.format.arrays import Int64s, np
 from penstock.format.names import topic_of
+from penstock_index.queue_files import ENTRY
 
 # The byte address of an entry must stay a positive 64-bit number.
 _ORDINAL_MAX = (1 << 62) // QUEUE_ENTRY_SIZE
+_NONE: Mapping[str, int] = {}
 
 
 class Run(NamedTuple):
@@ -26,8 +28,11 @@ class Run(NamedTuple):
     store_times: Int64s
 
 
-def runs_of(batch: DispatchBatch) -> Iterator[Run]:
-    """Yield the runs of a batch, queue by queue; prepared and rolled back records have no entry."""
+def runs_of(batch: DispatchBatch, removed: Mapping[str, int] = _NONE) -> Iterator[Run]:
+    """Yield the runs of a batch, queue by queue; prepared and rolled back records have no entry.
+
+    Nor have records of removed topics: `removed` maps each to the log offset before which its records are left out.
+    """
     entries, times, runs, refused = queue_entries(batch, queue_offset_max=_ORDINAL_MAX)
     for row in refused.tolist():
         yield Run(None, 0, 0, b"", int(batch.log_offsets[row]), times[:0])
@@ -35,4 +40,23 @@ def runs_of(batch: DispatchBatch) -> Iterator[Run]:
     stops = [*runs[1:, 3].tolist(), len(times)]
     for (topic, queue, ordinal, start, log_offset), stop in zip(runs.tolist(), stops, strict=False):
         data = entries[start * QUEUE_ENTRY_SIZE : stop * QUEUE_ENTRY_SIZE]
-        yield Run(topics[topic], queue, ordinal, data, log_offset, times[start:stop])
+        run = Run(topics[topic], queue, ordinal, data, log_offset, times[start:stop])
+        before = removed.get(run.topic, 0) if removed and run.topic is not None else 0
+        if log_offset >= before:
+            yield run
+        elif (rest := _since(run, before)) is not None:
+            yield rest
+
+
+def _since(run: Run, before: int) -> Run | None:
+    """Return the part of a run from a log offset on; None if there is none."""
+    offsets = np.frombuffer(run.data, ENTRY.dtype)["log_offset"]
+    first = int(np.searchsorted(offsets, before))
+    if first == len(offsets):
+        return None
+    return run._replace(
+        ordinal=run.ordinal + first,
+        data=run.data[first * QUEUE_ENTRY_SIZE :],
+        log_offset=int(offsets[first]),
+        store_times=run.store_times[first:],
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from penstock.format.arrays import np
-from penstock_index.queue_extension import Extension
+from penstock_index.queue_extension import QueueExtension
 from penstock_index.queue_files import QueueFolder, effective, first_absent
 from penstock_index.queue_runs import Run
 from penstock_index.queue_summary import ClosedQueue
@@ -27,7 +27,7 @@ class Queue:
     __slots__ = ("extension", "folder", "max_offset", "min_offset", "reached")
 
     def __init__(
-        self, folder: QueueFolder, extension: Extension, min_offset: int, max_offset: int
+        self, folder: QueueFolder, extension: QueueExtension, min_offset: int, max_offset: int
     ) -> None:
         self.folder = folder
         self.extension = extension

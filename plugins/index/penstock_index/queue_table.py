@@ -36,6 +36,12 @@ class QueueTable(Mapping[Key, Queue]):
         """Add an open queue."""
         self._queues[key] = queue
 
+    def pop(self, key: Key) -> Queue:
+        """Take a queue out, opened if needed."""
+        found = self[key]
+        del self._queues[key]
+        return found
+
     def __getitem__(self, key: Key) -> Queue:
         """Return a queue, opened if needed; it stays unopened if that raises."""
         found = self._queues[key]

@@ -61,6 +61,21 @@ def test_a_broker_is_known_by_what_it_leaves() -> None:
     assert not foreign.has_broker_files(disk_with(checkpoint=b""), ROOT)
 
 
+@pytest.mark.parametrize("name", ["config__topics.json", "config__topics.json.bak"])
+def test_a_list_of_topics_is_a_brokers_if_it_declares_what_only_brokers_declare(name: str) -> None:
+    golden = Path(__file__).parents[2] / "golden" / "broker-config"
+    for version in ("4.9.7", "5.3.3"):
+        raw = (golden / version / "topics.json").read_bytes()
+        assert foreign.has_broker_files(disk_with(**{name: raw}), ROOT)
+    assert not foreign.has_broker_files(disk_with(**{name: topics(a=None)}), ROOT)
+    # A topic whose name contains that one is no such sign.
+    hostile = topics(**{'x"SELF_TEST_TOPIC":': None})
+    assert not foreign.has_broker_files(disk_with(**{name: hostile}), ROOT)
+    disk = disk_with(**{name: topics(a=None)})
+    disk.plan.fail("pread")
+    assert foreign.has_broker_files(disk, ROOT)
+
+
 def test_only_what_a_put_would_have_to_keep_up_stops_writing() -> None:
     found = [Foreign(kind, ROOT) for kind in (TIMER, BATCH_QUEUES, POP_STATE)]
     assert [each.kind for each in foreign.stopping(found)] == [BATCH_QUEUES]

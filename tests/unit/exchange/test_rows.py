@@ -16,7 +16,6 @@ from penstock.exchange.rows import (
     put_of,
     row_of,
     text_of,
-    without_crc,
 )
 
 
@@ -33,12 +32,6 @@ from penstock.exchange.rows import (
 ])  # fmt: skip
 def test_a_properties_text_is_in_parts_or_whole(text: bytes, expected: tuple[Any, ...]) -> None:
     assert parts_of(text) == expected
-
-
-def test_only_crc_properties_are_left_out() -> None:
-    assert without_crc(b"__CRC32#\x0112\x02") == b""
-    assert without_crc(b"a\x01b\x02__CRC32#\x0112\x02") == b"a\x01b\x02"
-    assert without_crc(b"__CRC32#X\x011\x02") == b"__CRC32#X\x011\x02"
 
 
 @pytest.mark.parametrize("keys", ["", "a", "a b", " a", "a  b", "a ", " "])

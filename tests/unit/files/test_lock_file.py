@@ -95,3 +95,17 @@ def test_the_lock_of_one_file_keeps_a_second_one_out(tmp_path: Path) -> None:
     again = Files().lock_one(path)
     assert again is not None
     again.release()
+
+
+def test_a_lock_knows_whether_its_file_still_has_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = lock_file.take_file(path, 0o600)
+    assert held is not None
+    assert held.has_name(path)
+    path.rename(tmp_path / "other")
+    assert not held.has_name(path)
+    assert held.has_name(tmp_path / "other")
+    path.touch()
+    assert not held.has_name(path)
+    held.release()
+    assert not held.has_name(tmp_path / "other")

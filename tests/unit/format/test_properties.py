@@ -2,13 +2,14 @@
 
 import pytest
 
-from penstock.errors import NotYetError, PropertyError
+from penstock.errors import PropertyError
 from penstock.format.properties import (
     check_zeros,
     decode_properties,
     encode_properties,
     tag_text,
     texts_of,
+    without_crc,
 )
 
 
@@ -45,9 +46,12 @@ def test_what_no_reader_could_get_back_is_refused(
         encode_properties(*given)
 
 
-def test_delayed_delivery_is_refused_rather_than_forgotten() -> None:
-    with pytest.raises(NotYetError, match="DELAY"):
+def test_a_property_that_requests_a_delay_is_refused_and_names_the_argument() -> None:
+    with pytest.raises(PropertyError, match=r"'DELAY' is refused: pass it as delay_level="):
         encode_properties("", (), {"DELAY": "3"})
+    for name in ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+        with pytest.raises(PropertyError, match=r"does not support; .* pass delay_level="):
+            encode_properties("", (), {name: "3"})
 
 
 def test_the_crc_of_another_record_is_neither_written_nor_read() -> None:
@@ -80,3 +84,9 @@ def test_a_sector_of_zeros_in_a_value_is_refused_naming_it() -> None:
     check_zeros(b"a\x01" + bytes(511) + b"\x02")
     with pytest.raises(PropertyError, match=r"property 'b' is refused.*512 consecutive zero bytes"):
         check_zeros(b"a\x01x\x02b\x01" + bytes(512) + b"\x02")
+
+
+def test_only_crc_properties_are_left_out() -> None:
+    assert without_crc(b"__CRC32#\x0112\x02") == b""
+    assert without_crc(b"a\x01b\x02__CRC32#\x0112\x02") == b"a\x01b\x02"
+    assert without_crc(b"__CRC32#X\x011\x02") == b"__CRC32#X\x011\x02"

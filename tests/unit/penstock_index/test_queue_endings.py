@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.contracts import NO_HISTORY
+from penstock.contracts.history import NO_HISTORY, NoHistory
 from penstock_index.queue_endings import Endings
 
 KEY, OTHER = ("t", 0), ("t", 1)
 
 
-class Deleted:
+class Deleted(NoHistory):
     """A history in which no topic is listed, and a broker wrote all but what is at `ours`."""
 
     def __init__(self, *ours: int) -> None:

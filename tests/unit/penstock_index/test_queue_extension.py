@@ -1,4 +1,4 @@
-"""Extension files of consume queues: their bytes, reading through them, and when they are durable."""
+"""QueueExtension files of consume queues: their bytes, reading through them, and when they are durable."""
 
 import shutil
 import struct
@@ -18,7 +18,7 @@ from penstock.store.store import Store
 from penstock.testing import ManualWorkers
 from penstock.testing.kit import copy_store
 from penstock_index.consume_queue import ConsumeQueueDispatcher
-from penstock_index.queue_extension import Extension
+from penstock_index.queue_extension import QueueExtension
 from penstock_index.queue_files import OpenFiles
 from penstock_index.queue_units import ADDRESS_MAX, OFFSET_MAX, UNIT, make_units, offsets_of
 
@@ -399,16 +399,18 @@ def test_what_another_program_wrote_is_synced(
 
 
 @pytest.fixture
-def extension(tmp_path: Path) -> Extension:
+def extension(tmp_path: Path) -> QueueExtension:
     pool = OpenFiles(Files(), 4)
-    return Extension(Files(), pool, tmp_path / "ext/t/0", FILE_BYTES, adopts=False)
+    return QueueExtension(Files(), pool, tmp_path / "ext/t/0", FILE_BYTES, adopts=False)
 
 
 def codes_of(*values: int) -> Int64s:
     return np.array(values, np.int64)
 
 
-def test_an_offset_beyond_all_addresses_gets_none(extension: Extension, tmp_path: Path) -> None:
+def test_an_offset_beyond_all_addresses_gets_none(
+    extension: QueueExtension, tmp_path: Path
+) -> None:
     start = OFFSET_MAX - 45
     codes, end = extension.put(start, codes_of(1, 2, 3), codes_of(7, 8, 9), tmp_path)
     assert codes.tolist() == [LONG_MIN + start, LONG_MIN + start + 20, 3]
@@ -416,7 +418,7 @@ def test_an_offset_beyond_all_addresses_gets_none(extension: Extension, tmp_path
     assert extension.units(codes)[0].tolist() == [True, True, False]
 
 
-def test_units_come_back_in_the_order_asked_for(extension: Extension, tmp_path: Path) -> None:
+def test_units_come_back_in_the_order_asked_for(extension: QueueExtension, tmp_path: Path) -> None:
     count = 500
     tags, times = np.arange(count) - 250, np.arange(count) * 1000
     codes, _ = extension.put(0, tags, times, tmp_path)
@@ -431,13 +433,13 @@ def test_units_come_back_in_the_order_asked_for(extension: Extension, tmp_path: 
 
 
 def test_a_reader_finds_the_units_of_a_file_that_was_made_again(
-    extension: Extension, tmp_path: Path
+    extension: QueueExtension, tmp_path: Path
 ) -> None:
     """A writer that makes the extension again gives the new file the name of the old one, which a reader may have open."""
     codes, _ = extension.put(0, codes_of(1, 2), codes_of(7, 8), tmp_path)
     pool = OpenFiles(Files(), 4)
     pool.read_only = True
-    reader = Extension(Files(), pool, extension.folder, FILE_BYTES, adopts=False)
+    reader = QueueExtension(Files(), pool, extension.folder, FILE_BYTES, adopts=False)
     reader.scan()
     assert reader.units(codes)[1]["tag_code"].tolist() == [1, 2]
     path = extension.path(0)
@@ -456,7 +458,7 @@ def test_random_bytes_and_addresses_do_no_harm(tmp_path: Path) -> None:
     folder.mkdir()
     for base in range(0, 3 * FILE_BYTES, FILE_BYTES):
         (folder / f"{base:020d}").write_bytes(chance.bytes(FILE_BYTES))
-    extension = Extension(Files(), OpenFiles(Files(), 2), folder, FILE_BYTES, adopts=False)
+    extension = QueueExtension(Files(), OpenFiles(Files(), 2), folder, FILE_BYTES, adopts=False)
     assert not extension.scan()
     near = chance.integers(LONG_MIN, LONG_MIN + 4 * FILE_BYTES, 20_000)
     far = chance.integers(LONG_MIN, 1 << 62, 2_000)

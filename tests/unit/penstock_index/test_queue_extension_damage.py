@@ -1,4 +1,4 @@
-"""Extension files of consume queues that are lost or damaged: they are made again from the log, and no message is missed."""
+"""QueueExtension files of consume queues that are lost or damaged: they are made again from the log, and no message is missed."""
 
 import os
 import shutil

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.testing import SimulatedDisk
-from penstock_index.queue_extension import Extension
+from penstock_index.queue_extension import QueueExtension
 from penstock_index.queue_files import ENTRY, OpenFiles, QueueFolder
 from penstock_index.queue_state import Queue
 from penstock_index.queue_summary import ClosedQueue
@@ -26,7 +26,7 @@ def queue() -> Queue:
         rows["log_offset"], rows["size"] = np.where(numbers < 15, numbers * 100, 0), np.where(numbers < 15, 100, 0)  # fmt: skip
         disk.write_whole(PATH / f"{20 * base:020d}", rows.tobytes())
     pool = OpenFiles(disk, 4)
-    made = Queue(QueueFolder(disk, pool, PATH, PER_FILE), Extension(disk, pool, Path("/e"), 1000, adopts=True), 0, 0)  # fmt: skip
+    made = Queue(QueueFolder(disk, pool, PATH, PER_FILE), QueueExtension(disk, pool, Path("/e"), 1000, adopts=True), 0, 0)  # fmt: skip
     list(made.folder.scan(cut_too=False))
     return made
 

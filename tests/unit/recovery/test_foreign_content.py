@@ -36,7 +36,9 @@ def made(open_small: OpenStore, tmp_path: Path) -> Path:
 
 def declare(root: Path, topic: str, **attributes: str) -> None:
     attributes = {name.replace("_", "."): value for name, value in attributes.items()}
-    table = {topic: {"attributes": attributes, "perm": 6}, "other": {"perm": 6}, "odd": None}
+    # Every broker declares the second one.
+    declared = {topic: {"attributes": attributes, "perm": 6}, "SELF_TEST_TOPIC": {"perm": 6}}
+    table = {**declared, "other": {"perm": 6}, "odd": None}
     (root / "config").mkdir(exist_ok=True)
     (root / TOPICS).write_text(json.dumps({"topicConfigTable": table}))
 

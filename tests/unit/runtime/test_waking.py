@@ -421,10 +421,11 @@ def test_a_put_within_the_round_is_not_forgotten(tmp_path: Path) -> None:
     store, workers = by_hand(tmp_path / "s")
     engine = store._engine
     assert engine is not None
-    engine.wakes.wake = lambda: bool(store.put("t", b"late"))  # type: ignore[method-assign,assignment,misc]
+    following = engine.following
+    following.announce_sealed = lambda: store.put("t", b"late")  # type: ignore[method-assign,assignment]
     # At once again: not None, which is until somebody wakes it.
     assert workers.run("penstock-follow") == 0
-    del engine.wakes.wake
+    del following.announce_sealed
     assert workers.run("penstock-follow") is not None
     with penstock.open(tmp_path / "s", read_only=True, environ={}) as reader:
         assert [message.body for message in reader.scan("t")] == [b"late"]

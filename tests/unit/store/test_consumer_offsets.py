@@ -469,3 +469,19 @@ def test_a_queue_that_is_known_and_empty_has_its_end_at_0(
         store.commit_offset("g", "early", 2, offset=0)
         with pytest.raises(CommitError, match="ends at 0"):
             store.commit_offset("g", "early", 2, offset=1)
+
+
+def test_offsets_move_together_and_only_from_the_expected_one(open_small: OpenStore) -> None:
+    with open_small() as store:
+        for queue in (0, 1):
+            for number in range(5):
+                store.put("t", b"%d" % number, queue=queue)
+        store.commit_offset("g", "t", 1, offset=4)
+        moves = {("g", "t", 0): (None, 3), ("g", "t", 1): (2, 5), ("h", "t", 0): (None, 0)}
+        assert store.move_offsets(moves) == {("g", "t", 1)}
+        assert store.groups() == {("g", "t"): {0: 3, 1: 4}, ("h", "t"): {0: 0}}
+        assert store.move_offsets({("g", "t", 0): (3, 1)}) == set()
+        assert store.committed_offset("g", "t", 0) == 1
+        with pytest.raises(CommitError, match="ends at 5"):
+            store.move_offsets({("h", "t", 0): (0, 2), ("g", "t", 1): (4, 6)})
+        assert store.committed_offset("h", "t", 0) == 0

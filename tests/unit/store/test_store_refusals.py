@@ -19,7 +19,6 @@ from penstock.errors import (
     MessageError,
     MessageTooLargeError,
     NotAStoreError,
-    NotYetError,
     OffsetError,
     PenstockError,
     PropertyError,
@@ -65,8 +64,10 @@ REFUSED: dict[str, tuple[type[PenstockError], str, Callable[[Store], Any]]] = {
     "body no bytes": (MessageError, "encode it", lambda s: s.put("t", "text")),  # type: ignore[arg-type] # the point
     "flag too large": (MessageError, "field", lambda s: s.put("t", b"", flag=1 << 31)),
     "born host": (MessageError, "address:port", lambda s: s.put("t", b"", born_host="nowhere")),
-    "delay": (NotYetError, "not", lambda s: s.put("t", b"", delay_level=3)),
-    "delay property": (NotYetError, "DELAY", lambda s: s.put("t", b"", properties={"DELAY": "3"})),
+    "delay negative": (MessageError, "1 to 18", lambda s: s.put("t", b"", delay_level=-3)),
+    "delay no number": (MessageError, "delay_level", lambda s: s.put("t", b"", delay_level="3")),  # type: ignore[arg-type] # the point
+    "delay of a long topic": (TopicError, "300 UTF-8 bytes", lambda s: s.put("t" * 300, b"", delay_level=3)),
+    "delay property": (PropertyError, "delay_level=", lambda s: s.put("t", b"", properties={"DELAY": "3"})),
     "atomic batch too large": (
         MessageTooLargeError, "atomic",
         lambda s: s.put_many([penstock.Message("t", b"x" * 1000)] * 70, atomic=True),

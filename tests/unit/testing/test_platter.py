@@ -63,3 +63,17 @@ def test_what_no_name_leads_to_is_gone(platter: Platter) -> None:
     assert inode.number in platter.inodes, "the medium still has its name"
     synced(platter, "/f")
     assert set(platter.inodes) == {ROOT, inode.number - 1}
+
+
+def test_a_folder_that_is_removed_with_pending_renames_in_it_can_be_cut_off_at_any_of_them(platter: Platter) -> None:  # fmt: skip
+    """A topic was deleted right after its first message: its queue's folder was gone from the medium, the rename in it was not."""
+    inode, folder = platter.find(Path("/f/a")), platter.find(Path("/f"))
+    assert inode is not None
+    assert folder is not None
+    platter.change((Path("/f/a"), 0), (Path("/f/b"), inode.number), inode=inode.number)
+    platter.change((Path("/f/b"), 0), inode=inode.number)
+    platter.change((Path("/f"), 0), inode=folder.number)
+    synced(platter, "/")
+    for survival in Survival:
+        for seed in range(20):
+            assert cut(platter, survival, seed).find(Path("/f")) is None

@@ -8,7 +8,8 @@ from tests.conftest import OpenStore
 from penstock import Message
 from penstock._kernel import Batch
 from penstock.errors import MessageError, MessageTooLargeError, QueueError, TopicError
-from penstock.exchange.rows import row_text, without_crc
+from penstock.exchange.rows import row_text
+from penstock.format.properties import without_crc
 from penstock.write.copies import encode_copies
 
 

@@ -2,7 +2,7 @@
 
 * Create a store and write to it: `init`, `put`, `ingest`.
 * Read messages: `read`, `tail`, `find`, `get`.
-* Inspect the store as a whole: `topics`, `groups`, `stat`, `verify`.
+* Inspect the store as a whole: `topics`, `stat`, `verify`.
 * Messages to files and back: `export`, `import`.
 * Change it: `retain`, `repair`.
 * Penstock itself: `plugins`, `config`, `matrix`, `demo`, `completion`.
@@ -17,7 +17,6 @@ SUMMARIES = {
     "export": "Write messages of the store at PATH to a file, which `penstock import` reads back.",
     "find": "Find messages of TOPIC by key, by time, or both.",
     "get": "Show the message with the message id ADDRESS, or at the log offset ADDRESS.",
-    "groups": "List consumer groups: how far each has read, and how many messages it lags.",
     "import": "Store the rows of SOURCE in the store at PATH: a file from `penstock export`, or - for standard input.",
     "ingest": "Put every row of SOURCE (a file, or - for standard input) into the store at PATH.",
     "init": "Create a store at PATH, or open the existing one; reports what recovery did.",

@@ -16,6 +16,7 @@ from penstock.format.names import QUEUE_MAX
     epilog=examples(
         "penstock put data orders 'a new order' --tag created --key A-17",
         "echo 'from a pipe' | penstock put data orders - --json",
+        "penstock put data orders 'a reminder' --delay-level 5",
     ),
 )
 @click.argument("path", type=click.Path())
@@ -24,9 +25,15 @@ from penstock.format.names import QUEUE_MAX
 @click.option(
     "--queue",
     type=click.IntRange(0, QUEUE_MAX),
-    default=0,
-    show_default=True,
-    help="The queue of the topic.",
+    help="The queue of the topic; 0 unless --partition-key is given.",
+)
+@click.option(
+    "--partition-key", help="Pick the queue by this text: messages with one key share a queue."
+)
+@click.option(
+    "--delay-level",
+    type=click.IntRange(1, 18),
+    help="Deliver the message later: 1 for a second to 18 for two hours, see docs/delays.md.",
 )
 @click.option("--tag", default="", help="The tag to filter by, one word.")
 @click.option(
@@ -48,7 +55,9 @@ def command(
     path: str,
     topic: str,
     body: str,
-    queue: int,
+    queue: int | None,
+    partition_key: str | None,
+    delay_level: int | None,
     tag: str,
     keys: tuple[str, ...],
     pairs: tuple[str, ...],
@@ -66,8 +75,13 @@ def command(
         if not separator:
             raise click.UsageError(f"--property takes NAME=VALUE, not {pair!r}")
         properties[name] = value
+    if queue is not None and partition_key is not None:
+        raise click.UsageError("give --queue or --partition-key, not both")
     with penstock.open(path, config, **chosen(settings, broker_conf)) as store:
-        receipt = store.put(topic, raw, queue=queue, tag=tag, keys=keys, properties=properties)
+        receipt = store.put(
+            topic, raw, queue=queue or 0, partition_key=partition_key, delay_level=delay_level or 0,
+            tag=tag, keys=keys, properties=properties,
+        )  # fmt: skip
         store.flush()
     if as_json:
         out_json(status=receipt.status, message_id=receipt.message_id, log_offset=receipt.log_offset,

@@ -38,6 +38,25 @@ class QueueIndexContract(DispatcherContract):
                 ]  # fmt: skip
         assert dispatcher.end_log_offset() == log.end_offset
 
+    def test_a_removed_topic_stays_removed(
+        self, strategy: type[QueueIndex], make: MakeDispatcher, log: WrittenLog
+    ) -> None:
+        """Records before the removal get no entry again; the other topics keep theirs."""
+        if strategy.remove_topic is QueueIndex.remove_topic:
+            pytest.skip("it cannot remove topics")
+        dispatcher = self.filled(make, log)
+        assert isinstance(dispatcher, QueueIndex)
+        before = dict(self.snapshot(dispatcher, log))  # type: ignore[call-overload] # a dictionary, see there
+        topic = dispatcher.queues()[0][0]
+        dispatcher.remove_topic(topic, log.end_offset)
+        kept = {key: entries for key, entries in before.items() if key[0] != topic}
+        assert kept
+        assert self.snapshot(dispatcher, log) == kept
+        for batch in log.batches():
+            dispatcher.dispatch(batch)
+        assert self.snapshot(dispatcher, log) == kept
+        assert dispatcher.max_offset(topic, 0) == 0
+
     @pytest.mark.parametrize("chunk", [1, 7, 512, 1 << 20])
     def test_entries_come_in_chunks_too(
         self, make: MakeDispatcher, log: WrittenLog, chunk: int

@@ -1,0 +1,219 @@
+"""Consumers as programs see them; an extension that provides "consumer" implements them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypedDict
+
+from penstock.message import StoredMessage
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The optional arguments of `Store.consumer`.
+
+    Attributes:
+        tag: which messages: `*`, one tag, or multiple tags joined by `||`; default `*`. Other messages count as done.
+        start: where a group begins that has never consumed the topic: "earliest", "latest", or a time: Unix milliseconds,
+            or a `datetime` with a time zone. Default "earliest", for `broadcast` "latest".
+        ack_wait: seconds after which a message that was neither acknowledged nor refused is handed out again, 0.001 to
+            86,400; default 30.
+        max_in_flight: maximum number of messages that are handed out and not answered, 1 to 1,000,000; default 1000.
+        workers: how many threads `run` uses, 1 to 1024; default 1.
+        ordered: hand out one message of a queue at a time, in order: the next one waits for the answer, also while a
+            refused message waits for its retry; default False.
+        broadcast: every consumer gets all messages, and nothing is acknowledged or retried; default False.
+        max_retries: how often a message is retried before it becomes a dead letter, 0 to 10,000; default the group's
+            setting, 16.
+    """
+
+    tag: str
+    start: str | float | datetime
+    ack_wait: float
+    max_in_flight: int
+    workers: int
+    ordered: bool
+    broadcast: bool
+    max_retries: int
+
+
+class Pending(NamedTuple):
+    """A message that is handed out and not answered.
+
+    Attributes:
+        topic: the topic that it was read from: of a retried message, the group's retry topic.
+        queue: the queue's number.
+        offset: its queue offset.
+        age_s: seconds since it was handed out.
+        left_s: seconds until it is handed out again.
+    """
+
+    topic: str
+    queue: int
+    offset: int
+    age_s: float
+    left_s: float
+
+
+class ConsumedMessage(Protocol):
+    """A message that a consumer has handed out; it has all attributes of `StoredMessage`, and methods to answer it.
+
+    A retried message has the topic and the `message_id` that it had when it was first put; `stored` is the copy that was read.
+
+    Attributes:
+        stored: the message as it is stored.
+        topic: the topic that it was first put to.
+        attempt: 1, and 1 more for each time that the message was refused. Being handed out again because it was released
+            or not answered in time does not count.
+    """
+
+    stored: StoredMessage
+    topic: str
+    attempt: int
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the stored message."""
+
+    def ack(self, *, sync: bool = True) -> None:
+        """Acknowledge this message; see `Consumer.ack`."""
+
+    def nack(self, *, delay_level: int | None = None) -> None:
+        """Refuse this message, so that it is retried; see `Consumer.nack`."""
+
+    def release(self) -> None:
+        """Give this message back unanswered; see `Consumer.release`."""
+
+    def extend(self) -> None:
+        """Restart `ack_wait` for this message."""
+
+
+# What the methods that answer take: one message or many.
+AnsweredMessages: TypeAlias = ConsumedMessage | Iterable[ConsumedMessage]
+
+
+class Consumer(Protocol):
+    """A member of a consumer group, or a broadcast reader; returned by `Store.consumer`. Safe from any thread.
+
+    A message that was handed out is handed out again only after it was refused or released, after `ack_wait`, or after its
+    queue went to another member: when this consumer closes, or its process ends.
+
+    Iterating hands out one message after another and waits for new ones without end; it ends when the consumer is closed. A
+    loop that is left with `break` releases what it has handed out; the last message at the next request of the same thread.
+
+    Use it as a context manager. If an `Exception` leaves the block, the message in hand is refused (`nack`): the one that
+    this thread got last, by iterating or by a `poll` that returned only one. Everything else that was handed out or
+    fetched is released, and another consumer gets it at once, without being counted as a retry. So is everything when the
+    block ends in any other way: at its end, with `KeyboardInterrupt`, `SystemExit` or a cancelled task.
+    """
+
+    def __iter__(self) -> Iterator[ConsumedMessage]:
+        """Hand out messages, waiting for new ones without end."""
+
+    def poll(self, limit: int = 1, timeout: float | None = None) -> Sequence[ConsumedMessage]:
+        """Hand out up to `limit` messages.
+
+        Args:
+            limit: maximum number of messages, 1 to 1,000,000.
+            timeout: how many seconds to wait for the first message; None waits without end.
+
+        Raises:
+            ConsumerClosedError: the consumer is closed, or was closed meanwhile.
+            StorageError: the consumer has failed, for example because its files cannot be written.
+        """
+
+    def take(self, limit: int = 1) -> Sequence[ConsumedMessage]:
+        """Hand out up to `limit` messages that were read ahead; neither reads nor waits, for event loops."""
+
+    def gather(self, limit: int = 1) -> Sequence[ConsumedMessage]:
+        """Hand out up to `limit` messages that are stored already; reads, and does not wait for new ones."""
+
+    def run(self, handler: Callable[[ConsumedMessage], object]) -> None:
+        """Call `handler` for each message, in `workers` threads, until `close`: acks if it returns, nacks if it raises.
+
+        A message that the handler has answered itself is left as it is. `close` may be called by the handler, another
+        thread or a signal handler: this returns when the handlers have returned. An exception that is not an
+        `Exception`, such as `SystemExit`, ends all threads and is raised here.
+        """
+
+    def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:
+        """Acknowledge one message or many: the group does not get them again.
+
+        Returns when that is on disk, or with `sync=False` at once: then a crash of the machine within the next second may
+        lose it, and a crash of the process does not. Many messages in one call, or threads at the same time, share a sync.
+
+        An acknowledgement counts also after `ack_wait`, even if the message was handed out again.
+
+        Raises:
+            LostQueueError: the queue of a message is no longer this consumer's: another one gets the message. The other
+                messages are acknowledged.
+        """
+
+    def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
+        """Refuse messages: they are retried later, and become dead letters after `max_retries`. Returns when that is on disk.
+
+        Does nothing for a message that is acknowledged, or was handed out again after `ack_wait`.
+
+        Args:
+            messages: one message or many.
+            delay_level: 1 to 18: when to retry (see docs/delays.md); None for 3 plus the number of retries so far, or one
+                second with `ordered`.
+
+        Raises:
+            LostQueueError: as `ack`.
+        """
+
+    def release(self, messages: AnsweredMessages) -> None:
+        """Give messages back unanswered: they are handed out again at once, without being counted as a retry."""
+
+    def extend(self, messages: AnsweredMessages) -> None:
+        """Restart `ack_wait` for messages that take longer; does nothing for a message whose time is over."""
+
+    def seek(
+        self,
+        topic: str,
+        queue: int | None = None,
+        *,
+        offset: int | None = None,
+        time_ms: float | datetime | None = None,
+    ) -> None:
+        """Continue at an offset, or at a time, in one queue or in all queues of a topic that this consumer has.
+
+        Returns when that is on disk. Messages that are handed out are forgotten: answers to them do nothing.
+
+        Args:
+            topic: the topic.
+            queue: the queue's number; all queues of the topic that this consumer has if None.
+            offset: the queue offset to continue at. One before the first message means the first message.
+            time_ms: the store time to continue at: Unix milliseconds, or a `datetime` with a time zone.
+
+        Raises:
+            ArgumentError: this consumer does not have the queue, or the offset is after its end.
+        """
+
+    def pause(self, *topics: str) -> None:
+        """Hand out nothing more of these topics, or of all topics, until `resume`."""
+
+    def resume(self, *topics: str) -> None:
+        """Undo `pause` for these topics, or for all."""
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """Return (topic, queue) to the number of messages that the group has not acknowledged, for the queues of this consumer."""
+
+    def assignment(self) -> list[tuple[str, int]]:
+        """Return the queues that this consumer has, as (topic, queue), sorted."""
+
+    def pending(self) -> list[Pending]:
+        """Return the messages that are handed out and not answered."""
+
+    def close(self) -> None:
+        """Release everything that was not answered and leave the group; calling it again does nothing."""
+
+    def __enter__(self) -> Self:
+        """Return the consumer."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; after an exception in the block, refuse the message in hand first."""

@@ -1,0 +1,52 @@
+"""Extensions: work around a store that uses its public methods, such as consumers, delays and transactions."""
+
+from typing import Any, ClassVar
+
+from penstock.contracts.base import Strategy
+from penstock.contracts.open_store import OpenStore
+from penstock.message import Message
+
+
+class Extension(Strategy):
+    """Adds behaviour around a store (`[extensions]`). Any number may be configured; each gets one instance an open store.
+
+    The order of calls: the constructor; `attach`, once the store is open; any of the other methods, from any thread;
+    `detach`, before the store closes. A store that is opened read-only has extensions, too: `context.read_only` is True,
+    and `rewrite` and `check_put` are not called.
+
+    Attributes:
+        provides: names of public methods of `Store` that this extension implements, such as "consumer". `Store` calls the
+            method of the same name on the first configured extension that lists it.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+
+    def attach(self, store: OpenStore) -> None:
+        """Begin: the store is recovered, and takes puts unless it is read-only.
+
+        Background work is started with `context.spawn`, and stopped in `detach`. If this raises, the store is closed, and the
+        opening raises the same exception.
+        """
+
+    def detach(self) -> None:
+        """End all work; the store still takes puts, unless it has failed. Must not raise. May be called more than once."""
+
+    def check_put(self, topic: str, queue: int) -> None:
+        """Raise a `MessageError` to refuse puts to a queue.
+
+        Called before the first put to each queue, and again after `OpenStore.recheck_puts`, not for each message; never
+        for copies (`put_copies`). Topic and queue are valid by themselves.
+        """
+
+    def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
+        """Return what is stored in place of a message that requests more than to be stored; None if that is not known here.
+
+        Called for a message with a delay, a partition key, or no queue number. Must return a message with a queue number
+        and none of these requests, or such a message with its whole properties text, as `put_copies` takes it. Raises a
+        `MessageError` to refuse the message.
+        """
+        return None
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures for `Store.stats()`."""
+        return {}

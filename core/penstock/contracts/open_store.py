@@ -1,0 +1,112 @@
+"""The store as an extension sees it: the public methods of `penstock.Store` that it may call, and a few more."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from penstock.contracts.dispatcher import QueueEntries
+from penstock.message import Message, ReadResult, Receipt, StoredMessage
+
+
+class MessageWaiter(Protocol):
+    """Waits for new messages, of any process: `ask`, then a check for messages, then `rest` or `go_on`. Not thread-safe."""
+
+    def ask(self) -> None:
+        """Call before a check: a message that is published after the check then ends `rest`."""
+
+    def go_on(self) -> None:
+        """Call after a check that found something."""
+
+    def rest(self, at_most_s: float | None = None) -> None:
+        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds."""
+
+    def interrupt(self) -> None:
+        """End `rest` of every thread and process that waits for this store's messages. Safe from any thread."""
+
+
+class Recovered(Protocol):
+    """The part of a `penstock.RecoveryReport` that extensions need."""
+
+    @property
+    def state(self) -> str:
+        """What the store was found to be: "new", "clean", or after a crash."""
+
+
+class OpenStore(Protocol):
+    """An open store; see the methods of the same names in `penstock.Store`, which is what an extension gets."""
+
+    path: Path
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the store was opened read-only."""
+
+    @property
+    def recovery(self) -> Recovered | None:
+        """The report of the recovery at opening; None if the store was opened read-only."""
+
+    def topics(self) -> dict[str, list[int]]:
+        """Return every topic with the numbers of its queues."""
+
+    def min_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the first queue offset that can be read."""
+
+    def max_offset(self, topic: str, queue: int = 0) -> int:
+        """Return the queue offset that the next message will get."""
+
+    def read(
+        self, topic: str, queue: int = 0, offset: int = 0, limit: int = 32, tag: str = "*"
+    ) -> ReadResult:
+        """Read messages of a queue."""
+
+    def queue_entries(self, topic: str, queue: int, start: int, stop: int) -> QueueEntries:
+        """Return the entries of a queue from queue offset `start` to before `stop`, without reading the messages."""
+
+    def at(self, log_offset: int) -> StoredMessage:
+        """Return the message whose record begins at `log_offset`."""
+
+    def check(self, message: Message, properties_text: bytes | None = None) -> None:
+        """Raise the `MessageError` that `put_many` would raise for a message; nothing is stored."""
+
+    def put_copies(self, copies: Iterable[tuple[Message, bytes]]) -> Sequence[Receipt]:
+        """Append copies of messages, each with its properties text."""
+
+    def flush(self) -> int:
+        """Make all messages put so far durable."""
+
+    def commit_offset(self, group: str, topic: str, queue: int = 0, *, offset: int) -> None:
+        """Commit durably how far a group has read a queue."""
+
+    def move_offsets(
+        self, moves: Mapping[tuple[str, str, int], tuple[int | None, int]]
+    ) -> set[tuple[str, str, int]]:
+        """Commit multiple offsets durably, each only if it is still the expected one; return those not moved."""
+
+    def offset_at(
+        self,
+        topic: str,
+        queue: int = 0,
+        *,
+        time_ms: float | datetime,
+        boundary: str = "lower",
+    ) -> int:
+        """Return the queue offset at a store time."""
+
+    def remove_offsets(self, group: str) -> None:
+        """Remove the committed offsets of a group in all topics."""
+
+    def committed_offset(self, group: str, topic: str, queue: int = 0) -> int | None:
+        """Return the offset a group reads next; None if it never committed one."""
+
+    def groups(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return (group, topic) to queue to committed offset."""
+
+    def topic_life(self, topic: str) -> int:
+        """Return how often a topic was removed."""
+
+    def recheck_puts(self, topic: str) -> None:
+        """Call `Extension.check_put` again before the next put to each queue of a topic."""
+
+    def waiter(self) -> MessageWaiter:
+        """Return an object with which one thread waits for new messages."""

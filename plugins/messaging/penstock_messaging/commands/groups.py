@@ -1,0 +1,182 @@
+"""The command `groups`: shows how far each consumer group is, and moves or deletes one."""
+
+import click
+
+import penstock
+from penstock.cli.completion import groups as group_names
+from penstock.cli.output import (
+    chosen,
+    counted,
+    json_option,
+    note,
+    note_foreign,
+    out_json,
+    own_settings_options,
+    store_argument,
+    table,
+)
+from penstock.cli.root import NO, examples
+
+_NO_WRITER = (
+    "; no process has the store open for writing: until one has, they wait, and delays stand still"
+)
+NAMES = ("group", "topic", "queue", "offset", "lag")
+_group_argument = click.argument("group", shell_complete=group_names)
+
+
+class ListByDefault(click.Group):
+    """A group of commands that lists if no command is named: `penstock groups PATH`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the command `list` before a path or an option of it."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    "groups",
+    cls=ListByDefault,
+    epilog=examples(
+        "penstock groups data",
+        "penstock groups data --group billing --json",
+        "penstock groups reset data billing --to earliest --dry-run",
+    ),
+)
+def command() -> None:
+    """List consumer groups: how far each has read, and how many messages it lags; reset or delete one.
+
+    A store whose path is the name of a command, such as reset, is written ./reset.
+    """
+
+
+@command.command("list")
+@store_argument
+@click.option("--group", "only", default=None, shell_complete=group_names, help="Only this group.")
+@json_option
+def list_groups(path: str, only: str | None, as_json: bool) -> int:
+    """List consumer groups: how far each has read, and how many messages it lags (the default)."""
+    from penstock.cli.state import state_of  # noqa: PLC0415 - not for a help text
+    from penstock_messaging.groups.overview import overview  # noqa: PLC0415 - as above
+
+    with penstock.open(path, read_only=True) as store:
+        note_foreign(store)
+        rows, waiting, unreadable = overview(store, only)
+        remarks = store.stats()["offsets_set_aside"]
+        has_writer = state_of(store).used_by is not None
+    if as_json:
+        for row in rows:
+            out_json(**dict(zip(NAMES, row, strict=True)))
+    else:
+        table("", NAMES, rows)
+    if any(row[-1] < 0 for row in rows):
+        note(
+            "a negative lag means that the offset is after the end of the queue: messages were lost, or the offsets "
+            "are newer than the log. Opening the store for writing sets the offset back to the queue's end"
+        )
+    for group, count in sorted(waiting.items()):
+        text = f"group {group}: {counted(count, 'refused message')} wait to be retried"
+        note(text if has_writer else text + _NO_WRITER)
+    for remark in unreadable:
+        note(remark)
+    for remark in remarks:
+        note(f"not used: {remark}")
+    return 0
+
+
+@command.command("members")
+@store_argument
+@_group_argument
+@json_option
+def members(path: str, group: str, as_json: bool) -> int:
+    """List the living members of GROUP: their processes and topics."""
+    from penstock_messaging.groups.members import living_members  # noqa: PLC0415 - as above
+    from penstock_messaging.groups.overview import groups_of_store  # noqa: PLC0415 - as above
+
+    names = ("member", "pid", "since_ms", "topics")
+    with penstock.open(path, read_only=True) as store:
+        known = groups_of_store(store, group)
+        found = living_members(known.context.files, known.paths(group))
+    rows = [(m.id, m.pid, m.since_ms, m.topics) for m in found]
+    if as_json:
+        for row in rows:
+            out_json(**dict(zip(names, row, strict=True)))
+    else:
+        table("", names, rows)
+    return 0
+
+
+@command.command("reset")
+@store_argument
+@_group_argument
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Only this topic; repeatable. Default: all topics of the group.",
+)
+@click.option("--to", "to", default=None, help="earliest, latest, or a time as of --begin, such as 1h (ago).")  # fmt: skip
+@click.option("--shift", default=None, type=int, help="So many messages forward; backward if negative.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show where the group would go on; change nothing.")
+@json_option
+def reset_group(
+    path: str, group: str, topics: tuple[str, ...], to: str | None, shift: int | None, dry_run: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Let GROUP go on elsewhere, in queues that no consumer has at the moment.
+
+    A queue that a consumer has is refused with its process, and then no queue is changed.
+    """
+    from penstock.cli.times import BEGIN  # noqa: PLC0415 - as above
+    from penstock_messaging.groups.overview import groups_of_store, topics_of  # noqa: PLC0415 - as above
+    from penstock_messaging.groups.reset import planned, reset  # noqa: PLC0415 - as above
+
+    if (to is None) == (shift is None):
+        raise click.UsageError("give either --to or --shift")
+    target = to if to in (None, "earliest", "latest") else BEGIN.convert(to, None, None)
+    with penstock.open(path, read_only=True) as store:
+        known = groups_of_store(store, group)
+        chosen_topics = topics or topics_of(store, group)
+        moves = planned(known, group, chosen_topics, to=target, shift=shift or 0)
+        if not dry_run:
+            reset(known, group, moves)
+    names = ("topic", "queue", "before", "after")
+    if as_json:
+        for move in moves:
+            out_json(**dict(zip(names, move, strict=True)))
+    else:
+        table("", names, [["" if v is None else v for v in move] for move in moves])
+    if dry_run:
+        note("nothing was changed (--dry-run)")
+    return 0
+
+
+@command.command(
+    "delete",
+    epilog=examples("penstock groups delete data billing", "penstock groups delete data billing --apply"),
+)  # fmt: skip
+@store_argument
+@_group_argument
+@click.option("--apply", "apply", is_flag=True, help="Delete; without it, nothing is changed.")
+@own_settings_options
+@json_option
+def delete(
+    path: str, group: str, apply: bool, settings: tuple[str, ...], config: str | None, as_json: bool
+) -> int:
+    """Show what deleting GROUP would remove: its offsets and journals. With --apply, delete it.
+
+    Its dead letters and the messages that wait to be retried stay in their topics. No consumer of the group may live, and with
+    --apply no other process may have the store open for writing. Exit code 1 if --apply was not given.
+    """
+    from penstock_messaging.groups.overview import topics_of  # noqa: PLC0415 - as above
+
+    with penstock.open(path, config, read_only=not apply, **chosen(settings, None)) as store:
+        topics = topics_of(store, group)
+        if apply:
+            store.delete_group(group)
+    if as_json:
+        out_json(group=group, topics=topics, applied=apply)
+    else:
+        done = "deleted" if apply else "would delete"
+        more = "" if apply else "; nothing was changed: run it again with --apply to delete"
+        note(f"{done} group {group} with its offsets in {counted(len(topics), 'topic')}{more}")
+    return 0 if apply else NO

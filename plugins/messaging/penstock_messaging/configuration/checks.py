@@ -1,0 +1,51 @@
+"""Which messages of callers are refused: the checks of RocketMQ's broker, and one more.
+
+In this order, as a broker has them:
+
+1. Topics that the broker keeps for itself, such as `SCHEDULE_TOPIC_XXXX`.
+2. A topic without a configuration, where messages do not create topics. `%RETRY%` topics are always created.
+3. A queue number that the topic does not have, unless messages created the topic: then it grows.
+4. A topic without write permission. A broker leaves that to its clients, and stores what they send nevertheless.
+
+Called once for each queue, and again after a topic was changed: never for each message.
+"""
+
+from penstock.errors import (
+    BusyError,
+    TopicError,
+    TopicPermissionError,
+    TopicQueueError,
+    UnknownTopicError,
+)
+from penstock_messaging.configuration.topics import FORBIDDEN, TopicConfigs
+
+_RETRY = "%RETRY%"
+_INSTEAD = {"SCHEDULE_TOPIC_XXXX": "; to delay a message, put it to its topic with delay_level"}
+
+
+def check_put(topics: TopicConfigs, topic: str, queue: int) -> None:
+    """Raise a `MessageError` if messages may not be put to a queue; creates the topic, or the queue, where that is allowed.
+
+    Raises `BusyError` while the topic is being deleted.
+    """
+    if topic in FORBIDDEN:
+        raise TopicError(topic, f"RocketMQ reserves that name for its own messages; nothing was stored{_INSTEAD.get(topic, '')}")  # fmt: skip
+    if topics.is_being_deleted(topic):
+        raise BusyError(f"topic {topic} has been being deleted", 0)
+    config = topics.get(topic)
+    if config is None and not (topics.auto_create or topic.startswith(_RETRY)):
+        if topics.has_none(topic):
+            return
+        raise UnknownTopicError(
+            topic,
+            "there is no such topic, and messages do not create topics (extensions.messaging.auto_create_topics is false); "
+            "nothing was stored. Create it with Store.create_topic or `penstock topic create`",
+        )
+    if config is None or (config.is_auto and topics.auto_create):
+        config = topics.ensure(topic, queue)
+    if config is None:
+        return
+    if queue >= config.queues:
+        raise TopicQueueError(topic, queue, config.queues)
+    if not config.is_writable:
+        raise TopicPermissionError(topic, config.perm)

@@ -1,0 +1,8 @@
+"""Consumers: handing out messages of the queues that a member of a group has, and recording the answers.
+
+In reading order: `selection` (which topics), `consumer_options` (checked arguments), `queue_rights` (what this folder needs from
+`groups`), `consumed_message` (a message that was handed out), `in_flight` (which messages are fetched, handed out and
+answered), `fetching` (reads messages ahead), `held_queues` (the queues that a consumer has), `answers` (acknowledged,
+refused, released), `consumer` (the class that programs use), `workers` (`Consumer.run`), `broadcast` (every consumer gets all
+messages), `open_consumers` (those of one open store).
+"""

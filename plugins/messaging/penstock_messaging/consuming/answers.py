@@ -1,0 +1,219 @@
+"""Answers to messages: acknowledged, refused, released, extended."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from penstock.contracts.deliveries import of_one_flight, open_offsets
+from penstock.errors import ArgumentError, ArgumentTypeError, LostQueueError
+from penstock.format import arguments
+from penstock_messaging.consuming.consumed_message import HandedMessage
+from penstock_messaging.consuming.held_queues import HeldQueues
+from penstock_messaging.consuming.in_flight import InFlight, QueueFlight
+from penstock_messaging.consuming.queue_rights import GROUP_TRIES, QueueRight
+
+if TYPE_CHECKING:
+    from penstock_messaging.consuming.consumer import GroupConsumer
+
+LEVELS = 18
+DEAD_LETTER, BY_RULE = -1, 0
+# How long an ordered queue waits for the next try of a message that was refused without a level, as RocketMQ's clients do.
+_ORDERED_PAUSE_MS = 1000
+
+Tickets = list[tuple[QueueRight, int]]
+
+
+class RetryRules:
+    """When a refused message is retried, and how often.
+
+    Args:
+        max_retries: the consumer's option; None for the group's setting.
+        group_retries: returns the group's setting.
+        delay_ms: returns the delay of a level.
+    """
+
+    def __init__(
+        self,
+        max_retries: int | None,
+        group_retries: Callable[[], int],
+        delay_ms: Callable[[int], int],
+    ) -> None:
+        self.tries = GROUP_TRIES if max_retries is None else max_retries
+        self._max_retries = max_retries
+        self._group_retries = group_retries
+        self._delay_ms = delay_ms
+
+    def is_last(self, attempt: int) -> bool:
+        """Return whether a message that is refused at this attempt becomes a dead letter."""
+        most = self._group_retries() if self._max_retries is None else self._max_retries
+        return attempt > most
+
+    def pause_ns(self, level: int) -> int:
+        """Return how long an ordered queue waits for the next try."""
+        return (self._delay_ms(level) if level else _ORDERED_PAUSE_MS) * 1_000_000
+
+
+class Answers:
+    """Records the answers to messages of one consumer. Safe from any thread.
+
+    What is recorded is recorded under the consumer's lock, in the order of the answers; waiting for the disk is done without it.
+    """
+
+    def __init__(
+        self,
+        consumer: "GroupConsumer",
+        lock: AbstractContextManager[Any],
+        in_flight: InFlight,
+        held: HeldQueues,
+        rules: RetryRules,
+        now_ns: Callable[[], int],
+        *,
+        ordered: bool,
+    ) -> None:
+        self._consumer = consumer
+        self._lock = lock
+        self._in_flight = in_flight
+        self._held = held
+        self._rules = rules
+        self._now_ns = now_ns
+        self._ordered = ordered
+
+    # --- acknowledged
+
+    def ack_one(self, message: HandedMessage, *, sync: bool) -> None:
+        """Acknowledge one message: the short way of `ack`."""
+        flight = message.flight
+        if flight.consumer is not self._consumer:
+            raise _foreign("ack", message)
+        with self._lock:
+            opened = flight.open
+            if message.offset in opened:
+                flight.ticket = ticket = self._recorded(flight, (message.offset,))
+                self._in_flight.finish(message)
+                if not sync:
+                    flight.is_unsynced = True
+                    return
+            else:
+                # Acknowledged before, perhaps without a sync; or the queue is gone.
+                ticket = flight.ticket
+                self._check_lost([flight])
+        if sync:
+            self._consumer.read_ahead()
+            flight.owned.sync(ticket)
+
+    def ack(self, given: list[HandedMessage], *, sync: bool) -> None:
+        """Acknowledge messages; those of queues that are not lost, before this raises for those that are."""
+        one = of_one_flight(given, HandedMessage)
+        by_flight: dict[QueueFlight, list[HandedMessage]] = {} if one is None else {one: given}
+        for message in given if one is None else ():
+            by_flight.setdefault(message.flight, []).append(message)
+        tickets: Tickets = []
+        with self._lock:
+            over = [flight for flight in by_flight if flight.is_over]
+            for flight, some in by_flight.items():
+                offsets = open_offsets(some, flight.open)
+                if offsets:
+                    flight.ticket = self._recorded(flight, offsets)
+                    flight.is_unsynced |= not sync
+                    self._in_flight.finish_all(flight, some)
+                if flight not in over:
+                    tickets.append((flight.owned, flight.ticket))
+        if sync:
+            self._consumer.read_ahead()
+            _sync(tickets)
+        self._check_lost(over)
+
+    def _recorded(self, flight: QueueFlight, offsets: Sequence[int]) -> int:
+        try:
+            # The lowest offset that is open is the base.
+            return flight.owned.ack(offsets, next(iter(flight.open)))
+        except LostQueueError:
+            self._held.lose(flight)
+            raise
+
+    # --- refused
+
+    def nack(self, given: list[HandedMessage], level: int) -> None:
+        """Refuse messages; those of queues that are not lost, before this raises for those that are."""
+        tickets: Tickets = []
+        with self._lock:
+            over = [each.flight for each in given if each.flight.is_over]
+            for message in given:
+                if not message.flight.is_over and self._in_flight.is_current(message):
+                    tickets.append((message.flight.owned, self._refuse(message, level)))
+        _sync(tickets)
+        self._check_lost(over)
+
+    def _refuse(self, message: HandedMessage, level: int) -> int:
+        """Record that a message is refused; return the ticket."""
+        flight, rules = message.flight, self._rules
+        try:
+            if self._ordered and not rules.is_last(message.attempt):
+                tries = message.attempt - (message.stored.reconsume_times if flight.is_retry else 0)
+                flight.ticket = flight.owned.retry(message.offset, tries, flight.base)
+                self._in_flight.retry_at(message, self._now_ns() + rules.pause_ns(level))
+                return flight.ticket
+            if rules.is_last(message.attempt):
+                level = DEAD_LETTER
+            flight.ticket = flight.owned.nack(message.offset, level, rules.tries, flight.base)
+        except LostQueueError:
+            self._held.lose(flight)
+            raise
+        self._in_flight.finish(message)
+        return flight.ticket
+
+    # --- neither
+
+    def release(self, given: list[HandedMessage]) -> None:
+        """Make messages ready again that are handed out."""
+        with self._lock:
+            self._in_flight.release(given)
+
+    def extend(self, given: list[HandedMessage]) -> None:
+        """Restart the time of messages that are handed out."""
+        with self._lock:
+            now_ns = self._now_ns()
+            for message in given:
+                self._in_flight.extend(message, now_ns)
+
+    def _check_lost(self, flights: Iterable[QueueFlight]) -> None:
+        """Raise for the first queue that was lost; after a `seek`, answers to earlier messages do nothing."""
+        for flight in flights:
+            if flight.is_lost:
+                raise self._consumer.forked or LostQueueError(flight.topic, flight.queue)
+
+    def checked(self, call: str, given: object) -> list[HandedMessage]:
+        """Return one message or many as a list; refuses anything else, and messages of other consumers."""
+        if type(given) is list:
+            flight = of_one_flight(given, HandedMessage)
+            if flight is not None and flight.consumer is self._consumer:
+                return list(given)
+        if isinstance(given, str | bytes | bytearray) or not isinstance(
+            given, HandedMessage | Iterable
+        ):
+            expected = "a message that this consumer has handed out, or several of them in a list"
+            raise ArgumentTypeError(call, "messages", given, expected)
+        found = []
+        for at, each in enumerate([given] if isinstance(given, HandedMessage) else given):
+            if not isinstance(each, HandedMessage):
+                expected = "a message that this consumer has handed out"
+                raise ArgumentTypeError(call, f"messages[{at}]", each, expected)
+            if each.flight.consumer is not self._consumer:
+                raise _foreign(call, each)
+            found.append(each)
+        return found
+
+
+def checked_level(level: object) -> int:
+    """Return the delay level of a refusal; `BY_RULE` for None."""
+    return BY_RULE if level is None else arguments.whole("nack", "delay_level", level, 1, LEVELS)
+
+
+def _sync(tickets: Tickets) -> None:
+    last = {id(owned): (owned, ticket) for owned, ticket in tickets}
+    for owned, ticket in last.values():
+        owned.sync(ticket)
+
+
+def _foreign(call: str, message: HandedMessage) -> ArgumentError:
+    return ArgumentError(call, "messages", message, "a message that this consumer has handed out")

@@ -1,0 +1,78 @@
+"""A message that a consumer has handed out."""
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from penstock import StoredMessage
+from penstock.contracts.deliveries import Delivery
+
+if TYPE_CHECKING:
+    from penstock_messaging.consuming.in_flight import QueueFlight
+
+# The states of a delivery. One that is over was handed out again, or will be, as another object; or its queue is gone.
+READY, OUT, DONE, OVER = range(4)
+
+RETRY_TOPIC, ORIGIN_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
+
+
+class HandedMessage(Delivery):
+    """One delivery of a message (`contracts.ConsumedMessage`). Safe from any thread.
+
+    A retried message has the topic and the id that it had at first; `stored` is the copy in the retry topic.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    if TYPE_CHECKING:
+        # `by`: the iteration that handed it out; None for `poll`.
+        flight: QueueFlight
+
+    queue = property(attrgetter("stored.queue"), doc="The number of the queue it was read from.")
+    queue_offset = property(attrgetter("stored.queue_offset"), doc="Its offset in that queue.")
+    tag = property(attrgetter("stored.tag"), doc="The tag.")
+    keys = property(attrgetter("stored.keys"), doc="The keys.")
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message when it was first stored."""
+        stored = self.stored
+        if stored.reconsume_times:
+            return stored.all_properties.get(ORIGIN_ID) or stored.message_id
+        return stored.message_id
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for names that this class does not have.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.stored, name)
+
+    def __repr__(self) -> str:
+        return f"<message {self.queue_offset} of {self.topic}, queue {self.queue}, attempt {self.attempt}>"
+
+    def ack(self, *, sync: bool = True) -> None:
+        """Acknowledge this message; see `Consumer.ack`."""
+        self.flight.consumer.ack(self, sync=sync)
+
+    def nack(self, *, delay_level: int | None = None) -> None:
+        """Refuse this message, so that it is retried; see `Consumer.nack`."""
+        self.flight.consumer.nack(self, delay_level=delay_level)
+
+    def release(self) -> None:
+        """Give this message back unanswered; see `Consumer.release`."""
+        self.flight.consumer.release(self)
+
+    def extend(self) -> None:
+        """Restart `ack_wait` for this message."""
+        self.flight.consumer.extend(self)
+
+    def again(self, attempt: int | None = None) -> "HandedMessage":
+        """Return the next delivery of the same message."""
+        attempt = self.attempt if attempt is None else attempt
+        return HandedMessage(self.stored, self.topic, attempt, self.flight, self.offset)
+
+
+def shown_topic(stored: StoredMessage, read_from: str) -> str:
+    """Return the topic that a message was first put to; `read_from` is the topic of the queue it was read from."""
+    if not stored.reconsume_times:
+        return read_from
+    return stored.all_properties.get(RETRY_TOPIC) or read_from

@@ -1,0 +1,480 @@
+"""The consumer of a group: hands out messages, takes the answers, and keeps its place in the group.
+
+Locks: `_lock` protects what is in flight, and is held for microseconds, or for one record of an answer; reading messages,
+syncing and giving queues back happen without it. It is reentrant, because a signal handler may close the consumer in the
+middle of a call.
+"""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from types import TracebackType
+from typing import Protocol, Self
+
+from penstock.contracts import Context, OpenStore, Pending, Stoppable
+from penstock.contracts.consumer import AnsweredMessages
+from penstock.errors import ConsumerClosedError, ForkedStoreError, PenstockError, StorageError
+from penstock.escape import get_logger
+from penstock.files.lock_file import leave_in_child
+from penstock.format import arguments
+from penstock_messaging.consuming.answers import Answers, RetryRules, checked_level
+from penstock_messaging.consuming.consumed_message import OUT, OVER, HandedMessage
+from penstock_messaging.consuming.consumer_options import CheckedOptions
+from penstock_messaging.consuming.fetching import Fetcher
+from penstock_messaging.consuming.held_queues import HeldQueues
+from penstock_messaging.consuming.in_flight import InFlight
+from penstock_messaging.consuming.queue_rights import GroupMembership, OnQueue
+from penstock_messaging.consuming.workers import HandlerRun
+
+logger = get_logger(__name__)
+
+# How often a consumer looks for new topics and members, records progress, and syncs acknowledgements that nobody waits for.
+STEP_S = 1.0
+_LIMIT_MAX = 1_000_000
+# A year; more is as good as without end.
+_TIMEOUT_MAX_S = 365 * 86_400.0
+
+
+class MakeClaims(Protocol):
+    """Makes a consumer's membership in its group."""
+
+    def __call__(
+        self, on_taken: OnQueue, on_wanted_back: OnQueue, wake: Callable[[], None]
+    ) -> GroupMembership:
+        """Return it.
+
+        Args:
+            on_taken: called with each queue that was taken.
+            on_wanted_back: called with each queue that must be given back.
+            wake: called when another consumer in this process joins or leaves: `step` is to be called soon.
+        """
+
+
+class _Hand:
+    """The message that a thread got last, one at a time."""
+
+    __slots__ = ("is_left", "message")
+
+    def __init__(self) -> None:
+        self.message: HandedMessage | None = None
+        # Whether the iteration that handed it out has ended.
+        self.is_left = False
+
+
+class GroupConsumer:
+    """A member of a group, or a broadcast reader (`contracts.Consumer`). Safe from any thread.
+
+    Attributes:
+        group: the group's name.
+        options: its options.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        store: OpenStore,
+        group: str,
+        options: CheckedOptions,
+        make_claims: MakeClaims,
+        rules: RetryRules,
+        *,
+        retry_topic: str | None,
+        on_closed: Callable[["GroupConsumer"], None] = lambda _: None,
+    ) -> None:
+        self.group, self.options = group, options
+        self._context, self._store = context, store
+        self._on_closed = on_closed
+        self._now_ns = context.clock.monotonic_ns
+        self._lock = threading.RLock()
+        self._in_flight = InFlight(
+            ack_wait_ns=int(options.ack_wait * 1e9), out_max=options.max_in_flight,
+            ordered=options.ordered, answers=not options.broadcast,
+        )  # fmt: skip
+        self._fetcher = Fetcher(store, self._in_flight, self._lock, options.tag)
+        self._held = HeldQueues(
+            self, store, self._in_flight, self._lock, self._fetcher, retry_topic, self.rouse
+        )
+        self._answers = Answers(
+            self, self._lock, self._in_flight, self._held, rules, self._now_ns, ordered=options.ordered
+        )  # fmt: skip
+        self._claims = make_claims(self._held.take, self._held.want_back, self.wake)
+        # One for each thread that waits; how many wait, and whether one of them may wait for the answer to another message.
+        self._waiters = deque([store.waiter()])
+        self._rouser = store.waiter()
+        self._waiting, self._waits_for_answer = 0, False
+        self._hands: dict[int, _Hand] = {}
+        self._failure: PenstockError | None = None
+        # Whether no more messages are handed out: it is closing, or has failed.
+        self._is_over = self._is_closing = self._is_closed = False
+        self._closing = threading.Lock()
+        self._worker: Stoppable | None = None
+        # What the worker is to do now, and when it looks for members and queues the next time.
+        self._is_asked = self._is_to_read = False
+        self._step_at_ns = 0
+        self._run: HandlerRun | None = None
+        self._process = context.files.process_id()
+        leave_in_child(self)
+
+    def start(self) -> None:
+        """Join the group."""
+        try:
+            self._claims.start()
+            self._worker = self._context.spawn(f"penstock-consumer-{self.group}", self._step)
+        except BaseException:
+            self.close()
+            raise
+
+    def wake(self) -> None:
+        """Look for members and queues now. Safe from any thread."""
+        self._is_asked = True
+        self._wake_worker()
+
+    def read_ahead(self) -> None:
+        """Called before a wait for the disk: read the next messages meanwhile, if there are probably more."""
+        if self._fetcher.may_read_ahead and not self._is_to_read:
+            self._is_to_read = True
+            self._wake_worker()
+
+    def _wake_worker(self) -> None:
+        worker = self._worker
+        if worker is not None:
+            worker.wake()
+
+    def leave(self) -> None:
+        """Refuse every call, in a forked child: the queues belong to the parent."""
+        # Another thread of the parent may have held the lock. As the standard library does with its own locks.
+        self._lock._at_fork_reinit()  # type: ignore[attr-defined] # not in the stubs
+        self._failure = ForkedStoreError(self._context.root, self._process)
+        self._is_over = self._is_closing = self._is_closed = True
+        self._held.leave()
+
+    def _step(self) -> float | None:
+        if self._is_to_read:
+            self._fetcher.fetch_ahead()
+            self._is_to_read = False
+            rest_ns = self._step_at_ns - self._now_ns()
+            if rest_ns > 0 and not self._is_asked:
+                return rest_ns / 1e9
+        self._is_asked = False
+        self._step_at_ns = self._now_ns() + int(STEP_S * 1e9)
+        try:
+            if not self._is_closing:
+                self._claims.step()
+                self._expire()
+                self._held.record()
+        except Exception as error:
+            logger.exception("the consumer of group %s stopped", self.group)
+            failure = StorageError(
+                f"the consumer of group {self.group} stopped: {error}; what was acknowledged with sync=True is not "
+                f"affected, and what was not acknowledged is handed out again: close it, and make a new one"
+            )
+            failure.__cause__ = error
+            self._failure = self._failure or failure
+            self._is_over = True
+            self.rouse()
+            return None
+        return STEP_S
+
+    def _expire(self) -> None:
+        with self._lock:
+            has_more = self._in_flight.mend(self._fetcher.queues, self._now_ns())
+            has_more |= self._in_flight.expire(self._now_ns())
+        self._held.settle()
+        if has_more:
+            self.rouse()
+
+    def rouse(self) -> None:
+        """Make all threads that wait look again."""
+        self._rouser.interrupt()
+
+    @property
+    def forked(self) -> ForkedStoreError | None:
+        """Why nothing can be answered in a forked child; None elsewhere."""
+        return self._failure if isinstance(self._failure, ForkedStoreError) else None
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closing:
+            raise ConsumerClosedError(self.group)
+
+    # --- handing out
+
+    def _take(self, limit: int, by: object) -> list[HandedMessage]:
+        """Hand out messages that are fetched."""
+        with self._lock:
+            if self._is_over:
+                self._check()
+            return self._in_flight.take(limit, self._now_ns(), by)
+
+    def take(self, limit: int = 1) -> list[HandedMessage]:
+        """Hand out up to `limit` messages that were read ahead; neither reads nor waits."""
+        return self._take(arguments.whole("take", "limit", limit, 1, _LIMIT_MAX), None)
+
+    def gather(self, limit: int = 1) -> list[HandedMessage]:
+        """Hand out up to `limit` messages that are there, reading ahead; does not wait for new ones."""
+        limit = arguments.whole("gather", "limit", limit, 1, _LIMIT_MAX)
+        return self._gather(limit, None, None)
+
+    def _gather(self, limit: int, by: object, until_ns: int | None) -> list[HandedMessage]:
+        found = self._take(limit, by)
+        while not found and self._fetcher.fetch(limit):
+            found = self._take(limit, by)
+            if until_ns is not None and self._now_ns() >= until_ns:
+                break
+        return found
+
+    def _await(self, limit: int, by: object, until_ns: int | None) -> list[HandedMessage]:
+        """Hand out messages, waiting for the first one."""
+        try:
+            waiter = self._waiters.pop()
+        except IndexError:
+            waiter = self._store.waiter()
+        with self._lock:
+            self._waiting += 1
+        try:
+            while True:
+                # Before the check: an answer after it ends the rest.
+                self._waits_for_answer = True
+                waiter.ask()
+                found = self._gather(limit, by, until_ns)
+                if found:
+                    waiter.go_on()
+                    return found
+                rest_s = self._rest_s(until_ns)
+                if until_ns is not None and self._now_ns() >= until_ns:
+                    return []
+                waiter.rest(rest_s)
+                # Most often there is something: then nothing need be asked.
+                found = self._gather(limit, by, until_ns)
+                if found:
+                    waiter.go_on()
+                    return found
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._waits_for_answer = False
+            self._waiters.append(waiter)
+
+    def _rest_s(self, until_ns: int | None) -> float | None:
+        """Return for how long there is nothing to do; None until something happens."""
+        with self._lock:
+            flight = self._in_flight
+            self._waits_for_answer = (
+                flight.is_full or self.options.ordered or self._held.has_limit()
+            )
+            due_ns, now_ns = flight.due_ns(), self._now_ns()
+        times = [each for each in (due_ns, until_ns) if each is not None]
+        return max(min(times) - now_ns, 0) / 1e9 if times else None
+
+    def poll(self, limit: int = 1, timeout: float | None = None) -> list[HandedMessage]:
+        """Hand out up to `limit` messages; see `contracts.Consumer.poll`."""
+        if type(limit) is not int or not 1 <= limit <= _LIMIT_MAX:
+            limit = arguments.whole("poll", "limit", limit, 1, _LIMIT_MAX)
+        hand = self._hand()
+        found = self._take(limit, None)
+        if not found:
+            until_ns = None
+            if timeout is not None:
+                timeout = arguments.number("poll", "timeout", timeout, 0, _TIMEOUT_MAX_S)
+                until_ns = self._now_ns() + int(timeout * 1e9)
+            found = self._await(limit, None, until_ns)
+        hand.message = found[0] if len(found) == 1 else None
+        return found
+
+    def __iter__(self) -> Iterator[HandedMessage]:
+        """Hand out messages without end; see `contracts.Consumer`."""
+        hand, by = self._hand(), object()
+        lock, take_one, now_ns = self._lock, self._in_flight.take_one, self._now_ns
+        try:
+            while True:
+                # As `_take`, without a call for each message.
+                with lock:
+                    if self._is_over:
+                        self._check()
+                    message = take_one(now_ns(), by)
+                hand.message = message = message or self._await(1, by, None)[0]
+                yield message
+        except ConsumerClosedError:
+            return
+        finally:
+            hand.is_left = True
+            self._leave_iteration(hand, by)
+
+    def _hand(self) -> _Hand:
+        """Return what this thread has in hand; what an iteration left there is released first."""
+        hand = self._hands.setdefault(threading.get_ident(), _Hand())
+        if hand.is_left:
+            hand.is_left = False
+            if hand.message is not None and hand.message.state == OUT:
+                self.release(hand.message)
+        return hand
+
+    def _leave_iteration(self, hand: _Hand, by: object) -> None:
+        """Release what an iteration has handed out, except the message in hand: an exception may come that refuses it."""
+        with self._lock:
+            given = [each for each in self._in_flight.held_by(by) if each is not hand.message]
+            self._in_flight.release(given)
+        if given and not self._is_closing:
+            self.rouse()
+
+    # --- answers
+
+    def ack(self, messages: AnsweredMessages, *, sync: bool = True) -> None:
+        """Acknowledge one message or many; see `contracts.Consumer.ack`."""
+        if type(messages) is HandedMessage:
+            self._answers.ack_one(messages, sync=sync)
+        else:
+            self._answers.ack(self._answers.checked("ack", messages), sync=sync)
+        if self._waits_for_answer:
+            self._answered()
+
+    def nack(self, messages: AnsweredMessages, *, delay_level: int | None = None) -> None:
+        """Refuse messages; see `contracts.Consumer.nack`."""
+        self._answers.nack(self._answers.checked("nack", messages), checked_level(delay_level))
+        self._answered()
+
+    def release(self, messages: AnsweredMessages) -> None:
+        """Give messages back unanswered; see `contracts.Consumer.release`."""
+        self._answers.release(self._answers.checked("release", messages))
+        self._answered()
+
+    def extend(self, messages: AnsweredMessages) -> None:
+        """Restart `ack_wait`; see `contracts.Consumer.extend`."""
+        self._answers.extend(self._answers.checked("extend", messages))
+
+    def _answered(self) -> None:
+        """Let another thread have what an answer made room for."""
+        self._waits_for_answer = False
+        self.rouse()
+
+    # --- the handler
+
+    def run(self, handler: Callable[[HandedMessage], object]) -> None:
+        """Call `handler` for each message until `close`; see `contracts.Consumer.run`."""
+        arguments.function("run", "handler", handler)
+        with self._lock:
+            self._check()
+            if self._run is not None:
+                expected = "called once at a time; `workers` is the number of threads"
+                raise StorageError(f"run of the consumer of group {self.group} must be {expected}")
+            self._run = run = HandlerRun(self, handler, self._context.spawn, self.options.workers)
+        try:
+            run.run()
+        finally:
+            self._run = None
+            if self._is_closing:
+                self.close()
+
+    # --- the place in the queues
+
+    def seek(
+        self,
+        topic: str,
+        queue: int | None = None,
+        *,
+        offset: int | None = None,
+        time_ms: float | datetime | None = None,
+    ) -> None:
+        """Continue elsewhere; see `contracts.Consumer.seek`."""
+        self._check()
+        self._held.seek(topic, queue, offset, time_ms)
+
+    def pause(self, *topics: str) -> None:
+        """Hand out nothing more of these topics; see `contracts.Consumer.pause`."""
+        with self._lock:
+            self._in_flight.pause(arguments.texts("pause", "topics", topics))
+
+    def resume(self, *topics: str) -> None:
+        """Undo `pause`; see `contracts.Consumer.resume`."""
+        with self._lock:
+            self._in_flight.resume(arguments.texts("resume", "topics", topics))
+        self.rouse()
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """Return how many messages are not acknowledged; see `contracts.Consumer.lag`."""
+        self._check()
+        return self._held.lag()
+
+    def assignment(self) -> list[tuple[str, int]]:
+        """Return the queues that this consumer has; see `contracts.Consumer.assignment`."""
+        return self._held.assignment()
+
+    def pending(self) -> list[Pending]:
+        """Return the messages that are handed out; see `contracts.Consumer.pending`."""
+        with self._lock:
+            now_ns = self._now_ns()
+            return [
+                Pending(
+                    each.flight.topic, each.flight.queue, each.offset,
+                    (now_ns - each.since_ns) / 1e9, max(until_ns - now_ns, 0) / 1e9,
+                )
+                for each, until_ns in self._in_flight.out.items()
+            ]  # fmt: skip
+
+    # --- the end
+
+    def close(self) -> None:
+        """Release everything that was not answered and leave the group; see `contracts.Consumer.close`."""
+        self._is_over = self._is_closing = True
+        if self._is_closed or self._lock._is_owned():  # type: ignore[attr-defined] # not in the stubs
+            # Called by a signal handler in the middle of a call of this thread: that call, or the next, ends the block.
+            return
+        self.rouse()
+        run = self._run
+        if run is not None and not run.end():
+            # Called by a handler, or in the thread of `run`, which closes when the handlers have returned.
+            return
+        with self._closing:
+            if not self._is_closed:
+                self._close()
+
+    def _close(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+        try:
+            self._held.close()
+        finally:
+            self._claims.stop()
+        self._is_closed = True
+        self._on_closed(self)
+
+    def __enter__(self) -> Self:
+        """Return the consumer."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; after an exception in the block, refuse the message in hand first."""
+        if isinstance(error, Exception):
+            # The exception of the block is the one to be seen.
+            with contextlib.suppress(PenstockError, OSError):
+                self._refuse_in_hand()
+        try:
+            self.close()
+        except (PenstockError, OSError):
+            if error is None:
+                raise
+            logger.exception("closing the consumer of group %s failed", self.group)
+
+    def _refuse_in_hand(self) -> None:
+        hand = self._hands.get(threading.get_ident())
+        message = None if hand is None else hand.message
+        if message is not None and message.state in (OUT, OVER):
+            self.nack(message)
+
+    def stats(self) -> dict[str, int]:
+        """Return figures: queues, messages handed out, and whether it has failed."""
+        with self._lock:
+            return {
+                "queues": len(self._fetcher.queues),
+                "in_flight": len(self._in_flight.out),
+                "failed": int(self._failure is not None),
+            }

@@ -1,0 +1,443 @@
+"""Which messages a consumer has fetched, handed out and not got an answer for. No file, no clock, no lock.
+
+A message goes from fetched (`READY`) to handed out (`OUT`) to done (`DONE`), or back when it is released or its time is over;
+each time that it is handed out it is a new `ConsumedMessage`, so that a late answer is told from an answer in time.
+
+Invariants:
+    * The base of a queue is its lowest offset that is fetched and not done. What is not done is never before the base,
+      even if an interrupt stops one of these functions halfway.
+    * At most `out_max` messages are handed out, and a queue is fetched at most `SPAN_MAX` offsets beyond its base.
+    * With `ordered`, at most one message of a queue is ready, waiting for a retry, or handed out.
+
+Not thread-safe: `Consumer` calls it under its lock.
+"""
+
+import bisect
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock import StoredMessage
+from penstock.contracts.deliveries import deliver, finish, hand_out
+from penstock_messaging.consuming.consumed_message import (
+    DONE,
+    OUT,
+    OVER,
+    READY,
+    HandedMessage,
+    shown_topic,
+)
+from penstock_messaging.consuming.queue_rights import FoundPosition, QueueRight
+
+if TYPE_CHECKING:
+    from penstock_messaging.consuming.consumer import GroupConsumer
+
+# As in RocketMQ (consumeConcurrentlyMaxSpan): one message without an answer must not make a consumer's memory grow.
+SPAN_MAX = 2000
+
+
+NEVER_NS = 1 << 63
+
+
+class StartPosition(NamedTuple):
+    """A position without any answers after `base`."""
+
+    base: int
+    acked: Sequence[tuple[int, int]] = ()
+    nacked: Sequence[int] = ()
+    tries: dict[int, int] = {}  # noqa: RUF012 - never changed
+
+
+class QueueFlight:
+    """The messages of one queue that are fetched and not done.
+
+    Attributes:
+        open: offset to the current delivery, ascending.
+        fetched: the offset to fetch next.
+        is_leaving: nothing more is handed out, and the queue is given back once nothing is out.
+        is_lost: the queue was given back.
+        is_over: the queue was given back, or the consumer continued elsewhere in it (`seek`).
+    """
+
+    def __init__(
+        self,
+        consumer: "GroupConsumer",
+        owned: QueueRight,
+        position: FoundPosition,
+        *,
+        is_retry: bool,
+    ) -> None:
+        self.consumer = consumer
+        self.owned = owned
+        self.topic, self.queue = owned.topic, owned.queue
+        self.is_retry = is_retry
+        self.open: dict[int, HandedMessage] = {}
+        self.fetched = position.base
+        self._done = sorted([*position.acked, *((each, each + 1) for each in position.nacked)])
+        self._tries = dict(position.tries)
+        self.is_leaving = self.is_lost = self.is_over = False
+        # With `ordered`: the message whose answer is waited for, and those after it.
+        self.current: HandedMessage | None = None
+        self.line: deque[HandedMessage] = deque()
+        # The ticket of the last record, whether it may have to be synced, and the base that was recorded last.
+        self.ticket, self.is_unsynced, self.recorded = 0, False, position.base
+        self._pass_done()
+
+    @property
+    def base(self) -> int:
+        """The offset before which everything is done."""
+        return next(iter(self.open), self.fetched)
+
+    @property
+    def room(self) -> int:
+        """How many more offsets may be fetched."""
+        return 0 if self.is_leaving or self.is_over else SPAN_MAX - (self.fetched - self.base)
+
+    @property
+    def done_ahead(self) -> int:
+        """How many messages after those fetched are done, as found when the queue was taken."""
+        return sum(end - max(first, self.fetched) for first, end in self._done)
+
+    def accept(self, stored: Iterable[StoredMessage], following: int) -> list[HandedMessage]:
+        """Add messages that were read from `fetched` to before `following`, except those that are done; return them."""
+        if self.is_retry or self._done or self._tries:
+            made = [self._delivery(each) for each in stored if not self._is_done(each.queue_offset)]
+            self.open.update((each.offset, each) for each in made)
+        else:
+            made = deliver(HandedMessage, list(stored), self.topic, self, self.open)
+        # Only now: an interrupt in between leaves nothing before the base that is not done.
+        self.fetched = max(following, self.fetched)
+        self._pass_done()
+        return made
+
+    def _delivery(self, stored: StoredMessage) -> HandedMessage:
+        attempt = self._tries.pop(stored.queue_offset, 0) + 1
+        if not self.is_retry:
+            return HandedMessage(stored, self.topic, attempt, self, stored.queue_offset)
+        topic = shown_topic(stored, self.topic)
+        attempt += stored.reconsume_times
+        return HandedMessage(stored, topic, attempt, self, stored.queue_offset)
+
+    def _is_done(self, offset: int) -> bool:
+        at = bisect.bisect_right(self._done, (offset, 1 << 63)) - 1
+        return at >= 0 and offset < self._done[at][1]
+
+    def _pass_done(self) -> None:
+        """Continue after messages that are done; forget those before."""
+        while self._done and self._done[0][0] <= self.fetched:
+            self.fetched = max(self.fetched, self._done.pop(0)[1])
+
+
+class InFlight:
+    """The messages of a consumer, of all its queues.
+
+    Attributes:
+        out: what is handed out, to when its time is over in nanoseconds; the earliest first.
+    """
+
+    def __init__(
+        self, *, ack_wait_ns: int, out_max: int, ordered: bool = False, answers: bool = True
+    ) -> None:
+        self._ack_wait_ns = ack_wait_ns
+        self._out_max = out_max
+        self._ordered = ordered
+        # Without answers, a message is done as soon as it is handed out.
+        self._answers = answers
+        self._ready: deque[HandedMessage] = deque()
+        self.out: dict[HandedMessage, int] = {}
+        # Messages of an ordered queue that wait for their retry: (when, number, message).
+        self._later: list[tuple[int, int, HandedMessage]] = []
+        # `expire` has nothing to do before.
+        self._due_ns = NEVER_NS
+        self._number = 0
+        self._paused: set[str] = set()
+        self._is_paused = False
+        self._held: list[HandedMessage] = []
+
+    # --- fetched and handed out
+
+    def add(self, flight: QueueFlight, stored: Iterable[StoredMessage], following: int) -> int:
+        """Add messages that were read from a queue; return how many are to be handed out."""
+        made = flight.accept(stored, following)
+        if self._ordered:
+            flight.line.extend(made)
+            self._next_in_line(flight)
+        else:
+            self._ready.extend(made)
+        return len(made)
+
+    def _next_in_line(self, flight: QueueFlight) -> None:
+        if flight.current is None and flight.line:
+            flight.current = flight.line.popleft()
+            self._ready.append(flight.current)
+
+    def take(self, limit: int, now_ns: int, by: object = None) -> list[HandedMessage]:
+        """Hand out up to `limit` messages."""
+        if limit > 1 and not (self._ordered or self._is_paused or self._paused):
+            found = self._take_run(limit, now_ns, by)
+            if found:
+                return found
+        found = []
+        while len(found) < limit:
+            message = self.take_one(now_ns, by)
+            if message is None:
+                break
+            found.append(message)
+        return found
+
+    def _take_run(self, limit: int, now_ns: int, by: object) -> list[HandedMessage]:
+        """Hand out the first messages at once if all are ready, else none: as `take_one`, without a call for each."""
+        if now_ns >= self._due_ns:
+            self.expire(now_ns)
+        ready, out, until_ns = self._ready, self.out, now_ns + self._ack_wait_ns
+        found = list(islice(ready, min(limit, self._out_max - len(out))))
+        if not self._answers or not hand_out(found, READY, OUT, by, now_ns, out, until_ns):
+            return []
+        self._due_ns = min(self._due_ns, until_ns)
+        for _ in found:
+            ready.popleft()
+        return found
+
+    def take_one(self, now_ns: int, by: object = None) -> HandedMessage | None:
+        """Hand out a message; None if there is none."""
+        if now_ns >= self._due_ns:
+            self.expire(now_ns)
+        ready, out = self._ready, self.out
+        if not ready or len(out) >= self._out_max:
+            return None
+        message = ready[0]
+        if message.state != READY or self._is_paused or self._paused:
+            found = self._next_ready()
+            if found is None:
+                return None
+            message = found
+        message.by, message.since_ns = by, now_ns
+        message.state = OUT
+        out[message] = until_ns = now_ns + self._ack_wait_ns
+        if until_ns < self._due_ns:  # noqa: PLR1730 - once a message: a call of `min` costs more
+            self._due_ns = until_ns
+        # Only now: if an interrupt comes before, the message is handed out again when its time is over.
+        ready.popleft()
+        if not self._answers:
+            self.finish(message)
+        return message
+
+    def _next_ready(self) -> HandedMessage | None:
+        """Return the first message that is ready and not paused; removes those before it."""
+        ready = self._ready
+        while ready:
+            message = ready[0]
+            if message.state == READY and not self._hold(message):
+                return message
+            ready.popleft()
+        return None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many messages are handed out as may be."""
+        return len(self.out) >= self._out_max
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there are messages to be handed out, or that were to be."""
+        return bool(self._ready)
+
+    def due_ns(self) -> int | None:
+        """Return when the next message is handed out again by time; None if there is none."""
+        times = [self._later[0][0]] if self._later else []
+        times += [next(iter(self.out.values()))] if self.out else []
+        return min(times, default=None)
+
+    # --- answered
+
+    def finish(self, message: HandedMessage) -> bool:
+        """Mark a message as done, also if it was meanwhile released or handed out again; return False if it was already."""
+        flight = message.flight
+        current = flight.open.pop(message.offset, None)
+        if current is None:
+            return False
+        self.out.pop(current, None)
+        current.state = message.state = DONE
+        if self._ordered:
+            flight.current = None
+            self._next_in_line(flight)
+        return True
+
+    def finish_all(self, flight: QueueFlight, messages: list[HandedMessage]) -> None:
+        """Mark messages of one queue as done."""
+        if self._ordered:
+            for message in messages:
+                self.finish(message)
+            return
+        finish(messages, flight.open, self.out, DONE)
+
+    def is_current(self, message: HandedMessage) -> bool:
+        """Return whether an answer other than an acknowledgement counts: not if the message was handed out anew."""
+        current = message.flight.open.get(message.offset)
+        return current is not None and (current is message or current.state == READY)
+
+    def _end(self, message: HandedMessage) -> None:
+        self.out.pop(message, None)
+        message.state = OVER
+
+    def has_out(self, flight: QueueFlight) -> bool:
+        """Return whether messages of a queue are handed out."""
+        return any(each.flight is flight for each in self.out)
+
+    def release(self, messages: Iterable[HandedMessage]) -> None:
+        """Make messages that are handed out ready again, before all others."""
+        given = [each for each in messages if each.state == OUT]
+        for message in sorted(given, key=_offset, reverse=True):
+            following = self._following(message, message.attempt)
+            if following is not None:
+                self._ready.appendleft(following)
+
+    def _following(self, message: HandedMessage, attempt: int) -> HandedMessage | None:
+        """Replace a delivery by the next one; return None if the queue is leaving."""
+        flight = message.flight
+        self._end(message)
+        if flight.is_leaving or flight.is_over:
+            return None
+        following = message.again(attempt)
+        flight.open[message.offset] = following
+        if self._ordered:
+            flight.current = following
+        return following
+
+    def retry_at(self, message: HandedMessage, when_ns: int) -> None:
+        """Hand out a message of an ordered queue again at a time; the queue waits for it."""
+        current = message.flight.open[message.offset]
+        following = self._following(current, message.attempt + 1)
+        if following is not None:
+            self._number += 1
+            heapq.heappush(self._later, (when_ns, self._number, following))
+            self._due_ns = min(self._due_ns, when_ns)
+
+    def expire(self, now_ns: int) -> bool:
+        """Make ready again what was not answered in time, and retries whose time has come; return whether there were any."""
+        over = []
+        for message, until_ns in self.out.items():
+            if until_ns > now_ns:
+                break
+            over.append(message)
+        self.release(over)
+        found = bool(over)
+        while self._later and self._later[0][0] <= now_ns:
+            message = heapq.heappop(self._later)[2]
+            if message.state == READY:
+                self._ready.append(message)
+                found = True
+        due_ns = self.due_ns()
+        self._due_ns = NEVER_NS if due_ns is None else due_ns
+        return found
+
+    def extend(self, message: HandedMessage, now_ns: int) -> None:
+        """Restart the time of a message that is handed out."""
+        if message.state == OUT and message in self.out:
+            # At the end: `out` is in the order of these times.
+            del self.out[message]
+            self.out[message] = now_ns + self._ack_wait_ns
+
+    # --- after an interrupt
+
+    def mend(self, flights: Iterable[QueueFlight], now_ns: int) -> bool:
+        """Complete what an interrupt may have cut off within any of these functions; return whether there was anything.
+
+        A signal handler can raise between any two steps, and its program may go on with the consumer. What is open in a queue
+        counts: it is ready, waits, or is handed out.
+        """
+        before = len(self._ready), len(self.out)
+        for message in list(self.out):
+            if message.state != OUT or message.flight.open.get(message.offset) is not message:
+                # It was released, or is done.
+                del self.out[message]
+        known = {*self._ready, *self._held, *(message for _, _, message in self._later)}
+        for flight in flights:
+            if not (flight.is_leaving or flight.is_over):
+                self._mend_queue(flight, known, now_ns)
+        due_ns = self.due_ns()
+        self._due_ns = NEVER_NS if due_ns is None else due_ns
+        return before != (len(self._ready), len(self.out))
+
+    def _mend_queue(self, flight: QueueFlight, known: set[HandedMessage], now_ns: int) -> None:
+        # What was added is not to be read again.
+        flight.fetched = max(flight.fetched, next(reversed(flight.open), -1) + 1)
+        for offset, message in flight.open.items():
+            if message.state == OVER:
+                # The next delivery, which was not made; no key is added.
+                flight.open[offset] = message.again()
+        waiting = []
+        for message in flight.open.values():
+            if message.state == OUT and message not in self.out:
+                self.out[message] = now_ns + self._ack_wait_ns
+            elif message.state == READY and message not in known:
+                waiting.append(message)
+        if not self._ordered:
+            self._ready.extend(waiting)
+            return
+        current = flight.current
+        if current is None or flight.open.get(current.offset) is not current:
+            # The first one that is open, unless it waits for its retry.
+            flight.current = current = next(iter(flight.open.values()), None)
+        if current in waiting:
+            waiting.remove(current)
+            self._ready.append(current)
+        flight.line = deque(message for message in waiting if message is not current)
+
+    # --- pauses
+
+    def pause(self, topics: Sequence[str]) -> None:
+        """Hand out nothing of these topics, or of all if there are none."""
+        self._paused.update(topics)
+        self._is_paused |= not topics
+
+    def resume(self, topics: Sequence[str]) -> None:
+        """Undo `pause` for these topics, or for all."""
+        if not topics:
+            self._paused.clear()
+            self._is_paused = False
+        self._paused.difference_update(topics)
+        self._ready.extendleft(reversed(self._held))
+        self._held = []
+
+    def may_fetch(self, flight: QueueFlight) -> bool:
+        """Return whether messages of a queue are wanted now."""
+        return not self._is_paused and flight.topic not in self._paused and flight.room > 0
+
+    def _hold(self, message: HandedMessage) -> bool:
+        is_held = self._is_paused or message.topic in self._paused
+        if is_held:
+            self._held.append(message)
+        return is_held
+
+    # --- queues that go
+
+    def leave(self, flight: QueueFlight) -> None:
+        """Hand out nothing more of a queue."""
+        flight.is_leaving = True
+        for message in flight.open.values():
+            if message.state == READY:
+                message.state = OVER
+        flight.line.clear()
+
+    def drop(self, flight: QueueFlight, *, lost: bool) -> None:
+        """Forget a queue's messages: it was given back (`lost`), or is read from elsewhere."""
+        flight.is_over, flight.is_lost = True, lost
+        # The base stays what it was.
+        flight.fetched = flight.base
+        for message in flight.open.values():
+            self._end(message)
+        flight.open.clear()
+        flight.line.clear()
+        self._ready = deque(each for each in self._ready if each.state == READY)
+        self._held = [each for each in self._held if each.state == READY]
+
+    def held_by(self, by: object) -> Iterator[HandedMessage]:
+        """Return the messages that one iteration has handed out."""
+        return (each for each in list(self.out) if each.by is by)
+
+
+def _offset(message: HandedMessage) -> int:
+    return message.offset

@@ -1,0 +1,104 @@
+"""`Consumer.run`: calls a function for each message, in several threads."""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.contracts import SpawnWorker
+from penstock.errors import ConsumerClosedError, LostQueueError
+from penstock.escape import get_logger
+from penstock_messaging.consuming.consumed_message import OUT, HandedMessage
+
+if TYPE_CHECKING:
+    from penstock_messaging.consuming.consumer import GroupConsumer
+
+logger = get_logger(__name__)
+
+# A thread of the store that is in one step for long is reported as one that hangs.
+_POLL_S = 1.0
+
+
+class HandlerRun:
+    """One call of `Consumer.run`. Safe from any thread.
+
+    Attributes:
+        failure: why it ended, if neither by `end` nor by the consumer's close.
+    """
+
+    def __init__(
+        self,
+        consumer: "GroupConsumer",
+        handler: Callable[[HandedMessage], object],
+        spawn: SpawnWorker,
+        count: int,
+    ) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._spawn = spawn
+        self._count = count
+        self._is_ending = False
+        self._ending, self._ended = threading.Event(), threading.Event()
+        self._own_threads = {threading.get_ident()}
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Start the threads, and wait until they are to end; raises what ended them."""
+        workers = []
+        try:
+            for number in range(self._count):
+                name = f"penstock-handler-{self._consumer.group}-{number}"
+                workers.append(self._spawn(name, self._step))
+            self._ending.wait()
+        finally:
+            self._request_end()
+            for worker in workers:
+                # Waits for the message that is being handled.
+                worker.stop()
+            self._ended.set()
+        if self.failure is not None:
+            raise self.failure
+
+    def _request_end(self) -> None:
+        self._is_ending = True
+        self._ending.set()
+        self._consumer.rouse()
+
+    def end(self) -> bool:
+        """Make the threads end after the messages they have; return False in one of these threads, without waiting."""
+        self._request_end()
+        if threading.get_ident() in self._own_threads:
+            return False
+        self._ended.wait()
+        return True
+
+    def _step(self) -> float | None:
+        self._own_threads.add(threading.get_ident())
+        try:
+            if not self._is_ending:
+                for message in self._consumer.poll(1, _POLL_S):
+                    self._handle(message)
+        except ConsumerClosedError:
+            self._request_end()
+        except BaseException as error:
+            self.failure = self.failure or error
+            self._request_end()
+        return None if self._is_ending else 0
+
+    def _handle(self, message: HandedMessage) -> None:
+        """Call the handler; acknowledge or refuse the message, unless the handler has answered it."""
+        try:
+            try:
+                self._handler(message)
+            except Exception:
+                logger.warning(
+                    "the handler of group %s raised an exception: message %d of %s, queue %d is retried",
+                    self._consumer.group, message.offset, message.topic, message.queue, exc_info=True,
+                )  # fmt: skip
+                if message.state == OUT:
+                    self._consumer.nack(message)
+            else:
+                if message.state == OUT:
+                    self._consumer.ack(message)
+        except LostQueueError as error:
+            # Another member has the queue, and gets the message.
+            logger.info("%s", error)

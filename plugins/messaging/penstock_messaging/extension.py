@@ -1,0 +1,312 @@
+"""The extension `messaging`: puts together what this package adds to a store.
+
+Every process that opens a store imports this module, and many need no more of it than that a topic takes puts. So each part is
+imported and made at its first use.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
+
+import attrs
+
+from penstock import Message
+from penstock.contracts import (
+    MS_MAX,
+    SIDE_FOLDER,
+    Consumer,
+    ConsumerOptions,
+    Context,
+    Extension,
+    OpenStore,
+    Stoppable,
+    TopicConfig,
+    limits,
+)
+from penstock.errors import PenstockError, StoreClosedError
+from penstock.escape import get_logger
+from penstock_messaging.groups.store_id import ensure_store_id
+
+if TYPE_CHECKING:
+    from penstock_messaging.configuration.parts import Configuration
+    from penstock_messaging.consuming.open_consumers import OpenConsumers
+    from penstock_messaging.delays.delivery import Delivery
+    from penstock_messaging.groups.intake import Intake
+    from penstock_messaging.groups.taking import Groups
+
+logger = get_logger(__name__)
+
+# Queues of a topic that a message creates: as many as a RocketMQ producer asks for.
+_DEFAULT_QUEUES = 4
+_QUEUES_MAX = 65_536
+_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+# How often answers of consumers are taken in.
+INTERVAL_S = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class MessagingOptions:
+    """Options of the extension `messaging`.
+
+    Attributes:
+        auto_create_topics: a message to an unknown topic creates it, and a message to a higher queue of a topic that was
+            created so adds queues. If false, such messages are refused.
+        default_queues: how many queues a new topic has unless a number is given.
+        delay_save_ms: how long after the delivery of a delayed message `delayOffset.json` is written at the latest. A crash
+            delivers again at most what was delivered in that time; each write flushes the log.
+    """
+
+    auto_create_topics: bool = True
+    default_queues: int = attrs.field(default=_DEFAULT_QUEUES, validator=limits(1, _QUEUES_MAX))
+    delay_save_ms: int = attrs.field(default=1000, validator=limits(1, MS_MAX))
+
+
+class MessagingExtension(Extension):
+    """Consumers, retries, delays, and the configuration of topics and groups."""
+
+    name = "messaging"
+    Options = MessagingOptions
+    provides = frozenset(
+        {"consumer", "delete_group", "create_topic", "alter_topic", "delete_topic", "topic_configs"}
+    )
+    options: MessagingOptions
+
+    def __init__(self, options: MessagingOptions, context: Context) -> None:
+        super().__init__(options, context)
+        # A signal handler may put while a part is being made.
+        self._lock = threading.RLock()
+        self._store: OpenStore | None = None
+        self._parts: dict[str, Any] = {}
+        self._watcher: Stoppable | None = None
+        self._trouble = ""
+
+    # --- the parts
+
+    def _part(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return a part, made at its first use; of two that are made at the same time, the first one counts."""
+        found = self._parts.get(name)
+        if found is None:
+            with self._lock:
+                made = self._parts.get(name) or make()
+                # A signal handler may have been faster.
+                found = self._parts.setdefault(name, made)
+        return found
+
+    @property
+    def store(self) -> OpenStore:
+        """The open store; raises `StoreClosedError` after its end."""
+        if self._store is None:
+            raise StoreClosedError
+        return self._store
+
+    @property
+    def configuration(self) -> "Configuration":
+        """The topics and groups."""
+
+        def make() -> "Configuration":
+            from penstock_messaging.configuration.parts import Configuration  # noqa: PLC0415 - see the module
+
+            made = Configuration(
+                self.context, self.store, default_queues=self.options.default_queues,
+                auto_create=self.options.auto_create_topics,
+            )  # fmt: skip
+            if not self.context.read_only:
+                made.begin()
+            return made
+
+        found: Configuration = self._part("configuration", make)
+        return found
+
+    @property
+    def groups(self) -> "Groups":
+        """The consumer groups: their positions, and who has which queue."""
+
+        def make() -> "Groups":
+            from penstock_messaging.groups.taking import Groups  # noqa: PLC0415 - see the module
+
+            made = Groups(self.context, self.store, life=self.store.topic_life)
+            made.on_refused = self._wake_intake
+            return made
+
+        found: Groups = self._part("groups", make)
+        return found
+
+    @property
+    def delivery(self) -> "Delivery":
+        """The service that delivers delayed messages."""
+
+        def make() -> "Delivery":
+            from penstock_messaging.delays.delivery import Delivery  # noqa: PLC0415 - see the module
+
+            made = Delivery(
+                self.context, save_ms=self.options.delay_save_ms, check=self._check_delivery
+            )
+            if not self.context.read_only:
+                made.attach(self.store)
+            return made
+
+        found: Delivery = self._part("delivery", make)
+        return found
+
+    @property
+    def _intake(self) -> "Intake":
+        """The service that takes in what consumers have answered; only where the store is open for writing."""
+
+        def make() -> "Intake":
+            from penstock_messaging.groups.intake import Intake  # noqa: PLC0415 - see the module
+            from penstock_messaging.retries.stored_retries import StoredRetries  # noqa: PLC0415 - see the module
+
+            return Intake(self.groups, StoredRetries(self.configuration, self.delivery))
+
+        found: Intake = self._part("intake", make)
+        return found
+
+    @property
+    def _consumers(self) -> "OpenConsumers":
+        def make() -> "OpenConsumers":
+            from penstock_messaging.consuming.open_consumers import OpenConsumers  # noqa: PLC0415 - see the module
+            from penstock_messaging.delays.levels import delay_ms  # noqa: PLC0415 - see the module
+            from penstock_messaging.groups.claims import Claims  # noqa: PLC0415 - see the module
+
+            return OpenConsumers(
+                self.context, self.store, partial(Claims, self.groups),
+                lambda group: self.configuration.groups.ensure(group).retry_max, delay_ms,
+            )  # fmt: skip
+
+        found: OpenConsumers = self._part("consumers", make)
+        return found
+
+    # --- begin and end
+
+    def attach(self, store: OpenStore) -> None:
+        """See `Extension`. What an earlier process left open is taken up before the first put."""
+        self._store = store
+        if self.context.read_only:
+            return
+        files, root = self.context.files, self.context.root
+        is_clean = store.recovery is not None and store.recovery.state == "clean"
+        if not (is_clean and files.exists(root / "config" / "topics.json")) and store.topics():
+            _ = self.configuration
+        if files.exists(root / "consumequeue" / _SCHEDULE_TOPIC):
+            _ = self.delivery
+        try:
+            ensure_store_id(files, root)
+        except (PenstockError, OSError) as error:
+            # Puts and reads need nothing of groups.
+            logger.warning("this store can have no consumers, and all else works: %s", error)
+        self._take_in()
+        # Members in other processes may form the first group later.
+        self._watcher = self.context.spawn("penstock-intake", self._take_in)
+
+    def _has_groups(self) -> bool:
+        return self.context.files.exists(self.context.root / SIDE_FOLDER / "groups")
+
+    def _wake_intake(self) -> None:
+        """Take in at once what a consumer of this process has refused; other processes' answers are found a second later."""
+        watcher = self._watcher
+        if watcher is not None:
+            watcher.wake()
+
+    def _take_in(self) -> float:
+        """Take in what consumers have answered; return the seconds until the next call.
+
+        A failure is logged once, and tried again: what is broken in the files of groups does not keep a store from being opened.
+        """
+        if not self._has_groups():
+            return INTERVAL_S
+        try:
+            intake = self._intake
+        except (PenstockError, OSError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                logger.warning("what consumers have answered is not taken in: %s", error)
+            return INTERVAL_S
+        return intake.step()
+
+    def detach(self) -> None:
+        """See `Extension`."""
+        parts, watcher = self._parts, self._watcher
+        self._watcher = None
+        if "consumers" in parts:
+            parts["consumers"].close()
+        if watcher is not None:
+            watcher.stop()
+            self._take_in()
+        if "delivery" in parts:
+            parts["delivery"].detach()
+        if "configuration" in parts:
+            parts["configuration"].end()
+
+    # --- what the store asks
+
+    def check_put(self, topic: str, queue: int) -> None:
+        """Refuse puts that the topic's configuration, or RocketMQ, does not allow."""
+        self.configuration.check_put(topic, queue)
+
+    def _check_delivery(self, topic: str, queue: int) -> None:
+        """Refuse to deliver to a topic that was deleted, or takes no messages any more; list the topics of retries."""
+        if topic.startswith("%"):
+            self.configuration.topics.ensure(topic, queue)
+        else:
+            self.configuration.check_put(topic, queue)
+
+    def rewrite(self, message: Message) -> Message | tuple[Message, bytes] | None:
+        """Pick the queue of a message, and delay it if it requests that."""
+        routed = self.configuration.routed(message)
+        if routed.delay_level == 0:
+            return routed
+        from penstock_messaging.delays.levels import clamped  # noqa: PLC0415 - see the module
+        from penstock_messaging.delays.schedule import scheduled  # noqa: PLC0415 - see the module
+
+        made = scheduled(routed, self.store.check)
+        self.configuration.topics.ensure(made[0].topic, made[0].queue)
+        self.delivery.expect(clamped(routed.delay_level))
+        return made
+
+    # --- methods of the store
+
+    def consumer(
+        self, group: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        """Implement `Store.consumer`."""
+        self._declare(group, is_broadcast=bool(options.get("broadcast")))
+        return self._consumers.make(group, topics, **options)
+
+    def _declare(self, group: object, *, is_broadcast: bool) -> None:
+        """List a group and the topic of its retries, as a broker does when the group's first consumer comes."""
+        from penstock_messaging.consuming.selection import checked_group  # noqa: PLC0415 - see the module
+        from penstock_messaging.retries.copies import retry_topic  # noqa: PLC0415 - see the module
+
+        if not (self.context.read_only or is_broadcast):
+            name = checked_group(group)
+            self.configuration.groups.ensure(name)
+            self.configuration.topics.ensure(retry_topic(name))
+
+    def delete_group(self, group: str) -> None:
+        """Implement `Store.delete_group`."""
+        from penstock_messaging.consuming.selection import checked_group  # noqa: PLC0415 - see the module
+
+        name = checked_group(group, "delete_group")
+        self._intake.delete(name)
+        self.configuration.groups.delete(name)
+
+    def create_topic(self, topic: str, **given: Any) -> TopicConfig:
+        """Implement `Store.create_topic`."""
+        return self.configuration.create_topic(topic, **given)
+
+    def alter_topic(self, topic: str, **given: Any) -> TopicConfig:
+        """Implement `Store.alter_topic`."""
+        return self.configuration.alter_topic(topic, **given)
+
+    def delete_topic(self, topic: str) -> None:
+        """Implement `Store.delete_topic`."""
+        self.configuration.delete_topic(topic)
+
+    def topic_configs(self) -> dict[str, TopicConfig]:
+        """Implement `Store.topic_configs`."""
+        return dict(self.configuration.topic_configs())
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures for `Store.stats()`."""
+        return {**self.configuration.stats(), "delays": self.delivery.stats()}

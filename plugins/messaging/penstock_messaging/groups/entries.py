@@ -1,0 +1,114 @@
+"""The entries of a queue's journal: one fixed layout, written by the queue's owner, checked by everybody who reads them.
+
+Layout of an entry (little-endian, 64 bytes)::
+
+    entry := store u64  life i64  sequence u64  offset i64  count u32  epoch u32
+             kind u8  level i8  tries u16  base i64  number i64  crc u32      # CRC-32C of the 60 bytes before
+
+    store     the store's id: an entry of another store's journal is not used
+    life      the life of the queue: its upper half is how often the topic was deleted, its lower half how often the writer has
+              voided the journal, because somebody else had moved the offset or the log was cut
+    sequence  of the entry before, plus one
+    base      the group has consumed all messages below it
+
+    kind    offset                             count  level  tries      number
+    TAKE    committed offset then, -1 if none  1 or 0                   of the last event so far
+    ACK     first acknowledged offset          how many
+    NACK    refused offset                     1      level  see nack   of this event
+    BASE                                                                            # nothing but a new base
+    RESET   new base                                                    of this event
+    RETRY   offset                                           so far
+
+The count of a TAKE is 1 if somebody else had committed that offset (see `position`), 0 if not. Events are what the writer takes in exactly once: refusals and resets. Their numbers increase by one, also across files.
+
+A file has one owner: it begins with TAKE, and all its entries have the same store, life and epoch. Whoever takes the queue
+writes a new file, so the entries after a torn one are never reached again.
+"""
+
+import struct
+from enum import IntEnum
+
+from penstock.format.arrays import Bools, RowType, Structs, np
+from penstock.format.crc32c import crc32c
+
+ENTRY_BYTES = 64
+BODY = struct.Struct("<QqQqIIBbHqq")
+CRC = struct.Struct("<I")
+assert BODY.size + CRC.size == ENTRY_BYTES
+ENTRY = RowType(
+    [
+        ("store", "<u8"), ("life", "<i8"), ("sequence", "<u8"), ("offset", "<i8"), ("count", "<u4"),
+        ("epoch", "<u4"), ("kind", "u1"), ("level", "i1"), ("tries", "<u2"), ("base", "<i8"),
+        ("number", "<i8"), ("crc", "<u4"),
+    ]
+)  # fmt: skip
+Entries = Structs
+
+# No queue gets this far; a larger number in a file is no entry of ours, and sums of two numbers stay below 2^63.
+NUMBER_MAX = 1 << 61
+EPOCH_MAX = 1 << 31
+# `tries` of a refusal: the group's own setting counts.
+GROUP_SETTING = 0xFFFF
+
+
+class EntryKind(IntEnum):
+    """What an entry says."""
+
+    TAKE = 1
+    ACK = 2
+    NACK = 3
+    BASE = 4
+    RESET = 5
+    RETRY = 6
+
+
+def encode(
+    kind: int, *, store: int, life: int, sequence: int, epoch: int, base: int, offset: int = 0,
+    count: int = 0, level: int = 0, tries: int = 0, number: int = 0,
+) -> bytes:  # fmt: skip
+    """Return one entry."""
+    body = BODY.pack(store, life, sequence, offset, count, epoch, kind, level, tries, base, number)
+    return body + CRC.pack(crc32c(body))
+
+
+def valid_entries(raw: bytes, before: Entries | None = None) -> Entries:
+    """Return the entries from the beginning of `raw` up to the first that is torn, missing or of another owner.
+
+    Args:
+        raw: the content of a file from a boundary between entries on.
+        before: the last entry before `raw`, as an array of one; None if `raw` begins at the file's beginning.
+    """
+    table: Entries = np.frombuffer(raw, ENTRY, count=len(raw) // ENTRY_BYTES)
+    if not len(table):
+        return table
+    first = table[0] if before is None else before[0]
+    if before is None and int(first["kind"]) != EntryKind.TAKE:
+        return table[:0]
+    start = int(first["sequence"]) + (before is not None)
+    if start > NUMBER_MAX or int(first["epoch"]) > EPOCH_MAX:
+        return table[:0]
+    fits = table["sequence"] == np.arange(start, start + len(table), dtype=np.uint64)
+    for name in ("store", "life", "epoch"):
+        fits &= table[name] == first[name]
+    for name, least in (("offset", -1), ("base", 0), ("number", 0)):
+        fits &= (table[name] >= least) & (table[name] <= NUMBER_MAX)
+    fits &= (table["kind"] >= EntryKind.TAKE) & (table["kind"] <= EntryKind.RETRY)
+    fits &= (table["kind"] != EntryKind.TAKE) | (table["sequence"] == np.uint64(first["sequence"]))
+    return table[: _checked(raw, _leading(fits))]
+
+
+def _leading(fits: Bools) -> int:
+    """Return how many values are true before the first that is not."""
+    wrong = np.flatnonzero(~fits)
+    return int(wrong[0]) if len(wrong) else len(fits)
+
+
+def _checked(raw: bytes, count: int) -> int:
+    """Return how many of the first `count` entries have a correct CRC, up to the first that has not."""
+    view = memoryview(raw)
+    unpack = CRC.unpack_from
+    for index in range(count):
+        end = (index + 1) * ENTRY_BYTES - CRC.size
+        if crc32c(view[end - BODY.size : end]) != unpack(raw, end)[0]:
+            return index
+    return count

@@ -1,0 +1,420 @@
+"""Takes the journals of all groups in: raises the committed offsets, and turns refused messages into retries.
+
+Only the process that holds the store for writing does this, once a second. For each group, in this order:
+
+    1. marks: which events are pending, and from which committed offset to which
+    2. the retries of refused messages, and a flush
+    3. the committed offsets of all queues, in one write
+    4. marks: the events are taken in
+
+A kill between two of them is harmless. After 1, the next round finds pending events, and looks for their retries in the log from
+the mark's log offset on, by first message id and number of tries. After 2 it finds them. After 3 the committed offset is the
+mark's new one. If there are no events, the fourth step is left to the next round.
+
+What a journal says of messages beyond the end of its queue is about messages that were lost with the log's tail. It is dropped:
+from the journal, if it has no owner; else the queue gets another life, so that the owner loses it. A queue also gets another life
+if somebody else has moved the committed offset.
+"""
+
+import threading
+from collections.abc import Container, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from penstock import Message, StoredMessage
+from penstock.contracts import Stoppable
+from penstock.errors import MessageError, PenstockError
+from penstock.escape import get_logger
+from penstock_messaging.groups.entries import GROUP_SETTING
+from penstock_messaging.groups.fold import Nack, merged
+from penstock_messaging.groups.journal_cursor import JournalCursor
+from penstock_messaging.groups.marks import Mark, Marks, usable_marks, write_marks
+from penstock_messaging.groups.paths import GroupPaths, groups_of
+from penstock_messaging.groups.position import Settled, settle
+from penstock_messaging.groups.reset import delete_group
+from penstock_messaging.groups.retries_made import RetriesMade
+from penstock_messaging.groups.taking import Groups
+
+logger = get_logger(__name__)
+
+INTERVAL_S = 1.0
+# Refused messages of one group that are read, copied and flushed together.
+_NACKS_MAX = 256
+# Bodies of copies that are put together.
+_COPY_BYTES = 8 << 20
+Copy = tuple[Message, bytes]
+_LOST = "it is about messages that were lost with the end of the log"
+
+
+class Retries(Protocol):
+    """How a refused message becomes a retry or a dead letter."""
+
+    def copy(
+        self, message: StoredMessage, group: str, level: int | None, tries: int | None
+    ) -> Copy | None:
+        """Return the copy to put: a delayed retry, or a dead letter; None if the group has no retries.
+
+        Args:
+            message: the refused message.
+            group: the group that refused it.
+            level: its delay level; None: by the number of tries so far; -1: a dead letter.
+            tries: after how many retries it becomes a dead letter; None for the group's own number.
+        """
+
+    def origin(self, message: StoredMessage) -> tuple[str, int]:
+        """Return the id of the message that a copy was first made of, and how often it was retried; of no copy its own id."""
+
+    def were_put(self) -> None:
+        """Called after retries were put, so that they are delivered when they are due."""
+
+
+@attrs.frozen
+class IntakePlan:
+    """What is taken in of one queue.
+
+    Attributes:
+        queue: (topic, queue).
+        nacks: the refused messages to copy.
+        mark: the mark to write first.
+        done: the mark to write at the end.
+        was_pending: an earlier round may have put some of the copies.
+    """
+
+    queue: tuple[str, int]
+    nacks: Sequence[Nack]
+    mark: Mark
+    done: Mark
+    was_pending: bool = False
+
+    @classmethod
+    def void(cls, queue: tuple[str, int], settled: Settled, committed: int) -> "IntakePlan":
+        """Return the plan that drops a journal, since somebody else has moved the committed offset."""
+        mark = Mark(
+            settled.life + 1, settled.epoch, settled.number, settled.number, 0, committed, committed
+        )
+        return cls(queue, (), mark, mark)
+
+    @classmethod
+    def cut(
+        cls, queue: tuple[str, int], nacks: Sequence[Nack], first: Mark, settled: Settled, end: int, *, was_pending: bool,
+    ) -> "IntakePlan":  # fmt: skip
+        """Return the plan that takes in what is before the end of a queue that has lost messages, and drops the journal."""
+        known = tuple(nack for nack in nacks if nack.offset < end)
+        done = Mark(
+            settled.life + 1, settled.epoch, settled.number, settled.number, 0, first.new, first.new
+        )
+        return cls(queue, known, first, done, was_pending)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the mark must say at once that they are taken in."""
+        return self.done.taken > self.mark.taken or self.done.life != self.mark.life
+
+
+class Intake:
+    """The service that takes journals in. Safe from any thread."""
+
+    def __init__(self, groups: Groups, retries: Retries) -> None:
+        self._groups = groups
+        self._retries = retries
+        self._files = groups.context.files
+        self._lock = threading.Lock()
+        self._worker: Stoppable | None = None
+        self._cursors: dict[tuple[str, str, int], JournalCursor] = {}
+        self._marks: dict[str, Marks] = {}
+        # Groups whose marks on disk name an offset before the committed one as well.
+        self._unconfirmed: set[str] = set()
+        self._noted: dict[tuple[str, str, int], str] = {}
+        self._trouble = ""
+        self.retried = 0
+
+    def start(self) -> None:
+        """Take everything in, then begin to do so once a second."""
+        self.take_all()
+        self._worker = self._groups.context.spawn("penstock-intake", self.step)
+
+    def wake(self) -> None:
+        """Take in what is new, now."""
+        if self._worker is not None:
+            self._worker.wake()
+
+    def stop(self) -> None:
+        """End the service and take in what is left; does not raise."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+            self.step()
+
+    def step(self) -> float:
+        """Take in what is new; return the seconds until the next call. A failure is logged once, and tried again."""
+        try:
+            self.take_all()
+            self._trouble = ""
+        except (PenstockError, OSError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                logger.warning(
+                    "what consumers have answered is not taken in: %s; it is kept in their journals, and tried again", error
+                )  # fmt: skip
+        return INTERVAL_S
+
+    def take_all(self) -> None:
+        """Take in everything that the journals hold; raises what the disk or the store raises."""
+        with self._lock:
+            for group in groups_of(self._files, self._groups.context.root):
+                while self._round(group):
+                    pass
+
+    def delete(self, group: str) -> None:
+        """Delete a group, and forget what is known of it; raises `QueueHeldError` if a consumer lives."""
+        with self._lock:
+            delete_group(self._groups, group)
+            self._marks.pop(group, None)
+            self._unconfirmed.discard(group)
+            for known in (self._cursors, self._noted):
+                for key in [key for key in known if key[0] == group]:
+                    known.pop(key)
+
+    # --- one group
+
+    def _round(self, group: str) -> bool:
+        """Take in some events of a group, and all acknowledgements; return whether more is left."""
+        paths = self._groups.paths(group)
+        marks = self._marks.get(group)
+        if marks is None:
+            marks = self._marks[group] = usable_marks(self._files, paths)
+        plans, is_more = self._plans(paths, marks)
+        if not plans:
+            self._confirm(paths, marks)
+            return False
+        plans = self._with_log_end(plans)
+        changed = {plan.queue: plan.mark for plan in plans}
+        if any(marks.get(queue) != mark for queue, mark in changed.items()):
+            self._write(paths, marks, changed)
+        self._put_copies(group, plans)
+        self._groups.store.move_offsets(
+            {
+                (group, *plan.queue): (None if plan.mark.old < 0 else plan.mark.old, plan.mark.new)
+                for plan in plans
+                if plan.mark.old != plan.mark.new
+            }
+        )
+        done = {plan.queue: plan.done for plan in plans}
+        if any(plan.has_events for plan in plans):
+            self._write(paths, marks, done)
+            self._unconfirmed.discard(group)
+        else:
+            # In this process, an offset before the committed one is known to be somebody else's.
+            marks.update(done)
+            self._unconfirmed.add(group)
+        return is_more
+
+    def _with_log_end(self, plans: list[IntakePlan]) -> list[IntakePlan]:
+        """Note in the marks where the retries will be in the log, if there are any."""
+        if not any(plan.nacks and not plan.was_pending for plan in plans):
+            return plans
+        log_end = self._groups.store.flush()
+        return [
+            plan
+            if plan.was_pending
+            else attrs.evolve(plan, mark=attrs.evolve(plan.mark, log_end=log_end))
+            for plan in plans
+        ]
+
+    def _write(
+        self, paths: GroupPaths, marks: Marks, changed: Mapping[tuple[str, int], Mark]
+    ) -> None:
+        try:
+            write_marks(self._files, paths, {**marks, **changed})
+        except BaseException:
+            # Which of the two contents is on disk is not known.
+            self._marks.pop(paths.group, None)
+            raise
+        marks.update(changed)
+
+    def _confirm(self, paths: GroupPaths, marks: Marks) -> None:
+        if paths.group in self._unconfirmed:
+            self._write(paths, marks, {})
+            self._unconfirmed.discard(paths.group)
+
+    def _plans(self, paths: GroupPaths, marks: Marks) -> tuple[list[IntakePlan], bool]:
+        """Return what to take in of each queue, and whether more is left."""
+        plans, room, is_more = [], _NACKS_MAX, False
+        known = self._groups.store.topics()
+        for topic, queue in paths.journals(self._files):
+            cursor = self._cursor(paths, topic, queue)
+            try:
+                cursor.refresh()
+            except OSError as error:
+                self._note(paths.group, (topic, queue), str(error))
+                continue
+            plan = self._plan(
+                paths.group, (topic, queue), cursor, marks.get((topic, queue)), room,
+                is_known=queue in known.get(topic, ()),
+            )  # fmt: skip
+            if plan is not None:
+                room -= len(plan.nacks)
+                is_more = is_more or bool(plan.nacks)
+                plans.append(plan)
+        return plans, is_more
+
+    def _cursor(self, paths: GroupPaths, topic: str, queue: int) -> JournalCursor:
+        key = paths.group, topic, queue
+        if key not in self._cursors:
+            self._cursors[key] = JournalCursor(self._files, paths.journal(topic, queue))
+        return self._cursors[key]
+
+    def _plan(
+        self, group: str, at: tuple[str, int], cursor: JournalCursor, mark: Mark | None, room: int, *, is_known: bool,
+    ) -> IntakePlan | None:  # fmt: skip
+        """Return what to take in of a queue; None if nothing."""
+        if cursor.fold is None:
+            return None
+        store = self._groups.store
+        committed = store.committed_offset(group, *at)
+        # Read after the journal: it has no offset of a message that is put later.
+        end = store.max_offset(*at)
+
+        def now() -> Settled:
+            return settle(
+                cursor.fold, mark, committed,
+                store_id=self._groups.store_id, topic_life=self._groups.life(at[0]), end=end,
+            )  # fmt: skip
+
+        settled = now()
+        if settled.fold is not None and settled.fold.reach > end and self._trim(group, at, end):
+            cursor.refresh()
+            settled = now()
+        if settled.fold is not None and not is_known:
+            # No message of it is left. Its committed offset is set back when it gets its first one.
+            return (
+                IntakePlan.void(at, settled, _as_mark(committed))
+                if settled.fold.reach > end
+                else None
+            )
+        if settled.fold is not None:
+            known = settled.mark or Mark(settled.life)
+            return self._plan_valid(at, cursor, settled, known, _as_mark(committed), end, room)
+        if settled.note:
+            self._note(group, at, settled.note)
+        return IntakePlan.void(at, settled, _as_mark(committed)) if settled.moved else None
+
+    def _trim(self, group: str, at: tuple[str, int], end: int) -> bool:
+        """Drop what a journal says of messages that were lost with the log's tail; return False if it has a living owner."""
+        owned = self._groups.take(group, *at, member="the writer", begin=lambda: 0, end=end)
+        if owned is None:
+            return False
+        self._note(group, at, _LOST)
+        owned.hand_back()
+        return True
+
+    def _plan_valid(
+        self, at: tuple[str, int], cursor: JournalCursor, settled: Settled, mark: Mark, old: int, end: int, room: int,
+    ) -> IntakePlan | None:  # fmt: skip
+        """Return what to take in of a journal that counts, up to `room` refused messages."""
+        fold = settled.fold
+        assert fold is not None
+        waiting = sorted(fold.nacks.values())
+        batch, left = waiting[:room], waiting[room:]
+        upto = fold.number
+        if left:
+            upto = batch[-1].number if batch else mark.taken
+        upto = max(upto, mark.taken)
+        ranges = [(n.offset, n.offset + 1) for n in batch if n.number > fold.reset]
+        base, _ = merged([*fold.acked, *ranges], settled.base or 0)
+        reached = max(base, fold.reach)
+        # A broker must get what is not taken in yet.
+        new = min([base, *(n.offset for n in left if n.number > fold.reset)])
+        if fold.reset > upto:
+            new = old
+        elif fold.reset <= mark.taken:
+            new = max(new, old)
+        new = min(new, end)
+        was_pending = mark.pending > mark.taken
+        if upto > mark.taken:
+            cursor.sync()
+        first = Mark(
+            settled.life, fold.epoch, mark.taken, max(upto, mark.pending),
+            mark.log_end if was_pending else 0, old, new,
+        )  # fmt: skip
+        done = attrs.evolve(first, taken=upto, old=new)
+        if reached > end and not left:
+            return IntakePlan.cut(at, batch, first, settled, end, was_pending=was_pending)
+        if upto == mark.taken and new == old:
+            return None
+        return IntakePlan(at, batch, first, done, was_pending)
+
+    # --- retries
+
+    def _put_copies(self, group: str, plans: Sequence[IntakePlan]) -> None:
+        """Put the retries of all refused messages, durably, except for those that an earlier round has put."""
+        if not any(plan.nacks for plan in plans):
+            return
+        begun = [plan.mark.log_end for plan in plans if plan.was_pending and plan.nacks]
+        made: Container[tuple[str, int]] = ()
+        if begun:
+            made = RetriesMade(self._groups.store, group, min(begun), self._retries.origin)
+        copies: list[Copy] = []
+        size = 0
+        for plan in plans:
+            for nack in plan.nacks:
+                copy = self._copy(group, plan.queue, nack, made if plan.was_pending else ())
+                if copy is None:
+                    continue
+                copies.append(copy)
+                size += len(copy[0].body)
+                if size >= _COPY_BYTES:
+                    self._put(group, copies)
+                    copies, size = [], 0
+        self._put(group, copies)
+        self._groups.store.flush()
+        self._retries.were_put()
+
+    def _copy(
+        self, group: str, at: tuple[str, int], nack: Nack, made: Container[tuple[str, int]]
+    ) -> Copy | None:
+        """Return the retry of a refused message; None if it is there already, or cannot be made."""
+        found = self._groups.store.read(*at, nack.offset, 1).messages
+        if not found or found[0].queue_offset != nack.offset:
+            logger.warning(
+                "group %s: the message at offset %d of queue %s/%d was refused, and is not retried: it is deleted or corrupt",
+                group, nack.offset, *at,
+            )  # fmt: skip
+            return None
+        message = found[0]
+        first_id, tries = self._retries.origin(message)
+        if (first_id, tries + 1) in made:
+            return None
+        self.retried += 1
+        return self._retries.copy(
+            message, group, nack.level or None, None if nack.tries == GROUP_SETTING else nack.tries
+        )
+
+    def _put(self, group: str, copies: Sequence[Copy]) -> None:
+        if not copies:
+            return
+        try:
+            self._groups.store.put_copies(copies)
+        except MessageError:
+            # One that cannot be stored must not hold up the others.
+            for copy in copies:
+                try:
+                    self._groups.store.put_copies([copy])
+                except MessageError as error:
+                    logger.error(  # noqa: TRY400 - the message is complete without a traceback
+                        "group %s: a refused message cannot be stored as a retry, and is not retried: %s", group, error
+                    )  # fmt: skip
+
+    def _note(self, group: str, at: tuple[str, int], note: str) -> None:
+        """Log once why a journal does not count."""
+        if self._noted.get((group, *at)) != note:
+            self._noted[group, *at] = note
+            logger.warning(
+                "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+                group, *at, note,
+            )  # fmt: skip
+
+
+def _as_mark(committed: int | None) -> int:
+    return -1 if committed is None else committed

@@ -1,0 +1,319 @@
+"""The journal of a queue, as its owner writes it: what its group has acknowledged, refused and skipped.
+
+The layout is that of `entries`. Invariants:
+    * Only the holder of the queue's lock writes. It writes a new file when it takes the queue, which replaces the one before by a
+      rename, and again when the file has grown to `BYTES_MAX`.
+    * The file is synced before it gets its name, and the name before anything is appended. So whatever an earlier owner left
+      behind a torn entry, or wrote without success, is out of reach.
+    * Entries are appended to blocks into which zeros were written before, so that a sync writes bytes and no metadata.
+    * After a failed write or sync nothing more is appended: nothing is known about the bytes then.
+"""
+
+import errno
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+from penstock.errors import LostQueueError, StorageError
+from penstock.files import File, Files
+from penstock.files.lock_file import leave_in_child
+from penstock.format.crc32c import crc32c
+from penstock_messaging.groups.entries import (
+    BODY,
+    CRC,
+    ENTRY_BYTES,
+    EntryKind,
+    encode,
+    valid_entries,
+)
+from penstock_messaging.groups.fold import Fold, Nack, Range
+
+# A new file: room for some hundred entries. Then the file doubles, up to steps of `_STEP_MAX`.
+_ROOM_MIN = 16 << 10
+_STEP_MAX = 256 << 10
+# After this many bytes the state is written to a new file: 65,536 entries, which are read in some 50 ms.
+BYTES_MAX = 4 << 20
+_ZEROS = bytes(_STEP_MAX)
+# What the field of an entry holds.
+_COUNT_MAX = (1 << 32) - 1
+_EVENTS = (EntryKind.NACK, EntryKind.RESET)
+_FORKED = "its process was forked, and the queue stays with the parent process"
+
+
+@attrs.frozen
+class Head:
+    """What all entries of a file share; see `entries`."""
+
+    store: int
+    life: int
+    epoch: int
+    seen: int | None
+    moved: bool = False
+
+
+def entries_of(head: Head, state: Fold, first: int = 1) -> list[bytes]:
+    """Return the entries of a new file with a state; its first entry has the sequence `first`."""
+    made: list[bytes] = []
+
+    def add(kind: EntryKind, base: int = 0, **fields: int) -> None:
+        made.append(
+            encode(
+                kind, store=head.store, life=head.life, epoch=head.epoch,
+                sequence=first + len(made), base=base, **fields,
+            )
+        )  # fmt: skip
+
+    def add_refusals(nacks: Iterable[Nack]) -> None:
+        for n in nacks:
+            add(
+                EntryKind.NACK,
+                offset=n.offset,
+                count=1,
+                level=n.level,
+                tries=n.tries,
+                number=n.number,
+            )
+
+    nacks = sorted(state.nacks.values())
+    seen = -1 if head.seen is None else head.seen
+    add(EntryKind.TAKE, offset=seen, count=int(head.moved), number=state.number)
+    add_refusals(nack for nack in nacks if nack.number <= state.reset)
+    if state.reset:
+        add(EntryKind.RESET, offset=state.base, number=state.reset)
+    add_refusals(nack for nack in nacks if nack.number > state.reset)
+    add(EntryKind.BASE, state.base)
+    for offset, count in split(state.acked):
+        add(EntryKind.ACK, state.base, offset=offset, count=count)
+    for offset, tries in sorted(state.tries.items()):
+        add(EntryKind.RETRY, state.base, offset=offset, tries=tries)
+    return made
+
+
+def split(ranges: Iterable[Range]) -> Iterator[tuple[int, int]]:
+    """Return ranges as (offset, count), none longer than an entry can say."""
+    for first, end in ranges:
+        for offset in range(first, end, _COUNT_MAX):
+            yield offset, min(end - offset, _COUNT_MAX)
+
+
+class Journal:
+    """The journal of one queue, open for appending by its owner. Safe from any thread."""
+
+    def __init__(
+        self, files: Files, path: Path, place: tuple[str, int], head: Head, state: Fold,
+        taken: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """Write a new file with a state, durably.
+
+        `taken` returns up to which event the writer has taken the journal in; it raises `LostQueueError` if the journal does not
+        count any more.
+        """
+        self._files = files
+        self._path = path
+        self._place = place
+        self.head = head
+        self._taken = taken
+        self._process = files.process_id()
+        # Held while entries are appended, and while a sync runs; a new file needs both, in this order.
+        self._appends, self._syncs = threading.Lock(), threading.Lock()
+        self._refusal: Exception | None = None
+        self._sequence = self._synced = self._position = self._room = 0
+        self._number = state.number
+        self._file = self._write(state)
+        leave_in_child(self)
+
+    # --- appending
+
+    def append(
+        self, kind: int, offset: int, count: int, base: int, level: int = 0, tries: int = 0
+    ) -> int:
+        """Append one entry; return its ticket for `sync`. Raises `LostQueueError` if the queue is lost."""
+        with self._appends:
+            self._make_ready(ENTRY_BYTES)
+            number = 0
+            if kind in _EVENTS:
+                # Used up even if the write is interrupted: the writer may have seen the entry.
+                number = self._number = self._number + 1
+            head, sequence = self.head, self._sequence + 1
+            body = BODY.pack(
+                head.store, head.life, sequence, offset, count, head.epoch, kind, level, tries, base, number
+            )  # fmt: skip
+            self._put(body + CRC.pack(crc32c(body)))
+            self._position += ENTRY_BYTES
+            self._sequence = sequence
+            return sequence
+
+    def append_ranges(self, ranges: Iterable[Range], base: int) -> int:
+        """Append acknowledged ranges in one write; return the ticket of the last one."""
+        parts = list(split(ranges))
+        size = len(parts) * ENTRY_BYTES
+        with self._appends:
+            self._make_ready(size)
+            head, sequence = self.head, self._sequence
+            made = []
+            for offset, count in parts:
+                sequence += 1
+                made.append(
+                    encode(
+                        EntryKind.ACK, store=head.store, life=head.life, epoch=head.epoch,
+                        sequence=sequence, base=base, offset=offset, count=count,
+                    )
+                )  # fmt: skip
+            self._put(b"".join(made))
+            self._position += size
+            self._sequence = sequence
+            return sequence
+
+    def _make_ready(self, size: int) -> None:
+        """Ensure that the next `size` bytes can be written; begins a new file if this one is full."""
+        if self._refusal is not None or self._files.process_id() != self._process:
+            raise self._refused()
+        if self._position + size <= self._room:
+            return
+        if self._position + size > BYTES_MAX:
+            self._begin_anew()
+        while self._position + size > self._room:
+            self._grow()
+
+    def _grow(self) -> None:
+        more = min(self._room, _STEP_MAX)
+        try:
+            self._file.pwrite_pieces(memoryview(_ZEROS)[:more], self._room)
+        except OSError as error:
+            # Zeros after the last entry change nothing: the next call tries again.
+            raise StorageError(
+                f"{self._path} cannot grow ({error}): the answer was not recorded, and all earlier ones are; free space, "
+                f"and answer again"
+            ) from error
+        self._room += more
+
+    def _put(self, data: bytes) -> None:
+        try:
+            self._file.pwrite(data, self._position)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    # --- syncing
+
+    def sync(self, ticket: int) -> None:
+        """Return when everything up to a ticket is durable; threads that call this at the same time share a sync.
+
+        Raises:
+            LostQueueError: the file is not the queue's journal any more, so nobody will read what was appended.
+            StorageError: the disk has failed; nothing more can be appended, and the queue must be handed back.
+        """
+        if ticket <= self._synced:
+            return
+        with self._syncs:
+            if ticket <= self._synced:
+                return
+            if self._refusal is not None or self._files.process_id() != self._process:
+                raise self._refused()
+            last = self._sequence
+            try:
+                self._file.sync()
+                is_in_place = self._files.inode(self._path) == self._file.inode
+            except OSError as error:
+                raise self._failed(error) from error
+            if not is_in_place:
+                self.refuse("another owner has replaced its journal, or the group was deleted")
+                raise self._refused()
+            self._synced = last
+
+    def close(self) -> None:
+        """Make everything durable, free the unused space, and close the file; raises as `sync` does."""
+        with self._appends:
+            if self._refusal is None:
+                with self._syncs:
+                    try:
+                        self._file.resize(self._position)
+                        self._file.sync_all()
+                    except OSError as error:
+                        raise self._failed(error) from error
+                    self._synced = self._sequence
+                self.refuse("it was handed back to the group")
+            self._file.close()
+
+    # --- refusing
+
+    @property
+    def refusal(self) -> Exception | None:
+        """Why nothing more can be appended; None if it can."""
+        return self._refusal
+
+    def refuse(self, reason: str) -> None:
+        """Raise `LostQueueError` with this reason from now on; the first reason stays."""
+        if self._refusal is None:
+            self._refusal = LostQueueError(*self._place, reason)
+
+    def leave(self) -> None:
+        """Close the file in a forked child, without waiting for locks, which a thread of the parent may have held."""
+        self.refuse(_FORKED)
+        self._file.close()
+
+    def _refused(self) -> Exception:
+        if self._files.process_id() != self._process:
+            self.refuse(_FORKED)
+        known = self._refusal
+        if isinstance(known, LostQueueError):
+            # A new object: an exception that is raised in multiple threads collects all their tracebacks.
+            return LostQueueError(known.topic, known.queue, known.reason)
+        return StorageError(str(known))
+
+    def _failed(self, error: OSError) -> Exception:
+        self._refusal = StorageError(
+            f"{self._path} could not be written ({error}): the answer may not be recorded, and the queue is handed back; "
+            f"messages without a recorded answer are handed out again"
+        )
+        return self._refused()
+
+    # --- new files
+
+    def _begin_anew(self) -> None:
+        """Write the state to a new file, without the entries that no longer matter."""
+        with self._syncs:
+            old = self._file
+            try:
+                state = self._read_back()
+                state.take_in(self._taken())
+                state.number = self._number
+                self._file = self._write(state)
+            except LostQueueError as error:
+                self._refusal = error
+                raise
+            except OSError as error:
+                raise self._failed(error) from error
+            old.close()
+
+    def _read_back(self) -> Fold:
+        entries = valid_entries(self._file.pread(self._position, 0))
+        state = Fold.of(entries)
+        if state is None or len(entries) * ENTRY_BYTES != self._position:
+            raise OSError(errno.EIO, "its entries cannot be read back")
+        return state
+
+    def _write(self, state: Fold) -> File:
+        """Write a new file durably in place of the last one; return it, open for appending."""
+        entries = entries_of(self.head, state, self._sequence + 1)
+        data = b"".join(entries)
+        room = len(data) + ENTRY_BYTES
+        room += -room % _ROOM_MIN
+        fresh = self._path.with_name(self._path.name + ".new")
+        if self._files.exists(fresh):
+            self._files.remove(fresh)
+        file = self._files.create(fresh)
+        try:
+            file.pwrite_pieces(data.ljust(room, b"\0"), 0)
+            file.sync_all()
+            self._files.rename(fresh, self._path)
+            # Errors name the file by it.
+            file.path = self._path
+            self._files.sync_folder(self._path.parent)
+        except BaseException:
+            file.close()
+            raise
+        self._sequence += len(entries)
+        self._synced, self._position, self._room = self._sequence, len(data), room
+        return file

@@ -1,0 +1,132 @@
+"""A queue that this process may consume for a group: its lock, its journal, and the position where it was taken."""
+
+from collections.abc import Callable, Sequence
+
+from penstock_messaging.groups.entries import GROUP_SETTING, EntryKind
+from penstock_messaging.groups.fold import Position, Range
+from penstock_messaging.groups.journal import Journal
+from penstock_messaging.groups.queue_lock import QueueLock
+
+__all__ = ["GROUP_SETTING", "OwnedQueue"]
+
+
+class OwnedQueue:
+    """A queue with its owner's rights, from its taking until `hand_back`. Safe from any thread.
+
+    Every call but `hand_back` raises `LostQueueError` once the queue is lost: it was handed back, somebody else moved the group's
+    offset, its topic or the group was deleted, or the process was forked. Then the answers since do not count.
+
+    Attributes:
+        topic: the topic.
+        queue: the queue's number.
+        epoch: how often the queue was taken.
+        position: how far the group had consumed it when it was taken.
+    """
+
+    def __init__(
+        self, topic: str, queue: int, lock: QueueLock, journal: Journal, position: Position,
+        on_handed_back: Callable[["OwnedQueue"], None] = lambda _queue: None,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.topic = topic
+        self.queue = queue
+        self.epoch = journal.head.epoch
+        self.position = position
+        self._lock = lock
+        self._journal = journal
+        self._on_handed_back = on_handed_back
+        self._on_refused = on_refused
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether answers do not count any more."""
+        return self._journal.refusal is not None
+
+    @property
+    def life(self) -> int:
+        """The queue's life, as in its journal."""
+        return self._journal.head.life
+
+    def ack(self, offsets: Sequence[int], base: int) -> int:
+        """Record that messages are consumed; return a ticket for `sync`.
+
+        The process may be killed at any time after this call, without losing it; the machine may lose it until `sync` returns.
+
+        Args:
+            offsets: their queue offsets, sorted, without repetitions.
+            base: all messages below it are consumed or refused.
+        """
+        count = len(offsets)
+        if count and offsets[-1] - offsets[0] + 1 == count:
+            return self._journal.append(EntryKind.ACK, offsets[0], count, base)
+        if not count:
+            return self._journal.append(EntryKind.BASE, 0, 0, base)
+        return self._journal.append_ranges(_ranges(offsets), base)
+
+    def nack(self, offset: int, level: int, tries: int, base: int) -> int:
+        """Record that a message is refused: the process that holds the store for writing makes a retry of it.
+
+        Args:
+            offset: its queue offset.
+            level: the delay level of the retry, 1 to 18; 0: by the number of tries so far; -1: a dead letter at once.
+            tries: after how many retries the message becomes a dead letter; `GROUP_SETTING` for the group's own number.
+            base: as in `ack`.
+
+        Returns:
+            A ticket for `sync`.
+        """
+        ticket = self._journal.append(EntryKind.NACK, offset, 1, base, level, tries)
+        self._on_refused()
+        return ticket
+
+    def retry(self, offset: int, tries: int, base: int) -> int:
+        """Record how often an ordered consumer has tried a message; return a ticket for `sync`."""
+        return self._journal.append(EntryKind.RETRY, offset, 1, base, 0, min(tries, GROUP_SETTING))
+
+    def reset(self, offset: int) -> int:
+        """Record that the group goes on at an offset, in either direction; return a ticket for `sync`.
+
+        Refused messages are retried nevertheless.
+        """
+        return self._journal.append(EntryKind.RESET, offset, 0, offset)
+
+    def advance(self, base: int) -> None:
+        """Record progress without acknowledgements; a crash of the machine may lose it, and then messages are skipped again."""
+        self._journal.append(EntryKind.BASE, 0, 0, base)
+
+    def sync(self, ticket: int) -> None:
+        """Return when everything up to a ticket is durable; threads share syncs. See `Journal.sync` for what it raises."""
+        self._journal.sync(ticket)
+
+    def lose(self, reason: str) -> None:
+        """Refuse all further answers, with this reason."""
+        self._journal.refuse(reason)
+
+    def check_lock(self) -> None:
+        """Lose the queue if its lock file was removed: another process may hold a new one."""
+        if not self._lock.is_held:
+            self._journal.refuse("the file of its lock was removed")
+
+    def hand_back(self) -> None:
+        """Make everything durable, and let another member take the queue; a second call does nothing.
+
+        Raises `StorageError` if the disk fails; the queue is handed back nevertheless.
+        """
+        try:
+            self._journal.close()
+        finally:
+            self._lock.release()
+            self._on_handed_back(self)
+
+
+def _ranges(offsets: Sequence[int]) -> list[Range]:
+    """Return sorted offsets as ranges (first, end)."""
+    found: list[Range] = []
+    first = last = offsets[0]
+    for offset in offsets[1:]:
+        if offset != last + 1:
+            found.append((first, last + 1))
+            first = offset
+        last = offset
+    found.append((first, last + 1))
+    return found

@@ -1,0 +1,73 @@
+"""Where a group begins in a topic that it consumes for the first time.
+
+The first member that subscribes to a topic resolves "earliest", "latest" or a time to an offset of each queue that the topic
+has then, and writes them to the group's file for that topic. All members use that file from then on. A queue that the topic
+gets later begins at its first message, so no message is passed over because nobody had the queue yet.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+
+from penstock.escape import get_logger
+from penstock.files import Files
+from penstock_messaging.groups.entries import NUMBER_MAX
+from penstock_messaging.groups.paths import GroupPaths
+
+logger = get_logger(__name__)
+
+_CONTENT_BYTES_MAX = 16 << 20
+
+
+def read_start(files: Files, paths: GroupPaths, topic: str, life: int) -> dict[int, int] | None:
+    """Return the offset of each queue where the group begins; None if that is not resolved for this life of the topic."""
+    path = paths.start(topic)
+    try:
+        found = json.loads(files.read_whole(path, _CONTENT_BYTES_MAX))
+        offsets = _offsets(found["offsets"])
+        return offsets if found["life"] == life else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        logger.warning(
+            "%s cannot be understood (%s); the group begins at the first message of each queue", path, error
+        )  # fmt: skip
+        return {}
+
+
+def _offsets(found: dict[str, int]) -> dict[int, int]:
+    offsets = {int(queue): offset for queue, offset in found.items()}
+    if not all(type(each) is int and 0 <= each <= NUMBER_MAX for each in offsets.values()):
+        raise ValueError("an offset is not that of a message")
+    return offsets
+
+
+def ensure_start(
+    files: Files,
+    paths: GroupPaths,
+    topic: str,
+    life: int,
+    resolve: Callable[[], Mapping[int, int]],
+) -> dict[int, int] | None:
+    """Return the offsets where the group begins in a topic, which are resolved and written durably the first time.
+
+    Returns None if another member is writing them: try again.
+    """
+    known = read_start(files, paths, topic, life)
+    if known is not None:
+        return known
+    files.make_folder_durably(paths.topic(topic))
+    lock = files.lock_one(paths.lock)
+    if lock is None:
+        return None
+    try:
+        if not lock.has_name(paths.lock):
+            return None
+        # Another member may have written it since.
+        known = read_start(files, paths, topic, life)
+        if known is None:
+            known = dict(resolve())
+            text = json.dumps({"life": life, "offsets": {str(q): o for q, o in known.items()}})
+            files.write_whole(paths.start(topic), text.encode())
+        return known
+    finally:
+        lock.release()

@@ -1,0 +1,194 @@
+"""The groups of one open store: positions, and taking queues. Shared by its consumers, the intake and the commands."""
+
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from penstock.contracts import Context, OpenStore
+from penstock.errors import CorruptionError, LostQueueError, StorageError
+from penstock.escape import get_logger
+from penstock_messaging.groups.entries import EPOCH_MAX, NUMBER_MAX
+from penstock_messaging.groups.fold import Fold, Position
+from penstock_messaging.groups.journal import Head, Journal
+from penstock_messaging.groups.marks import Mark, usable_marks
+from penstock_messaging.groups.owned_queue import OwnedQueue
+from penstock_messaging.groups.paths import GroupPaths
+from penstock_messaging.groups.position import MOVED, VOIDED_BITS, Settled, read_settled
+from penstock_messaging.groups.queue_lock import holder_of, take_lock
+from penstock_messaging.groups.starts import read_start
+from penstock_messaging.groups.store_id import ensure_store_id, read_store_id
+
+logger = get_logger(__name__)
+
+# Room for the events of an owner.
+_NUMBER_LIMIT = NUMBER_MAX // 2
+
+
+class Neighbour(Protocol):
+    """A member in this process: it is woken when another one joins or leaves the same group."""
+
+    group: str
+    wake: Callable[[], None]
+
+
+class Groups:
+    """The groups of one store. Safe from any thread.
+
+    Attributes:
+        context: of the extension.
+        store: the open store.
+        life: returns how often a topic was deleted.
+        on_refused: called after a consumer of this process has refused a message.
+    """
+
+    def __init__(
+        self, context: Context, store: OpenStore, *, life: Callable[[str], int] = lambda _topic: 0
+    ) -> None:
+        self.context = context
+        self.store = store
+        self.life = life
+        self.on_refused: Callable[[], None] = lambda: None
+        self._store_id = 0
+        self._lock = threading.Lock()
+        self._members: weakref.WeakSet[Neighbour] = weakref.WeakSet()
+        if not context.read_only:
+            self._store_id = ensure_store_id(context.files, context.root)
+
+    @property
+    def store_id(self) -> int:
+        """The store's id; raises `StorageError` if no process has made one."""
+        if not self._store_id:
+            self._store_id = read_store_id(self.context.files, self.context.root)
+        return self._store_id
+
+    def paths(self, group: str) -> GroupPaths:
+        """Return the files of a group."""
+        return GroupPaths(self.context.root, group)
+
+    def check_local(self) -> None:
+        """Raise `StorageError` if the store is on a file system whose locks and syncs are not those of this machine."""
+        kind = self.context.files.remote_kind(self.context.root)
+        if kind is not None:
+            raise StorageError(
+                f"{self.context.root} is on a file system of type {kind}; consumers need a local one, such as ext4, XFS, Btrfs or "
+                f"tmpfs, since they rely on its locks. Nothing was changed. Copy the store to a local disk"
+            )
+
+    # --- positions
+
+    def settled(self, group: str, topic: str, queue: int, end: int | None = None) -> Settled:
+        """Return what is known about a group's position in a queue; see `settle` for `end`."""
+        return read_settled(
+            self.context.files, self.paths(group), topic, queue,
+            committed=lambda: self.store.committed_offset(group, topic, queue),
+            store_id=self.store_id, topic_life=self.life(topic), end=end,
+        )  # fmt: skip
+
+    def position(self, group: str, topic: str, queue: int) -> Position | None:
+        """Return how far a group has consumed a queue, whether or not a writer runs; None if it never has."""
+        settled = self.settled(group, topic, queue)
+        known = settled.position()
+        if known is None:
+            starts = read_start(self.context.files, self.paths(group), topic, self.life(topic))
+            if starts is not None:
+                known = Position(starts.get(queue, self.store.min_offset(topic, queue)))
+        return known
+
+    def holder(self, group: str, topic: str, queue: int) -> str | None:
+        """Return a phrase that names who has a queue; None if nobody has."""
+        return holder_of(self.context.files, self.paths(group).queue_lock(topic, queue))
+
+    # --- taking
+
+    def take(
+        self, group: str, topic: str, queue: int, *, member: str, begin: Callable[[], int], end: int | None = None,
+        on_handed_back: Callable[[OwnedQueue], None] = lambda _queue: None,
+    ) -> OwnedQueue | None:  # fmt: skip
+        """Take the right to a queue; return None if another consumer has it.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            queue: the queue's number.
+            member: the name of the new owner, for messages.
+            end: the end of the queue, if this process knows it for sure: nothing beyond it is taken over.
+            begin: returns the offset of the first message for a group that has never consumed the queue.
+            on_handed_back: called when the queue was handed back.
+        """
+        files, paths = self.context.files, self.paths(group)
+        files.make_folder_durably(paths.topic(topic))
+        lock = take_lock(files, paths.queue_lock(topic, queue), member)
+        if lock is None:
+            return None
+        try:
+            settled = self.settled(group, topic, queue, end)
+            path = paths.journal(topic, queue)
+            _check_counts(settled, path)
+            if settled.note:
+                logger.warning(
+                    "group %s, queue %s/%d: what its journal had recorded since the last committed offset is dropped: %s",
+                    group, topic, queue, settled.note,
+                )  # fmt: skip
+            base = begin() if settled.base is None else settled.base
+            head = Head(
+                self.store_id, settled.life, settled.epoch + 1, settled.committed, settled.moved
+            )
+            state = settled.fold or Fold(head.store, head.life, head.epoch, head.seen)
+            state.raise_base(base)
+            if end is not None:
+                state.clip(end)
+            state.number = settled.number
+            position = state.position()
+            journal = Journal(
+                files, path, (topic, queue), head, state,
+                lambda: taken_in(self.mark(group, topic, queue), head.life, topic, queue),
+            )  # fmt: skip
+        except BaseException:
+            lock.release()
+            raise
+        return OwnedQueue(topic, queue, lock, journal, position, on_handed_back, self.on_refused)
+
+    def mark(self, group: str, topic: str, queue: int) -> Mark | None:
+        """Return what the writer has taken in of a queue's journals; None if nothing."""
+        return usable_marks(self.context.files, self.paths(group)).get((topic, queue))
+
+    # --- the members in this process
+
+    def enter(self, member: Neighbour) -> None:
+        """Add a member of this process, and let the others know at once."""
+        with self._lock:
+            self._members.add(member)
+        self._wake_others(member)
+
+    def exit(self, member: Neighbour) -> None:
+        """Remove a member of this process, and let the others know at once."""
+        with self._lock:
+            self._members.discard(member)
+        self._wake_others(member)
+
+    def _wake_others(self, member: Neighbour) -> None:
+        with self._lock:
+            others = list(self._members)
+        for each in others:
+            if each is not member and each.group == member.group:
+                each.wake()
+
+
+def _check_counts(settled: Settled, path: Path) -> None:
+    """Raise `CorruptionError` for counts that no owner can have reached: a file with greater ones would not be read."""
+    if settled.epoch >= EPOCH_MAX or settled.number >= _NUMBER_LIMIT:
+        raise CorruptionError(
+            path, 0, "an epoch that was counted up from 1", str(settled.epoch),
+            "delete the group, or remove the file: it then goes on from its committed offset",
+        )  # fmt: skip
+
+
+def taken_in(mark: Mark | None, life: int, topic: str, queue: int) -> int:
+    """Return the last event that the writer has taken in; raises `LostQueueError` if a journal of this life is void."""
+    if mark is None or mark.life >> VOIDED_BITS < life >> VOIDED_BITS:
+        return 0
+    if mark.life != life:
+        raise LostQueueError(topic, queue, MOVED)
+    return mark.taken

@@ -1,0 +1,47 @@
+"""The properties text of a stored message, read and changed as bytes: retried and delayed messages keep what others wrote.
+
+A text is `name 0x01 value 0x02`, repeated. It is changed pair by pair, in its own order: a pair that is set again keeps its
+place, a new one comes last. A broker writes the pairs in the order of a Java hash map, which differs between its versions and
+has no meaning; so the order is not imitated. Bytes that are not UTF-8 are kept.
+"""
+
+from collections.abc import Mapping
+
+from penstock import StoredMessage
+from penstock.format.properties import without_crc
+from penstock.format.record import BORN_IPV6, STORE_IPV6, decode_record
+
+# Where a message goes once its delay is over.
+REAL_TOPIC, REAL_QUEUE = b"REAL_TOPIC", b"REAL_QID"
+DELAY = b"DELAY"
+# Of a retried message: the topic and the message id that it was first stored with.
+RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
+WAIT = b"WAIT"
+
+_NAME_END, _PAIR_END = b"\x01", b"\x02"
+_ADDRESS_BITS = BORN_IPV6 | STORE_IPV6
+
+
+def stored_text(message: StoredMessage) -> bytes:
+    """Return the properties text of a message as it is stored, without the CRC of its record."""
+    return without_crc(decode_record(message.record).properties)
+
+
+def pairs_of(text: bytes) -> dict[bytes, bytes]:
+    """Return the pairs of a text; of a name that occurs twice the last value counts, as in Java."""
+    pairs = {}
+    for part in without_crc(text).split(_PAIR_END):
+        name, _, value = part.partition(_NAME_END)
+        if name and value:
+            pairs[name] = value
+    return pairs
+
+
+def text_of(pairs: Mapping[bytes, bytes]) -> bytes:
+    """Return the text of pairs."""
+    return b"".join(name + _NAME_END + value + _PAIR_END for name, value in pairs.items())
+
+
+def flags_for_copy(message: StoredMessage) -> int:
+    """Return the SYSFLAG of a copy: without the bits of the two hosts' addresses, which the store sets."""
+    return message.sys_flag & ~_ADDRESS_BITS

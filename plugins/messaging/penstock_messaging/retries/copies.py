@@ -1,0 +1,118 @@
+"""A refused message as the copy that is retried, or as a dead letter: what a broker stores for a send-back. Pure functions.
+
+A retry waits in `SCHEDULE_TOPIC_XXXX` at its level, then goes to `%RETRY%group`. A dead letter goes to `%DLQ%group` at once. The
+copy keeps body, flags, birth and properties; its properties name the topic and the id of the first message, which later
+retries keep; and it counts one delivery more.
+"""
+
+import zlib
+from typing import NamedTuple
+
+from penstock import Message, StoredMessage
+from penstock_messaging.delays.levels import clamped
+from penstock_messaging.delays.schedule import waiting_copy
+from penstock_messaging.properties_text import (
+    DELAY,
+    ORIGIN_ID,
+    RETRY_TOPIC,
+    WAIT,
+    flags_for_copy,
+    pairs_of,
+    stored_text,
+    text_of,
+)
+
+RETRY_PREFIX, DEAD_LETTER_PREFIX = "%RETRY%", "%DLQ%"
+# A first retry waits for level 3, the second for level 4, and so on.
+_FIRST_LEVEL = 3
+_COUNT_MAX = (1 << 31) - 1
+
+
+class Origin(NamedTuple):
+    """What identifies one retry of one message of a group.
+
+    Attributes:
+        message_id: the id of the message as it was first stored.
+        retries: how often it had been handed out before this copy was made.
+    """
+
+    message_id: str
+    retries: int
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic of a group's retries."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return the topic of a group's dead letters; it has one queue."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def retry_copy(
+    message: StoredMessage,
+    group: str,
+    *,
+    level: int | None = None,
+    max_tries: int = 16,
+    retry_queues: int = 1,
+    message_id: str | None = None,
+) -> tuple[Message, bytes] | None:
+    """Return what is stored when a group refuses a message: the copy, and its properties text for `put_copies`.
+
+    Args:
+        message: the message that was refused, from its topic or from `%RETRY%group`.
+        group: the group's name.
+        level: the delay level of the retry; None or 0 for 3 plus the number of retries so far, below 0 for a dead letter.
+            A level above 18 becomes 18.
+        max_tries: how many retries there are before the message becomes a dead letter.
+        retry_queues: the number of queues of `%RETRY%group`.
+        message_id: the id that the copy names as its origin unless the message already names one; None for the message's own.
+
+    Returns:
+        None if the group has no queue for retries: then a broker stores nothing, either.
+    """
+    if retry_queues <= 0:
+        return None
+    pairs = pairs_of(stored_text(message))
+    pairs.setdefault(RETRY_TOPIC, message.topic.encode())
+    # As RocketMQ: an origin of blanks is none.
+    if not pairs.get(ORIGIN_ID, b"").strip():
+        pairs[ORIGIN_ID] = (message_id or message.message_id).encode()
+    pairs[WAIT] = b"false"
+    tries = message.reconsume_times
+    copy = Message(
+        dead_letter_topic(group), message.body, flag=message.flag, sys_flag=flags_for_copy(message),
+        born_time_ms=message.born_time_ms, born_host=message.born_host,
+        reconsume_times=min(tries + 1, _COUNT_MAX), wait=False,
+    )  # fmt: skip
+    wanted = level or 0
+    if tries >= max_tries or wanted < 0:
+        pairs[DELAY] = b"0"
+        return copy, text_of(pairs)
+    # Always the same queue for the same message, so that a retry made again after a crash is the same record.
+    copy.topic, copy.queue = retry_topic(group), zlib.crc32(pairs[ORIGIN_ID]) % retry_queues
+    return waiting_copy(copy, text_of(pairs), retry_level(tries, wanted))
+
+
+def retry_level(tries: int, level: int = 0) -> int:
+    """Return the delay level of a retry, 1 to 18.
+
+    Args:
+        tries: how many retries there were before.
+        level: the level that was requested; 0 for one that grows with the tries.
+    """
+    return clamped(level or _FIRST_LEVEL + max(tries, 0))
+
+
+def origin(message: StoredMessage) -> Origin:
+    """Return what identifies a copy: two copies of one message with the same origin were made twice by a crash."""
+    named = pairs_of(stored_text(message)).get(ORIGIN_ID, b"").decode("utf-8", "replace").strip()
+    return Origin(named or message.message_id, message.reconsume_times)
+
+
+def first_topic(message: StoredMessage) -> str:
+    """Return the topic that a message was first stored in."""
+    named = pairs_of(stored_text(message)).get(RETRY_TOPIC)
+    return message.topic if named is None else named.decode("utf-8", "replace")

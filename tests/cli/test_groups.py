@@ -1,0 +1,96 @@
+"""`penstock groups`: positions from journals, moving a group, and refusing to move a living one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import SMALL
+
+import penstock
+from penstock.cli.root import run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a store whose group has acknowledged three of ten messages and refused one, with no writer since."""
+    place = tmp_path / "store"
+    sizes: dict[str, Any] = dict(SMALL)
+    with penstock.open(place, environ={}, **sizes) as store:
+        for number in range(10):
+            store.put("orders", b"%d" % number)
+    with penstock.open(place, read_only=True) as reader:
+        owned = taken(reader)
+        owned.ack([0, 1, 2], 0)
+        owned.nack(3, 0, 0xFFFF, 3)
+        owned.hand_back()
+    return place
+
+
+def taken(store: penstock.Store) -> Any:
+    """Take the queue for the group."""
+    extension: Any = store.extension("messaging")
+    return extension.groups.take("billing", "orders", 0, member="1-x", begin=lambda: 0)
+
+
+def shown(
+    capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, list[dict[str, Any]], str]:
+    """Run a command; return its code, its lines of JSON, and what it wrote to standard error."""
+    code = run(["groups", *arguments])
+    done = capsys.readouterr()
+    return (
+        code,
+        [json.loads(line) for line in done.out.splitlines() if line.startswith("{")],
+        done.err,
+    )
+
+
+def test_positions_and_waiting_refusals_are_listed(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, rows, said = shown(capsys, str(path), "--json")
+    assert (code, rows) == (
+        0,
+        [{"group": "billing", "topic": "orders", "queue": 0, "offset": 3, "lag": 7}],
+    )
+    assert "1 refused message wait" in said
+    assert "delays stand still" in said
+    assert shown(capsys, "list", str(path), "--json", "--group", "other")[1:] == ([], "")
+
+
+def test_a_reset_is_shown_first_and_then_made(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["reset", str(path), "billing", "--shift", "-2", "--json"]
+    expected = [{"topic": "orders", "queue": 0, "before": 3, "after": 1}]
+    code, rows, said = shown(capsys, *given, "--dry-run")
+    assert (code, rows) == (0, expected)
+    assert "nothing was changed" in said
+    assert shown(capsys, *given)[:2] == (0, expected)
+    assert shown(capsys, str(path), "--json")[1][0]["offset"] == 1
+    assert shown(capsys, "reset", str(path), "billing", "--to", "latest")[0] == 0
+    assert shown(capsys, str(path), "--json")[1][0]["lag"] == 0
+
+
+def test_a_group_that_is_in_use_is_neither_moved_nor_deleted(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with penstock.open(path, read_only=True) as reader:
+        owned = taken(reader)
+        code, _, said = shown(capsys, "reset", str(path), "billing", "--to", "earliest")
+        assert code != 0
+        assert "process" in said
+        assert shown(capsys, "delete", str(path), "billing", "--apply")[0] != 0
+        owned.hand_back()
+    code, _, said = shown(capsys, "delete", str(path), "billing")
+    assert code == 1
+    assert "nothing was changed" in said
+    assert shown(capsys, "delete", str(path), "billing", "--apply")[0] == 0
+    assert shown(capsys, str(path), "--json")[1] == []
+
+
+def test_members_are_those_that_live(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "members", str(path), "billing", "--json")[:2] == (0, [])
+    assert shown(capsys, "members", str(path), "a/b")[0] == 2
+    assert shown(capsys, "reset", str(path), "billing")[0] == 2

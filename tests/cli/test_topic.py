@@ -1,0 +1,134 @@
+"""`penstock topic`: what it shows, changes and deletes, and what it says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.cli import root
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    with penstock.open(tmp_path / "data", environ={}) as made:
+        for number in range(5):
+            made.put("orders", b"x", queue=number)
+        made.commit_offset("billing", "orders", 0, offset=1)
+    return str(tmp_path / "data")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = root.run(["topic", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_topics_are_listed_with_their_configuration(store: str, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    assert run(capsys, "create", store, "b", "--queues", "8", "--write-queues", "2", "--perm", "4", "--attribute", "message.type=FIFO")[0] == 0  # fmt: skip
+    with penstock.open(store, environ={}, extensions=[]) as made:
+        made.put("%LMQ%light", b"x")
+    code, out, err = run(capsys, "list", store)
+    assert (code, err) == (0, "")
+    for text in ("orders", "6 (read, write)", "message", "4 (read)", "declaration", "message.type=FIFO", "not listed"):  # fmt: skip
+        assert text in out
+    code, out, _ = run(capsys, "list", store, "--json")
+    assert lines(out) == [
+        {"topic": "%LMQ%light", "messages": 1, "read_queues": None, "write_queues": None, "perm": None, "order": None, "attributes": None, "is_auto": None},
+        {"topic": "b", "messages": 0, "read_queues": 8, "write_queues": 2, "perm": 4, "order": False, "attributes": {"message.type": "FIFO"}, "is_auto": False},
+        {"topic": "orders", "messages": 5, "read_queues": 5, "write_queues": 5, "perm": 6, "order": False, "attributes": {}, "is_auto": True},
+    ]  # fmt: skip
+
+
+def test_a_list_that_cannot_be_read_is_named(store: str, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    (Path(store) / "config" / "topics.json").write_text("{")
+    (Path(store) / "config" / "topics.json.bak").unlink(missing_ok=True)
+    code, out, err = run(capsys, "list", store)
+    assert code == 0
+    assert "not listed" in out
+    assert "it is not replaced" in err
+    code, _, err = run(capsys, "create", store, "new")
+    assert code == 5
+    assert "it is not replaced" in err
+
+
+def test_a_topic_is_created_and_changed(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "create", store, "new", "--queues", "8")
+    assert (code, err) == (0, "created topic new: 8 queues, perm 6 (read, write)\n")
+    code, _, err = run(capsys, "create", store, "new")
+    assert code == 2
+    assert "there is a topic of that name already" in err
+    code, _, err = run(capsys, "alter", store, "new", "--write-queues", "1", "--perm", "2")
+    assert (code, err) == (0, "changed topic new: 8 queues, new messages go to 1 of them, perm 2 (write)\n")  # fmt: skip
+    code, out, _ = run(capsys, "alter", store, "new", "--attribute", "a=1", "--attribute", "b=2", "--json")  # fmt: skip
+    assert (code, lines(out)[0]["attributes"]) == (0, {"a": "1", "b": "2"})
+    code, out, _ = run(capsys, "alter", store, "new", "--attribute", "a=", "--json")
+    assert lines(out)[0]["attributes"] == {"b": "2"}
+    with penstock.open(store, read_only=True) as reader:
+        assert reader.topic_configs()["new"][1:4] == (8, 1, 2)
+
+
+@pytest.mark.parametrize(("words", "reason"), [
+    (("alter", "orders"), "nothing to change: give --queues"),
+    (("alter", "none", "--perm", "4"), "there is no such topic"),
+    (("alter", "orders", "--write-queues", "99"), "write_queues 99 is refused: it must be at most"),
+    (("alter", "orders", "--attribute", "x"), "--attribute takes NAME=VALUE, not 'x'"),
+    (("alter", "orders", "--attribute", "=x"), "--attribute takes NAME=VALUE"),
+    (("create", "t", "--attribute", "queue.type=BatchCQ"), "Penstock stores no other kind"),
+    (("create", "SELF_TEST_TOPIC"), "RocketMQ reserves that name"),
+    (("create", "t", "--queues", "0"), "0 is not in the range"),
+    (("delete", "none"), "there is no such topic"),
+    (("delete", "none", "--apply"), "there is no such topic"),
+])  # fmt: skip
+def test_a_mistake_is_named_and_changes_nothing(store: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str) -> None:  # fmt: skip
+    path = Path(store) / "config" / "topics.json"
+    before = path.read_bytes()
+    code, out, err = run(capsys, words[0], store, *words[1:])
+    assert (code, out) == (2, "")
+    assert reason in err
+    assert path.read_bytes() == before
+
+
+def test_a_topic_is_deleted_only_with_apply(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "delete", store, "orders")
+    assert (code, err) == (1, "would delete topic orders with 5 messages and offsets of 1 group; nothing was changed: run it again with --apply to delete\n")  # fmt: skip
+    with penstock.open(store, read_only=True) as reader:
+        assert len(list(reader.scan("orders"))) == 5
+    code, out, _ = run(capsys, "delete", store, "orders", "--json")
+    assert (code, lines(out)) == (1, [{"topic": "orders", "messages": 5, "groups": ["billing"], "applied": False}])  # fmt: skip
+    code, _, err = run(capsys, "delete", store, "orders", "--apply")
+    assert (code, err) == (0, "deleted topic orders with 5 messages and offsets of 1 group\n")
+    with penstock.open(store, read_only=True) as reader:
+        assert (reader.topics(), reader.groups(), reader.topic_configs()) == ({}, {}, {})
+
+
+def test_a_name_cannot_reach_the_terminal_raw(store: str, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    with penstock.open(store, environ={}) as made:
+        made.create_topic("e\u202evil", attributes={"a\x1b[2J": "\x1b[2J"})
+    for words in (("list",), ("alter", "e\u202evil", "--perm", "4"), ("delete", "e\u202evil"), ("delete", "no\x1b[2J")):  # fmt: skip
+        _, out, err = run(capsys, words[0], store, *words[1:])
+        assert not {"\x1b", "\u202e"} & set(out + err)
+
+
+def test_put_picks_a_queue_by_a_key_and_delays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "s")
+    assert root.run(["topic", "create", path, "orders", "--queues", "4"]) == 0
+    for _ in range(2):
+        assert root.run(["put", path, "orders", "x", "--partition-key", "A-17"]) == 0
+    assert root.run(["put", path, "orders", "later", "--queue", "3", "--delay-level", "5"]) == 0
+    assert root.run(["put", path, "orders", "x", "--partition-key", "A-17", "--queue", "1"]) == 2
+    assert root.run(["put", path, "orders", "x", "--delay-level", "19"]) == 2
+    capsys.readouterr()
+    with penstock.open(path, read_only=True) as store:
+        queues = [m.queue for m in store.scan("orders")]
+        assert len(queues) == 2
+        assert len(set(queues)) == 1
+        (waiting,) = store.scan("SCHEDULE_TOPIC_XXXX")
+        assert waiting.properties["REAL_QID"] == "3"

@@ -1,0 +1,176 @@
+"""Delayed messages on a disk that loses power, and in a process that is killed, before each call of a story that delivers.
+
+Whatever survives, each delayed message that was durable is delivered, in the order of its level; and delivered again is at most
+what was delivered since the progress was saved.
+"""
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import attrs
+import pytest
+from tests.conftest import cases
+
+from penstock import Store
+from penstock.testing import InlineWorkers, ManualClock, SimulatedDisk, open_store
+from penstock.testing.platter import Image, Survival
+from penstock_messaging.delays.levels import delay_ms
+
+ROOT = Path("/store")
+WORKER = "penstock-deliver"
+HOUR = 3_600_000
+
+
+@attrs.frozen
+class Moment:
+    """The disk before a call, and what was promised then.
+
+    Attributes:
+        put: how many messages of each level the store had taken.
+        durable: how many of them were durable.
+        delivered: how many of each level had been delivered by a call that had returned.
+        saved: how many of them were counted by a `delayOffset.json` that had been saved.
+    """
+
+    call: str
+    image: Image
+    now_ms: int
+    put: dict[int, int]
+    durable: dict[int, int]
+    delivered: dict[int, int]
+    saved: dict[int, int]
+
+
+class Tale:
+    """Puts and delivers on a simulated disk, and keeps an image of the disk before each call that changes it."""
+
+    def __init__(self, flush: str) -> None:
+        self.clock = ManualClock()
+        self.disk = SimulatedDisk(clock=self.clock, seed=7, write_back=0.05)
+        self.flush = flush
+        self.moments: list[Moment] = []
+        self.put: Counter[int] = Counter()
+        self.durable: dict[int, int] = {}
+        self.delivered: dict[int, int] = {}
+        self.saved: dict[int, int] = {}
+        self.disk.plan.watch = self._remember
+
+    def _remember(self, call: str, path: Path) -> None:
+        self.moments.append(Moment(
+            f"{call} {path.name}", self.disk.image(), self.clock.now_ms, dict(self.put), dict(self.durable),
+            dict(self.delivered), dict(self.saved),
+        ))  # fmt: skip
+
+    def run(self) -> None:
+        """Deliver in four rounds, with a clean close between the second and the third."""
+        for opening in range(2):
+            store, workers = opened(self.disk, self.flush)
+            for _ in range(2):
+                self._round(store, workers)
+            store.close()
+            self.durable = dict(self.put)
+            self.saved = dict(self.delivered)
+            self.clock.now_ms += opening * HOUR
+
+    def _round(self, store: Store, workers: InlineWorkers) -> None:
+        for level in (1, 1, 2, 1, 2):
+            self.put[level] += 1
+            store.put("orders", b"%d:%d" % (level, self.put[level] - 1), delay_level=level)
+        store.flush()
+        self.durable = dict(self.put)
+        for level in (1, 2):
+            self.clock.now_ms += delay_ms(level)
+            workers.run(WORKER)
+            # Level 1 is delivered with each round, level 2 once its delay is over.
+            self.delivered = counted(store)
+        self.clock.now_ms += 1000
+        workers.run(WORKER)
+        self.saved = dict(self.delivered)
+
+
+def opened(disk: SimulatedDisk, flush: str) -> tuple[Store, InlineWorkers]:
+    workers = InlineWorkers()
+    clock = disk.clock
+    assert isinstance(clock, ManualClock)
+    return open_store(ROOT, files=disk, clock=clock, spawn=workers, flush=flush), workers
+
+
+def bodies(store: Store) -> list[tuple[int, int]]:
+    """Return (level, number) of each delivered message."""
+    found = [message.body.split(b":") for message in store.scan("orders")]
+    return [(int(level), int(number)) for level, number in found]
+
+
+def counted(store: Store) -> dict[int, int]:
+    return dict(Counter(level for level, _ in bodies(store)))
+
+
+def told(flush: str) -> list[Moment]:
+    tale = Tale(flush)
+    tale.run()
+    assert tale.delivered == dict(tale.put) == {1: 12, 2: 8}
+    return tale.moments
+
+
+MOMENTS = {flush: told(flush) for flush in ("async", "sync")}
+
+
+def finished(image: Image, survival: Survival, now_ms: int, flush: str) -> list[tuple[int, int]]:
+    """Return what is delivered in the end, after a crash and a power cut of the first opening's disk."""
+    disk = SimulatedDisk.after(image, survival, Random(now_ms), clock=ManualClock(now_ms + HOUR))
+    store, workers = opened(disk, flush)
+    if WORKER in workers.by_name:
+        workers.run(WORKER)
+    store.close()
+    store, workers = opened(disk, flush)
+    assert WORKER not in workers.by_name, "after a clean close nothing that is due is left"
+    found = bodies(store)
+    assert [finding.text for finding in store.verify()] == []
+    store.close()
+    return found
+
+
+@pytest.mark.parametrize("survival", Survival)
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_after_a_crash_before_any_call_every_message_is_delivered(
+    flush: str, survival: Survival
+) -> None:
+    for moment in cases(MOMENTS[flush], f"{flush} {survival}"):
+        found = finished(moment.image, survival, moment.now_ms, flush)
+        least = moment.durable if survival is not Survival.PROCESS else moment.put
+        for level in (1, 2):
+            numbers = [number for each, number in found if each == level]
+            firsts = list(dict.fromkeys(numbers))
+            about = f"level {level}, {survival.value} before {moment.call}: {numbers}"
+            assert firsts == [*range(len(firsts))], f"lost or out of order: {about}"
+            # The put in progress may be lost, also by a kill.
+            in_progress = int(survival is Survival.PROCESS)
+            assert len(firsts) >= least.get(level, 0) - in_progress, about
+            again = len(numbers) - len(firsts)
+            saved = moment.saved.get(level, 0)
+            assert sorted(numbers)[:saved] == [*range(saved)], (
+                f"delivered again though saved: {about}"
+            )
+            assert again <= max(moment.put.get(level, 0) - saved, 0), about
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_crash_while_the_opening_delivers_loses_nothing_either(flush: str) -> None:
+    """The second crash comes before a call of the opening and of its first delivery."""
+    for moment in cases(MOMENTS[flush][::7], flush):
+        disk = SimulatedDisk.after(
+            moment.image, Survival.PROCESS, Random(1), clock=ManualClock(moment.now_ms + HOUR)
+        )
+        images: list[Image] = []
+        disk.plan.watch = lambda call, path, disk=disk, images=images: images.append(disk.image())
+        store, workers = opened(disk, flush)
+        if WORKER in workers.by_name:
+            workers.run(WORKER)
+        store.close()
+        everything = set(finished(disk.image(), Survival.PROCESS, moment.now_ms, flush))
+        for number, image in enumerate(images[::5]):
+            survival = (Survival.NONE, Survival.PAGES, Survival.PROCESS)[number % 3]
+            found = finished(image, survival, moment.now_ms + number, flush)
+            least = {(level, n) for level, count in moment.durable.items() for n in range(count)}
+            assert least <= set(found) <= everything, f"{moment.call}, then {survival.value}"

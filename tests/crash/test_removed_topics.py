@@ -1,0 +1,179 @@
+"""A topic that was removed stays removed after a crash at any moment, after repairs and rebuilds, and when it is created again."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.conftest import SMALL, cases
+
+import penstock
+from penstock.segmentwise import start_reindex
+from penstock.store.store import Store
+from penstock.testing import SimulatedDisk
+from penstock.testing.control import InlineWorkers
+from penstock.testing.platter import Survival
+
+ROOT = Path("/store")
+SETTINGS: dict[str, Any] = {
+    **SMALL, "retention.use": [], "geometry.segment_bytes": 16384, "geometry.queue_entries": 20,
+}  # fmt: skip
+
+
+def opened(disk: SimulatedDisk, **more: Any) -> Store:
+    given = {"spawn": InlineWorkers(), "clock": disk.clock, **SETTINGS, **more}
+    return penstock.open(ROOT, files=disk, environ={}, **given)
+
+
+def fill(store: Store, topic: str, name: str, count: int) -> None:
+    for number in range(count):
+        body = f"{name} {number}".encode()
+        store.put(topic, body, queue=number % 2, keys=[f"{topic}{number}"])
+
+
+def bodies(store: Store, topic: str) -> list[str]:
+    return [m.body.decode() for m in store.scan(topic)]
+
+
+def expected(name: str, count: int) -> list[str]:
+    return [f"{name} {number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_removed_topic_stays_removed_after_a_crash_before_any_call(flush: str) -> None:
+    disk, images = SimulatedDisk(), []
+    with opened(disk, flush=flush) as store:
+        fill(store, "a", "old", 50)
+        fill(store, "b", "other", 10)
+        store.commit_offset("g", "a", offset=7)
+        store.flush()
+        disk.plan.before = lambda: images.append(disk.image())
+        store.remove_topic("a")
+        fill(store, "a", "new", 30)
+        store.flush()
+        disk.plan.before = None
+        assert bodies(store, "a") == expected("new", 30)
+    assert len(images) > 15
+    states = [(at, survival) for at in range(len(images)) for survival in Survival]
+    seen = Counter[str]()
+    for at, survival in cases(states, flush):
+        disk = SimulatedDisk.after(images[at], survival, Random(at))
+        with opened(disk, flush=flush) as store:
+            found, where = bodies(store, "a"), (at, survival)
+            if store.topic_life("a") == 0:
+                seen["not yet"] += 1
+                assert found == expected("old", 50), where
+                store.remove_topic("a")
+                found = []
+            seen["partly"] += 0 < len(found) < 30
+            # Of each queue the messages before some moment are there.
+            assert found == sorted(found, key=lambda body: int(body.split()[1])), where
+            assert set(found) <= set(expected("new", 30)), where
+            assert bodies(store, "b") == expected("other", 10), where
+            assert [m.body for m in store.find("a", "a3")] == (
+                [b"new 3"] if "new 3" in found else []
+            )
+            assert findings(store) == [], where
+            assert store.committed_offset("g", "a") in (None, 0) or store.min_offset("a") == 0
+            fill(store, "a", "newest", 4)
+            assert bodies(store, "a") == found + expected("newest", 4), where
+        with opened(disk, flush=flush) as store:
+            assert bodies(store, "a") == found + expected("newest", 4), where
+            assert findings(store) == [], where
+    assert seen["not yet"]
+    # Under async, few calls are between the puts.
+    assert seen["partly"] or flush == "async"
+
+
+def findings(store: Store) -> list[str]:
+    # That a queue has a new generation is a note.
+    return [each.text for each in store.verify(deep=True) if not each.is_note]
+
+
+def reindex(path: Path) -> None:
+    settings = {name: size for name, size in SETTINGS.items() if name.startswith("geometry")}
+    with start_reindex(path, shards=3, settings=settings) as work:
+        walked = [work.task.condense(base) for base in work.bases]
+        work.finish(walked, {part: work.task.make(part) for part in work.parts})
+
+
+def check_healthy(path: Path) -> None:
+    """A repair would change nothing."""
+    settings = {name: size for name, size in SETTINGS.items() if name.startswith("geometry")}
+    steps = penstock.repair(path, environ={}, **settings).steps
+    assert [step for step in steps if step.action != "marks"] == []
+
+
+def make(path: Path, *, is_created_again: bool) -> list[str]:
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        fill(store, "a", "old", 50)
+        fill(store, "b", "other", 10)
+        store.remove_topic("a")
+        assert "a" not in store.topics()
+        if is_created_again:
+            fill(store, "a", "new", 30)
+    return expected("new", 30) if is_created_again else []
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+@pytest.mark.parametrize(
+    "how", ["reopen", "no queues", "no queues, killed", "reindex", "no progress"]
+)
+def test_no_rebuild_brings_it_back(how: str, is_created_again: bool, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    wanted = make(path, is_created_again=is_created_again)
+    if "no queues" in how:
+        shutil.rmtree(path / "consumequeue")
+        shutil.rmtree(path / "index")
+    if "killed" in how:
+        (path / "abort").touch()
+    if how == "no progress":
+        for name in ("progress", "clean", "ranges"):
+            (path / "penstock" / name).unlink()
+    if how == "reindex":
+        reindex(path)
+    with penstock.open(path, read_only=True) as store:
+        if how in ("reopen", "reindex"):
+            assert bodies(store, "a") == wanted
+            assert findings(store) == []
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        assert bodies(store, "a") == wanted
+        assert bodies(store, "b") == expected("other", 10)
+        assert [m.body for m in store.find("a", "a7")] == ([b"new 7"] if wanted else [])
+        assert findings(store) == []
+        assert store.put("a", b"next", queue=1).queue_offset == len(wanted) // 2
+    check_healthy(path)
+
+
+def test_a_queue_that_another_program_restored_is_removed_again(tmp_path: Path) -> None:
+    path, kept = tmp_path / "s", tmp_path / "kept"
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        fill(store, "a", "old", 50)
+    shutil.copytree(path / "consumequeue" / "a", kept)
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        store.remove_topic("a")
+        fill(store, "b", "other", 10)
+    shutil.copytree(kept, path / "consumequeue" / "a")
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        assert "a" not in store.topics()
+        assert findings(store) == []
+
+
+def test_a_log_that_lost_its_tail_keeps_the_messages_put_after_that(tmp_path: Path) -> None:
+    """The records at the offsets of removed ones are not removed with them."""
+    path, early = tmp_path / "s", tmp_path / "early"
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        fill(store, "b", "other", 10)
+    shutil.copytree(path, early)
+    with penstock.open(path, environ={}, **SETTINGS) as store:
+        fill(store, "a", "old", 50)
+        store.remove_topic("a")
+    shutil.copy(path / "penstock" / "removed-topics", early / "penstock" / "removed-topics")
+    with penstock.open(early, environ={}, **SETTINGS) as store:
+        fill(store, "a", "new", 5)
+        assert bodies(store, "a") == expected("new", 5)
+    with penstock.open(early, environ={}, **SETTINGS) as store:
+        assert bodies(store, "a") == expected("new", 5)
+        assert findings(store) == []

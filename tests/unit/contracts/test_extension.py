@@ -1,0 +1,154 @@
+"""Extensions in a store: what is asked of them, when, and what happens if they refuse or fail."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.contracts.extension import Extension
+from penstock.contracts.open_store import OpenStore
+from penstock.errors import ConfigError, MessageError, PluginError, UnknownStrategyError
+from penstock.message import Message
+from penstock.testing import open_store
+
+
+class Noting(Extension):
+    """Notes each call, and does what the test set."""
+
+    name = "noting"
+    calls: list[Any]
+    rewrites: Any = None
+    refused: str = ""
+
+    def attach(self, store: OpenStore) -> None:
+        self.calls = [("attach", store.read_only)]
+        self.store = store
+
+    def detach(self) -> None:
+        self.calls.append("detach")
+
+    def check_put(self, topic: str, queue: int) -> None:
+        self.calls.append((topic, queue))
+        if topic == self.refused:
+            raise MessageError(f"no puts to {topic}")
+
+    def rewrite(self, message: Message) -> Any:
+        return self.rewrites(message) if self.rewrites else None
+
+
+class Providing(Noting):
+    """Also provides consumers."""
+
+    name = "providing"
+    provides = frozenset({"consumer"})
+
+    def consumer(self, *given: Any, **options: Any) -> Any:
+        return given, options
+
+
+def opened(path: Path, *kinds: type[Extension], **more: Any) -> Any:
+    return open_store(path, strategies=kinds, extensions=[kind.name for kind in kinds], **more)
+
+
+def test_an_extension_is_attached_once_the_store_is_open_and_detached_before_it_closes(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path / "s", Noting) as store:
+        noting = store.extension("noting")
+        assert noting.calls == [("attach", False)]
+        assert noting.store is store
+        noting.detach = lambda: store.put("last", b"while detaching")
+    with opened(tmp_path / "s", Noting, read_only=True) as store:
+        assert [m.body for m in store.scan("last")] == [b"while detaching"]
+        noting = store.extension("noting")
+    assert noting.calls == [("attach", True), "detach"]
+
+
+def test_it_is_asked_once_a_queue_and_again_on_request(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", Noting) as store:
+        noting = store.extension("noting")
+        for _ in range(3):
+            store.put("t", b"x")
+            store.put_many([Message("t", b"x"), Message("t", b"x", queue=1)])
+        assert noting.calls[1:] == [("t", 0), ("t", 1)]
+        store.recheck_puts("t")
+        store.put("t", b"x")
+        assert noting.calls[3:] == [("t", 0)]
+        assert store.max_offset("t") == 7
+
+
+def test_a_refused_put_stores_nothing_and_a_copy_is_not_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", Noting) as store:
+        store.extension("noting").refused = "secret"
+        puts: list[Callable[[], object]] = [
+            lambda: store.put("secret", b"x"),
+            lambda: store.put_many([Message("t", b"x"), Message("secret", b"x")]),
+            lambda: store.put("secret", b"x"),
+        ]
+        for put in puts:
+            with pytest.raises(MessageError, match="no puts to secret"):
+                put()
+        assert store.topics() == {}
+        store.put_copies([(Message("secret", b"copy"), b"")])
+        with pytest.raises(MessageError, match="no puts to secret"):
+            store.put("secret", b"x")
+        assert [m.body for m in store.scan("secret")] == [b"copy"]
+
+
+def test_the_first_extension_that_knows_a_request_rewrites_the_message(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", Noting, Providing) as store:
+        store.extension("providing").rewrites = lambda m: m.__replace__(queue=5, partition_key=None)
+        receipts = [
+            store.put("t", b"a", queue=None),
+            store.put("t", b"b", partition_key="k"),
+            store.submit("t", b"c", partition_key="k").result(10),
+            *store.put_many([Message("t", b"d", queue=None), Message("t", b"e")]),
+        ]
+        assert [each.queue for each in receipts] == [5, 5, 5, 5, 0]
+        store.extension("noting").rewrites = lambda m: (
+            Message("other", m.body),
+            b"TAGS\x01copy\x02",
+        )
+        store.put("t", b"f", queue=None)
+        store.put_many([Message("t", b"g", delay_level=2)])
+        assert [(m.body, m.tag) for m in store.scan("other")] == [(b"f", "copy"), (b"g", "copy")]
+
+
+def test_a_request_that_nobody_knows_or_that_is_not_met_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", Noting) as store:
+        for message in ({"queue": None}, {"delay_level": 3}, {"partition_key": "k"}):
+            with pytest.raises(MessageError, match=r"extensions\.use"):
+                store.put("t", b"x", **message)
+            with pytest.raises(MessageError, match=r"extensions\.use") as caught:
+                store.put_many([Message("t", b"x", **message)])
+            assert "message 0" in caught.value.__notes__[0]
+        store.extension("noting").rewrites = lambda m: m
+        with pytest.raises(PluginError, match="still has"):
+            store.put("t", b"x", queue=None)
+        assert store.topics() == {}
+
+
+def test_a_method_of_a_store_needs_an_extension_that_provides_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "s", Noting, Providing) as store:
+        assert store.consumer("g", ["t"], tag="a") == (("g", ["t"]), {"tag": "a"})
+        with pytest.raises(UnknownStrategyError, match="did you mean 'noting'"):
+            store.extension("notin")
+    with opened(tmp_path / "s", Noting) as store, pytest.raises(ConfigError, match="consumer"):
+        store.consumer("g", ["t"])
+
+
+def test_a_store_whose_extension_fails_to_attach_is_closed_again(tmp_path: Path) -> None:
+    class Failing(Noting):
+        """Cannot attach."""
+
+        name = "failing"
+
+        def attach(self, store: OpenStore) -> None:
+            super().attach(store)
+            raise ConfigError("not today")
+
+    with pytest.raises(ConfigError, match="not today"):
+        opened(tmp_path / "s", Failing)
+    with opened(tmp_path / "s", Noting) as store:
+        assert store.recovery.state == "clean"

@@ -1,0 +1,60 @@
+"""What is in flight; `tests/property/test_in_flight.py` compares it with a model."""
+
+from typing import Any
+
+from tests.property.test_in_flight import Owned, Stored
+
+from penstock_messaging.consuming.in_flight import SPAN_MAX, InFlight, QueueFlight, StartPosition
+
+NONE: Any = None
+
+
+def flight_of(position: StartPosition = StartPosition(0)) -> QueueFlight:  # noqa: B008 - a constant
+    owned: Any = Owned("orders", 0)
+    return QueueFlight(NONE, owned, position, is_retry=False)
+
+
+def stored(*offsets: int) -> Any:
+    return [Stored(each) for each in offsets]
+
+
+def test_what_is_done_ahead_is_passed_over() -> None:
+    flight = flight_of(StartPosition(2, [(2, 4), (6, 8)], [9], {5: 3}))
+    assert (flight.base, flight.fetched, flight.done_ahead) == (4, 4, 3)
+    made = flight.accept(stored(4, 5, 6, 7, 8, 9, 10), 11)
+    assert [each.offset for each in made] == [4, 5, 8, 10]
+    assert [each.attempt for each in made] == [1, 4, 1, 1]
+    assert (flight.base, flight.fetched, flight.done_ahead) == (4, 11, 0)
+
+
+def test_the_base_passes_what_the_filter_excludes() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=10), flight_of()
+    in_flight.add(flight, stored(3), 800)
+    assert flight.base == 3
+    (message,) = in_flight.take(1, 0)
+    assert in_flight.finish(message)
+    assert not in_flight.finish(message)
+    assert (flight.base, flight.room) == (800, SPAN_MAX)
+
+
+def test_an_interrupt_between_the_steps_of_fetching_leaves_nothing_behind_the_base() -> None:
+    flight = flight_of()
+    flight.open.update((each, NONE) for each in (0, 1))
+    # As if `accept` was interrupted here: what is fetched was not moved.
+    assert (flight.base, flight.fetched) == (0, 0)
+    flight.accept(stored(0, 1), 2)
+    assert (flight.base, flight.fetched, len(flight.open)) == (0, 2, 2)
+
+
+def test_when_something_is_due() -> None:
+    in_flight, flight = InFlight(ack_wait_ns=10, out_max=10), flight_of()
+    in_flight.add(flight, stored(0, 1), 2)
+    assert in_flight.due_ns() is None
+    first, second = [*in_flight.take(1, 5), *in_flight.take(1, 7)]
+    assert in_flight.due_ns() == 15
+    in_flight.extend(first, 8)
+    assert in_flight.due_ns() == 17
+    assert not in_flight.expire(16)
+    assert in_flight.expire(17)
+    assert [each.offset for each in in_flight.take(5, 17)] == [second.offset]
+    assert in_flight.due_ns() == 18

@@ -1,0 +1,77 @@
+"""Refused messages are stored as the group's configuration says, and their topics are declared."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.store.store import Store
+from penstock.testing import ManualWorkers, open_store
+from penstock_messaging.extension import MessagingExtension
+from penstock_messaging.retries.stored_retries import StoredRetries
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with open_store(tmp_path / "s", spawn=ManualWorkers()) as made:
+        made.put("orders", b"x", tag="t")
+        yield made
+
+
+def retries(store: Store) -> StoredRetries:
+    extension = store.extension("messaging")
+    assert isinstance(extension, MessagingExtension)
+    return StoredRetries(extension.configuration, extension.delivery)
+
+
+def refused(store: Store) -> Any:
+    return store.read("orders").messages[0]
+
+
+def test_a_retry_waits_at_its_level_and_its_topic_is_declared(store: Store) -> None:
+    made = retries(store).copy(refused(store), "billing", 2, None)
+    assert made is not None
+    assert (made[0].topic, made[0].queue, made[0].reconsume_times) == ("SCHEDULE_TOPIC_XXXX", 1, 1)
+    assert {"%RETRY%billing", "SCHEDULE_TOPIC_XXXX"} <= set(store.topic_configs())
+    assert "%DLQ%billing" not in store.topic_configs()
+
+
+def test_after_the_last_try_it_is_a_dead_letter(store: Store) -> None:
+    stored = retries(store)
+    for level, tries in ((-1, None), (None, 0)):
+        made = stored.copy(refused(store), "billing", level, tries)
+        assert made is not None
+        assert made[0].topic == "%DLQ%billing"
+    assert "%DLQ%billing" in store.topic_configs()
+
+
+def test_the_group_says_how_often_and_whether_at_all(store: Store) -> None:
+    stored, extension = retries(store), store.extension("messaging")
+    assert isinstance(extension, MessagingExtension)
+    extension.configuration.groups.ensure("billing")
+    extension.configuration.groups.alter("billing", retry_max=0)
+    made = stored.copy(refused(store), "billing", None, None)
+    assert made is not None
+    assert made[0].topic == "%DLQ%billing"
+    extension.configuration.groups.alter("billing", retry_queues=0)
+    assert stored.copy(refused(store), "billing", None, None) is None
+
+
+def test_the_delivery_hears_of_the_levels_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, extension, heard = retries(store), store.extension("messaging"), list[int]()
+    assert isinstance(extension, MessagingExtension)
+    monkeypatch.setattr(extension.delivery, "expect", heard.append)
+    for level in (5, 5, 2):
+        stored.copy(refused(store), "billing", level, None)
+    stored.copy(refused(store), "billing", -1, None)
+    stored.were_put()
+    assert sorted(heard) == [2, 5]
+    stored.were_put()
+    assert len(heard) == 2
+
+
+def test_a_copy_names_its_first_message(store: Store) -> None:
+    stored, message = retries(store), refused(store)
+    assert stored.origin(message) == (message.message_id, 0)

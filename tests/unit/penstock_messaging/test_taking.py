@@ -1,0 +1,131 @@
+"""Taking queues, and positions without a writer."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.group_story import GROUP, SETTINGS, TOPIC, services, take
+
+from penstock.errors import CorruptionError, LostQueueError, StorageError
+from penstock.files import Files
+from penstock.store.store import Store
+from penstock.testing import ManualClock
+from penstock.testing.kit import open_store
+from penstock_messaging.groups.entries import EPOCH_MAX
+from penstock_messaging.groups.fold import Position
+from penstock_messaging.groups.marks import Mark, write_marks
+from penstock_messaging.groups.starts import ensure_start
+from penstock_messaging.groups.taking import Groups, taken_in
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Return a store with twenty messages."""
+    with open_store(tmp_path / "store", **SETTINGS) as made:
+        for number in range(20):
+            made.put(TOPIC, b"%d" % number)
+        yield made
+
+
+def of(store: Store) -> Groups:
+    """Return the store's groups."""
+    return services(store, Files(), ManualClock())[0]
+
+
+def test_a_reader_sees_and_takes_positions_without_a_writer(store: Store, tmp_path: Path) -> None:
+    owned = take(of(store))
+    owned.ack([0, 2], 0)
+    owned.hand_back()
+    store.close()
+    with open_store(tmp_path / "store", read_only=True, **SETTINGS) as reader:
+        groups = of(reader)
+        assert groups.position(GROUP, TOPIC, 0) == Position(1, ((2, 3),))
+        again = take(groups)
+        again.sync(again.ack([1], 1))
+        assert groups.position(GROUP, TOPIC, 0) == Position(3)
+        again.hand_back()
+
+
+def test_a_store_that_no_writer_has_prepared_is_refused(store: Store, tmp_path: Path) -> None:
+    store.close()
+    reader = open_store(tmp_path / "store", read_only=True, **SETTINGS)
+    with reader, pytest.raises(StorageError, match="for writing"):
+        of(reader).position(GROUP, TOPIC, 0)
+
+
+def test_a_group_that_never_consumed_a_queue_has_no_position_or_its_start(store: Store) -> None:
+    groups = of(store)
+    assert groups.position(GROUP, TOPIC, 0) is None
+    ensure_start(Files(), groups.paths(GROUP), TOPIC, 0, lambda: {0: 7})
+    assert groups.position(GROUP, TOPIC, 0) == Position(7)
+    owned = groups.take(GROUP, TOPIC, 0, member="x", begin=lambda: 7)
+    assert owned is not None
+    assert owned.position == Position(7)
+
+
+def test_an_offset_that_a_broker_committed_counts_and_is_noted(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = of(store)
+    owned = take(groups)
+    owned.ack([0, 1, 2, 9], 0)
+    owned.hand_back()
+    store.commit_offset(GROUP, TOPIC, offset=12)
+    with caplog.at_level(logging.WARNING):
+        again = take(groups)
+    assert again.position == Position(12)
+    assert "dropped" in caplog.text
+    again.ack([12, 13], 12)
+    assert groups.position(GROUP, TOPIC, 0) == Position(14)
+
+
+def test_a_journal_of_another_store_is_not_used(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = of(store)
+    owned = take(groups)
+    owned.ack(list(range(10)), 0)
+    owned.hand_back()
+    (store.path / "penstock" / "store-id").write_text(f"{5:016x}\n")
+    assert take(of(store)).position == Position(0)
+    assert "another store" in caplog.text
+
+
+def test_a_topic_that_was_made_again_begins_anew(store: Store) -> None:
+    owned = take(of(store))
+    owned.ack(list(range(10)), 0)
+    owned.hand_back()
+    groups = of(store)
+    groups.life = lambda _topic: 1
+    assert groups.position(GROUP, TOPIC, 0) is None
+    assert take(groups).position == Position(0)
+
+
+def test_an_epoch_that_cannot_be_counted_on_is_corruption(store: Store) -> None:
+    groups = of(store)
+    take(groups).hand_back()
+    write_marks(Files(), groups.paths(GROUP), {(TOPIC, 0): Mark(0, EPOCH_MAX)})
+    with pytest.raises(CorruptionError, match="epoch"):
+        take(groups)
+    # The lock is free again.
+    assert groups.holder(GROUP, TOPIC, 0) is None
+
+
+def test_network_file_systems_are_refused_by_name(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = of(store)
+    groups.check_local()
+    monkeypatch.setattr(Files, "remote_kind", lambda *_: "nfs")
+    with pytest.raises(StorageError, match="of type nfs"):
+        groups.check_local()
+
+
+def test_a_mark_of_another_life_voids_a_journal() -> None:
+    assert taken_in(None, 0, TOPIC, 0) == 0
+    assert taken_in(Mark(0, taken=4), 0, TOPIC, 0) == 4
+    # A mark from before the topic was deleted says nothing.
+    assert taken_in(Mark(7, taken=4), 1 << 32, TOPIC, 0) == 0
+    with pytest.raises(LostQueueError, match="moved"):
+        taken_in(Mark(1), 0, TOPIC, 0)
