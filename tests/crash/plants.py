@@ -249,7 +249,9 @@ PLANTS = {
     "checkpoint-ahead": Plant(
         "a checkpoint ahead of the data", checkpoint_ahead, crashes(first=3, **MMAP)
     ),
-    "marks-ahead": Plant("marks ahead of the queues", progress_ahead, crashes(first=5, extensions=[], **MMAP)),
+    "marks-ahead": Plant(
+        "marks ahead of the queues", progress_ahead, crashes(first=5, extensions=[], **MMAP)
+    ),
     "index-believed": Plant("an index trusted past the log", index_believed, crashes(**MMAP)),
     "no-erase": Plant("an erase left out after a cut", no_erase, crashes(first=2, **MMAP)),
     "recycled-unfenced": Plant(
