@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from penstock.contracts.base import WorkWakes
 from penstock.contracts.dispatcher import QueueEntries
 from penstock.message import Message, ReadResult, Receipt, StoredMessage
 
@@ -110,3 +111,6 @@ class OpenStore(Protocol):
 
     def waiter(self) -> MessageWaiter:
         """Return an object with which one thread waits for new messages."""
+
+    def work_wakes(self) -> WorkWakes:
+        """Return an object to wake background work in the writing process, to be passed to `Context.spawn` there."""

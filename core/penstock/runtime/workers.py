@@ -20,14 +20,30 @@ logger = get_logger(__name__)
 OnError = Callable[[str, Exception], None]
 
 
+class _Wakes(Protocol):
+    """What a thread may rest with instead; see `contracts.WorkWakes`."""
+
+    def rest(self, at_most_s: float | None = None) -> bool:
+        """Return when there may be work, or after `at_most_s` seconds; return False at once if wakes do not arrive."""
+
+    def wake(self, *, always: bool = False) -> None:
+        """End `rest`."""
+
+
 class Worker:
     """A thread that runs a step again and again (`contracts.Stoppable`). Safe from any thread."""
 
     def __init__(
-        self, name: str, step: Callable[[], float | None], on_error: OnError, limit_s: float
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        on_error: OnError,
+        limit_s: float,
+        wakes: _Wakes | None = None,
     ) -> None:
         self.name = name
         self._step = step
+        self._wakes = wakes
         self._on_error = on_error
         self._limit_s = limit_s
         # Released while a wake is pending, so that waking costs one call while a step runs.
@@ -50,7 +66,11 @@ class Worker:
             finally:
                 self.since = 0.0
             if not self._stopping:
-                self._asleep.acquire(timeout=-1 if pause is None else max(pause, 0))
+                self._rest(pause)
+
+    def _rest(self, pause: float | None) -> None:
+        if self._wakes is None or not self._wakes.rest(pause):
+            self._asleep.acquire(timeout=-1 if pause is None else max(pause, 0))
 
     def wake(self) -> None:
         """Run the step now, or once more after the current step."""
@@ -58,6 +78,8 @@ class Worker:
             # Another thread may have released it since.
             with contextlib.suppress(RuntimeError):
                 self._asleep.release()
+        if self._wakes is not None:
+            self._wakes.wake(always=True)
 
     def tell(self) -> None:
         """Request the thread to end, without waiting."""
@@ -132,9 +154,11 @@ class WorkerGroup:
         self._workers: list[Watched] = []
         self._warned_since: dict[str, float] = {}
 
-    def __call__(self, name: str, step: Callable[[], float | None]) -> Worker:
+    def __call__(
+        self, name: str, step: Callable[[], float | None], wakes: _Wakes | None = None
+    ) -> Worker:
         """Start a thread; see `contracts.SpawnWorker`."""
-        worker = Worker(name, step, self._on_error, self.limit_s)
+        worker = Worker(name, step, self._on_error, self.limit_s, wakes)
         self._workers.append(worker)
         return worker
 
