@@ -148,6 +148,9 @@ class FakeClaims:
                 self.owned[key] = FakeQueue(*key, journal)
                 self._on_taken(self.owned[key])
 
+    def has_new(self) -> bool:
+        return not set(self._group.queues(self._selection)) <= self._group.journals.keys()
+
     def stop(self) -> None:
         assert all(each.is_back for each in self.owned.values())
         if self in self._group.members:

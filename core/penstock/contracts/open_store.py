@@ -19,8 +19,11 @@ class MessageWaiter(Protocol):
     def go_on(self) -> None:
         """Call after a check that found something."""
 
-    def rest(self, at_most_s: float | None = None) -> None:
-        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds."""
+    def rest(self, at_most_s: float | None = None) -> bool:
+        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds.
+
+        Returns whether it was woken.
+        """
 
     def interrupt(self) -> None:
         """End `rest` of every thread and process that waits for this store's messages. Safe from any thread."""

@@ -229,8 +229,11 @@ class Waiter:
         """End `rest` of every thread and process that waits for this store's messages. Safe from any thread."""
         self._wakes.interrupt()
 
-    def rest(self, at_most_s: float | None = None) -> None:
-        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds."""
+    def rest(self, at_most_s: float | None = None) -> bool:
+        """Call after a check that found nothing: return when there may be something, or after `at_most_s` seconds.
+
+        Returns whether it was woken.
+        """
         self._vain = self._vain + 1 if self._has_rested and self._was_woken else 0
         short_s = _SHORT_S[min(self._looks, len(_SHORT_S) - 1)]
         self._looks += 1
@@ -243,6 +246,7 @@ class Waiter:
                 time.sleep(min(short_s, _VAIN_REST_MAX_S))
         else:
             self._wakes.look_again()
+        return self._was_woken
 
     def _sleep(self, at_most_s: float) -> bool:
         """Sleep until a wake; return False after `at_most_s` seconds."""

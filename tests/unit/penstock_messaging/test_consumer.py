@@ -9,7 +9,14 @@ import pytest
 from tests.consumers import Members, bodies
 
 import penstock
-from penstock import ArgumentError, ConsumerClosedError, ForkedStoreError, LostQueueError, Message
+from penstock import (
+    ArgumentError,
+    ConsumerClosedError,
+    ForkedStoreError,
+    LostQueueError,
+    Message,
+    StorageError,
+)
 from penstock.contracts import Consumer
 from penstock.runtime.clock import Clock
 from penstock.runtime.workers import WorkerGroup
@@ -414,6 +421,54 @@ def test_topics_that_appear_later_and_patterns(store: Store, members: Members) -
         members.workers.run_all()
         assert consumer.assignment() == [("order-eu", 0), ("order-us", 0)]
         assert [each.topic for each in poll(consumer)] == ["order-us"]
+
+
+def test_a_poll_that_finds_nothing_looks_for_new_topics(store: Store, members: Members) -> None:
+    """The first message of a topic that a consumer had joined before came up to a second late."""
+    put(store, 1, "order-eu")
+    with members("order-*") as consumer:
+        worker = members.workers.by_name["penstock-consumer-billing"]
+        worker.step()
+        members.clock.now_ms += 1
+        worker.is_awake = False
+        consumer.ack(poll(consumer))
+        assert not worker.is_awake
+        assert not poll(consumer)
+        assert worker.is_awake
+        # Nothing is new: the next step is where it was.
+        assert worker.step() == pytest.approx(STEP_S - 0.001)
+        put(store, 1, "invoices")
+        put(store, 1, "order-us")
+        assert not consumer.gather()
+        assert worker.step() == STEP_S
+        assert [each.topic for each in poll(consumer)] == ["order-us"]
+
+
+def test_looks_for_new_topics_take_a_small_part_of_the_time(store: Store, members: Members) -> None:
+    put(store, 1)
+    with members() as consumer:
+        worker = members.workers.by_name["penstock-consumer-billing"]
+        worker.step()
+        looks = []
+
+        def look() -> bool:
+            looks.append(members.clock.now_ms)
+            members.clock.now_ms += 10
+            if len(looks) > 1:
+                raise StorageError("the disk")
+            return False
+
+        consumer._claims.has_new = look  # type: ignore[method-assign] # slow, then failing
+        consumer.ack(poll(consumer))
+        # The second one is to come after twenty times as long as the first one took.
+        for pause_s in (STEP_S - 0.01, 0.19):
+            assert not poll(consumer)
+            assert worker.step() == pytest.approx(pause_s)
+        assert len(looks) == 1
+        members.clock.now_ms += 200
+        worker.step()
+        assert len(looks) == 2
+        assert not poll(consumer)
 
 
 def test_pause_and_resume(store: Store, members: Members) -> None:

@@ -89,5 +89,8 @@ class GroupMembership(Protocol):
     def step(self) -> None:
         """Take queues that are this member's and free, and ask for those that others should have."""
 
+    def has_new(self) -> bool:
+        """Return whether there are queues that the last `step` did not know; may be called while that runs."""
+
     def stop(self) -> None:
         """Leave the group; all queues were handed back before."""
