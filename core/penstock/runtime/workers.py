@@ -97,6 +97,11 @@ class Worker:
         """Whether the thread still runs; False in the thread itself, which cannot wait for its own end."""
         return self._thread.is_alive() and threading.current_thread() is not self._thread
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread has ended."""
+        return not self._thread.is_alive()
+
     def join(self) -> None:
         """Wait for the thread's end, without a time limit."""
         self._thread.join()
@@ -160,7 +165,17 @@ class WorkerGroup:
         """Start a thread; see `contracts.SpawnWorker`."""
         worker = Worker(name, step, self._on_error, self.limit_s, wakes)
         self._workers.append(worker)
+        self._drop_ended()
         return worker
+
+    def _drop_ended(self) -> None:
+        """Forget threads that have ended: consumers come and go, and the store may stay open for months."""
+        for each in list(self._workers):
+            if isinstance(each, Worker) and each.has_ended:
+                # Another thread may have been faster.
+                with contextlib.suppress(ValueError):
+                    self._workers.remove(each)
+                self._warned_since.pop(each.name, None)
 
     def adopt(self, worker: "Watched") -> None:
         """Watch a thread that was started elsewhere, and wait for it at the end like for the others."""
@@ -169,7 +184,7 @@ class WorkerGroup:
     def watch(self) -> float:
         """Log a warning, once a step, for steps that take too long; return the seconds until the next call."""
         now = time.monotonic()
-        for worker in self._workers:
+        for worker in list(self._workers):
             since = worker.since
             is_slow = since and now - since >= self._slow_s
             if is_slow and self._warned_since.get(worker.name) != since:
@@ -182,9 +197,9 @@ class WorkerGroup:
 
     def stop(self) -> None:
         """End all threads, including the strategies'; waits for each up to the time limit."""
-        for worker in self._workers:
+        for worker in list(self._workers):
             worker.tell()
-        for worker in self._workers:
+        for worker in list(self._workers):
             worker.stop()
 
     def hanging(self) -> list[StuckStep]:
@@ -192,7 +207,7 @@ class WorkerGroup:
         now = time.monotonic()
         return [
             StuckStep(worker.name, now - (worker.since or now), worker.place())
-            for worker in self._workers
+            for worker in list(self._workers)
             if worker.is_alive
         ]
 
@@ -210,7 +225,7 @@ class WorkerGroup:
         """Run `job` in a new thread once every thread has ended, without a time limit."""
 
         def wait() -> None:
-            for worker in self._workers:
+            for worker in list(self._workers):
                 worker.join()
             job()
 
