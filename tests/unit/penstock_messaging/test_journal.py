@@ -9,11 +9,12 @@ import pytest
 from penstock.errors import LostQueueError, StorageError
 from penstock.files import Files
 from penstock.testing import FaultyFiles
+from penstock_messaging.consuming.in_flight import SPAN_MAX
 from penstock_messaging.groups import journal
 from penstock_messaging.groups.entries import ENTRY_BYTES, EntryKind, valid_entries
 from penstock_messaging.groups.fold import Fold, Nack, Position
 from penstock_messaging.groups.journal import Head, Journal
-from penstock_messaging.groups.position import read_journal
+from penstock_messaging.groups.position import JOURNAL_BYTES_MAX, read_journal
 
 HEAD = Head(7, 0, 3, None)
 
@@ -175,3 +176,52 @@ def test_a_forked_child_loses_the_file(tmp_path: Path) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     made.sync(made.append(EntryKind.ACK, 0, 1, 0))
+
+
+def test_too_many_refusals_without_a_writer_are_refused_and_all_else_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a million, a journal was larger than what is read of one: the answers at its end were lost."""
+    monkeypatch.setattr(journal, "REFUSALS_MAX", 100)
+    path, taken = tmp_path / "j", 0
+    made = Journal(Files(), path, ("t", 0), HEAD, Fold(7, 0, 3, None), lambda: taken)
+    for number in range(100):
+        made.append(EntryKind.NACK, number, 1, 0)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="open the store for writing"):
+            made.append(EntryKind.NACK, 100, 1, 0)
+    made.sync(made.append(EntryKind.ACK, 100, 1, 0))
+    made.append(EntryKind.RESET, 0, 0, 0)
+    # The next owner has the same limit.
+    state = read_journal(Files(), path)
+    assert state is not None
+    assert (len(state.nacks), state.number) == (100, 101)
+    made = Journal(Files(), path, ("t", 0), HEAD, state, lambda: taken)
+    with pytest.raises(StorageError, match="100 refused messages"):
+        made.append(EntryKind.NACK, 101, 1, 0)
+    # The writer has taken some in.
+    taken = 40
+    for number in range(40):
+        made.append(EntryKind.NACK, 200 + number, 1, 0)
+    with pytest.raises(StorageError, match="100 refused messages"):
+        made.append(EntryKind.NACK, 300, 1, 0)
+    assert len(position_in(path).nacked) == 40
+
+
+def test_a_large_state_is_not_written_with_every_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "BYTES_MAX", 4096)
+    files = FaultyFiles()
+    made = begin(tmp_path / "j", files)
+    for number in range(1000):
+        made.append(EntryKind.NACK, number, 1, 0)
+    # Each file is twice as large as the last one.
+    assert files.plan.counts["rename"] <= 6
+    assert len(position_in(tmp_path / "j").nacked) == 1000
+
+
+def test_the_largest_journal_is_read_whole() -> None:
+    # Besides refusals, a state has what a consumer may have in flight beyond its base.
+    largest = 2 * (journal.REFUSALS_MAX + 10 * SPAN_MAX) * ENTRY_BYTES
+    assert largest <= JOURNAL_BYTES_MAX

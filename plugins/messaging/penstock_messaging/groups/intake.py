@@ -47,7 +47,7 @@ INTERVAL_S = 1.0
 GAP_S = 0.1
 _GAP_ROUNDS = 10
 # Refused messages of one group that are read, copied and flushed together.
-_NACKS_MAX = 256
+_NACKS_MAX = 4096
 # Bodies of copies that are put together.
 _COPY_BYTES = 8 << 20
 Copy = tuple[Message, bytes]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import attrs
 
-from penstock.errors import LostQueueError, StorageError
+from penstock.errors import LostQueueError, StorageError, shown
 from penstock.files import File, Files
 from penstock.files.lock_file import leave_in_child
 from penstock.format.crc32c import crc32c
@@ -35,6 +35,9 @@ _ROOM_MIN = 16 << 10
 _STEP_MAX = 256 << 10
 # After this many bytes the state is written to a new file: 65,536 entries, which are read in some 50 ms.
 BYTES_MAX = 4 << 20
+# Refusals that wait for a writer: each is an entry of every new file until it is taken in. A file with as many is read by a writer
+# in a second and retried in half a minute, and twice its size is below what readers of journals read (`position.JOURNAL_BYTES_MAX`).
+REFUSALS_MAX = 100_000
 _ZEROS = bytes(_STEP_MAX)
 # What the field of an entry holds.
 _COUNT_MAX = (1 << 32) - 1
@@ -121,6 +124,8 @@ class Journal:
         self._refusal: Exception | None = None
         self._sequence = self._synced = self._position = self._room = 0
         self._number = state.number
+        # How many refusals the file has, up to which event they were taken in when it was begun, and when to begin the next one.
+        self._refusals = self._taken_then = self._bytes_max = 0
         self._file = self._write(state)
         leave_in_child(self)
 
@@ -129,10 +134,17 @@ class Journal:
     def append(
         self, kind: int, offset: int, count: int, base: int, level: int = 0, tries: int = 0
     ) -> int:
-        """Append one entry; return its ticket for `sync`. Raises `LostQueueError` if the queue is lost."""
+        """Append one entry; return its ticket for `sync`.
+
+        Raises:
+            LostQueueError: the queue is lost.
+            StorageError: there is no space, or too many refusals wait for a writer: nothing was recorded.
+        """
         with self._appends:
             self._make_ready(ENTRY_BYTES)
             number = 0
+            if kind == EntryKind.NACK:
+                self._make_room_for_refusal()
             if kind in _EVENTS:
                 # Used up even if the write is interrupted: the writer may have seen the entry.
                 number = self._number = self._number + 1
@@ -143,6 +155,7 @@ class Journal:
             self._put(body + CRC.pack(crc32c(body)))
             self._position += ENTRY_BYTES
             self._sequence = sequence
+            self._refusals += kind == EntryKind.NACK
             return sequence
 
     def append_ranges(self, ranges: Iterable[Range], base: int) -> int:
@@ -172,10 +185,24 @@ class Journal:
             raise self._refused()
         if self._position + size <= self._room:
             return
-        if self._position + size > BYTES_MAX:
+        if self._position + size > self._bytes_max:
             self._begin_anew()
         while self._position + size > self._room:
             self._grow()
+
+    def _make_room_for_refusal(self) -> None:
+        if self._refusals < REFUSALS_MAX:
+            return
+        if self._taken() > self._taken_then:
+            self._begin_anew()
+            self._make_ready(ENTRY_BYTES)
+        if self._refusals >= REFUSALS_MAX:
+            topic, queue = self._place
+            raise StorageError(
+                f"queue {queue} of topic {shown(topic)} has {self._refusals:,} refused messages that wait to be retried, since no "
+                f"process has the store open for writing: this message was not refused, and all earlier answers are recorded; "
+                f"acknowledge it, release it, or open the store for writing, which retries them"
+            )
 
     def _grow(self) -> None:
         more = min(self._room, _STEP_MAX)
@@ -277,7 +304,8 @@ class Journal:
             old = self._file
             try:
                 state = self._read_back()
-                state.take_in(self._taken())
+                self._taken_then = self._taken()
+                state.take_in(self._taken_then)
                 state.number = self._number
                 self._file = self._write(state)
             except LostQueueError as error:
@@ -316,4 +344,7 @@ class Journal:
             raise
         self._sequence += len(entries)
         self._synced, self._position, self._room = self._sequence, len(data), room
+        self._refusals = len(state.nacks)
+        # A large state is not written again with every entry.
+        self._bytes_max = max(BYTES_MAX, 2 * len(data))
         return file
