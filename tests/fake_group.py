@@ -50,6 +50,10 @@ class FakeQueue:
     def lose(self) -> None:
         self.is_lost = True
 
+    @property
+    def lost_reason(self) -> str:
+        return "a test took it" if self.is_lost else "it was handed back" if self.is_back else ""
+
     def _record(self, base: int) -> int:
         if self.is_lost or self.is_back:
             raise LostQueueError(self.topic, self.queue)

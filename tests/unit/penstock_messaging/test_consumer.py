@@ -371,6 +371,10 @@ def test_a_queue_that_is_lost_is_dropped_at_once(store: Store, members: Members)
             taken[0].ack()
         assert poll(consumer) == []
         members.workers.run_all()
+        # Why it was lost is said also after it was given back.
+        for answer in (consumer.ack, consumer.nack):
+            with pytest.raises(LostQueueError, match="a test took it"):
+                answer(taken[1])
         members.workers.run_all()
         assert bodies(poll(consumer)) == [b"0", b"1", b"2", b"3"]
 
@@ -484,6 +488,29 @@ def test_pause_and_resume(store: Store, members: Members) -> None:
         assert poll(consumer) == []
         consumer.resume()
         assert bodies(poll(consumer)) == [b"1", b"2"]
+        # A pattern would be no topic's name, and pause nothing.
+        for call in (consumer.pause, consumer.resume):
+            with pytest.raises(ArgumentError, match="patterns"):
+                call("orders", "ref*")
+        assert bodies(consumer.take(10)) == []
+
+
+def test_every_answer_after_the_first_does_nothing(store: Store, members: Members) -> None:
+    put(store, 3)
+    with members() as consumer:
+        acked, refused, released = poll(consumer)
+        acked.ack()
+        refused.nack()
+        released.release()
+        for message in (acked, refused):
+            message.ack()
+            message.nack()
+            message.release()
+            message.extend()
+        assert members.journal().acked == {0}
+        assert members.journal().nacked.keys() == {1}
+        assert consumer.pending() == []
+        assert bodies(poll(consumer)) == [b"2"]
 
 
 def test_seek_continues_elsewhere(store: Store, members: Members) -> None:
@@ -503,6 +530,9 @@ def test_seek_continues_elsewhere(store: Store, members: Members) -> None:
             consumer.seek("orders", 0, offset=11)
         with pytest.raises(ArgumentError, match="assignment"):
             consumer.seek("orders", 3, offset=0)
+        for strange in (True, "0", -1, 0.0):
+            with pytest.raises(ArgumentError, match="queue"):
+                consumer.seek("orders", strange, offset=0)  # type: ignore[arg-type] # for the test
         with pytest.raises(ArgumentError, match="time_ms"):
             consumer.seek("orders")
         consumer.seek("orders", time_ms=store.read("orders").messages[0].store_time_ms)

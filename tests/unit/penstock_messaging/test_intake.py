@@ -12,7 +12,7 @@ from penstock.errors import MessageError, StorageError
 from penstock.files import Files
 from penstock.runtime.waking import WORK, Wakes, WorkWaiter
 from penstock.store.store import Store
-from penstock.testing import FaultyFiles, ManualClock
+from penstock.testing import FaultyFiles, ManualClock, ManualWorkers
 from penstock.testing.kit import open_store
 from penstock_messaging.groups import intake as module
 from penstock_messaging.groups.entries import GROUP_SETTING
@@ -46,7 +46,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """Return a store with twenty messages in each of two queues."""
     files = FaultyFiles()
-    with open_store(tmp_path / "store", files=files, **SETTINGS) as store:
+    with open_store(tmp_path / "store", files=files, spawn=ManualWorkers(), **SETTINGS) as store:
         for number in range(40):
             store.put(TOPIC, b"%d" % (number // 2), queue=number % 2)
         yield Bench(store, files)

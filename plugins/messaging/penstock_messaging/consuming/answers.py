@@ -183,7 +183,8 @@ class Answers:
         """Raise for the first queue that was lost; after a `seek`, answers to earlier messages do nothing."""
         for flight in flights:
             if flight.is_lost:
-                raise self._consumer.forked or LostQueueError(flight.topic, flight.queue)
+                reason = flight.owned.lost_reason or "it is handed back to the group"
+                raise self._consumer.forked or LostQueueError(flight.topic, flight.queue, reason)
 
     def checked(self, call: str, given: object) -> list[HandedMessage]:
         """Return one message or many as a list; refuses anything else, and messages of other consumers."""

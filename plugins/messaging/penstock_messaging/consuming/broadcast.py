@@ -31,6 +31,7 @@ class BroadcastQueue:
     """A queue that every broadcast consumer has (`QueueRight`)."""
 
     is_lost = False
+    lost_reason = ""
 
     def __init__(self, topic: str, queue: int, offset: int) -> None:
         self.topic, self.queue = topic, queue

@@ -15,7 +15,13 @@ from typing import Protocol, Self
 
 from penstock.contracts import Context, OpenStore, Pending, Stoppable
 from penstock.contracts.consumer import AnsweredMessages
-from penstock.errors import ConsumerClosedError, ForkedStoreError, PenstockError, StorageError
+from penstock.errors import (
+    ArgumentError,
+    ConsumerClosedError,
+    ForkedStoreError,
+    PenstockError,
+    StorageError,
+)
 from penstock.escape import get_logger
 from penstock.files.lock_file import leave_in_child
 from penstock.format import arguments
@@ -63,6 +69,16 @@ class _Hand:
         self.message: HandedMessage | None = None
         # Whether the iteration that handed it out has ended.
         self.is_left = False
+
+
+def _topics(call: str, topics: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names of topics; refuses a pattern, which would silently be no topic's name."""
+    names = arguments.texts(call, "topics", topics)
+    for name in names:
+        if "*" in name:
+            expected = "names of topics, not patterns; none at all for all topics"
+            raise ArgumentError(call, "topics", name, expected)
+    return names
 
 
 class GroupConsumer:
@@ -411,12 +427,12 @@ class GroupConsumer:
     def pause(self, *topics: str) -> None:
         """Hand out nothing more of these topics; see `contracts.Consumer.pause`."""
         with self._lock:
-            self._in_flight.pause(arguments.texts("pause", "topics", topics))
+            self._in_flight.pause(_topics("pause", topics))
 
     def resume(self, *topics: str) -> None:
         """Undo `pause`; see `contracts.Consumer.resume`."""
         with self._lock:
-            self._in_flight.resume(arguments.texts("resume", "topics", topics))
+            self._in_flight.resume(_topics("resume", topics))
         self.rouse()
 
     def lag(self) -> dict[tuple[str, int], int]:

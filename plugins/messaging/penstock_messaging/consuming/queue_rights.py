@@ -49,6 +49,10 @@ class QueueRight(Protocol):
     def is_lost(self) -> bool:
         """Whether this member has lost the queue before it gave it back."""
 
+    @property
+    def lost_reason(self) -> str:
+        """Why this member has lost the queue, or that it gave it back; "" while it has it."""
+
     def ack(self, offsets: Sequence[int], base: int) -> int:
         """Record acknowledgements: sorted offsets without repetitions."""
 

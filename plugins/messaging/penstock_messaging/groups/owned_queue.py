@@ -45,6 +45,12 @@ class OwnedQueue:
         return self._journal.refusal is not None
 
     @property
+    def lost_reason(self) -> str:
+        """Why answers do not count any more; "" if they do."""
+        refusal = self._journal.refusal
+        return "" if refusal is None else getattr(refusal, "reason", str(refusal))
+
+    @property
     def life(self) -> int:
         """The queue's life, as in its journal."""
         return self._journal.head.life
