@@ -11,7 +11,7 @@ from penstock.files import Files
 from penstock.testing import FaultyFiles
 from penstock_messaging.consuming.in_flight import SPAN_MAX
 from penstock_messaging.groups import journal
-from penstock_messaging.groups.entries import ENTRY_BYTES, EntryKind, valid_entries
+from penstock_messaging.groups.entries import ENTRY_BYTES, Entries, EntryKind, valid_entries
 from penstock_messaging.groups.fold import Fold, Nack, Position
 from penstock_messaging.groups.journal import Head, Journal
 from penstock_messaging.groups.position import JOURNAL_BYTES_MAX, read_journal
@@ -225,3 +225,54 @@ def test_the_largest_journal_is_read_whole() -> None:
     # Besides refusals, a state has what a consumer may have in flight beyond its base.
     largest = 2 * (journal.REFUSALS_MAX + 10 * SPAN_MAX) * ENTRY_BYTES
     assert largest <= JOURNAL_BYTES_MAX
+
+
+def test_a_new_file_reads_back_only_what_no_sync_has_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read back all 65,536 entries while the consumer was locked: a poll waited for 165 ms."""
+    monkeypatch.setattr(journal, "BYTES_MAX", 128 << 10)
+    read = []
+
+    def checked(raw: bytes, before: Entries | None = None) -> Entries:
+        read.append(len(raw))
+        return valid_entries(raw, before)
+
+    monkeypatch.setattr(journal, "valid_entries", checked)
+    path = tmp_path / "j"
+    made = begin(path)
+    names = set()
+    for number in range(5000):
+        kind = EntryKind.NACK if number % 100 == 0 else EntryKind.ACK
+        ticket = made.append(kind, number, 1, number)
+        if number % 10 == 0:
+            made.sync(ticket)
+        names.add(path.stat().st_ino)
+    assert len(names) > 1
+    assert max(read) <= (16 << 10) + 10 * ENTRY_BYTES
+    found = position_in(path)
+    assert (found.base, found.acked) == (5000, ())
+    assert found.nacked == set(range(0, 5000, 100))
+
+
+def test_a_failing_read_ahead_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    path = tmp_path / "j"
+    made = begin(path)
+    last = 0
+    for number in range(600):
+        last = made.append(EntryKind.ACK, 2 * number, 1, 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(made, "_fold", _fails)
+        made.sync(last)
+    made._begin_anew()
+    assert len(position_in(path).acked) == 599
+    # An interrupt came between two assignments.
+    made._fold_ahead()
+    made._last = None
+    made.append(EntryKind.ACK, 1200, 1, 0)
+    made._begin_anew()
+    assert len(position_in(path).acked) == 600
+
+
+def _fails(end: int) -> None:
+    raise OSError("the disk")
