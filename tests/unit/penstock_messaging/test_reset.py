@@ -84,7 +84,7 @@ def test_nobody_joins_a_group_that_is_deleted(
 ) -> None:
     """A member that joined then made the deletion fail after the journals were removed."""
     paths, files = groups.paths(GROUP), groups.context.files
-    refused = []
+    refused: list[Membership] = []
 
     def remove(path: Path) -> None:
         if not refused:
@@ -101,7 +101,7 @@ def test_nobody_joins_a_group_that_is_deleted(
     monkeypatch.setattr(files, "remove", remove)
     delete_files(groups, GROUP)
     (late,) = refused
-    assert not late.is_alive
+    assert [late.is_alive] == [False]
     assert not paths.folder.exists()
     assert not paths.deleting.exists()
     late.join()
